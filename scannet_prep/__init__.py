@@ -1,0 +1,62 @@
+"""Prepares ScanNet v2 for 3D semantic and instance segmentation: download, process, pack, train.
+
+The names below are loaded when they are first used, so that importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from scannet_prep.version import VERSION
+
+if TYPE_CHECKING:
+    from scannet_prep.dataset import ScanNet
+    from scannet_prep.errors import ScanNetPrepError
+    from scannet_prep.labels import SCANNET20, SCANNET200, LabelClass, LabelSet
+    from scannet_prep.processed.scene import ProcessedScene, read_processed
+    from scannet_prep.scene import SceneId, Split
+    from scannet_prep.splits import official_scenes
+
+__all__ = [
+    "SCANNET20",
+    "SCANNET200",
+    "LabelClass",
+    "LabelSet",
+    "ProcessedScene",
+    "ScanNet",
+    "ScanNetPrepError",
+    "SceneId",
+    "Split",
+    "__version__",
+    "official_scenes",
+    "read_processed",
+]
+
+__version__ = VERSION
+
+_HOMES = {
+    "SCANNET20": "labels",
+    "SCANNET200": "labels",
+    "LabelClass": "labels",
+    "LabelSet": "labels",
+    "ProcessedScene": "processed.scene",
+    "ScanNet": "dataset",
+    "ScanNetPrepError": "errors",
+    "SceneId": "scene",
+    "Split": "scene",
+    "official_scenes": "splits",
+    "read_processed": "processed.scene",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its module."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

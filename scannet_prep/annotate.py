@@ -1,0 +1,189 @@
+"""Turns segments, groups and the label map into ids per vertex."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.errors import AnnotationError
+from scannet_prep.labels import MAX_NYU40_ID, LabelMap, RawIds, builtin_label_map
+from scannet_prep.raw.aggregation import Aggregation, Group
+from scannet_prep.raw.segments import Segmentation
+from scannet_prep.remarks import Remark, RemarkKind
+
+MAX_GROUPS = np.iinfo(np.int16).max
+
+_UNLABELED = RawIds(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One annotated object, as it is stored with the scene.
+
+    Attributes:
+        id: What stands in the array `instances`: the group's id.
+        object_id: The file's `objectId`; None where it is null or missing.
+        raw_category: The annotator's text.
+        scannet_id: ScanNet id of the raw category; 0 where the label map does not know it.
+        nyu40_id: nyu40 id of the raw category; 0 where the label map does not know it.
+    """
+
+    id: int
+    object_id: int | None
+    raw_category: str
+    scannet_id: int
+    nyu40_id: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Annotation:
+    """Ids per vertex, in mesh order.
+
+    Attributes:
+        nyu40_ids: uint8 (V,), 0 unannotated.
+        scannet_ids: uint16 (V,), 0 unannotated.
+        instances: int16 (V,), -1 where there is no group.
+        objects: The groups behind `instances`, in file order, exact repetitions left out.
+        remarks: What was odd.
+    """
+
+    nyu40_ids: NDArray[np.uint8]
+    scannet_ids: NDArray[np.uint16]
+    instances: NDArray[np.int16]
+    objects: tuple[Instance, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+
+    @classmethod
+    def empty(cls, vertex_count: int) -> Annotation:
+        """The annotation of a scene that has none."""
+        return cls(
+            np.zeros(vertex_count, np.uint8), np.zeros(vertex_count, np.uint16), np.full(vertex_count, -1, np.int16)
+        )
+
+
+def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: LabelMap) -> Annotation:
+    """Give every vertex the ids of the group that its segment belongs to.
+
+    Groups count in file order, and where they overlap the last one wins, even where its class is evaluated nowhere.
+    Both ids come from the same row of the label map. Exact repetitions of an earlier group are left out (scene0217_00
+    lists every group twice).
+
+    Raises:
+        AnnotationError: There are more groups than `instances` can number.
+    """
+    groups = list(aggregation.groups)
+    remarks = list(_remarks_on_nulls(groups))
+    groups = _drop_repetitions(groups, remarks)
+    if len(groups) > MAX_GROUPS:
+        raise AnnotationError(f"has {len(groups):,} groups, expected at most {MAX_GROUPS:,}")
+    rows = _look_up(groups, label_map, remarks)
+    instance_ids = _number_instances(groups, remarks)
+
+    # One entry more than there are groups: the last one, reached by -1, stands for "no group".
+    group_of_segment = _assign_segments(segmentation, groups, remarks)
+    nyu40_of_group = np.array([*(row.nyu40_id for row in rows), 0], np.uint8)
+    scannet_of_group = np.array([*(row.scannet_id for row in rows), 0], np.uint16)
+    instance_of_group = np.array([*instance_ids, -1], np.int16)
+    return Annotation(
+        nyu40_ids=nyu40_of_group[group_of_segment].take(segmentation.indices),
+        scannet_ids=scannet_of_group[group_of_segment].take(segmentation.indices),
+        instances=instance_of_group[group_of_segment].take(segmentation.indices),
+        objects=tuple(
+            Instance(number, group.object_id, group.raw_category, row.scannet_id, row.nyu40_id)
+            for number, group, row in zip(instance_ids, groups, rows, strict=True)
+        ),
+        remarks=tuple(remarks),
+    )
+
+
+def clean_ply_labels(labels: NDArray[np.uint16]) -> tuple[NDArray[np.uint8], tuple[Remark, ...]]:
+    """Turn the labels of `labels.ply` into nyu40 ids.
+
+    Args:
+        labels: uint16 (V,), as the file has them. The release has 50 in scene0270_00 and scene0270_02, and 149 in
+            scene0384_00, which are no nyu40 ids.
+
+    Returns:
+        uint8 (V,), 0 where the file has no nyu40 id; and a remark if it has other ids.
+    """
+    is_outside = labels > MAX_NYU40_ID
+    count = int(np.count_nonzero(is_outside))
+    nyu40_ids = np.where(is_outside, 0, labels).astype(np.uint8)
+    if not count:
+        return nyu40_ids, ()
+    found = ", ".join(map(str, np.unique(labels[is_outside])[:5].tolist()))
+    return nyu40_ids, (Remark(RemarkKind.LABELS_OUTSIDE_NYU40, found, count),)
+
+
+def count_unknown_segments(segmentation: Segmentation, aggregation: Aggregation) -> int:
+    """How many segment ids of the groups, counted with repetitions, occur at no vertex."""
+    known = set(segmentation.raw_ids.tolist())
+    return sum(segment_id not in known for group in aggregation.groups for segment_id in group.segment_ids)
+
+
+def _remarks_on_nulls(groups: list[Group]) -> list[Remark]:
+    count = sum(group.null_count for group in groups)
+    return [Remark(RemarkKind.NULL_SEGMENTS, count=count)] if count else []
+
+
+def _drop_repetitions(groups: list[Group], remarks: list[Remark]) -> list[Group]:
+    kept: dict[tuple[str, frozenset[int]], Group] = {}
+    for group in groups:
+        kept.setdefault((group.raw_category, frozenset(group.segment_ids)), group)
+    if len(kept) < len(groups):
+        remarks.append(Remark(RemarkKind.REPEATED_GROUPS, count=len(groups) - len(kept)))
+    return list(kept.values())
+
+
+def _look_up(groups: list[Group], label_map: LabelMap, remarks: list[Remark]) -> list[RawIds]:
+    builtin = builtin_label_map()
+    for name, count in Counter(group.raw_category for group in groups).items():
+        found, expected = label_map.rows.get(name), builtin.rows.get(name)
+        if found is None:
+            remarks.append(Remark(RemarkKind.UNKNOWN_CATEGORY, name, count))
+        elif name in label_map.conflicts:
+            other = label_map.conflicts[name]
+            subject = f"{name!r} is both {_describe(found)} and {_describe(other)}"
+            remarks.append(Remark(RemarkKind.AMBIGUOUS_CATEGORY, subject, count))
+        if found != expected and label_map.digest != builtin.digest:
+            subject = (
+                f"{name!r} is {_describe(found)} in {label_map.source}, but {_describe(expected)} in the built-in map"
+            )
+            remarks.append(Remark(RemarkKind.LABEL_MAP_DIFFERS, subject, count))
+    return [label_map.rows.get(group.raw_category, _UNLABELED) for group in groups]
+
+
+def _describe(ids: RawIds | None) -> str:
+    return "missing" if ids is None else f"ScanNet id {ids.scannet_id}, nyu40 id {ids.nyu40_id}"
+
+
+def _number_instances(groups: list[Group], remarks: list[Remark]) -> list[int]:
+    """The groups' own ids; their order in the file where those do not tell the groups apart or do not fit."""
+    ids = [group.id for group in groups]
+    if None in ids:
+        fault = "partly null"
+    elif len(set(ids)) < len(ids):
+        fault = "not unique"
+    elif any(not 0 <= number <= MAX_GROUPS for number in ids if number is not None):
+        fault = f"beyond 0..{MAX_GROUPS}"
+    else:
+        return [number for number in ids if number is not None]
+    remarks.append(Remark(RemarkKind.RENUMBERED_GROUPS, fault, len(groups)))
+    return list(range(len(groups)))
+
+
+def _assign_segments(segmentation: Segmentation, groups: list[Group], remarks: list[Remark]) -> NDArray[np.intp]:
+    """The position of the group of each segment; -1 where it has none."""
+    position_of = {raw_id: position for position, raw_id in enumerate(segmentation.raw_ids.tolist())}
+    group_of_segment = np.full(len(position_of), -1, np.intp)
+    unknown_count = 0
+    for number, group in enumerate(groups):
+        positions = [position_of[raw_id] for raw_id in group.segment_ids if raw_id in position_of]
+        unknown_count += len(group.segment_ids) - len(positions)
+        group_of_segment[positions] = number
+    if unknown_count:
+        remarks.append(Remark(RemarkKind.UNKNOWN_SEGMENTS, count=unknown_count))
+    return group_of_segment

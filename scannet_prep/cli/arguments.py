@@ -1,0 +1,95 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from scannet_prep.errors import UsageError
+from scannet_prep.scene import Split
+
+if TYPE_CHECKING:
+    from scannet_prep.stages.selection import Selection
+
+Commands = Any  # argparse's own type for subcommands is private
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that raises `UsageError` instead of ending the process, and keeps the line breaks of its texts."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - handed through
+        super().__init__(**options, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Report wrong usage."""
+        raise UsageError(message, f"{self.prog} --help")
+
+
+def add_output_arguments(parser: CommandParser) -> None:
+    """Add what every command understands: how much to say, and in which form."""
+    group = parser.add_argument_group("output")
+    group.add_argument("-v", "--verbose", action="store_true", help="say more")
+    group.add_argument("-q", "--quiet", action="store_true", help="say only what went wrong")
+    group.add_argument("--json", action="store_true", help="print exactly one JSON object on standard output")
+    group.add_argument("--no-progress", action="store_true", help="show no progress")
+
+
+def add_selection_arguments(parser: CommandParser) -> None:
+    """Add the choice of scenes."""
+    group = parser.add_argument_group("which scenes")
+    group.add_argument("--splits", nargs="+", choices=[*Split], metavar="SPLIT", help="only these: train, val, test")
+    group.add_argument("--scenes", nargs="+", metavar="ID|@FILE", help="only these; @FILE has one scene id a line")
+    group.add_argument("--limit", type=positive_number, metavar="N", help="at most N scenes")
+
+
+def add_jobs_argument(parser: CommandParser) -> None:
+    """Add the number of worker processes."""
+    parser.add_argument(
+        "--jobs",
+        type=positive_number,
+        metavar="N",
+        help="worker processes (default: the processors that affinity, container and Slurm grant)",
+    )
+
+
+def selection_from(arguments: argparse.Namespace) -> Selection:
+    """The choice of scenes that was made.
+
+    Raises:
+        UnknownSceneError: Something is no scene id.
+        MissingFileError: A list of scenes does not exist.
+    """
+    from scannet_prep.stages.selection import Selection, parse_scene_ids
+
+    return Selection(
+        splits=tuple(Split.parse(name) for name in arguments.splits or ()),
+        scene_ids=None if arguments.scenes is None else parse_scene_ids(arguments.scenes),
+        limit=arguments.limit,
+    )
+
+
+def jobs_from(arguments: argparse.Namespace) -> int:
+    """The number of worker processes that was chosen, or that this machine grants."""
+    import os
+
+    from scannet_prep.stages.pool import default_worker_count
+
+    jobs: int = arguments.jobs or default_worker_count(os.environ)
+    return jobs
+
+
+def positive_number(text: str) -> int:
+    """Parse a number of at least one.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def path_argument(text: str) -> Path:
+    """Parse a path, with `~` for the home folder."""
+    return Path(text).expanduser()

@@ -1,0 +1,80 @@
+"""Entry point of `scannet-prep`: chooses the command and turns its outcome into an exit status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from scannet_prep.cli import demo, info, process, verify
+from scannet_prep.cli.arguments import CommandParser
+from scannet_prep.cli.console import Console
+from scannet_prep.errors import ScanNetPrepError, UsageError
+from scannet_prep.version import VERSION
+
+_COMMANDS = (process, verify, info, demo)
+_INTERRUPTED = 130
+
+_EPILOG = """\
+exit status:
+  0    all that was asked for is done
+  1    stopped by an error
+  2    wrong usage
+  3    finished, but some scenes or files failed; each is listed
+  130  interrupted; run the same command again to go on
+
+examples:
+  scannet-prep demo                                   see it work on synthetic scenes
+  scannet-prep process --scannet200 --align-axis      data/ScanNet -> data/processed
+  scannet-prep verify data/processed
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments without the program's name; those of the process by default.
+
+    Returns:
+        The exit status.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    console = Console(is_json="--json" in words)
+    try:
+        arguments = _make_parser().parse_args(words)
+        console = Console.from_arguments(arguments)
+        signal.signal(signal.SIGTERM, _interrupt)
+        status: int = arguments.run(arguments, console)
+        sys.stdout.flush()
+    except ScanNetPrepError as error:
+        status = 2 if isinstance(error, UsageError) else 1
+        console.fail(error, status)
+    except KeyboardInterrupt:
+        status = _INTERRUPTED
+        console.fail(ScanNetPrepError("interrupted", "run the same command again: it goes on where it stopped"), status)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough, for example `| head`. Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    return status
+
+
+def _make_parser() -> CommandParser:
+    parser = CommandParser(
+        prog="scannet-prep",
+        description="Prepares ScanNet v2 for 3D semantic and instance segmentation on ScanNet20 and ScanNet200.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"scannet-prep {VERSION}")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    for module in _COMMANDS:
+        module.add_command(commands)
+    return parser
+
+
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    """End as Ctrl-C does: Slurm sends SIGTERM some time before it kills."""
+    raise KeyboardInterrupt

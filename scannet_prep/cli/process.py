@@ -1,0 +1,168 @@
+"""`scannet-prep process`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scannet_prep.cli.arguments import (
+    CommandParser,
+    Commands,
+    add_jobs_argument,
+    add_output_arguments,
+    add_selection_arguments,
+    jobs_from,
+    path_argument,
+    selection_from,
+)
+from scannet_prep.cli.console import Console, format_bytes, format_duration, format_table
+
+if TYPE_CHECKING:
+    from scannet_prep.stages.process import ProcessPlan, ProcessReport
+
+_DESCRIPTION = """\
+Makes one compact .npz of each raw scene: points, normals, colors, labels, instances, segments.
+
+Whole scenes that are up to date are kept, so running it again does only what is missing. Scenes whose raw files or
+options have changed are made again. One bad scene never stops the others: it is listed, and written to failed.txt.
+"""
+_EPILOG = """\
+examples:
+  scannet-prep process --scannet200 --align-axis
+  scannet-prep process /datasets/ScanNet -o /fast/scannet --splits train val --jobs 16
+  scannet-prep process --scannet200 --align-axis --scenes @data/processed/failed.txt
+  scannet-prep process --dry-run
+"""
+
+
+def add_command(commands: Commands) -> None:
+    """Add the command to the program."""
+    parser: CommandParser = commands.add_parser(
+        "process", help="make one .npz of each raw scene", description=_DESCRIPTION, epilog=_EPILOG
+    )
+    parser.add_argument(
+        "raw", nargs="?", type=path_argument, default=Path("data/ScanNet"), metavar="RAW",
+        help="folder with scans/ and scans_test/, or with the scene folders (default: data/ScanNet)",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=path_argument, default=Path("data/processed"), metavar="DIR",
+        help="folder for the processed scenes (default: data/processed)",
+    )  # fmt: skip
+    options = parser.add_argument_group("what to make")
+    options.add_argument("--scannet200", action="store_true", help="labels of ScanNet200 (default: ScanNet20)")
+    options.add_argument("--align-axis", action="store_true", help="points in the axis-aligned frame")
+    options.add_argument("--faces", action="store_true", help="keep the triangles")
+    options.add_argument(
+        "--labels-from", choices=("aggregation", "ply"), default="aggregation",
+        help="source of the nyu40 ids (default: aggregation; ply is labels.ply)",
+    )  # fmt: skip
+    options.add_argument("--strict", action="store_true", help="an unknown raw category and other doubts are errors")
+    add_selection_arguments(parser)
+    run_options = parser.add_argument_group("how to run")
+    add_jobs_argument(run_options)  # type: ignore[arg-type]  # argparse's groups take arguments as parsers do
+    run_options.add_argument("--force", action="store_true", help="make scenes again even if they are up to date")
+    run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    add_output_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Run the command."""
+    from scannet_prep.processed.options import ProcessOptions
+    from scannet_prep.stages import process
+
+    plan = process.plan(
+        arguments.raw,
+        arguments.output,
+        ProcessOptions(arguments.scannet200, arguments.align_axis, arguments.faces, arguments.labels_from),
+        selection=selection_from(arguments),
+        is_forced=arguments.force,
+        is_strict=arguments.strict,
+    )
+    if arguments.dry_run:
+        return console.result(_describe_plan(plan), _plan_to_json(plan), 3 if plan.failures else 0)
+    console.say(_describe_start(plan))
+    started_s = time.monotonic()
+    report = process.run(plan, jobs=jobs_from(arguments), progress=console.progress())
+    seconds = time.monotonic() - started_s
+    _tell_remarks(report, console)
+    _tell_failures(report, console)
+    status = 3 if report.failures else 0
+    value = {"command": "process", **report.to_json(), "options": plan.options.to_json(), "seconds": round(seconds, 3)}
+    return console.result(_describe_report(plan, report, seconds), value, status)
+
+
+def _describe_start(plan: ProcessPlan) -> str:
+    frame = "axis-aligned" if plan.options.align_axis else "frame of the scan"
+    what = f"{len(plan.tasks):,} scenes, {plan.options.label_set.name}, {frame}, label map: {plan.label_map.source}"
+    lines = [f"process: {plan.raw_dir} -> {plan.out_dir}: {what}"]
+    for difference, count in Counter(plan.outdated.values()).items():
+        lines.append(f"{count:,} scenes there were made with other options and are made again: {difference}")
+    if plan.is_forced:
+        lines.append(f"--force: {len(plan.existing):,} scenes there are made again")
+    return "\n".join(lines)
+
+
+def _describe_plan(plan: ProcessPlan) -> str:
+    existing, rows = set(plan.existing), []
+    by_split: dict[str, list[str]] = {}
+    for task in plan.tasks:
+        by_split.setdefault(task.split, []).append(task.scene.scene_id)
+    for split, scene_ids in by_split.items():
+        there = 0 if plan.is_forced else sum(scene_id in existing for scene_id in scene_ids)
+        again = sum(scene_id in plan.outdated or (plan.is_forced and scene_id in existing) for scene_id in scene_ids)
+        rows.append(
+            [split, *(f"{count:,}" for count in (len(scene_ids), there, again, len(scene_ids) - there - again))]
+        )
+    table = format_table(
+        ["split", "scenes", "there already", "to make again", "to make"], rows, right=frozenset({1, 2, 3, 4})
+    )
+    lines = [_describe_start(plan), "", table]
+    lines += [f"\nfailed: {failure.message}\n  hint: {failure.hint}" for failure in plan.failures]
+    lines.append(
+        "\n(dry run: nothing was done; whether the inputs of scenes already there have changed is checked by a run)"
+    )
+    return "\n".join(lines)
+
+
+def _plan_to_json(plan: ProcessPlan) -> dict[str, Any]:
+    return {
+        "command": "process",
+        "dry_run": True,
+        "raw_dir": str(plan.raw_dir),
+        "out_dir": str(plan.out_dir),
+        "options": plan.options.to_json(),
+        "scenes": {task.scene.scene_id: str(task.split) for task in plan.tasks},
+        "existing": list(plan.existing),
+        "outdated": dict(plan.outdated),
+        "failures": [{"scene_id": item.scene_id, "message": item.message, "hint": item.hint} for item in plan.failures],
+    }
+
+
+def _tell_remarks(report: ProcessReport, console: Console) -> None:
+    for summary in report.remarks:
+        shown = summary.scene_ids if console.is_verbose else summary.scene_ids[:3]
+        more = f" and {len(summary.scene_ids) - len(shown)} more" if len(shown) < len(summary.scene_ids) else ""
+        console.say(f"warning: {summary.remark.text} ({', '.join(shown)}{more})")
+
+
+def _tell_failures(report: ProcessReport, console: Console) -> None:
+    for failure in report.failures:
+        console.warn(f"failed: {failure.scene_id}: {failure.message}", failure.hint)
+        if failure.trace:
+            console.warn(failure.trace)
+
+
+def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -> str:
+    counts = f"{len(report.made):,} made, {len(report.kept):,} already there, {len(report.failures):,} failed"
+    size = f"{report.vertex_count:,} vertices, {format_bytes(report.size_bytes)} in {report.out_dir}"
+    lines = [f"{counts}, in {format_duration(seconds)}: {size}"]
+    if report.failures:
+        lines.append(f"to try the failed ones again, add --scenes @{report.out_dir / 'failed.txt'} to the same command")
+    elif plan.tasks:
+        label_set = plan.options.label_set.name.upper()
+        lines.append(f'in Python: ScanNet("{report.out_dir}", split="{plan.tasks[0].split}", labels={label_set})')
+    return "\n".join(lines)

@@ -1,0 +1,123 @@
+"""Every error that this package raises on purpose.
+
+ScanNetPrepError
+ ├── UsageError              what was asked for makes no sense; nothing was touched
+ │    ├── UnknownSceneError       a scene id that is malformed, or that the data does not hold
+ │    └── UnknownSplitError       a split that does not exist, or that a scene has none of
+ ├── FileError               one file is not what it should be; names it
+ │    ├── MissingFileError        it is not there
+ │    ├── MeshError               a mesh (.ply)
+ │    ├── SegmentsError           an over-segmentation (.segs.json)
+ │    ├── AggregationError        annotated groups (.aggregation.json)
+ │    ├── ScanInfoError           a scan's metadata (.txt)
+ │    ├── LabelMapError           a label map (.tsv)
+ │    ├── ProcessedFileError      a processed scene (.npz)
+ │    └── ManifestError           the manifest of a processed folder
+ ├── AnnotationError         the files of one scene are whole but do not fit together
+ ├── WorkerDiedError         the operating system ended a worker while it worked on a scene
+ └── OutputError             the results cannot be written: disk full, no permission
+
+All arguments are positional, so that an error survives a process pool. `hint` says what to type or to do; it is empty
+where nothing helpful can be said.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class ScanNetPrepError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        message: What is wrong, with the numbers.
+        hint: What to type or to do about it; may be empty.
+    """
+
+    def __init__(self, message: str = "", hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """The message; the hint is kept apart for whoever shows it."""
+        return self.message
+
+
+class UsageError(ScanNetPrepError, ValueError):
+    """What was asked for makes no sense; nothing was touched."""
+
+
+class UnknownSceneError(UsageError, KeyError):
+    """A scene id that is malformed, or that the data does not hold."""
+
+
+class UnknownSplitError(UsageError):
+    """A split that does not exist, or that holds no scene."""
+
+
+class FileError(ScanNetPrepError):
+    """One file is not what it should be.
+
+    Attributes:
+        path: The file.
+        problem: What was found and what was expected.
+    """
+
+    def __init__(self, path: str | Path = "", problem: str = "", hint: str = "") -> None:
+        super().__init__(f"{path}: {problem}", hint)
+        self.args = (path, problem, hint)
+        self.path = Path(path)
+        self.problem = problem
+
+
+class MissingFileError(FileError, FileNotFoundError):
+    """A file that should be there is not."""
+
+    def __reduce__(self) -> tuple[type[MissingFileError], tuple[Path, str, str]]:
+        """Pickle by the constructor's arguments; OSError's own way expects an errno first."""
+        return type(self), (self.path, self.problem, self.hint)
+
+
+class MeshError(FileError, ValueError):
+    """A mesh file (.ply) is damaged or of an unexpected kind."""
+
+
+class SegmentsError(FileError, ValueError):
+    """An over-segmentation (.segs.json) is damaged."""
+
+
+class AggregationError(FileError, ValueError):
+    """A list of annotated groups (.aggregation.json) is damaged."""
+
+
+class ScanInfoError(FileError, ValueError):
+    """A scan's metadata (.txt) is damaged."""
+
+
+class LabelMapError(FileError, ValueError):
+    """A label map (.tsv) is damaged, or of another version."""
+
+
+class ProcessedFileError(FileError, ValueError):
+    """A processed scene (.npz) is damaged, or was written by something else."""
+
+
+class ManifestError(FileError, ValueError):
+    """The manifest of a processed folder is damaged."""
+
+
+class AnnotationError(ScanNetPrepError, ValueError):
+    """The files of one scene are whole, each by itself, but do not fit together."""
+
+
+class WorkerDiedError(ScanNetPrepError, RuntimeError):
+    """The operating system ended a worker process while it worked on a scene."""
+
+
+class OutputError(ScanNetPrepError, OSError):
+    """The results cannot be written: disk full, quota used up, no permission."""
+
+    def __reduce__(self) -> tuple[type[OutputError], tuple[str, str]]:
+        """Pickle by the constructor's arguments; OSError's own way expects an errno first."""
+        return type(self), (self.message, self.hint)

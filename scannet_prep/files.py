@@ -1,0 +1,186 @@
+"""Files as this package reads and writes them: whole, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import deflate
+
+from scannet_prep.errors import FileError, MissingFileError, OutputError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_TEMPORARY_SUFFIX = ".tmp"
+_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What tells one version of a file from another, cheaply.
+
+    Attributes:
+        size_bytes: Length of the file.
+        crc32: CRC-32 of its bytes (the polynomial of zip and gzip).
+    """
+
+    size_bytes: int
+    crc32: int
+
+    @classmethod
+    def from_bytes(cls, *chunks: Buffer) -> Fingerprint:
+        """Compute the fingerprint of a file's whole content, given in one or several pieces."""
+        crc32 = 0
+        for chunk in chunks:
+            crc32 = deflate.crc32(chunk, crc32)
+        return cls(sum(map(len, chunks)), crc32)
+
+
+def is_hidden_or_temporary(name: str) -> bool:
+    """Whether a file or folder is none of the release's.
+
+    macOS leaves `._*` beside each file it copies; the official download script leaves `tmp*` where it was interrupted.
+    """
+    return name.startswith((".", "tmp"))
+
+
+def read_file(path: Path) -> bytes:
+    """Read a whole file.
+
+    Raises:
+        MissingFileError: There is no such file.
+        FileError: It cannot be read; the message has the operating system's reason.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise MissingFileError(path, "no such file") from None
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror or error}") from error
+
+
+def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False) -> None:
+    """Write a file under a temporary name in the same folder, then give it its final name.
+
+    A reader sees the old file or the new one, whole; after a kill, a temporary file may stay behind, which
+    `remove_stale_temporaries` finds. Permissions are those that the umask leaves of 0666.
+
+    Args:
+        path: Final name. An existing file is replaced.
+        chunks: The content, in order.
+        is_durable: Flush to the disk before renaming, so that even a power failure leaves no empty file.
+
+    Raises:
+        OutputError: The folder cannot be written to, or the disk is full. Nothing stands under the final name that was
+            not there before.
+    """
+    temporary_path = path.with_name(f".{path.name}.{_owner_token()}.{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
+    try:
+        try:
+            with temporary_path.open("xb", buffering=0) as file:
+                for chunk in chunks:
+                    _write_fully(file.fileno(), chunk)
+                if is_durable:
+                    os.fsync(file.fileno())
+            temporary_path.replace(path)
+        except BaseException:
+            temporary_path.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        if isinstance(error, OutputError):
+            raise
+        hint = ""
+        if error.errno in _SPACE_ERRNOS:
+            hint = "free some space or choose another folder with -o, then run the same command again: it continues"
+        elif error.errno in {errno.EACCES, errno.EPERM}:
+            hint = "choose a folder that you may write to with -o"
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}", hint) from error
+
+
+def make_directory(path: Path) -> None:
+    """Create a folder and its parents, unless it exists.
+
+    Raises:
+        OutputError: It cannot be created.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "a file of that name is in the way" if isinstance(error, FileExistsError) else error.strerror
+        raise OutputError(f"{path}: cannot create this folder: {reason}", "choose another folder with -o") from error
+
+
+@contextmanager
+def locked_directory(directory: Path) -> Iterator[None]:
+    """Hold a folder's lock, so that two processes do not rewrite its lists at once.
+
+    Network file systems without locks are no error: whoever uses this must be right without it nearly always.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def remove_stale_temporaries(directory: Path) -> list[Path]:
+    """Remove what killed processes of this machine left of `write_atomically`.
+
+    Files of processes that still run, or that ran on another machine or in another container, are left alone.
+
+    Returns:
+        The files that were removed.
+    """
+    removed = []
+    for path in _iter_temporaries(directory):
+        machine, _, pid = path.name.split(".")[-3].partition("-")
+        if machine == _machine_token() and pid.isdigit() and not _is_running(int(pid)):
+            path.unlink(missing_ok=True)
+            removed.append(path)
+    return removed
+
+
+def _iter_temporaries(directory: Path) -> Iterator[Path]:
+    for path in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
+        if len(path.name.split(".")) >= 5:
+            yield path
+
+
+def _owner_token() -> str:
+    return f"{_machine_token()}-{os.getpid()}"
+
+
+def _machine_token() -> str:
+    """Name the machine and, within it, the container: process numbers mean something only inside one of them."""
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        namespace = ""
+    return hashlib.sha256(f"{socket.gethostname()} {namespace}".encode()).hexdigest()[:12]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _write_fully(descriptor: int, chunk: Buffer) -> None:
+    rest = memoryview(chunk).cast("B")
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

@@ -1,0 +1,260 @@
+"""Classes of the two benchmarks, and the table from the annotators' words to class ids."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from scannet_prep.errors import LabelMapError
+from scannet_prep.files import read_file
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LABEL_MAP_NAME = "scannetv2-labels.combined.tsv"
+MAX_NYU40_ID = 40
+MAX_SCANNET_ID = 65_535
+
+Frequency = Literal["head", "common", "tail"]
+
+
+class LabelClass(NamedTuple):
+    """One class of a benchmark.
+
+    Attributes:
+        train_id: Index into the label set, from 0.
+        raw_id: The benchmark's id: nyu40 id for ScanNet20, ScanNet id for ScanNet200.
+        name: English name.
+        color: Official colour, red, green, blue, 0..255.
+        frequency: ScanNet200's group by number of annotated vertices; None for ScanNet20.
+        in_val: Whether the class occurs in the val split; always true for ScanNet20.
+    """
+
+    train_id: int
+    raw_id: int
+    name: str
+    color: tuple[int, int, int]
+    frequency: Frequency | None
+    in_val: bool
+
+
+@dataclass(frozen=True)
+class LabelSet:
+    """The classes of one benchmark, ordered by raw id; the position is the train id.
+
+    Attributes:
+        name: `ScanNet20` or `ScanNet200`.
+        raw_ids_key: The array of a processed scene that holds this benchmark's raw ids.
+    """
+
+    name: str
+    raw_ids_key: Literal["nyu40_ids", "scannet_ids"]
+
+    def __len__(self) -> int:
+        """Number of classes."""
+        return len(self.classes)
+
+    @cached_property
+    def classes(self) -> tuple[LabelClass, ...]:
+        """All classes, in the order of their train ids."""
+        with resources.files("scannet_prep").joinpath(f"assets/{self.name.lower()}.csv").open(encoding="ascii") as file:
+            return tuple(_parse_class(row) for row in csv.DictReader(file))
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Raw ids (nyu40 ids or ScanNet ids) by train id."""
+        return tuple(item.raw_id for item in self.classes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """English names by train id."""
+        return tuple(item.name for item in self.classes)
+
+    @property
+    def colors(self) -> tuple[tuple[int, int, int], ...]:
+        """Official colours by train id: red, green, blue, 0..255."""
+        return tuple(item.color for item in self.classes)
+
+    @property
+    def head(self) -> tuple[int, ...]:
+        """Train ids of the frequent classes (ScanNet200; empty for ScanNet20)."""
+        return self._train_ids_of("head")
+
+    @property
+    def common(self) -> tuple[int, ...]:
+        """Train ids of the classes of medium frequency (ScanNet200; empty for ScanNet20)."""
+        return self._train_ids_of("common")
+
+    @property
+    def tail(self) -> tuple[int, ...]:
+        """Train ids of the rare classes (ScanNet200; empty for ScanNet20)."""
+        return self._train_ids_of("tail")
+
+    def labels_from_raw_ids(self, raw_ids: NDArray[np.integer]) -> NDArray[np.uint8]:
+        """Map raw ids to labels.
+
+        Args:
+            raw_ids: Any shape, non-negative; nyu40 ids for ScanNet20, ScanNet ids for ScanNet200.
+
+        Returns:
+            uint8, same shape: train id + 1; 0 where the raw id is none of this set's.
+        """
+        return self._label_table.take(raw_ids, mode="clip")
+
+    def train_ids_from_raw_ids(self, raw_ids: NDArray[np.integer], ignore_id: int) -> NDArray[np.int64]:
+        """Map raw ids to train ids.
+
+        Args:
+            raw_ids: Any shape, non-negative; nyu40 ids for ScanNet20, ScanNet ids for ScanNet200.
+            ignore_id: What stands for unlabeled.
+
+        Returns:
+            int64, same shape: train id, or `ignore_id` where the raw id is none of this set's.
+        """
+        return _train_id_table(self, ignore_id).take(raw_ids, mode="clip")
+
+    @cached_property
+    def _label_table(self) -> NDArray[np.uint8]:
+        """Labels by raw id; the last entry is 0 and catches every larger raw id."""
+        import numpy as np
+
+        table = np.zeros(max(self.ids) + 2, np.uint8)
+        table[list(self.ids)] = np.arange(1, len(self) + 1)
+        return table
+
+    def _train_ids_of(self, frequency: Frequency) -> tuple[int, ...]:
+        return tuple(item.train_id for item in self.classes if item.frequency == frequency)
+
+
+SCANNET20 = LabelSet("ScanNet20", "nyu40_ids")
+SCANNET200 = LabelSet("ScanNet200", "scannet_ids")
+
+
+class RawIds(NamedTuple):
+    """What the label map says of one raw category; both ids are from the same row."""
+
+    scannet_id: int
+    nyu40_id: int
+
+
+@dataclass(frozen=True)
+class LabelMap:
+    """The table from raw category (the annotator's text) to ids.
+
+    Neither id can be derived from the other: ScanNet ids 107, 188 and 385 each belong to two nyu40 ids.
+
+    Attributes:
+        source: Where it was read from, for messages.
+        rows: Ids by raw category, matched to the letter.
+        conflicts: Raw categories that stand in several rows with different ids, with the later rows' ids. `rows` has
+            the first.
+    """
+
+    source: str
+    rows: Mapping[str, RawIds]
+    conflicts: Mapping[str, RawIds] = field(default_factory=dict)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of what the map says, not of the file's bytes: copies with other line ends or columns are equal."""
+        lines = (f"{name}\t{ids.scannet_id}\t{ids.nyu40_id}\n" for name, ids in sorted(self.rows.items()))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
+
+
+@cache
+def builtin_label_map() -> LabelMap:
+    """The label map that the ScanNet server hands out (as of 2026), reduced to the three columns that count."""
+    text = resources.files("scannet_prep").joinpath("assets/label_map.tsv").read_text(encoding="utf-8")
+    return _parse_label_map(text, Path("the built-in label map"))
+
+
+def read_label_map(path: Path) -> LabelMap:
+    """Read a copy of `scannetv2-labels.combined.tsv`.
+
+    Only the columns `raw_category`, `id` and `nyu40id` are used, found by name; the others differ between copies. Lines
+    may end in LF, CRLF or CR CR LF.
+
+    Raises:
+        MissingFileError: There is no such file.
+        LabelMapError: It is not such a table, or it is the one of ScanNet v1.
+    """
+    try:
+        text = read_file(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise LabelMapError(
+            path, f"is not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}"
+        ) from None
+    return _parse_label_map(text, path)
+
+
+def find_label_map(raw_dir: Path) -> Path | None:
+    """The label map beside the raw scenes; None where there is none."""
+    candidates = [raw_dir / LABEL_MAP_NAME]
+    if raw_dir.name in {"scans", "scans_test"}:
+        candidates.append(raw_dir.parent / LABEL_MAP_NAME)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _parse_label_map(text: str, path: Path) -> LabelMap:
+    lines = [line.split("\t") for line in re.split(r"[\r\n]+", text) if line]
+    if not lines:
+        raise LabelMapError(path, "is empty", f"download {LABEL_MAP_NAME} again, or remove it to use the built-in one")
+    header = lines[0]
+    missing = [name for name in ("raw_category", "id", "nyu40id") if name not in header]
+    if missing:
+        found = ", ".join(header[:6])[:120]
+        if "category" in header and "raw_category" in missing:
+            found += " (this looks like the label map of ScanNet v1, which cannot be used for v2)"
+        raise LabelMapError(
+            path,
+            f"has no column {' or '.join(missing)}; its first line reads {found}",
+            f"put {LABEL_MAP_NAME} of the v2 release there, or remove it to use the built-in one",
+        )
+    name_column, id_column, nyu40_column = (header.index(name) for name in ("raw_category", "id", "nyu40id"))
+    rows: dict[str, RawIds] = {}
+    conflicts: dict[str, RawIds] = {}
+    for number, cells in enumerate(lines[1:], start=2):
+        if len(cells) <= max(name_column, id_column, nyu40_column):
+            raise LabelMapError(path, f"row {number} has {len(cells)} columns, expected {len(header)}")
+        name = cells[name_column]
+        ids = RawIds(
+            _parse_id(cells[id_column], MAX_SCANNET_ID, f"row {number}, column id", path),
+            _parse_id(cells[nyu40_column], MAX_NYU40_ID, f"row {number}, column nyu40id", path),
+        )
+        if rows.setdefault(name, ids) != ids:
+            conflicts[name] = ids
+    return LabelMap(str(path), rows, conflicts)
+
+
+def _parse_id(text: str, largest: int, place: str, path: Path) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10) or int(text) > largest:
+        raise LabelMapError(path, f"{place}: found {text[:40]!r}, expected a whole number from 0 to {largest}")
+    return int(text)
+
+
+def _parse_class(row: dict[str, str]) -> LabelClass:
+    return LabelClass(
+        train_id=int(row["train_id"]),
+        raw_id=int(row["nyu40_id"] if "nyu40_id" in row else row["scannet_id"]),
+        name=row["name"],
+        color=(int(row["red"]), int(row["green"]), int(row["blue"])),
+        frequency=row.get("frequency"),  # type: ignore[arg-type]  # the asset holds only the three words
+        in_val=row.get("in_val", "1") == "1",
+    )
+
+
+@cache
+def _train_id_table(label_set: LabelSet, ignore_id: int) -> NDArray[np.int64]:
+    import numpy as np
+
+    table = label_set._label_table.astype(np.int64) - 1  # noqa: SLF001 - the same module
+    table[table < 0] = ignore_id
+    return table

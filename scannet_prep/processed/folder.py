@@ -1,0 +1,80 @@
+"""The processed folder: where each scene lies, and the lists and notices beside the split folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scannet_prep.files import make_directory, write_atomically
+from scannet_prep.processed.manifest import Manifest
+from scannet_prep.scene import SceneId, Split
+from scannet_prep.splits import official_scenes
+
+TERMS_NAME = "TERMS.txt"
+FAILED_NAME = "failed.txt"
+TERMS_URL = "https://kaldir.vc.cit.tum.de/scannet/ScanNet_TOS.pdf"
+
+_TERMS_TEXT = f"""\
+The files in this folder derive from the ScanNet dataset (http://www.scan-net.org) and remain under the
+ScanNet Terms of Use, which allow non-commercial research and education and forbid redistribution:
+{TERMS_URL}
+Whoever you give them to must have accepted those terms.
+"""
+
+
+def processed_path(out_dir: Path, split: Split, scene_id: str) -> Path:
+    """Where a processed scene lies."""
+    return out_dir / split / f"{scene_id}.npz"
+
+
+def find_processed_scenes(out_dir: Path) -> dict[SceneId, tuple[Split, Path]]:
+    """Find the scenes of a processed folder by their names, without opening them.
+
+    Returns:
+        Split and path by scene id, sorted; the first split where a scene lies in two.
+    """
+    found: dict[SceneId, tuple[Split, Path]] = {}
+    for split in Split:
+        for path in (out_dir / split).glob("scene*.npz"):
+            if SceneId.is_valid(path.stem):
+                found.setdefault(SceneId(path.stem), (split, path))
+    return dict(sorted(found.items()))
+
+
+def prepare_folder(out_dir: Path, splits: set[Split]) -> None:
+    """Create the folder with the terms notice, and the folders of the splits.
+
+    Raises:
+        OutputError: They cannot be created.
+    """
+    for split in splits:
+        make_directory(out_dir / split)
+    make_directory(out_dir)
+    path = out_dir / TERMS_NAME
+    if not path.exists():
+        write_atomically(path, [_TERMS_TEXT.encode()])
+
+
+def write_lists(out_dir: Path, manifest: Manifest) -> None:
+    """Write the lists beside the split folders: OctFormer's file lists, and the scenes that failed.
+
+    OctFormer's loader reads `scannetv2_<split>_npz.txt`, its result writer `scannetv2_test.txt`: one path a line,
+    relative to this folder, in the order of the official lists. `failed.txt` exists only while something has failed.
+
+    Raises:
+        OutputError: A list cannot be written.
+    """
+    for split in Split:
+        present = {scene_id for scene_id, entry in manifest.scenes.items() if entry.split == split}
+        ordered: list[str] = [scene_id for scene_id in official_scenes(split) if scene_id in present]
+        ordered += sorted(present.difference(ordered))
+        text = "".join(f"{split}/{scene_id}.npz\n" for scene_id in ordered).encode()
+        write_atomically(out_dir / f"scannetv2_{split}_npz.txt", [text])
+        if split is Split.TEST:
+            write_atomically(out_dir / "scannetv2_test.txt", [text])
+    failed_path = out_dir / FAILED_NAME
+    if manifest.failures:
+        lines = ["# scenes that failed; to try them again, add --scenes @failed.txt (this file) to the same command\n"]
+        lines += [f"{scene_id}\n" for scene_id in sorted(manifest.failures)]
+        write_atomically(failed_path, ["".join(lines).encode()])
+    else:
+        failed_path.unlink(missing_ok=True)

@@ -1,0 +1,152 @@
+"""Reads the scenes of a processed folder for training."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.errors import ManifestError, MissingFileError, ProcessedFileError, UnknownSplitError
+from scannet_prep.processed.folder import FAILED_NAME, find_processed_scenes, processed_path
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneFailure, read_manifest
+from scannet_prep.processed.npz import read_first_shape
+from scannet_prep.scene import Split
+
+_HEAD_BYTES = 512
+
+
+class FolderReader:
+    """The scenes of one split of a processed folder.
+
+    Args:
+        path: The folder that `scannet-prep process` wrote.
+        split: Which of its splits.
+
+    Raises:
+        MissingFileError: It is no processed folder.
+        ManifestError: Its manifest is damaged, or says that processing has not finished.
+        UnknownSplitError: It holds no scenes of that split.
+    """
+
+    def __init__(self, path: Path, split: Split) -> None:
+        self._path = path
+        self._split = split
+        manifest = read_manifest(path) if path.is_dir() else None
+        if manifest is None:
+            vertex_counts = _count_from_headers(path, split)
+            failures: list[SceneFailure] = []
+        else:
+            vertex_counts = _count_from_manifest(path, manifest, split)
+            failures = [item for item in manifest.failures.values() if item.scene_id not in vertex_counts]
+        # Arrays and not lists: reading a list changes its reference counts, and with them, after a fork, whole pages.
+        self._scene_ids = np.array(sorted(vertex_counts), dtype="S12")
+        self.lengths: NDArray[np.int64] = np.array([vertex_counts[name] for name in sorted(vertex_counts)], np.int64)
+        self._failures = {failure.scene_id: failure.message for failure in failures}
+        if self._failures:
+            warnings.warn(
+                f"{path}: {len(self._failures)} scenes failed in processing and are missing, "
+                f"for example {min(self._failures)}; see {path / FAILED_NAME}",
+                stacklevel=4,
+            )
+
+    def __len__(self) -> int:
+        """Number of scenes."""
+        return len(self._scene_ids)
+
+    @property
+    def scene_ids(self) -> list[str]:
+        """All scenes, sorted."""
+        return [name.decode() for name in self._scene_ids.tolist()]
+
+    def scene_id(self, index: int) -> str:
+        """The scene at a position."""
+        return bytes(self._scene_ids[index]).decode()
+
+    def find(self, scene_id: str) -> int | None:
+        """Position of a scene; None where this split has none of that name."""
+        name = scene_id.encode()
+        index = int(np.searchsorted(self._scene_ids, np.bytes_(name)))
+        return index if index < len(self) and self._scene_ids[index] == name else None
+
+    def why_missing(self, scene_id: str) -> str:
+        """What processing said of a scene that failed; empty where it said nothing."""
+        return self._failures.get(scene_id, "")
+
+    def file_path(self, index: int) -> Path:
+        """The file of a scene."""
+        return processed_path(self._path, self._split, self.scene_id(index))
+
+    def read(self, index: int) -> bytearray:
+        """Read the whole file of a scene.
+
+        Raises:
+            MissingFileError: It is gone.
+            ProcessedFileError: It cannot be read.
+        """
+        path = self.file_path(index)
+        try:
+            with path.open("rb", buffering=0) as file:
+                data = bytearray(path.stat().st_size)
+                size = file.readinto(data)
+        except FileNotFoundError:
+            raise MissingFileError(path, "no such file, though the folder's manifest names it", _again(path)) from None
+        except OSError as error:
+            raise ProcessedFileError(path, f"cannot be read: {error.strerror or error}") from error
+        if size != len(data):
+            raise ProcessedFileError(path, f"gave {size} of {len(data)} bytes", _again(path))
+        return data
+
+
+def _again(path: Path) -> str:
+    return f"make it again: scannet-prep process --scenes {path.stem}, with the same options and -o as before"
+
+
+def _count_from_manifest(path: Path, manifest: Manifest, split: Split) -> dict[str, int]:
+    if not manifest.is_complete:
+        raise ManifestError(
+            path / MANIFEST_NAME,
+            "says that processing has not finished",
+            "run the same scannet-prep process command again: it goes on where it stopped",
+        )
+    counts = {name: entry.vertex_count for name, entry in manifest.scenes.items() if entry.split == split}
+    _check_split(path, split, {entry.split for entry in manifest.scenes.values()}, bool(counts))
+    return counts
+
+
+def _count_from_headers(path: Path, split: Split) -> dict[str, int]:
+    if not path.is_dir():
+        raise MissingFileError(path, "no such folder", f"make it: scannet-prep process -o {path}")
+    found = find_processed_scenes(path)
+    if not found:
+        hint = f"make processed scenes from it: scannet-prep process {path}" if (path / "scans").is_dir() else ""
+        raise MissingFileError(
+            path,
+            f"holds no processed scenes: expected {path / split}/scene*.npz",
+            hint or f"make them: scannet-prep process -o {path}",
+        )
+    counts: dict[str, int] = {name: _read_vertex_count(file) for name, (where, file) in found.items() if where == split}
+    _check_split(path, split, {where for where, _ in found.values()}, bool(counts))
+    return counts
+
+
+def _check_split(path: Path, split: Split, present: set[Split], has_scenes: bool) -> None:
+    if not has_scenes:
+        others = ", ".join(sorted(present)) or "no scenes at all"
+        raise UnknownSplitError(
+            f"{path}: holds no {split} scenes, only {others}",
+            f"make them: scannet-prep process -o {path} --splits {split}",
+        )
+
+
+def _read_vertex_count(path: Path) -> int:
+    with path.open("rb") as file:
+        start = file.read(_HEAD_BYTES)
+    try:
+        key, shape = read_first_shape(start)
+    except ValueError:
+        key, shape = "", ()
+    if key != "points" or len(shape) != 2:
+        raise ProcessedFileError(path, "is no processed scene, or truncated", _again(path))
+    return shape[0]

@@ -1,0 +1,273 @@
+"""One processed scene, in memory and as `<split>/<scene>.npz`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.annotate import Instance
+from scannet_prep.errors import ProcessedFileError, UnknownSceneError, UnknownSplitError
+from scannet_prep.files import Buffer, Fingerprint, read_file
+from scannet_prep.processed.npz import NpzReader, encode_npz
+from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.remarks import Remark, RemarkKind
+from scannet_prep.scene import SceneId, Split
+
+FORMAT_VERSION = 1
+
+_DEFLATED = frozenset({"labels", "nyu40_ids", "scannet_ids", "instances", "segments", "meta"})
+_HINT = "process the scene again: scannet-prep process"
+
+
+@dataclass(frozen=True, slots=True)
+class SceneMeta:
+    """What is known of a processed scene beside its arrays; stored as JSON.
+
+    Attributes:
+        scene_id: Its name.
+        split: The split it was filed under.
+        options: How it was made.
+        scene_type: Free text of the release, for example `Bedroom / Hotel`; None where it has none.
+        objects: Annotated groups, in file order.
+        segment_ids: Raw id of each segment: `segment_ids[segments[v]]` is the release's id at vertex v.
+        remarks: What was odd about the raw files.
+        inputs: Fingerprints of the raw files it was made from, by file name.
+        label_map_digest: Which label map was used (of its content; see `LabelMap.digest`).
+        program_version: Version of this package.
+        format_version: Version of this file format.
+    """
+
+    scene_id: SceneId
+    split: Split
+    options: ProcessOptions
+    scene_type: str | None
+    objects: tuple[Instance, ...]
+    segment_ids: tuple[int, ...]
+    remarks: tuple[Remark, ...]
+    inputs: Mapping[str, Fingerprint] = field(hash=False)
+    label_map_digest: str
+    program_version: str
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain values, as it is stored."""
+        return {
+            "format_version": self.format_version,
+            "scene_id": self.scene_id,
+            "split": str(self.split),
+            "label_set": self.options.label_set.name,
+            "aligned": self.options.align_axis,
+            "scene_type": self.scene_type,
+            "groups": [asdict(item) for item in self.objects],
+            "segment_ids": list(self.segment_ids),
+            "warnings": [
+                {"kind": str(item.kind), "subject": item.subject, "count": item.count, "text": item.text}
+                for item in self.remarks
+            ],
+            "inputs": {
+                name: {"size_bytes": item.size_bytes, "crc32": f"{item.crc32:08x}"}
+                for name, item in self.inputs.items()
+            },
+            "label_map": self.label_map_digest,
+            "program_version": self.program_version,
+            "options": self.options.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` made.
+
+        Raises:
+            ValueError: It is something else, or of a format version that this program does not know.
+        """
+        try:
+            if value["format_version"] != FORMAT_VERSION:
+                raise ValueError(f"format version {value['format_version']}, expected {FORMAT_VERSION}")
+            return cls(
+                scene_id=SceneId(value["scene_id"]),
+                split=Split.parse(value["split"]),
+                options=ProcessOptions.from_json(value["options"]),
+                scene_type=value["scene_type"],
+                objects=tuple(Instance(**item) for item in value["groups"]),
+                segment_ids=tuple(value["segment_ids"]),
+                remarks=tuple(
+                    Remark(RemarkKind(item["kind"]), item["subject"], item["count"]) for item in value["warnings"]
+                ),
+                inputs={
+                    name: Fingerprint(item["size_bytes"], int(item["crc32"], 16))
+                    for name, item in value["inputs"].items()
+                },
+                label_map_digest=value["label_map"],
+                program_version=value["program_version"],
+            )
+        except (KeyError, TypeError, AttributeError, UnknownSceneError, UnknownSplitError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProcessedScene:
+    """One scene, ready for training. V vertices, exactly those of the mesh and in its order.
+
+    Attributes:
+        points: float32 (V, 3), metres; in the axis-aligned frame if `meta.options.align_axis`, else in the scan's.
+        normals: float16 (V, 3), area-weighted unit normals in the frame of `points`; (0, 0, 0) where undefined.
+        colors: uint8 (V, 3), red, green, blue, 0..255.
+        labels: uint8 (V,), classes of `meta.options.label_set`: 0 unlabeled, else train id + 1.
+        nyu40_ids: uint8 (V,), 0 unannotated.
+        scannet_ids: uint16 (V,), 0 unannotated.
+        instances: int16 (V,), group id, -1 where there is no group.
+        segments: uint16 or uint32 (V,), contiguous index of the segment (superpoint); None where the release has none.
+        faces: int32 (F, 3), indices of vertices; None unless asked for.
+        axis_alignment: float64 (4, 4), aligned <- scan; identity where the release has none.
+        meta: Everything else.
+    """
+
+    points: NDArray[np.float32]
+    normals: NDArray[np.float16]
+    colors: NDArray[np.uint8]
+    labels: NDArray[np.uint8]
+    nyu40_ids: NDArray[np.uint8]
+    scannet_ids: NDArray[np.uint16]
+    instances: NDArray[np.int16]
+    segments: NDArray[np.uint16] | NDArray[np.uint32] | None
+    faces: NDArray[np.int32] | None
+    axis_alignment: NDArray[np.float64]
+    meta: SceneMeta
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays by key, in the order in which they are stored; `meta` as a text array."""
+        meta = np.array(json.dumps(self.meta.to_json(), separators=(",", ":")))
+        found: dict[str, NDArray[Any] | None] = {
+            "points": self.points,
+            "normals": self.normals,
+            "colors": self.colors,
+            "faces": self.faces,
+            "labels": self.labels,
+            "nyu40_ids": self.nyu40_ids,
+            "scannet_ids": self.scannet_ids,
+            "instances": self.instances,
+            "segments": self.segments,
+            "axis_alignment": self.axis_alignment,
+            "meta": meta,
+        }
+        return {key: array for key, array in found.items() if array is not None}
+
+
+def encode_processed(scene: ProcessedScene) -> list[Buffer]:
+    """Encode a scene as the bytes of its `.npz`; the same scene always gives the same bytes."""
+    return encode_npz(scene.arrays(), _DEFLATED)
+
+
+def read_processed(path: Path) -> ProcessedScene:
+    """Read a processed scene and check its structure.
+
+    Raises:
+        MissingFileError: There is no such file.
+        ProcessedFileError: It is truncated, damaged, or was written by another program.
+    """
+    return parse_processed(read_file(path), path)
+
+
+def parse_processed(data: Buffer, path: Path) -> ProcessedScene:
+    """Parse the content of a processed scene's file and check its structure.
+
+    Args:
+        data: The whole file.
+        path: Its name, for messages.
+
+    Raises:
+        ProcessedFileError: It is truncated, damaged, or was written by another program.
+    """
+    reader = NpzReader(data, path)
+    arrays = {key: reader.read(key) for key in reader.keys if key != "meta"}
+    meta = parse_meta(reader, path)
+    for problem in _find_structural_problems(arrays):
+        raise ProcessedFileError(path, problem, _HINT)
+    optional: dict[str, Any] = {"segments": None, "faces": None}
+    return ProcessedScene(**(optional | arrays), meta=meta)
+
+
+def parse_meta(reader: NpzReader, path: Path) -> SceneMeta:
+    """Read only what is known of a scene beside its arrays.
+
+    Raises:
+        ProcessedFileError: It is missing, damaged, or of another version.
+    """
+    try:
+        return SceneMeta.from_json(json.loads(str(reader.read("meta"))))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ProcessedFileError):
+            raise
+        raise ProcessedFileError(path, f"has a damaged or foreign description: {error}", _HINT) from error
+
+
+def find_problems(scene: ProcessedScene) -> Iterator[str]:
+    """Find values that no correct scene has."""
+    if not np.isfinite(scene.points).all():
+        yield "points are not all finite"
+    yield from _find_normal_problems(scene.normals)
+    source = scene.nyu40_ids if scene.meta.options.label_set.raw_ids_key == "nyu40_ids" else scene.scannet_ids
+    wrong = int(np.count_nonzero(scene.labels != scene.meta.options.label_set.labels_from_raw_ids(source)))
+    if wrong:
+        yield f"labels disagree with the raw ids at {wrong:,} vertices"
+    known = [-1, *(item.id for item in scene.meta.objects)]
+    strangers = np.setdiff1d(scene.instances, known)
+    if len(strangers):
+        yield f"instances hold {strangers[0]}, which is no group"
+    if scene.segments is not None and int(scene.segments.max()) >= len(scene.meta.segment_ids):
+        yield f"segments hold {int(scene.segments.max())}, but there are {len(scene.meta.segment_ids)}"
+    if not np.isfinite(scene.axis_alignment).all():
+        yield "axis_alignment is not finite"
+    if scene.faces is not None and scene.faces.size:
+        smallest, largest = int(scene.faces.min()), int(scene.faces.max())
+        if smallest < 0 or largest >= len(scene.points):
+            yield f"faces refer to vertices {smallest}..{largest}, but there are {len(scene.points)}"
+
+
+def _find_normal_problems(normals: NDArray[np.float16]) -> Iterator[str]:
+    squared = np.square(normals.astype(np.float32)).sum(axis=1)
+    # Half precision has 11 bits: each component is off by at most 2**-12 relative, the squared length by 2**-11.
+    wrong = ~((np.abs(squared - 1) < 2**-10) | (squared == 0))
+    count = int(np.count_nonzero(wrong))
+    if count:
+        yield f"normals of {count:,} vertices are neither of unit length nor zero"
+
+
+_SHAPES = {
+    "points": (["<f4"], ("V", 3)),
+    "normals": (["<f2"], ("V", 3)),
+    "colors": (["|u1"], ("V", 3)),
+    "labels": (["|u1"], ("V",)),
+    "nyu40_ids": (["|u1"], ("V",)),
+    "scannet_ids": (["<u2"], ("V",)),
+    "instances": (["<i2"], ("V",)),
+    "segments": (["<u2", "<u4"], ("V",)),
+    "faces": (["<i4"], ("F", 3)),
+    "axis_alignment": (["<f8"], (4, 4)),
+}
+_OPTIONAL = {"segments", "faces"}
+
+
+def _find_structural_problems(arrays: Mapping[str, NDArray[Any]]) -> Iterator[str]:
+    vertex_count = len(arrays["points"]) if "points" in arrays and arrays["points"].ndim else 0
+    for key, (types, shape) in _SHAPES.items():
+        array = arrays.get(key)
+        if array is None:
+            if key not in _OPTIONAL:
+                yield f"has no array {key!r}"
+            continue
+        sizes: dict[object, int] = {"V": vertex_count, "F": len(array) if array.ndim else 0}
+        expected = tuple(sizes.get(item, item) for item in shape)
+        if array.dtype.str not in types or array.shape != expected:
+            found = f"{array.dtype} {array.shape}"
+            yield f"array {key!r} is {found}, expected {' or '.join(str(np.dtype(t)) for t in types)} {expected}"
+    if unknown := set(arrays) - set(_SHAPES):
+        yield f"has an unknown array {min(unknown)!r}"
+    if not vertex_count:
+        yield "has no points"

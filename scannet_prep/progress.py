@@ -1,0 +1,37 @@
+"""How a stage tells how far it is. The library never draws: whoever calls a stage hands down an object that may."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Receives the progress of one piece of work at a time."""
+
+    def start(self, title: str, total: int, unit: str) -> None:
+        """Begin a piece of work of `total` units (for example 1613 of "scenes")."""
+
+    def advance(self, count: int = 1) -> None:
+        """So many more units are finished, well or not."""
+
+    def note(self, message: str) -> None:
+        """Something worth a line while the work goes on."""
+
+    def finish(self) -> None:
+        """The piece of work has ended."""
+
+
+class NoProgress:
+    """Ignores all progress."""
+
+    def start(self, title: str, total: int, unit: str) -> None:
+        """Ignore it."""
+
+    def advance(self, count: int = 1) -> None:
+        """Ignore it."""
+
+    def note(self, message: str) -> None:
+        """Ignore it."""
+
+    def finish(self) -> None:
+        """Ignore it."""

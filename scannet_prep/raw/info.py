@@ -1,0 +1,91 @@
+"""Reads a scan's metadata (`.txt`): `key = value` lines, of which the axis alignment and the scene type matter here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.errors import ScanInfoError
+from scannet_prep.files import Buffer, read_file
+
+_HINT = "download it again"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScanInfo:
+    """Metadata of one scan.
+
+    Attributes:
+        axis_alignment: float64 (4, 4), aligned <- scan, metres: floor to z = 0, walls to x and y. None where the file
+            has none, as in the test split.
+        scene_type: Free text, for example `Bedroom / Hotel`; None where the file has none.
+    """
+
+    axis_alignment: NDArray[np.float64] | None
+    scene_type: str | None
+
+
+def read_scan_info(path: Path) -> ScanInfo:
+    """Read a scan's metadata from a file.
+
+    Raises:
+        MissingFileError: There is no such file.
+        ScanInfoError: It is damaged.
+    """
+    return parse_scan_info(read_file(path), path)
+
+
+def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
+    """Parse the content of a scan's `.txt` file.
+
+    Args:
+        data: The whole file.
+        path: Its name, for messages.
+
+    Raises:
+        ScanInfoError: It is no text of `key = value` lines, or the axis alignment is not 16 finite numbers.
+    """
+    if not bytes(data).strip():
+        raise ScanInfoError(path, "is empty", _HINT)
+    try:
+        text = bytes(data).decode("utf-8")
+    except UnicodeDecodeError as error:
+        found = error.object[error.start]
+        raise ScanInfoError(path, f"is no text: byte {error.start} is 0x{found:02x}", _HINT) from None
+    values: dict[str, str] = {}
+    for number, line in enumerate(text.replace("\r", "\n").split("\n"), start=1):
+        if not line.strip():
+            continue
+        key, equals, value = line.partition("=")
+        key = key.strip()
+        if not equals:
+            kind = "is an HTML page" if line.lstrip().startswith("<") else "is damaged"
+            raise ScanInfoError(path, f"{kind}: line {number} reads {line[:40]!r}, expected key = value", _HINT)
+        if values.setdefault(key, value.strip()) != value.strip():
+            raise ScanInfoError(path, f"{key} stands there twice with different values")
+    matrix = values.get("axisAlignment")
+    return ScanInfo(None if matrix is None else _parse_matrix(matrix, path), values.get("sceneType"))
+
+
+def _parse_matrix(text: str, path: Path) -> NDArray[np.float64]:
+    words = text.split()
+    numbers = [_parse_number(word) for word in words]
+    if len(words) != 16 or not all(math.isfinite(number) for number in numbers):
+        found = next((word for word, number in zip(words, numbers, strict=True) if not math.isfinite(number)), None)
+        detail = f"{len(words)} values" if len(words) != 16 else f"{found!r:.40} among them"
+        raise ScanInfoError(path, f"axisAlignment has {detail}, expected 16 finite numbers", _HINT)
+    return np.array(numbers, np.float64).reshape(4, 4)
+
+
+def _parse_number(word: str) -> float:
+    """Read a decimal number; NaN where it is none, as in `1_000`, which `float` alone would take."""
+    if "_" in word or not word.isascii():
+        return math.nan
+    try:
+        return float(word)
+    except ValueError:
+        return math.nan

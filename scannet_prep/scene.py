@@ -1,0 +1,64 @@
+"""Names of scenes and splits."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Self
+
+from scannet_prep.errors import UnknownSceneError, UnknownSplitError
+
+_SCENE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
+
+
+class SceneId(str):
+    """The name of one scan, `scene<space, 4 digits>_<scan, 2 digits>`, for example `scene0011_01`.
+
+    Scans of one space show the same rooms.
+
+    Raises:
+        UnknownSceneError: The text is not of that form.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Self:
+        """Check the form."""
+        if _SCENE_ID.fullmatch(text) is None:
+            raise UnknownSceneError(f"{text!r} is not a scene id", "scene ids look like scene0011_00")
+        return super().__new__(cls, text)
+
+    @staticmethod
+    def is_valid(text: str) -> bool:
+        """Whether a text has the form of a scene id."""
+        return _SCENE_ID.fullmatch(text) is not None
+
+    @property
+    def space(self) -> int:
+        """Number of the space, 11 for `scene0011_01`."""
+        return int(self[5:9])
+
+    @property
+    def scan(self) -> int:
+        """Number of the scan within its space, 1 for `scene0011_01`."""
+        return int(self[10:])
+
+
+class Split(StrEnum):
+    """A part of the benchmark's official division; test scenes have no public annotation."""
+
+    TRAIN = "train"
+    VAL = "val"
+    TEST = "test"
+
+    @classmethod
+    def parse(cls, text: str) -> Split:
+        """Find a split by its name.
+
+        Raises:
+            UnknownSplitError: There is none of that name.
+        """
+        try:
+            return cls(text)
+        except ValueError:
+            raise UnknownSplitError(f"{text!r} is not a split", f"splits are {', '.join(cls)}") from None

@@ -1,0 +1,29 @@
+"""The official division of the scenes into train, val and test.
+
+The lists are those of the ScanNet benchmark (`scannetv2_train.txt` and so on in the ScanNet repository, under
+`Tasks/Benchmark`): 1201, 312 and 100 scenes, disjoint, and no space is in two of them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+from scannet_prep.scene import SceneId, Split
+
+
+@cache
+def official_scenes(split: Split) -> tuple[SceneId, ...]:
+    """The scenes of a split, in the order of the official list (which is not sorted)."""
+    text = resources.files("scannet_prep").joinpath(f"assets/scannetv2_{split}.txt").read_text(encoding="ascii")
+    return tuple(SceneId(line) for line in text.split())
+
+
+def find_official_split(scene_id: str) -> Split | None:
+    """The split that the official lists put a scene into; None where it is in none of them."""
+    return _splits_by_scene().get(scene_id)
+
+
+@cache
+def _splits_by_scene() -> dict[str, Split]:
+    return {scene_id: split for split in Split for scene_id in official_scenes(split)}

@@ -1,0 +1,137 @@
+"""Imports point down, importing is cheap, modules stay small."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPOSITORY_DIR = Path(__file__).resolve().parents[1]
+PACKAGE_DIR = REPOSITORY_DIR / "scannet_prep"
+CONFIG_PATH = REPOSITORY_DIR / "pyproject.toml"
+MAX_MODULE_LINES = 400
+# What reading scenes in a training job must not cost, and what printing a help text must not.
+HEAVY_FOR_TRAINING = {"requests", "pandas", "plyfile", "torch", "tqdm"}
+HEAVY_FOR_HELP = HEAVY_FOR_TRAINING | {"numpy", "numba"}
+
+
+def run_python(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def lint_imports(copy_dir: Path) -> tuple[int, str]:
+    run = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    result = run_python("-c", run, "--no-cache", cwd=copy_dir)
+    return result.returncode, " ".join((result.stdout + result.stderr).split())
+
+
+def modules_loaded_by(code: str) -> set[str]:
+    """Top-level names of the modules that a fresh interpreter holds once it has run the code."""
+    result = run_python("-c", f"{code}\nimport sys\nprint('loaded:', *{{name.split('.')[0] for name in sys.modules}})")
+    assert result.returncode == 0, result.stderr
+    return set(result.stdout.splitlines()[-1].removeprefix("loaded: ").split())
+
+
+@pytest.fixture
+def copy_dir(tmp_path: Path) -> Path:
+    shutil.copy(CONFIG_PATH, tmp_path)
+    shutil.copytree(PACKAGE_DIR, tmp_path / "scannet_prep", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def test_imports_of_the_package_point_down(copy_dir: Path) -> None:
+    status, output = lint_imports(copy_dir)
+    assert status == 0, output
+    assert "0 broken" in output
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "complaint"),
+    [
+        ("scene", "from scannet_prep.stages import process", "scannet_prep.scene -> scannet_prep.stages.process"),
+        ("scene", "def late():\n    from .stages import process", "scannet_prep.scene -> scannet_prep.stages.process"),
+        ("raw.mesh", "from scannet_prep import ScanNet", "scannet_prep.raw.mesh -> scannet_prep (l."),
+        ("labels", "from scannet_prep import splits", "scannet_prep.labels -> scannet_prep.splits"),
+        ("errors", "from scannet_prep import files", "scannet_prep.errors -> scannet_prep.files"),
+        ("labels", "import requests", "scannet_prep.labels -> requests"),
+        ("stages.process", "from requests.adapters import HTTPAdapter", "scannet_prep.stages.process -> requests"),
+        ("dataset", "import plyfile", "scannet_prep.dataset -> plyfile"),
+        ("progress", "from tqdm.auto import tqdm", "scannet_prep.progress -> tqdm"),
+        ("dataset", "def late():\n    import torch.utils.data", "scannet_prep.dataset -> torch"),
+        ("utils", "", "not listed as layers: - scannet_prep.utils"),
+    ],
+)
+def test_a_planted_import_is_reported(copy_dir: Path, module: str, line: str, complaint: str) -> None:
+    with copy_dir.joinpath("scannet_prep", *module.split(".")).with_suffix(".py").open("a") as file:
+        file.write(f"\n{line}\n")
+    status, output = lint_imports(copy_dir)
+    assert status == 1
+    assert complaint in output
+
+
+def test_every_module_that_the_import_rules_name_exists() -> None:
+    contracts = tomllib.loads(CONFIG_PATH.read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = [name for contract in contracts for layer in contract.get("layers", []) for name in layer.split("|")]
+    exceptions = [line for contract in contracts for line in contract.get("ignore_imports", [])]
+    named = {name.strip(" ()") for name in layers}
+    named |= {re.split(r" -> |\.\*", line)[0].removeprefix("scannet_prep.") for line in exceptions}
+    missing = {
+        name
+        for name in named
+        if not PACKAGE_DIR.joinpath(f"{name}.py").is_file() and not PACKAGE_DIR.joinpath(name, "__init__.py").is_file()
+    }
+    assert len(named) >= 10
+    assert missing == set()
+
+
+def test_importing_for_training_loads_nothing_heavy() -> None:
+    loaded = modules_loaded_by(
+        "import scannet_prep, scannet_prep.collate, scannet_prep.sampling\n"
+        "for name in {*scannet_prep.__all__, 'ScanNet'}:\n"
+        "    getattr(scannet_prep, name)"
+    )
+    assert "numpy" in loaded
+    assert loaded & HEAVY_FOR_TRAINING == set()
+
+
+def test_no_module_imports_torch_when_it_is_imported() -> None:
+    loaded = modules_loaded_by(
+        "import importlib, pkgutil, scannet_prep\n"
+        "for module in pkgutil.walk_packages(scannet_prep.__path__, 'scannet_prep.'):\n"
+        "    if not module.name.endswith('__main__'):\n"
+        "        importlib.import_module(module.name)"
+    )
+    assert "numpy" in loaded
+    assert "torch" not in loaded
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["download", "--help"], ["process", "--help"], ["pack", "--help"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    loaded = modules_loaded_by(
+        "from scannet_prep.cli.main import main\n"
+        f"try:\n    status = main({arguments!r})\n"
+        "except SystemExit as stop:\n    status = stop.code\n"
+        "assert not status, status"
+    )
+    assert "scannet_prep" in loaded
+    assert loaded & HEAVY_FOR_HELP == set()
+
+
+def test_python_m_scannet_prep_help_loads_nothing_heavy() -> None:
+    loaded = modules_loaded_by(
+        "import runpy, sys\n"
+        "sys.argv = ['scannet_prep', '--help']\n"
+        "try:\n    runpy.run_module('scannet_prep', run_name='__main__', alter_sys=True)\n"
+        "except SystemExit as stop:\n    assert not stop.code, stop.code\n"
+    )
+    assert "scannet_prep" in loaded
+    assert loaded & HEAVY_FOR_HELP == set()
+
+
+def test_no_module_is_too_long_to_read_in_one_go() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE_DIR.rglob("*.py")}
+    assert lengths
+    assert {path: length for path, length in lengths.items() if length > MAX_MODULE_LINES} == {}

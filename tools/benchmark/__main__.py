@@ -1,0 +1,89 @@
+"""Runs parts of the benchmark: `tools/bench [PART ...]`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmark.machine import describe_machine
+from benchmark.settings import Part, Settings
+
+# A part is a module of that name beside this one, which has the functions of `settings.Part`.
+PARTS = ("process",)
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments = _parse_arguments()
+    with ExitStack() as stack:
+        if arguments.without_numba:
+            _hide_numba(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="without-numba-"))))
+        if arguments.keep is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scannet-prep-bench-")))
+        else:
+            folder = arguments.keep.absolute()
+        settings = Settings(
+            folder, arguments.scenes, arguments.vertices, arguments.repeat, arguments.reference_scenes, arguments.seed
+        )
+        machine = describe_machine()
+        if not arguments.json:
+            print(", ".join(f"{key}: {value}" for key, value in machine.items()))
+        results = {}
+        for name in arguments.parts or PARTS:
+            part: Part = importlib.import_module(f"benchmark.{name}")
+            results[name] = part.measure(settings)
+            if not arguments.json:
+                print(f"\n{part.describe(results[name])}", flush=True)
+        if arguments.json:
+            print(json.dumps({"machine": machine, "settings": settings.to_json(), **results}, indent=1))
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tools/bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all by default")
+    parser.add_argument("--scenes", type=int, default=20, metavar="N", help="number of scenes (default: %(default)s)")
+    parser.add_argument(
+        "--vertices", type=int, default=124_000, metavar="N", help="vertices of each (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=5, metavar="N", help="measure so often; the fastest counts (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--reference-scenes",
+        type=int,
+        default=3,
+        metavar="N",
+        help="scenes that the slow reference works on too (default: %(default)s)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed gives other scenes")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="keep the scenes there, and use those that are there (default: a temporary folder)",
+    )
+    parser.add_argument("--without-numba", action="store_true", help="measure as if numba were not installed")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - set(PARTS):
+        parser.error(f"there is no part {min(unknown)!r}; there are: {', '.join(PARTS)}")
+    if min(arguments.scenes, arguments.repeat, arguments.reference_scenes) < 1:
+        parser.error("--scenes, --repeat and --reference-scenes must be at least 1")
+    return arguments
+
+
+def _hide_numba(folder: Path) -> None:
+    """Make `import numba` fail, in this process and in those that it starts."""
+    (folder / "numba.py").write_text('raise ImportError("hidden by the benchmark")\n', encoding="ascii")
+    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    sys.path.insert(0, str(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Peak memory of a real worker on one scene; in a process of its own, so that nothing else counts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.stages import process
+from scannet_prep.stages.pool import run_in_workers
+
+
+def measure(raw_dir: Path, folder: Path, *, has_numba: bool) -> float:
+    """Process the scenes of a folder in one worker and tell its peak memory, in MB."""
+    with tempfile.TemporaryDirectory(dir=folder) as shadow:
+        environment = dict(os.environ)
+        if not has_numba:
+            Path(shadow, "numba.py").write_text('raise ImportError("hidden by the benchmark")\n', encoding="ascii")
+            environment["PYTHONPATH"] = f"{shadow}{os.pathsep}{environment.get('PYTHONPATH', '')}"
+        command = [sys.executable, "-m", "benchmark.memory", str(raw_dir), f"{shadow}/processed"]
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
+def make_and_measure(task: process.SceneTask, context: Any) -> int:  # noqa: ANN401 - private to the stage
+    """Make a scene, in a worker.
+
+    Returns:
+        Peak memory of the worker, in kB.
+    """
+    outcome = process._make_scene_file(task, context)  # noqa: SLF001 - the very function that a worker calls
+    if not isinstance(outcome, process.FinishedScene):
+        raise TypeError(f"{task.scene.scene_id} failed: {outcome}")
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def _main(raw_dir: Path, out_dir: Path) -> None:
+    plan = process.plan(raw_dir, out_dir, ProcessOptions(scannet200=True, align_axis=True))
+    for task in plan.tasks:
+        task.path.parent.mkdir(parents=True, exist_ok=True)
+    context = process._Context(plan.options, plan.label_map, is_forced=False, is_strict=False)  # noqa: SLF001
+    outcomes = [outcome for _, outcome in run_in_workers(make_and_measure, plan.tasks, context, jobs=1)]
+    peaks = [outcome for outcome in outcomes if isinstance(outcome, int)]
+    if len(peaks) < len(outcomes):
+        raise RuntimeError(f"a worker died: {outcomes}")
+    print(max(peaks) / 1024)
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]), Path(sys.argv[2]))

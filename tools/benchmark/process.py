@@ -1,0 +1,206 @@
+"""Part `process`: time by step, beside a reference and a mere copy; throughput, memory, and reading the result."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmark import memory, reference, throughput
+from benchmark.scenes import make_scenes
+from benchmark.steps import STEPS, StepTimer
+from scannet_prep import ScanNet
+from scannet_prep.files import remove_stale_temporaries
+from scannet_prep.labels import SCANNET200, builtin_label_map
+from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.stages import process
+from scannet_prep.stages.make_scene import read_raw_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from benchmark.settings import Result, Settings
+    from scannet_prep.stages.process import ProcessPlan, SceneTask
+
+_OPTIONS = ProcessOptions(scannet200=True, align_axis=True)
+_LARGEST_VERTEX_COUNT = 550_000
+_REFERENCE_REPEAT = 2
+
+
+def measure(settings: Settings) -> Result:
+    """Measure everything."""
+    raw_dir, out_dir = settings.folder / "raw", settings.folder / "processed"
+    scene_ids = make_scenes(raw_dir, 2 * settings.scene_count, settings.vertex_count, settings.seed)
+    plan = process.plan(raw_dir, out_dir, _OPTIONS)
+    tasks = [task for task in plan.tasks if task.scene.scene_id in scene_ids[: settings.scene_count]]
+    result = _measure_scenes(plan, tasks, settings)
+    result["throughput"] = throughput.measure(raw_dir, settings.folder, _OPTIONS, tasks, settings.repeat)
+    result["reading"] = _measure_reading(raw_dir, out_dir, settings)
+    large_dir = settings.folder / "large"
+    make_scenes(large_dir, 1, _LARGEST_VERTEX_COUNT, settings.seed)
+    result["memory"] = {
+        "vertices": _LARGEST_VERTEX_COUNT,
+        "mb": {
+            "compiled": memory.measure(large_dir, settings.folder, has_numba=True),
+            "numpy": memory.measure(large_dir, settings.folder, has_numba=False),
+        },
+    }
+    return result
+
+
+def _measure_scenes(plan: ProcessPlan, tasks: list[SceneTask], settings: Settings) -> Result:
+    """Time each scene on one core: ours, a copy, the reference, in turns."""
+    shutil.rmtree(plan.out_dir, ignore_errors=True)
+    for split in {task.split for task in tasks}:
+        (plan.out_dir / split).mkdir(parents=True)
+        remove_stale_temporaries(plan.out_dir / split)
+    context = process._Context(plan.options, plan.label_map, is_forced=False, is_strict=False)  # noqa: SLF001
+    ours: list[dict[str, float]] = [{} for _ in tasks]
+    copies = [float("inf")] * len(tasks)
+    references = [float("inf")] * min(settings.reference_count, len(tasks))
+    sizes = []
+    timer = StepTimer()
+    for repeat in range(settings.repeat):
+        for index, task in enumerate(tasks):
+            task.path.unlink(missing_ok=True)
+            with timer.installed():
+                found = timer.call(lambda: _make(task, context))  # noqa: B023 - called at once
+            ours[index] = {step: min(seconds, ours[index].get(step, seconds)) for step, seconds in found.items()}
+            seconds, read_bytes, written_bytes = _copy(task, settings.folder)
+            copies[index] = min(copies[index], seconds)
+            if repeat == 0:
+                sizes.append((read_bytes, written_bytes))
+            if index < len(references) and repeat < _REFERENCE_REPEAT:
+                references[index] = min(references[index], _run_reference(task, settings.folder))
+    totals = [item["total"] for item in ours]
+    vertex_count = sum(_count_vertices(task.path) for task in tasks)
+    return {
+        "ms": {step: _summarize([item[step] for item in ours]) for step in (*STEPS, "total")},
+        "copy_ms": _summarize(copies),
+        "reference_ms": _summarize(references),
+        "ratio_to_reference": statistics.median(
+            slow / fast for slow, fast in zip(references, totals[: len(references)], strict=True)
+        ),
+        "ratio_to_copy": statistics.median(total / copy for total, copy in zip(totals, copies, strict=True)),
+        "read_mb_per_scene": statistics.mean(size[0] for size in sizes) / 1e6,
+        "written_mb_per_scene": statistics.mean(size[1] for size in sizes) / 1e6,
+        "bytes_per_vertex": sum(size[1] for size in sizes) / vertex_count,
+        "scenes": len(tasks),
+        "vertices": settings.vertex_count,
+    }
+
+
+def _make(task: SceneTask, context: process._Context) -> None:
+    # The very function that a worker calls.
+    outcome = process._make_scene_file(task, context)  # noqa: SLF001
+    if not isinstance(outcome, process.FinishedScene):
+        raise TypeError(f"{task.scene.scene_id} failed: {outcome}")
+
+
+def _copy(task: SceneTask, folder: Path) -> tuple[float, int, int]:
+    """Read what `process` reads and write as much as it writes, and nothing else."""
+    files = read_raw_files(task.scene, task.split, _OPTIONS)
+    found = (files.mesh, files.info, files.segments, files.aggregation)
+    paths = [file.path for file in found if file is not None]
+    content, target_path = task.path.read_bytes(), folder / "copy.tmp"
+    target_path.unlink(missing_ok=True)
+    read_bytes = 0
+    start = time.perf_counter()
+    for path in paths:
+        read_bytes += len(path.read_bytes())
+    target_path.write_bytes(content)
+    seconds = time.perf_counter() - start
+    target_path.unlink()
+    return seconds, read_bytes, len(content)
+
+
+def _run_reference(task: SceneTask, folder: Path) -> float:
+    """Time the reference, and check that it gives what we give."""
+    target_path = folder / "reference.npz"
+    target_path.unlink(missing_ok=True)
+    rows = {name: (ids.scannet_id, ids.nyu40_id) for name, ids in builtin_label_map().rows.items()}
+    start = time.perf_counter()
+    expected = reference.make_scene(task.scene.directory, target_path, rows, SCANNET200.ids)
+    seconds = time.perf_counter() - start
+    target_path.unlink()
+    with np.load(task.path) as content:
+        found = {key: content[key] for key in content.files}
+    for key in ("labels", "nyu40_ids", "scannet_ids", "instances", "segments", "colors", "axis_alignment"):
+        np.testing.assert_array_equal(found[key], expected[key], err_msg=key)
+    np.testing.assert_allclose(found["points"], expected["points"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found["normals"].astype(np.float32), expected["normals"], rtol=0, atol=1e-3)
+    return seconds
+
+
+def _count_vertices(path: Path) -> int:
+    with np.load(path) as content:
+        return len(content["labels"])
+
+
+def _measure_reading(raw_dir: Path, out_dir: Path, settings: Settings) -> Result:
+    """Time `ds[i]` beside `np.load` of all members, in turns."""
+    process.run(process.plan(raw_dir, out_dir, _OPTIONS))
+    dataset = ScanNet(out_dir, split="train", labels=SCANNET200)
+    ours, plain = [], []
+    for index in range(settings.scene_count):
+        path = out_dir / "train" / f"{dataset.scene_ids[index]}.npz"
+        best = [float("inf"), float("inf")]
+        for _ in range(2 * settings.repeat):
+            best[0] = min(best[0], _time(lambda: dataset[index]))  # noqa: B023 - called at once
+            best[1] = min(best[1], _time(lambda: _load(path)))  # noqa: B023 - called at once
+        ours.append(best[0])
+        plain.append(best[1])
+    return {
+        "dataset_ms": _summarize(ours),
+        "np_load_ms": _summarize(plain),
+        "ratio": statistics.median(a / b for a, b in zip(ours, plain, strict=True)),
+    }
+
+
+def _load(path: Path) -> dict[str, Any]:
+    with np.load(path) as content:
+        return {key: content[key] for key in content.files}
+
+
+def _time(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def _summarize(seconds: list[float]) -> dict[str, float]:
+    """Median and minimum over the scenes, in ms."""
+    return {"median": statistics.median(seconds) * 1e3, "min": min(seconds) * 1e3}
+
+
+def describe(result: Result) -> str:
+    """Show the figures as a table."""
+    lines = [
+        f"process: {result['scenes']} scenes of {result['vertices']:,} vertices, warm, one core",
+        f"  {'ms per scene':<26}{'median':>9}{'min':>9}",
+    ]
+    rows = {**result["ms"], "mere copy": result["copy_ms"], "reference": result["reference_ms"]}
+    lines += [f"  {step:<26}{item['median']:9.2f}{item['min']:9.2f}" for step, item in rows.items()]
+    lines += [
+        f"  reference / ours        {result['ratio_to_reference']:9.1f}",
+        f"  ours / mere copy        {result['ratio_to_copy']:9.2f}",
+        f"  read, written           {result['read_mb_per_scene']:9.2f}{result['written_mb_per_scene']:9.2f} MB per scene",
+        f"  bytes per vertex        {result['bytes_per_vertex']:9.2f}",
+        "",
+        throughput.describe(result["throughput"]),
+        "",
+        f"memory of a worker, scene of {result['memory']['vertices']:,} vertices",
+        *(f"  {name:<22}{megabytes:9.0f} MB" for name, megabytes in result["memory"]["mb"].items()),
+        "",
+        "reading one scene, warm, ms",
+        *(
+            f"  {name:<26}{result['reading'][key]['median']:9.2f}{result['reading'][key]['min']:9.2f}"
+            for name, key in (("ds[i]", "dataset_ms"), ("np.load of all members", "np_load_ms"))
+        ),
+        f"  ds[i] / np.load         {result['reading']['ratio']:9.2f}",
+    ]
+    return "\n".join(lines)
