@@ -149,9 +149,7 @@ def _look_up(groups: list[Group], label_map: LabelMap, remarks: list[Remark]) ->
             subject = f"{name!r} is both {_describe(found)} and {_describe(other)}"
             remarks.append(Remark(RemarkKind.AMBIGUOUS_CATEGORY, subject, count))
         if found != expected and label_map.digest != builtin.digest:
-            subject = (
-                f"{name!r} is {_describe(found)} in {label_map.source}, but {_describe(expected)} in the built-in map"
-            )
+            subject = f"{name!r} is {_describe(found)} in the label map, but {_describe(expected)} in the built-in one"
             remarks.append(Remark(RemarkKind.LABEL_MAP_DIFFERS, subject, count))
     return [label_map.rows.get(group.raw_category, _UNLABELED) for group in groups]
 

@@ -165,7 +165,8 @@ class LabelMap:
     @cached_property
     def digest(self) -> str:
         """Digest of what the map says, not of the file's bytes: copies with other line ends or columns are equal."""
-        lines = (f"{name}\t{ids.scannet_id}\t{ids.nyu40_id}\n" for name, ids in sorted(self.rows.items()))
+        rows = (*sorted(self.rows.items()), *sorted(self.conflicts.items()))
+        lines = (f"{name}\t{ids.scannet_id}\t{ids.nyu40_id}\n" for name, ids in rows)
         return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
 
@@ -221,8 +222,10 @@ def _parse_label_map(text: str, path: Path) -> LabelMap:
     name_column, id_column, nyu40_column = (header.index(name) for name in ("raw_category", "id", "nyu40id"))
     rows: dict[str, RawIds] = {}
     conflicts: dict[str, RawIds] = {}
+    is_cut = not text.endswith(("\n", "\r"))
     for number, cells in enumerate(lines[1:], start=2):
-        if len(cells) <= max(name_column, id_column, nyu40_column):
+        needed = len(header) if is_cut and number == len(lines) else 1 + max(name_column, id_column, nyu40_column)
+        if len(cells) < needed:
             raise LabelMapError(path, f"row {number} has {len(cells)} columns, expected {len(header)}")
         name = cells[name_column]
         ids = RawIds(

@@ -30,7 +30,8 @@ fail() {
 
 # Version of an interpreter that can be used, such as 3.11; fails for others, and for pyenv's shims that lead nowhere.
 supported_version() {
-    "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2]); sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+    "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2]); sys.exit(sys.version_info < (3, 11))' 2>/dev/null |
+        grep .
 }
 
 has_pip() {
@@ -121,7 +122,7 @@ pip_install() {
 # install_packages run|test
 install_packages() {
     local requirements_path=$environment_dir/scannet-prep-requirements.txt
-    say "installing scannet-prep into $environment_dir (about 100 MB the first time)"
+    say "installing scannet-prep into $environment_dir (downloads about 100 MB the first time)"
     : >"$requirements_path"
     if [ "$1" = test ]; then
         list_dev_requirements >"$requirements_path"
@@ -172,7 +173,10 @@ set_up() (
     add_pip
     rm -f -- "$environment_dir"/scannet-prep-*.stamp
     install_packages "$1"
-    stamp_text >"$environment_dir/scannet-prep-$1.stamp"
+    stamp_text >"$environment_dir/scannet-prep-run.stamp"
+    if [ "$1" = test ]; then
+        stamp_text >"$environment_dir/scannet-prep-test.stamp"
+    fi
     is_unfinished=false
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -107,12 +108,14 @@ class BarProgress:
         """Draw an empty bar."""
         from tqdm import tqdm
 
+        knows_width = os.get_terminal_size(sys.stderr.fileno()).columns > 0  # some containers' terminals do not
         self._bar = tqdm(
             total=total,
             desc=title,
             unit=f" {unit}",
             file=sys.stderr,
-            dynamic_ncols=True,
+            dynamic_ncols=knows_width,
+            ncols=None if knows_width else 80,
             smoothing=0.1,
             bar_format=_BAR,
         )
@@ -182,6 +185,11 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right:
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def format_count(number: int, noun: str) -> str:
+    """A number of things: `no errors`, `1 error`, `1,513 errors`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}" if number else f"no {noun}s"
 
 
 def format_bytes(count: int) -> str:

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console(is_json="--json" in words)
     try:
-        arguments = _make_parser().parse_args(words)
+        arguments = make_parser().parse_args(words)
         console = Console.from_arguments(arguments)
         signal.signal(signal.SIGTERM, _interrupt)
         status: int = arguments.run(arguments, console)
@@ -59,10 +59,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has seen enough, for example `| head`. Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
+    except OSError as error:
+        status = 1
+        place = f"{error.filename}: " if error.filename else ""
+        console.fail(ScanNetPrepError(f"{place}{error.strerror or error}"), status)
+    except Exception as error:
+        # A bug: Python shows its traceback and ends with 1; who reads JSON gets an object all the same.
+        console.fail(ScanNetPrepError(f"unforeseen {type(error).__name__}: {error}", "please report this"), 1)
+        raise
     return status
 
 
-def _make_parser() -> CommandParser:
+def make_parser() -> CommandParser:
+    """Make the parser of the whole program."""
     parser = CommandParser(
         prog="scannet-prep",
         description="Prepares ScanNet v2 for 3D semantic and instance segmentation on ScanNet20 and ScanNet200.",

@@ -18,7 +18,7 @@ from scannet_prep.cli.arguments import (
     path_argument,
     selection_from,
 )
-from scannet_prep.cli.console import Console, format_bytes, format_duration, format_table
+from scannet_prep.cli.console import Console, format_bytes, format_count, format_duration, format_table
 
 if TYPE_CHECKING:
     from scannet_prep.stages.process import ProcessPlan, ProcessReport
@@ -97,12 +97,16 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _describe_start(plan: ProcessPlan) -> str:
     frame = "axis-aligned" if plan.options.align_axis else "frame of the scan"
-    what = f"{len(plan.tasks):,} scenes, {plan.options.label_set.name}, {frame}, label map: {plan.label_map.source}"
+    what = f"{format_count(len(plan.tasks), 'scene')}, {plan.options.label_set.name}, {frame}, label map: {plan.label_map.source}"
     lines = [f"process: {plan.raw_dir} -> {plan.out_dir}: {what}"]
     for difference, count in Counter(plan.outdated.values()).items():
-        lines.append(f"{count:,} scenes there were made with other options and are made again: {difference}")
+        lines.append(f"made with other options, and made again: {format_count(count, 'scene')} ({difference})")
     if plan.is_forced:
-        lines.append(f"--force: {len(plan.existing):,} scenes there are made again")
+        lines.append(f"made again, because of --force: {format_count(len(plan.existing), 'scene')}")
+    if plan.unlisted:
+        shown = ", ".join(plan.unlisted[:3]) + (", ..." if len(plan.unlisted) > 3 else "")
+        count_text = format_count(len(plan.unlisted), "scene")
+        lines.append(f"in no official list, and put into {plan.tasks[0].split} as asked: {count_text} ({shown})")
     return "\n".join(lines)
 
 

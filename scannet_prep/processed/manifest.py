@@ -54,8 +54,8 @@ class SceneEntry:
             vertex_count=len(scene.points),
             fingerprint=fingerprint,
             options=scene.meta.options,
-            nyu40_counts=_count(scene.nyu40_ids),
-            scannet_counts=_count(scene.scannet_ids),
+            nyu40_counts=count_ids(scene.nyu40_ids),
+            scannet_counts=count_ids(scene.scannet_ids),
             remarks=scene.meta.remarks,
         )
 
@@ -182,6 +182,7 @@ def _failure_to_json(failure: SceneFailure) -> dict[str, str]:
     return {key: text for key, text in asdict(failure).items() if key != "scene_id" and text}
 
 
-def _count(ids: NDArray[np.unsignedinteger[Any]]) -> dict[int, int]:
+def count_ids(ids: NDArray[np.unsignedinteger[Any]]) -> dict[int, int]:
+    """Count how often each id occurs."""
     counts = np.bincount(ids)
     return {int(number): int(counts[number]) for number in np.flatnonzero(counts)}

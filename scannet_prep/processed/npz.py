@@ -33,7 +33,7 @@ _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
 _NPY_MAGIC = b"\x93NUMPY\x01\x00"
 _NPY_HEADER = re.compile(
-    r"\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n", re.ASCII
+    r"\{'descr': '([<|][biufU]\d+)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n", re.ASCII
 )
 
 _VERSION = 20
@@ -119,9 +119,12 @@ class NpzReader:
             raise self._error(f"has no array {key!r}")
         content = self._read_content(key, member)
         dtype, shape, start = self._parse_npy_header(key, bytes(content[: min(len(content), 4096)]))
-        if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(content) - start:
+        if math.prod(shape) * dtype.itemsize != len(content) - start:
             raise self._error(f"array {key!r} does not fill its member")
-        return np.frombuffer(content, dtype, offset=start).reshape(shape)
+        try:
+            return np.frombuffer(content, dtype, offset=start).reshape(shape)
+        except ValueError:  # no bytes, but items of no size or dimensions beyond what NumPy can count
+            raise self._error(f"array {key!r} has the impossible shape {shape}") from None
 
     def _read_directory(self) -> dict[str, _Member]:
         data = self._data
@@ -218,9 +221,10 @@ def _parse_dtype(text: str) -> np.dtype[Any]:
 
 
 def _encode_npy(array: NDArray[Any]) -> bytes:
+    contiguous = np.asarray(array, order="C")
     buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, np.lib.format.header_data_from_array_1_0(array))
-    return buffer.getvalue() + array.tobytes()
+    np.lib.format.write_array_header_1_0(buffer, np.lib.format.header_data_from_array_1_0(contiguous))
+    return buffer.getvalue() + contiguous.tobytes()
 
 
 def _padding(offset: int) -> bytes:

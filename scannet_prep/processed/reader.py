@@ -46,7 +46,7 @@ class FolderReader:
         self._failures = {failure.scene_id: failure.message for failure in failures}
         if self._failures:
             warnings.warn(
-                f"{path}: {len(self._failures)} scenes failed in processing and are missing, "
+                f"{path}: scenes that failed in processing are missing: {len(self._failures)}, "
                 f"for example {min(self._failures)}; see {path / FAILED_NAME}",
                 stacklevel=4,
             )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scannet_prep.annotate import Instance
 from scannet_prep.errors import ProcessedFileError, UnknownSceneError, UnknownSplitError
 from scannet_prep.files import Buffer, Fingerprint, read_file
+from scannet_prep.labels import MAX_NYU40_ID
 from scannet_prep.processed.npz import NpzReader, encode_npz
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.remarks import Remark, RemarkKind
@@ -92,19 +93,22 @@ class SceneMeta:
             return cls(
                 scene_id=SceneId(value["scene_id"]),
                 split=Split.parse(value["split"]),
-                options=ProcessOptions.from_json(value["options"]),
-                scene_type=value["scene_type"],
-                objects=tuple(Instance(**item) for item in value["groups"]),
-                segment_ids=tuple(value["segment_ids"]),
+                options=ProcessOptions.from_json(
+                    {key: _typed(item, bool, str) for key, item in value["options"].items()}
+                ),
+                scene_type=_typed(value["scene_type"], str, type(None)),
+                objects=tuple(_instance_from_json(item) for item in value["groups"]),
+                segment_ids=tuple(_typed(item, int) for item in value["segment_ids"]),
                 remarks=tuple(
-                    Remark(RemarkKind(item["kind"]), item["subject"], item["count"]) for item in value["warnings"]
+                    Remark(RemarkKind(item["kind"]), _typed(item["subject"], str), _typed(item["count"], int))
+                    for item in value["warnings"]
                 ),
                 inputs={
-                    name: Fingerprint(item["size_bytes"], int(item["crc32"], 16))
+                    name: Fingerprint(_typed(item["size_bytes"], int), int(item["crc32"], 16))
                     for name, item in value["inputs"].items()
                 },
-                label_map_digest=value["label_map"],
-                program_version=value["program_version"],
+                label_map_digest=_typed(value["label_map"], str),
+                program_version=_typed(value["program_version"], str),
             )
         except (KeyError, TypeError, AttributeError, UnknownSceneError, UnknownSplitError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
@@ -207,6 +211,22 @@ def parse_meta(reader: NpzReader, path: Path) -> SceneMeta:
         raise ProcessedFileError(path, f"has a damaged or foreign description: {error}", _HINT) from error
 
 
+def _instance_from_json(value: Mapping[str, Any]) -> Instance:
+    return Instance(
+        id=_typed(value["id"], int),
+        object_id=_typed(value["object_id"], int, type(None)),
+        raw_category=_typed(value["raw_category"], str),
+        scannet_id=_typed(value["scannet_id"], int),
+        nyu40_id=_typed(value["nyu40_id"], int),
+    )
+
+
+def _typed(value: Any, *types: type) -> Any:  # noqa: ANN401 - whatever JSON holds
+    if type(value) not in types:
+        raise TypeError(f"found {value!r:.40}, expected {types[0].__name__}")
+    return value
+
+
 def find_problems(scene: ProcessedScene) -> Iterator[str]:
     """Find values that no correct scene has."""
     if not np.isfinite(scene.points).all():
@@ -216,6 +236,8 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
     wrong = int(np.count_nonzero(scene.labels != scene.meta.options.label_set.labels_from_raw_ids(source)))
     if wrong:
         yield f"labels disagree with the raw ids at {wrong:,} vertices"
+    if int(scene.nyu40_ids.max()) > MAX_NYU40_ID:
+        yield f"nyu40_ids hold {int(scene.nyu40_ids.max())}, expected at most {MAX_NYU40_ID}"
     known = [-1, *(item.id for item in scene.meta.objects)]
     strangers = np.setdiff1d(scene.instances, known)
     if len(strangers):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scannet_prep.errors import AggregationError
 from scannet_prep.files import Buffer, read_file
-from scannet_prep.raw.json_text import parse_json_object, parse_optional_id, shorten
+from scannet_prep.raw.json_text import parse_json_object, parse_name, parse_optional_id, shorten
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ def parse_aggregation(data: Buffer, path: Path) -> Aggregation:
     if not isinstance(items, list):
         raise AggregationError(path, f"segGroups is {shorten(items)}, expected a list of groups")
     return Aggregation(
-        scene_id=str(document.get("sceneId", "")).removeprefix("scannet."),
-        segments_name=str(document.get("segmentsFile", "")).removeprefix("scannet."),
+        scene_id=parse_name(document.get("sceneId")),
+        segments_name=parse_name(document.get("segmentsFile")),
         groups=tuple(_parse_group(item, f"segGroups[{index}]", path) for index, item in enumerate(items)),
     )
 

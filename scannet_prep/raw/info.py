@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from scannet_prep.errors import ScanInfoError
 from scannet_prep.files import Buffer, read_file
 
 _HINT = "download it again"
+_LINE_END = re.compile(r"\r*\n|\r")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +59,7 @@ def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
         found = error.object[error.start]
         raise ScanInfoError(path, f"is no text: byte {error.start} is 0x{found:02x}", _HINT) from None
     values: dict[str, str] = {}
-    for number, line in enumerate(text.replace("\r", "\n").split("\n"), start=1):
+    for number, line in enumerate(_LINE_END.split(text), start=1):
         if not line.strip():
             continue
         key, equals, value = line.partition("=")

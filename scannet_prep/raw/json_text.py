@@ -52,6 +52,11 @@ def parse_optional_id(value: object) -> int | None:
     raise ValueError(f"{value!r:.40} is no id")
 
 
+def parse_name(value: object) -> str:
+    """Read the name of a scene or file, without the `scannet.` that v2 puts before it; empty where there is none."""
+    return value.removeprefix("scannet.") if isinstance(value, str) else "" if value is None else shorten(value)
+
+
 def shorten(value: object) -> str:
     """Show a value in a message, at most 40 characters of it."""
     return f"{value!r:.40}"

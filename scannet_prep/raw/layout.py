@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scannet_prep.errors import MissingFileError
+from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.files import is_hidden_or_temporary
 from scannet_prep.scene import SceneId, Split
 
@@ -80,6 +80,7 @@ def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
 
     Raises:
         MissingFileError: `raw_dir` does not exist or holds no scene folder.
+        FileError: A folder cannot be read.
     """
     if not raw_dir.is_dir():
         raise MissingFileError(raw_dir, "no such folder", _where_to_get_scenes(raw_dir))
@@ -100,7 +101,11 @@ def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
 def _iter_scene_folders(parent: Path) -> Iterator[RawScene]:
     if not parent.is_dir():
         return
-    for path in parent.iterdir():
+    try:
+        paths = list(parent.iterdir())
+    except OSError as error:
+        raise FileError(parent, f"cannot be read: {error.strerror or error}") from error
+    for path in paths:
         if not is_hidden_or_temporary(path.name) and SceneId.is_valid(path.name) and path.is_dir():
             yield RawScene(SceneId(path.name), path)
 

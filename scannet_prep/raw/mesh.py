@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -151,7 +152,10 @@ def _read_with_plyfile(data: Buffer, header: PlyHeader, path: Path) -> tuple[Rec
     import plyfile
 
     try:
-        content = plyfile.PlyData.read(io.BytesIO(bytes(data)))
+        # Numbers that do not fit their type, and lists without items: plyfile goes on, and so can the checks after it.
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            content = plyfile.PlyData.read(io.BytesIO(bytes(data)))
         vertices = np.asarray(content["vertex"].data)
         lists = _face_lists_from_plyfile(content, header, path)
     except (plyfile.PlyParseError, ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError) as error:
@@ -231,6 +235,7 @@ def _column(vertices: Records, name: str, path: Path) -> NDArray[Any]:
 def _interleave(columns: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
     """Join columns into a contiguous (N, 3) array; three strided copies beat one with an inner loop of three."""
     joined = np.empty((len(columns[0]), 3), dtype)
-    for index, column in enumerate(columns):
-        joined[:, index] = column
+    with np.errstate(invalid="ignore"):  # a signalling NaN, which only a damaged file has; the caller looks for NaN
+        for index, column in enumerate(columns):
+            joined[:, index] = column
     return joined

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import SegmentsError
 from scannet_prep.files import Buffer, read_file
-from scannet_prep.raw.json_text import parse_json_object, parse_optional_id, shorten
+from scannet_prep.raw.json_text import parse_json_object, parse_name, parse_optional_id, shorten
 
 _KEY = "segIndices"
 _INT64_MAX = np.iinfo(np.int64).max
+# Stands for the long list while the rest is parsed, and tells whether it was the list at the top that was cut out.
+_MARK = b'"the list that was cut out"'
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +63,7 @@ def parse_segments(data: Buffer, path: Path) -> Segmentation:
     """
     document, values = _parse_plain(bytes(data)) or _parse_any(data, path)
     raw_ids, indices = _number_contiguously(values)
-    return Segmentation(str(document.get("sceneId", "")).removeprefix("scannet."), raw_ids, indices)
+    return Segmentation(parse_name(document.get("sceneId")), raw_ids, indices)
 
 
 def _parse_plain(data: bytes) -> tuple[dict[str, Any], NDArray[np.int64]] | None:
@@ -79,10 +82,10 @@ def _parse_plain(data: bytes) -> tuple[dict[str, Any], NDArray[np.int64]] | None
     if not is_plain or body.translate(None, b"0123456789,"):
         return None
     try:
-        document = parse_json_object(data[: start + 1] + data[end:], Path(), SegmentsError)
+        document = parse_json_object(data[: start + 1] + _MARK + data[end:], Path(), SegmentsError)
     except SegmentsError:
         return None
-    if document.get(_KEY) != []:
+    if document.get(_KEY) != [json.loads(_MARK)]:
         return None
     values = np.fromstring(body, np.int64, sep=",")
     if len(values) != body.count(b",") + 1 or int(values.max()) == _INT64_MAX:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scannet_prep.annotate import Annotation, annotate, clean_ply_labels, count_unknown_segments
 from scannet_prep.errors import AnnotationError, FileError, MissingFileError
 from scannet_prep.files import Fingerprint, read_file
-from scannet_prep.geometry import align, vertex_normals
+from scannet_prep.geometry import points_and_normals
 from scannet_prep.labels import LabelMap
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import ProcessedScene, SceneMeta
@@ -143,8 +143,7 @@ def make_geometry(
     Returns:
         Points, float32 (V, 3), metres, and normals, float16 (V, 3), both in the same frame.
     """
-    exact = mesh.positions.astype(np.float64) if aligned_from_scan is None else align(mesh.positions, aligned_from_scan)
-    return exact.astype(np.float32), vertex_normals(exact, mesh.faces).astype(np.float16)
+    return points_and_normals(mesh.positions, mesh.faces, aligned_from_scan)
 
 
 def used_label_map(files: RawFiles, label_map: LabelMap) -> str:

@@ -24,6 +24,7 @@ from scannet_prep.processed.scene import parse_meta
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.remarks import Remark, RemarkSummary, summarize_remarks
+from scannet_prep.splits import find_official_split
 from scannet_prep.stages.pool import run_in_workers
 from scannet_prep.stages.record import FinishedScene, Record
 from scannet_prep.stages.scene_worker import SceneTask, WorkContext, make_scene_file
@@ -43,6 +44,7 @@ class ProcessPlan:
         failures: Scenes that were asked for and cannot be had.
         existing: Scenes of `tasks` that the folder has, made with the same options (inputs are compared later).
         outdated: Scenes of `tasks` that the folder has, made with other options, and what is different.
+        unlisted: Scenes of `tasks` that no official list names; they go into the one split that was asked for.
         is_restricted: Whether only a part of the scenes was asked for.
         is_forced: Whether scenes are made again even where they are up to date.
         is_strict: Whether doubts about labels are errors.
@@ -56,6 +58,7 @@ class ProcessPlan:
     failures: tuple[SceneFailure, ...]
     existing: tuple[str, ...]
     outdated: Mapping[str, str] = field(hash=False)
+    unlisted: tuple[str, ...]
     is_restricted: bool
     is_forced: bool
     is_strict: bool
@@ -123,11 +126,14 @@ def plan(
 
     Raises:
         MissingFileError: There are no raw scenes.
+        OutputError: `out_dir` is no folder.
         LabelMapError: The label map beside them is damaged.
         UnknownSceneError: The selection contradicts itself.
         UnknownSplitError: There are no scenes of the splits that were asked for.
     """
     selection = selection or Selection()
+    if out_dir.exists() and not out_dir.is_dir():
+        raise OutputError(f"{out_dir}: is no folder", "choose another one with -o")
     raw_scenes = find_raw_scenes(raw_dir)
     label_map_path = find_label_map(raw_dir)
     label_map = builtin_label_map() if label_map_path is None else read_label_map(label_map_path)
@@ -155,6 +161,7 @@ def plan(
             for scene_id, made_with in found.items()
             if made_with != options
         },
+        unlisted=tuple(scene_id for scene_id, _ in selected.scenes if find_official_split(scene_id) is None),
         is_restricted=selection != Selection(),
         is_forced=is_forced,
         is_strict=is_strict,
@@ -179,8 +186,8 @@ def run(plan: ProcessPlan, *, jobs: int = 1, progress: Progress | None = None) -
     progress = progress or NoProgress()
     splits = {task.split for task in plan.tasks}
     prepare_folder(plan.out_dir, splits)
-    for split in splits:
-        remove_stale_temporaries(plan.out_dir / split)
+    for directory in (plan.out_dir, *(plan.out_dir / split for split in splits)):
+        remove_stale_temporaries(directory)
     record = Record(plan.out_dir, plan.options, is_restricted=plan.is_restricted)
     record.begin([task.scene.scene_id for task in plan.tasks])
     for failure in plan.failures:

@@ -1,4 +1,4 @@
-"""Measures the speed and the memory of this package on synthetic scenes: a module for each part, started by tools/bench.
+"""Measures speed and memory of this package on synthetic scenes: a module for each part, started by tools/bench.
 
 The machine may be busy with other things. So what is compared is measured in turns, in one run, and the ratios count.
 """

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.stages import process
 from scannet_prep.stages.pool import run_in_workers
+from scannet_prep.stages.record import FinishedScene
+from scannet_prep.stages.scene_worker import SceneTask, WorkContext, make_scene_file
 
 
 def measure(raw_dir: Path, folder: Path, *, has_numba: bool) -> float:
@@ -26,14 +27,14 @@ def measure(raw_dir: Path, folder: Path, *, has_numba: bool) -> float:
     return float(done.stdout)
 
 
-def make_and_measure(task: process.SceneTask, context: Any) -> int:  # noqa: ANN401 - private to the stage
+def make_and_measure(task: SceneTask, context: WorkContext) -> int:
     """Make a scene, in a worker.
 
     Returns:
         Peak memory of the worker, in kB.
     """
-    outcome = process._make_scene_file(task, context)  # noqa: SLF001 - the very function that a worker calls
-    if not isinstance(outcome, process.FinishedScene):
+    outcome = make_scene_file(task, context)
+    if not isinstance(outcome, FinishedScene):
         raise TypeError(f"{task.scene.scene_id} failed: {outcome}")
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
@@ -43,7 +44,7 @@ def _main(raw_dir: Path, out_dir: Path) -> None:
     plan = process.plan(raw_dir, out_dir, ProcessOptions(scannet200=True, align_axis=True))
     for task in plan.tasks:
         task.path.parent.mkdir(parents=True, exist_ok=True)
-    context = process._Context(plan.options, plan.label_map, is_forced=False, is_strict=False)  # noqa: SLF001
+    context = WorkContext(plan.options, plan.label_map, is_forced=False, is_strict=False)
     outcomes = [outcome for _, outcome in run_in_workers(make_and_measure, plan.tasks, context, jobs=1)]
     peaks = [outcome for outcome in outcomes if isinstance(outcome, int)]
     if len(peaks) < len(outcomes):

@@ -18,13 +18,16 @@ from scannet_prep.labels import SCANNET200, builtin_label_map
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.stages import process
 from scannet_prep.stages.make_scene import read_raw_files
+from scannet_prep.stages.record import FinishedScene
+from scannet_prep.stages.scene_worker import WorkContext, make_scene_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from benchmark.settings import Result, Settings
-    from scannet_prep.stages.process import ProcessPlan, SceneTask
+    from scannet_prep.stages.process import ProcessPlan
+    from scannet_prep.stages.scene_worker import SceneTask
 
 _OPTIONS = ProcessOptions(scannet200=True, align_axis=True)
 _LARGEST_VERTEX_COUNT = 550_000
@@ -58,7 +61,7 @@ def _measure_scenes(plan: ProcessPlan, tasks: list[SceneTask], settings: Setting
     for split in {task.split for task in tasks}:
         (plan.out_dir / split).mkdir(parents=True)
         remove_stale_temporaries(plan.out_dir / split)
-    context = process._Context(plan.options, plan.label_map, is_forced=False, is_strict=False)  # noqa: SLF001
+    context = WorkContext(plan.options, plan.label_map, is_forced=False, is_strict=False)
     ours: list[dict[str, float]] = [{} for _ in tasks]
     copies = [float("inf")] * len(tasks)
     references = [float("inf")] * min(settings.reference_count, len(tasks))
@@ -94,10 +97,9 @@ def _measure_scenes(plan: ProcessPlan, tasks: list[SceneTask], settings: Setting
     }
 
 
-def _make(task: SceneTask, context: process._Context) -> None:
-    # The very function that a worker calls.
-    outcome = process._make_scene_file(task, context)  # noqa: SLF001
-    if not isinstance(outcome, process.FinishedScene):
+def _make(task: SceneTask, context: WorkContext) -> None:
+    outcome = make_scene_file(task, context)
+    if not isinstance(outcome, FinishedScene):
         raise TypeError(f"{task.scene.scene_id} failed: {outcome}")
 
 
@@ -188,7 +190,7 @@ def describe(result: Result) -> str:
     lines += [
         f"  reference / ours        {result['ratio_to_reference']:9.1f}",
         f"  ours / mere copy        {result['ratio_to_copy']:9.2f}",
-        f"  read, written           {result['read_mb_per_scene']:9.2f}{result['written_mb_per_scene']:9.2f} MB per scene",
+        f"  MB read, written        {result['read_mb_per_scene']:9.2f}{result['written_mb_per_scene']:9.2f}",
         f"  bytes per vertex        {result['bytes_per_vertex']:9.2f}",
         "",
         throughput.describe(result["throughput"]),

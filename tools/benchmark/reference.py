@@ -1,6 +1,6 @@
 """The way this field's scripts do it: correct, straightforward and slow. What `process` is compared with.
 
-plyfile as it reads by default, `np.stack` of its faces, a Python loop over the faces for the normals, `np.isin` for each
+plyfile as it reads by default, `np.stack` of its faces, a Python loop over the faces for normals, `np.isin` for each
 group, `np.savez` of 32-bit numbers. One thing is better than in some of them: it reads the label map only once.
 """
 

@@ -12,14 +12,14 @@ from scannet_prep.files import Fingerprint
 from scannet_prep.labels import LabelSet
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.raw.segments import Segmentation
-from scannet_prep.stages import make_scene, process
+from scannet_prep.stages import make_scene, scene_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 # A function is wrapped where it is looked up. One that is no longer there is an AttributeError: mend this table then.
 _STEPS: dict[str, tuple[tuple[object, str], ...]] = {
-    "read": ((process, "read_raw_files"),),
+    "read": ((scene_worker, "read_raw_files"),),
     "fingerprints": ((Fingerprint, "from_bytes"),),
     "mesh": ((make_scene, "parse_mesh"),),
     "geometry": ((make_scene, "make_geometry"),),
@@ -30,9 +30,9 @@ _STEPS: dict[str, tuple[tuple[object, str], ...]] = {
         (make_scene, "annotate"),
         (LabelSet, "labels_from_raw_ids"),
     ),
-    "encode": ((process, "encode_processed"),),
-    "write": ((process, "write_atomically"),),
-    "manifest entry": ((SceneEntry, "from_scene"), (process, "identify_file")),
+    "encode": ((scene_worker, "encode_processed"),),
+    "write": ((scene_worker, "write_atomically"),),
+    "manifest entry": ((SceneEntry, "from_scene"), (scene_worker, "identify_file")),
 }
 STEPS = (*_STEPS, "rest")
 

@@ -1,0 +1,255 @@
+"""Damaged copies of good files, seeded: what disks, networks, editors and other programs do to them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tiny
+
+from scannet_prep.processed.npz import NpzReader, encode_npz
+
+Mutation = tuple[str, bytes]
+
+HTML = b"<!DOCTYPE html>\n<html><head><title>404</title></head><body>Not Found</body></html>\n"
+COUNTS = [
+    "0",
+    "1",
+    "5",
+    "7",
+    "-1",
+    "3.5",
+    "1e9",
+    "abc",
+    "",
+    "\u0663",
+    "65536",
+    str(2**31),
+    str(2**32 - 1),
+    str(10**14),
+    str(10**15),
+]
+PLY_TYPES = [
+    "char",
+    "uchar",
+    "short",
+    "ushort",
+    "int",
+    "uint",
+    "float",
+    "double",
+    "list uchar int",
+    "list uint double",
+    "real",
+]
+WRONG_VALUES = [
+    None, True, -1, 1.5, 10**30, -(10**30), float("nan"), float("inf"), "", "x", "12", "\u0663", "\ud800", "a\x00b", [], {},
+    [[]], [None], {"a": 1}, "9" * 5000, 40_000,
+]  # fmt: skip
+WRONG_CELLS = [
+    "",
+    "x",
+    "-1",
+    "1.5",
+    "99999999999",
+    "41",
+    "70000",
+    "\u0663",
+    "NaN",
+    "\ufeff1",
+    "1\t1",
+    "1\n1",
+    "\x00",
+    "9" * 5000,
+]
+
+
+def mutate_bytes(data: bytes, rng: random.Random) -> Iterator[Mutation]:
+    """What can happen to any file."""
+    size = len(data)
+    for name, damaged in (
+        ("empty", b""), ("HTML", HTML), ("HTML after a blank", b"\n " + HTML), ("one byte", data[:1]), ("NULs", bytes(size)),
+        ("noise", rng.randbytes(size)), ("doubled", data + data), ("UTF-16", data.decode("latin-1").encode("utf-16")),
+        ("byte order mark", b"\xef\xbb\xbf" + data), ("a byte more", data + b"x"), ("a NUL more", data + b"\x00"),
+        ("reversed", data[::-1]), ("CR for LF", data.replace(b"\n", b"\r")), ("CRLF for LF", data.replace(b"\n", b"\r\n")),
+    ):  # fmt: skip
+        yield name, damaged
+    lines = [index + 1 for index, byte in enumerate(data) if byte == 10]
+    tokens = [index for index, byte in enumerate(data) if byte in b' ,:=[]{}"\t']
+    cuts = {size - 1, size - 2, size - 8, size // 2, *rng.sample(range(size), 30)}
+    cuts |= {cut + step for cut in rng.sample(lines, min(len(lines), 12)) for step in (-1, 0, 1)}
+    cuts |= {cut + step for cut in rng.sample(tokens, min(len(tokens), 12)) for step in (0, 1)}
+    for cut in sorted(cut for cut in cuts if 0 < cut < size):
+        yield f"cut at {cut}", data[:cut]
+        yield f"NULs from {cut}", data[:cut] + bytes(size - cut)
+    for _ in range(90):
+        place, bit = rng.randrange(size), rng.randrange(8)
+        yield f"bit {bit} of byte {place}", data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+    for value in (0, 9, 0x22, 0x2C, 0x5B, 0x5D, 0x7B, 0x80, 0xFF):
+        for place in rng.sample(range(size), 6):
+            yield f"byte {place} is {value:#x}", data[:place] + bytes([value]) + data[place + 1 :]
+    for _ in range(25):
+        start, other = sorted(rng.sample(range(size), 2))
+        chunk = data[start : min(other, start + 64)]
+        yield f"without {start}+{len(chunk)}", data[:start] + data[start + len(chunk) :]
+        yield f"twice {start}+{len(chunk)}", data[:start] + chunk + data[start:]
+        yield f"noise at {start}+{len(chunk)}", data[:start] + rng.randbytes(len(chunk)) + data[start + len(chunk) :]
+
+
+def mutate_ply(mesh: tiny.Ply, rng: random.Random) -> Iterator[Mutation]:
+    """What can be wrong in a header, or disagree with it."""
+    for kind in ("binary_little_endian", "binary_big_endian", "ascii"):
+        for near in ("", "near"):
+            data = tiny.Ply(labels=mesh.labels, format=kind, vertex_list=near).encode()
+            yield from ((f"{kind} {near} {name}", damaged) for name, damaged in mutate_header(data))
+            body = data.index(b"end_header\n") + 11
+            for _ in range(30):
+                place, value = rng.randrange(body, len(data)), rng.randrange(256)
+                yield f"{kind} {near} byte {place} is {value}", data[:place] + bytes([value]) + data[place + 1 :]
+            for cut in rng.sample(range(body, len(data)), 10):
+                yield f"{kind} {near} cut at {cut}", data[:cut]
+    text = tiny.Ply(labels=mesh.labels, format="ascii").encode()
+    body = text.index(b"end_header\n") + 11
+    for word in (
+        b"nan",
+        b"inf",
+        b"-inf",
+        b"1e39",
+        b"1e400",
+        b"-1",
+        b"256",
+        b"99999999999999999999",
+        b"0x10",
+        b"1_0",
+        b"",
+        b"\xff",
+    ):
+        for _ in range(8):
+            words = text[body:].split(b" ")
+            words[rng.randrange(len(words))] = word
+            yield f"the word {word!r}", text[:body] + b" ".join(words)
+
+
+def mutate_header(data: bytes) -> Iterator[Mutation]:
+    body = data.index(b"end_header\n")
+    lines = data[:body].decode().split("\n")[:-1]
+
+    def joined(changed: list[str]) -> bytes:
+        return "\n".join([*changed, ""]).encode() + data[body:]
+
+    for index, line in enumerate(lines):
+        yield f"without line {line}", joined(lines[:index] + lines[index + 1 :])
+        yield f"twice line {line}", joined([*lines[: index + 1], *lines[index:]])
+        yield f"last line {line}", joined([*lines[:index], *lines[index + 1 :], line])
+        words = line.split()
+        if words[0] == "element":
+            for count in COUNTS:
+                yield f"{line} is {count}", joined([*lines[:index], f"element {words[1]} {count}", *lines[index + 1 :]])
+        if words[0] == "property":
+            for kind in PLY_TYPES:
+                yield f"{line} is {kind}", joined([*lines[:index], f"property {kind} {words[-1]}", *lines[index + 1 :]])
+    for extra in (
+        "element hole 3",
+        "element hole 0",
+        "element end 99\nproperty double d",
+        "property",
+        "property list",
+        "format",
+    ):
+        yield f"more: {extra}", joined([*lines, extra])
+    yield "long header", joined([lines[0], "comment " + "x" * 70_000, *lines[1:]])
+
+
+def mutate_json(data: bytes, rng: random.Random) -> Iterator[Mutation]:
+    """Values of wrong types in every place, names that are missing, deep nesting."""
+    document = json.loads(data)
+    for place in list(iter_places(document)):
+        for value in rng.sample(WRONG_VALUES, 8):
+            yield (
+                f"{place} is {value!r:.20}",
+                json.dumps(changed(document, place, lambda _, value=value: value)).encode(),
+            )
+        yield f"{place} is missing", json.dumps(changed(document, place, None)).encode()
+        yield f"{place} twice", json.dumps(changed(document, place, lambda old: [old, old])).encode()
+        for opening, closing in (("[", "]"), ('{"a":', "}")):
+            depth = rng.choice([10, 500, 900, 940, 960, 970, 980, 985, 990, 995, 1000, 100_000])
+            deep = (opening * depth + "0" + closing * depth).encode()
+            marked = json.dumps(changed(document, place, lambda _: "MARK")).encode()
+            yield f"{place} is {depth} x {opening}", marked.replace(b'"MARK"', deep)
+    for depth in (*range(900, 1001, 4), 100_000):
+        yield f"{depth} lists", b"[" * depth + b"]" * depth
+        yield f"{depth} open objects", b'{"a":' * depth
+
+
+def iter_places(value: Any, place: tuple = ()) -> Iterator[tuple]:
+    if place:
+        yield place
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from iter_places(item, (*place, key))
+
+
+def changed(document: Any, place: tuple, change: Callable[[Any], Any] | None) -> Any:
+    """A copy with one value changed, or left out where `change` is None."""
+    result = holder = copy.deepcopy(document)
+    for key in place[:-1]:
+        holder = holder[key]
+    if change is None:
+        del holder[place[-1]]
+    else:
+        holder[place[-1]] = change(holder[place[-1]])
+    return result
+
+
+def mutate_table(data: bytes, rng: random.Random, separator: str) -> Iterator[Mutation]:
+    """Wrong cells, lines that are missing or doubled, values that are too many or too few."""
+    lines = data.decode().split("\r\n")
+    for index, line in enumerate(lines):
+        yield f"without line {index}", "\r\n".join(lines[:index] + lines[index + 1 :]).encode()
+        yield f"line {index} twice", "\r\n".join([*lines[:index], line, *lines[index:]]).encode()
+        cells = line.split(separator)
+        for place in range(len(cells)):
+            for cell in rng.sample(WRONG_CELLS, 4):
+                damaged = separator.join([*cells[:place], cell, *cells[place + 1 :]])
+                yield (
+                    f"line {index} cell {place} is {cell!r:.20}",
+                    "\r\n".join([*lines[:index], damaged, *lines[index + 1 :]]).encode(),
+                )
+
+
+def mutate_npz(data: bytes, rng: random.Random) -> Iterator[Mutation]:
+    """Files with the right checksums and wrong content, and damaged zip structures."""
+    reader = NpzReader(data, tiny.Path("whole.npz"))
+    arrays = {key: reader.read(key) for key in reader.keys}
+    deflated = frozenset({"labels", "meta"})
+    for key, array in arrays.items():
+        others = [
+            array[..., None],
+            array.astype("<f8") if key != "meta" else np.array(5),
+            np.array(0, array.dtype),
+            array.astype("U9"),
+        ]
+        others += (
+            [array[:0], array[:2], array.astype("<i8")]
+            if array.ndim
+            else [np.array(text) for text in ("", "{}", "[]", "x")]
+        )
+        for other in others:
+            yield f"{key} is {other.dtype} {other.shape}", b"".join(encode_npz(arrays | {key: other}, deflated))
+        yield f"no {key}", b"".join(encode_npz({name: item for name, item in arrays.items() if name != key}, deflated))
+        yield (
+            f"other {key}",
+            b"".join(encode_npz({f"{name}{name == key:d}": item for name, item in arrays.items()}, deflated)),
+        )
+    beyond_unicode = np.full(8, 0x7FFFFFFF, "<u4").view("<U8").reshape(())
+    yield "text beyond Unicode", b"".join(encode_npz(arrays | {"meta": beyond_unicode}, deflated))
+    for name, text in mutate_json(str(arrays["meta"]).encode(), rng):
+        yield f"meta {name}", b"".join(encode_npz(arrays | {"meta": np.array(text.decode())}, deflated))
+    directory = data.index(b"PK\x01\x02")
+    for place in range(directory, len(data), 3):
+        for value in (0, 0xFF, data[place] ^ 1):
+            yield f"directory byte {place} is {value}", data[:place] + bytes([value]) + data[place + 1 :]

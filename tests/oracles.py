@@ -1,0 +1,116 @@
+"""What is right, written down as loops straight from the definition of the format; slow, and sharing nothing with the program.
+
+Only the label map and the class tables are taken from files, and those are read here with nothing but `csv`.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+Vector = tuple[float, float, float]
+
+NYU40_OF_SCANNET20 = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 24, 28, 33, 34, 36, 39)
+
+
+def _read_asset(name: str, delimiter: str) -> list[dict[str, str]]:
+    with resources.files("scannet_prep").joinpath(f"assets/{name}").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE))
+
+
+def label_map_rows() -> dict[str, tuple[int, int]]:
+    """ScanNet id and nyu40 id by raw category."""
+    return {row["raw_category"]: (int(row["id"]), int(row["nyu40id"])) for row in _read_asset("label_map.tsv", "\t")}
+
+
+def scannet200_ids() -> list[int]:
+    """The ids of the 200 classes, ascending; the position is the train id."""
+    return sorted(int(row["scannet_id"]) for row in _read_asset("scannet200.csv", ","))
+
+
+def _is_repetition(group: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]) -> bool:
+    return any(
+        group["label"] == other["label"] and set(group["segments"]) == set(other["segments"]) for other in earlier
+    )
+
+
+def group_of_vertices(segment_ids: Sequence[int], groups: Sequence[Mapping[str, Any]]) -> list[int | None]:
+    """For each vertex, the position of the group that it ends up in: file order, the last one wins."""
+    counting = [position for position, group in enumerate(groups) if not _is_repetition(group, groups[:position])]
+    found: list[int | None] = []
+    for segment_id in segment_ids:
+        winner = None
+        for position in counting:
+            if segment_id in groups[position]["segments"]:
+                winner = position
+        found.append(winner)
+    return found
+
+
+def ids_of_vertices(
+    segment_ids: Sequence[int], groups: Sequence[Mapping[str, Any]]
+) -> tuple[list[int], list[int], list[int]]:
+    """Per vertex: nyu40 id, ScanNet id, instance."""
+    rows = label_map_rows()
+    nyu40_ids, scannet_ids, instances = [], [], []
+    for position in group_of_vertices(segment_ids, groups):
+        scannet_id, nyu40_id, instance = 0, 0, -1
+        if position is not None:
+            instance = groups[position]["id"]
+            if groups[position]["label"] in rows:
+                scannet_id, nyu40_id = rows[groups[position]["label"]]
+        nyu40_ids.append(nyu40_id)
+        scannet_ids.append(scannet_id)
+        instances.append(instance)
+    return nyu40_ids, scannet_ids, instances
+
+
+def labels20(nyu40_ids: Sequence[int]) -> list[int]:
+    """0 unlabeled, else train id + 1."""
+    return [NYU40_OF_SCANNET20.index(number) + 1 if number in NYU40_OF_SCANNET20 else 0 for number in nyu40_ids]
+
+
+def labels200(scannet_ids: Sequence[int]) -> list[int]:
+    """0 unlabeled, else train id + 1."""
+    classes = scannet200_ids()
+    return [classes.index(number) + 1 if number in classes else 0 for number in scannet_ids]
+
+
+def aligned_points(positions: Any, matrix: Any) -> list[Vector]:
+    """Float64 points in the aligned frame: one rotation and one shift, in double precision."""
+    rows = [[float(value) for value in row] for row in matrix]
+    points = []
+    for position in positions:
+        x, y, z = (float(value) for value in position)
+        a, b, c = (row[0] * x + row[1] * y + row[2] * z + row[3] for row in rows[:3])
+        points.append((a, b, c))
+    return points
+
+
+def to_float32(points: Sequence[Vector]) -> np.ndarray:
+    """Round to single precision, once."""
+    return np.array([[np.float32(value) for value in point] for point in points], np.float32)
+
+
+def cross(a: Vector, b: Vector) -> Vector:
+    return (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
+
+
+def vertex_normals(points: Sequence[Any], faces: Sequence[Sequence[int]]) -> list[Vector]:
+    """The cross products of the faces around each vertex, added up, divided by the length; zero where that is zero."""
+    normals = []
+    for vertex in range(len(points)):
+        around = [face for face in faces for corner in face if corner == vertex]
+        terms = []
+        for i, j, k in around:
+            p, q, r = ([float(value) for value in points[corner]] for corner in (i, j, k))
+            terms.append(cross((q[0] - p[0], q[1] - p[1], q[2] - p[2]), (r[0] - p[0], r[1] - p[1], r[2] - p[2])))
+        x, y, z = (math.fsum(term[axis] for term in terms) for axis in range(3))
+        length = math.sqrt(x * x + y * y + z * z)
+        normals.append((x / length, y / length, z / length) if length > 0 else (0.0, 0.0, 0.0))
+    return normals

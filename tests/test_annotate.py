@@ -1,0 +1,224 @@
+"""Groups and segments become ids per vertex: checked by hand, against loops, and for properties that must hold."""
+
+from pathlib import Path
+
+import numpy as np
+import oracles
+import pytest
+import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import group
+
+from scannet_prep.annotate import MAX_GROUPS, Annotation, annotate, clean_ply_labels, count_unknown_segments
+from scannet_prep.errors import AnnotationError
+from scannet_prep.labels import SCANNET20, SCANNET200, LabelMap, RawIds, builtin_label_map
+from scannet_prep.raw.aggregation import parse_aggregation
+from scannet_prep.raw.segments import parse_segments
+from scannet_prep.remarks import Remark, RemarkKind
+
+PATH = Path("scene0000_00.json")
+
+
+def annotate_groups(groups, segment_ids=tiny.SEGMENT_IDS, label_map: LabelMap | None = None) -> Annotation:
+    segmentation = parse_segments(tiny.segments_file(segment_ids), PATH)
+    aggregation = parse_aggregation(tiny.aggregation_file(groups), PATH)
+    return annotate(segmentation, aggregation, label_map or builtin_label_map())
+
+
+def ids(found: Annotation) -> tuple[list[int], list[int], list[int]]:
+    return found.nyu40_ids.tolist(), found.scannet_ids.tolist(), found.instances.tolist()
+
+
+def test_the_tiny_scene_is_annotated_as_by_hand() -> None:
+    found = annotate_groups(tiny.GROUPS)
+    assert ids(found) == (list(tiny.NYU40_IDS), list(tiny.SCANNET_IDS), list(tiny.INSTANCES))
+    assert (found.nyu40_ids.dtype, found.scannet_ids.dtype, found.instances.dtype) == (np.uint8, np.uint16, np.int16)
+    assert found.remarks == ()
+
+
+def test_where_groups_share_a_segment_the_last_one_in_the_file_wins_even_if_its_id_is_smaller() -> None:
+    found = annotate_groups([group(5, [0, 2], "chair"), group(3, [2, 4], "table")])
+    assert found.instances.tolist() == [5, 5, 3, 3, 3, -1]
+    found = annotate_groups([group(3, [2, 4], "table"), group(5, [0, 2], "chair")])
+    assert found.instances.tolist() == [5, 5, 5, 5, 3, -1]
+
+
+def test_a_later_group_overwrites_even_where_its_class_is_evaluated_nowhere_or_unknown() -> None:
+    for name, expected in (("rug", 0), ("no such thing", 0)):
+        found = annotate_groups([group(0, [0, 2], "floor"), group(1, [2], name)])
+        assert found.instances.tolist() == [0, 0, 1, 1, -1, -1]
+        assert oracles.labels20(found.nyu40_ids.tolist())[2] == expected
+
+
+def test_a_group_list_given_twice_counts_once_and_the_repeats_do_not_overwrite() -> None:
+    groups = [*tiny.GROUPS, *(item | {"id": item["id"] + 2, "objectId": 31 + item["id"]} for item in tiny.GROUPS)]
+    found = annotate_groups(groups)
+    assert ids(found) == ids(annotate_groups(tiny.GROUPS))
+    assert [item.id for item in found.objects] == [0, 1]
+    assert found.remarks == (Remark(RemarkKind.REPEATED_GROUPS, count=2),)
+
+
+def test_a_repeat_is_recognised_whatever_the_order_of_its_segments_and_does_not_win_over_what_came_between() -> None:
+    groups = [group(0, [0, 2], "chair"), group(1, [2], "table"), group(2, [2, 0, 0], "chair")]
+    found = annotate_groups(groups)
+    assert found.instances.tolist() == [0, 0, 1, 1, -1, -1]
+    assert ids(found) == oracles.ids_of_vertices(tiny.SEGMENT_IDS, groups)
+
+
+def test_the_same_segments_under_another_name_are_no_repeat() -> None:
+    found = annotate_groups([group(0, [0], "chair"), group(1, [0], "table")])
+    assert found.instances.tolist()[:2] == [1, 1]
+    assert found.remarks == ()
+
+
+def test_an_unknown_raw_category_is_unlabeled_keeps_its_instance_and_is_remarked_once_per_name() -> None:
+    found = annotate_groups([group(0, [0], "trashcan"), group(1, [2], "dishrack"), group(2, [4], "trashcan")])
+    assert ids(found) == ([0] * 6, [0] * 6, [0, 0, 1, 1, 2, -1])
+    assert found.remarks == (
+        Remark(RemarkKind.UNKNOWN_CATEGORY, "trashcan", 2),
+        Remark(RemarkKind.UNKNOWN_CATEGORY, "dishrack", 1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw_category", "scannet_id", "nyu40_id", "label20", "label200"),
+    [
+        ("wall", 1, 1, 1, 1),
+        ("chair", 2, 5, 5, 2),
+        ("floor", 3, 2, 2, 3),
+        ("crate", 233, 39, 20, 141),
+        ("stick", 1163, 40, 0, 173),
+        ("object", 1163, 40, 0, 173),
+        ("wardrobe cabinet", 1177, 39, 20, 0),
+        ("pillow", 13, 18, 0, 12),
+        ("rug", 61, 40, 0, 0),
+    ],
+)
+def test_both_ids_come_from_the_same_row_of_the_label_map(
+    raw_category, scannet_id, nyu40_id, label20, label200
+) -> None:
+    found = annotate_groups([group(0, [0], raw_category)])
+    assert (found.scannet_ids[0], found.nyu40_ids[0]) == (scannet_id, nyu40_id)
+    assert SCANNET20.labels_from_raw_ids(found.nyu40_ids)[0] == label20
+    assert SCANNET200.labels_from_raw_ids(found.scannet_ids)[0] == label200
+
+
+@pytest.mark.parametrize("name", ["Chair", " chair", "chair ", "chairs\u200b"])
+def test_raw_categories_are_matched_to_the_letter(name: str) -> None:
+    assert annotate_groups([group(0, [0], name)]).remarks == (Remark(RemarkKind.UNKNOWN_CATEGORY, name, 1),)
+
+
+def test_segment_ids_that_no_vertex_has_are_ignored_and_counted() -> None:
+    found = annotate_groups([group(0, [0, 1, 999_999, 10**30, -4], "chair")])
+    assert found.instances.tolist() == [0, 0, -1, -1, -1, -1]
+    assert found.remarks == (Remark(RemarkKind.UNKNOWN_SEGMENTS, count=4),)
+    segmentation = parse_segments(tiny.segments_file(), PATH)
+    aggregation = parse_aggregation(tiny.aggregation_file([group(0, [0, 1, 1], "chair")]), PATH)
+    assert count_unknown_segments(segmentation, aggregation) == 2
+
+
+def test_null_segment_ids_are_ignored_and_counted_and_strings_of_digits_are_ids() -> None:
+    found = annotate_groups([group("3", ["0", None, "2", None], "chair", "8")])
+    assert found.instances.tolist() == [3, 3, 3, 3, -1, -1]
+    assert found.objects[0].object_id == 8
+    assert found.remarks == (Remark(RemarkKind.NULL_SEGMENTS, count=2),)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "fault"),
+    [
+        (None, 1, "partly null"),
+        (7, 7, "not unique"),
+        (0, 40_000, "beyond 0..32767"),
+        (-1, 0, "beyond 0..32767"),
+        (10**40, 0, "beyond 0..32767"),
+    ],
+)
+def test_group_ids_that_cannot_tell_the_groups_apart_are_replaced_by_the_file_order(first, second, fault) -> None:
+    found = annotate_groups([group(first, [0], "chair", 4), group(second, [2], "table", 4)])
+    assert found.instances.tolist() == [0, 0, 1, 1, -1, -1]
+    assert found.remarks == (Remark(RemarkKind.RENUMBERED_GROUPS, fault, 2),)
+
+
+def test_the_largest_instance_that_int16_holds_is_kept() -> None:
+    assert annotate_groups([group(MAX_GROUPS, [0], "chair")]).instances[0] == 32_767
+
+
+def test_more_groups_than_int16_can_number_are_an_error_and_just_as_many_are_not() -> None:
+    ids_of_segments = tuple(range(MAX_GROUPS + 1))
+    groups = [group(number, [number], "chair") for number in range(MAX_GROUPS + 1)]
+    with pytest.raises(AnnotationError, match="32,768 groups"):
+        annotate_groups(groups, ids_of_segments)
+    found = annotate_groups(groups[:-1], ids_of_segments)
+    assert found.instances.tolist() == [*range(MAX_GROUPS), -1]
+
+
+def test_object_ids_that_differ_from_ids_are_kept_beside_them() -> None:
+    found = annotate_groups(tiny.GROUPS)
+    assert [(item.id, item.object_id, item.raw_category) for item in found.objects] == [(0, 0, "floor"), (1, 2, "wall")]
+    assert [(item.scannet_id, item.nyu40_id) for item in found.objects] == [(3, 2), (1, 1)]
+
+
+def test_an_annotation_without_groups_leaves_everything_unannotated() -> None:
+    assert ids(annotate_groups([])) == ids(Annotation.empty(6)) == ([0] * 6, [0] * 6, [-1] * 6)
+
+
+def test_a_label_map_that_disagrees_with_the_built_in_one_counts_and_is_remarked_where_it_matters() -> None:
+    other = LabelMap("other.tsv", {**builtin_label_map().rows, "floor": RawIds(9, 9), "desk": RawIds(1, 1)})
+    found = annotate_groups(tiny.GROUPS, label_map=other)
+    assert (found.scannet_ids[0], found.nyu40_ids[0]) == (9, 9)
+    assert [remark.kind for remark in found.remarks] == [RemarkKind.LABEL_MAP_DIFFERS]
+    assert "'floor' is ScanNet id 9, nyu40 id 9 in other.tsv, but ScanNet id 3, nyu40 id 2" in found.remarks[0].text
+
+
+def test_labels_of_a_mesh_that_are_no_nyu40_ids_become_unlabeled_and_are_counted() -> None:
+    found, remarks = clean_ply_labels(np.array([0, 1, 40, 41, 50, 50, 149, 65_535], np.uint16))
+    assert (found.tolist(), found.dtype) == ([0, 1, 40, 0, 0, 0, 0, 0], np.uint8)
+    assert remarks == (Remark(RemarkKind.LABELS_OUTSIDE_NYU40, "41, 50, 149, 65535", 5),)
+    assert clean_ply_labels(np.array([0, 39], np.uint16))[1] == ()
+
+
+NAMES = st.sampled_from(["wall", "floor", "chair", "wardrobe cabinet", "rug", "trashcan", "stick", "ceiling"])
+SEGMENT_LISTS = st.lists(st.integers(0, 12), min_size=1, max_size=30)
+
+
+@st.composite
+def groups_of_any_kind(draw: st.DrawFn) -> list[dict]:
+    members = draw(st.lists(st.tuples(NAMES, st.lists(st.integers(0, 15), max_size=6)), max_size=8))
+    numbers = draw(st.permutations(range(len(members))))
+    return [group(number, list(segments), name) for number, (name, segments) in zip(numbers, members, strict=True)]
+
+
+@given(segment_ids=SEGMENT_LISTS, groups=groups_of_any_kind())
+@settings(max_examples=150, deadline=None)
+def test_any_annotation_agrees_with_the_loops(segment_ids, groups) -> None:
+    assert ids(annotate_groups(groups, tuple(segment_ids))) == oracles.ids_of_vertices(segment_ids, groups)
+
+
+@given(segment_ids=SEGMENT_LISTS, groups=groups_of_any_kind())
+@settings(max_examples=60, deadline=None)
+def test_ids_are_constant_within_a_segment(segment_ids, groups) -> None:
+    found = annotate_groups(groups, tuple(segment_ids))
+    rows = list(zip(segment_ids, *ids(found), strict=True))
+    assert len(set(rows)) == len(set(segment_ids))
+
+
+@given(segment_ids=SEGMENT_LISTS, data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_order_of_groups_that_do_not_overlap_does_not_matter(segment_ids, data: st.DataObject) -> None:
+    owners = data.draw(st.lists(st.integers(0, 4), min_size=13, max_size=13))
+    names = data.draw(st.lists(NAMES, min_size=5, max_size=5))
+    groups = [group(n, [s for s in range(13) if owners[s] == n], names[n]) for n in range(5)]
+    groups = [item for item in groups if item["segments"]]
+    shuffled = data.draw(st.permutations(groups))
+    assert ids(annotate_groups(shuffled, tuple(segment_ids))) == ids(annotate_groups(groups, tuple(segment_ids)))
+
+
+@given(segment_ids=SEGMENT_LISTS, groups=groups_of_any_kind(), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_ids_follow_their_vertices_when_the_vertices_change_places(segment_ids, groups, data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(segment_ids))))
+    found = ids(annotate_groups(groups, tuple(segment_ids)))
+    moved = ids(annotate_groups(groups, tuple(segment_ids[index] for index in order)))
+    assert moved == tuple([values[index] for index in order] for values in found)

@@ -1,0 +1,147 @@
+"""The command line as such: help, usage errors, JSON, what goes where."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import termios
+from pathlib import Path
+
+import pytest
+from commands import COMMAND, run_command
+
+from scannet_prep.cli.console import format_bytes, format_duration, format_table
+from scannet_prep.version import VERSION
+
+COMMANDS = ("process", "verify", "info", "demo")
+
+
+@pytest.fixture(scope="module")
+def demo_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    demo_dir = tmp_path_factory.mktemp("here") / "demo"
+    assert run_command("demo", demo_dir).status == 0
+    return demo_dir
+
+
+def run_on_terminal(words: list[str], columns: int = 100) -> tuple[int, str]:
+    """Run a command whose standard error is a terminal, and return what that shows."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    process = subprocess.Popen(words, stdin=follower, stdout=subprocess.DEVNULL, stderr=follower)
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(leader, 4096)
+        except OSError:  # the terminal has no more writers
+            break
+        shown += chunk
+    os.close(leader)
+    return process.wait(), shown.decode()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples_and_the_common_options(command: str) -> None:
+    outcome = run_command(command, "--help")
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert f"examples:\n  scannet-prep {command}" in outcome.stdout
+    for option in ("--verbose", "--quiet", "--json", "--no-progress"):
+        assert option in outcome.stdout
+
+
+def test_help_lists_all_commands_and_exit_statuses() -> None:
+    outcome = run_command("--help")
+    for word in (*COMMANDS, "exit status", "130"):
+        assert word in outcome.stdout
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert run_command("--version").stdout == f"scannet-prep {VERSION}\n"
+
+
+@pytest.mark.parametrize("words", [[], ["proces"], ["process", "--scannet20"], ["process", "--labels-from", "obj"]])
+def test_wrong_usage_ends_with_2_and_a_hint(words: list[str]) -> None:
+    outcome = run_command(*words)
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert outcome.stderr.startswith("error: ")
+    assert "\nhint: scannet-prep" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["process", "--json", "--oops"], 2),
+        (["process", "--json", "nowhere"], 1),
+        (["verify", "--json", "nowhere"], 1),
+        (["info", "--json", "nowhere"], 1),
+    ],
+)
+def test_json_is_one_object_also_when_it_fails(words: list[str], status: int, tmp_path: Path) -> None:
+    outcome = run_command(*words, cwd=tmp_path)
+    assert outcome.status == status
+    assert outcome.json["exit_status"] == status
+    assert outcome.json["message"] in outcome.stderr
+
+
+def test_the_demo_runs_from_an_empty_folder_and_again(tmp_path: Path) -> None:
+    outcome = run_command("demo", cwd=tmp_path)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert "11 made, 0 already there" in outcome.stdout
+    assert "scannet-prep process data/ScanNet --scannet200 --align-axis" in outcome.stdout
+    assert run_command("demo", "--json", cwd=tmp_path).json["process"]["made"] == []
+    assert run_command("verify", "data/demo/ScanNet", cwd=tmp_path).status == 0
+    assert run_command("verify", "data/demo/processed", cwd=tmp_path).status == 0
+
+
+def test_the_demo_never_writes_into_a_folder_that_is_not_its_own(tmp_path: Path) -> None:
+    (tmp_path / "ScanNet").mkdir()
+    outcome = run_command("demo", tmp_path)
+    assert outcome.status == 2
+    assert "was not made by the demo" in outcome.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["ScanNet"]
+
+
+def test_quiet_says_nothing_when_all_is_well_and_all_that_is_wrong_when_not(demo_dir: Path, tmp_path: Path) -> None:
+    outcome = run_command("process", demo_dir / "ScanNet", "-o", tmp_path, "-q")
+    assert (outcome.status, outcome.stdout, outcome.stderr) == (0, "", "")
+    outcome = run_command("process", demo_dir / "ScanNet", "-o", tmp_path, "-q", "--scenes", "scene0003_00")
+    assert outcome.status == 3
+    assert outcome.stderr.startswith("failed: scene0003_00: ")
+
+
+def test_a_bar_is_drawn_on_a_terminal_only(demo_dir: Path, tmp_path: Path) -> None:
+    words = [*COMMAND, "process", str(demo_dir / "ScanNet"), "-o", str(tmp_path), "--force"]
+    for columns in (100, 0):  # some containers' terminals do not know their width
+        status, shown = run_on_terminal(words, columns)
+        assert status == 0
+        assert "process: 100%|" in shown
+        assert "11/11 scenes" in shown
+    assert "100%" not in run_on_terminal([*words, "--no-progress"])[1]
+    assert "100%" not in run_command(*words[len(COMMAND) :]).stderr
+
+
+def test_warnings_and_errors_go_to_standard_error_and_results_to_standard_output(
+    demo_dir: Path, tmp_path: Path
+) -> None:
+    outcome = run_command("process", demo_dir / "ScanNet", "-o", tmp_path)
+    assert "warning: groups dropped that repeat an earlier group exactly" in outcome.stderr
+    assert outcome.stdout.startswith("11 made, 0 already there, 0 failed")
+    assert json.loads(run_command("process", demo_dir / "ScanNet", "-o", tmp_path, "--json").stdout)["exit_status"] == 0
+
+
+def test_sizes_durations_and_tables_read_well() -> None:
+    assert [format_bytes(n) for n in (0, 999, 1000, 20_999_000_000, 10**13)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "21.0 GB",
+        "10.00 TB",
+    ]
+    assert [format_duration(s) for s in (0.12, 59, 200, 3900)] == ["0.1 s", "59 s", "3:20 min", "1:05 h"]
+    assert (
+        format_table(["a", "n"], [["x", "10"], ["yy", "9"]], right=frozenset({1})) == "a    n\n--  --\nx   10\nyy   9"
+    )

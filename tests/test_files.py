@@ -1,0 +1,163 @@
+"""Files appear whole or not at all, whatever happens while they are written."""
+
+import hashlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scannet_prep.errors import FileError, MissingFileError, OutputError
+from scannet_prep.files import (
+    Fingerprint,
+    is_hidden_or_temporary,
+    make_directory,
+    read_file,
+    remove_stale_temporaries,
+    write_atomically,
+)
+
+WRITE_FOREVER = """
+import sys
+from pathlib import Path
+from scannet_prep.files import write_atomically
+def chunks():
+    yield b"half of the "
+    print("started", flush=True)
+    sys.stdin.read()
+write_atomically(Path(sys.argv[1]), chunks())
+"""
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_what_is_written_can_be_read_and_nothing_else_is_left(tmp_path: Path, *, is_durable: bool) -> None:
+    path = tmp_path / "scene0000_00.npz"
+    for chunks in ([b"old content"], [b"new", bytearray(b" "), memoryview(b"content")], []):
+        write_atomically(path, chunks, is_durable=is_durable)
+        assert read_file(path) == b"".join(chunks)
+        assert names(tmp_path) == ["scene0000_00.npz"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600), (0o000, 0o666)])
+def test_permissions_are_what_the_umask_leaves(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_atomically(tmp_path / "file", [b"x"])
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("content", [None, b"old"])
+def test_a_writer_that_fails_halfway_leaves_what_was_there(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_bytes(content)
+
+    def chunks():
+        yield b"half"
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        write_atomically(path, chunks())
+    assert names(tmp_path) == ([] if content is None else ["file"])
+    assert content is None or path.read_bytes() == content
+
+
+def test_a_folder_that_is_not_there_or_a_name_that_is_taken_is_an_output_error(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "absent/file", tmp_path / "folder", tmp_path / ("x" * 300)):
+        with pytest.raises(OutputError, match="cannot be written") as caught:
+            write_atomically(path, [b"x"])
+        assert str(path) in str(caught.value)
+    assert names(tmp_path) == ["folder"]
+
+
+def test_a_full_disk_is_an_output_error_with_a_hint() -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+
+    def chunks():
+        with full.open("wb", buffering=0) as file:
+            file.write(b"x")
+        yield b""
+
+    with pytest.raises(OutputError, match="No space left") as caught:
+        write_atomically(Path("/tmp/scannet_prep_never_written"), chunks())
+    assert "free some space" in caught.value.hint
+
+
+def test_folders_are_made_with_parents_and_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:
+    make_directory(tmp_path / "a/b")
+    make_directory(tmp_path / "a/b")
+    assert (tmp_path / "a/b").is_dir()
+    (tmp_path / "file").write_bytes(b"")
+    for path in (tmp_path / "file", tmp_path / "file/below"):
+        with pytest.raises(OutputError, match="cannot create this folder"):
+            make_directory(path)
+
+
+def test_a_killed_writer_leaves_the_old_file_and_a_temporary_one_that_the_next_run_removes(tmp_path: Path) -> None:
+    path = tmp_path / "scene0000_00.npz"
+    path.write_bytes(b"old")
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITE_FOREVER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout.readline() == "started\n"
+        assert len(names(tmp_path)) == 2
+        assert remove_stale_temporaries(tmp_path) == []  # its process still runs
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert path.read_bytes() == b"old"
+    (left,) = [name for name in names(tmp_path) if name != path.name]
+    assert is_hidden_or_temporary(left)
+    assert [item.name for item in remove_stale_temporaries(tmp_path)] == [left]
+    assert names(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize(
+    "name", [".scene0000_00.npz.0123456789ab-1.deadbeef.tmp", ".hidden.tmp", "notes.tmp", ".a.b.c.d.tmp", ".x.-.y.tmp"]
+)
+def test_temporaries_of_other_machines_and_files_of_other_programs_are_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    assert remove_stale_temporaries(tmp_path) == []
+    assert names(tmp_path) == [name]
+
+
+def test_what_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match="no such file"):
+        read_file(tmp_path / "absent")
+    with pytest.raises(FileError, match="cannot be read: Is a directory"):
+        read_file(tmp_path)
+
+
+@given(st.lists(st.binary(max_size=300), max_size=4))
+def test_a_fingerprint_is_size_and_crc32_however_the_bytes_are_cut(chunks: list[bytes]) -> None:
+    whole = b"".join(chunks)
+    assert Fingerprint.from_bytes(*chunks) == Fingerprint(len(whole), zlib.crc32(whole))
+
+
+def test_a_fingerprint_notices_a_single_bit() -> None:
+    content = bytearray(hashlib.sha256(b"seed").digest())
+    before = Fingerprint.from_bytes(content)
+    content[7] ^= 1
+    assert Fingerprint.from_bytes(content) != before
+
+
+@pytest.mark.parametrize(
+    ("name", "is_ours"),
+    [("._scene0000_00.ply", False), ("tmpx1y2", False), (".DS_Store", False), ("scene0000_00", True)],
+)
+def test_hidden_and_temporary_names_are_told_from_the_release(name: str, *, is_ours: bool) -> None:
+    assert is_hidden_or_temporary(name) is not is_ours

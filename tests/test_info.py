@@ -1,0 +1,335 @@
+"""What `info` says is what the scenes hold."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scannet_prep.cli.main import main
+from scannet_prep.labels import LABEL_MAP_NAME, SCANNET20, SCANNET200
+from scannet_prep.processed.scene import ProcessedScene, read_processed
+from scannet_prep.raw.mesh import read_mesh
+from scannet_prep.synthetic import SyntheticScene, make_scene, write_release, write_scene
+
+TRAIN, VAL, TEST = ("scene0000_00", "scene0001_00"), "scene0011_00", "scene0707_00"
+SCENES = (*TRAIN, VAL, TEST)
+WIDTH = 100
+
+
+@pytest.fixture(scope="session")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[SyntheticScene]]:
+    directory = tmp_path_factory.mktemp("info")
+    scenes = write_release(directory / "raw", SCENES, vertices=600, irregular=[TRAIN[1]])
+    argv = ["process", str(directory / "raw"), "-o", str(directory / "processed"), "--scannet200", "-q", "--jobs", "1"]
+    assert main(argv) == 0
+    return directory, scenes
+
+
+@pytest.fixture
+def raw_dir(synthetic: tuple[Path, list[SyntheticScene]], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(synthetic[0] / "raw", tmp_path / "raw"))
+
+
+@pytest.fixture
+def out_dir(synthetic: tuple[Path, list[SyntheticScene]], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(synthetic[0] / "processed", tmp_path / "processed"))
+
+
+class Info:
+    """Runs the command and gives exit status and what it says."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.errors = ""
+
+    def _run(self, path: Path, *arguments: str) -> tuple[int, str]:
+        self._capsys.readouterr()
+        status = main(["info", str(path), "--jobs", "1", *arguments])
+        captured = self._capsys.readouterr()
+        self.errors = captured.err
+        return status, captured.out
+
+    def json(self, path: Path) -> tuple[int, dict[str, Any]]:
+        status, output = self._run(path, "--json")
+        assert len(output.splitlines()) == 1
+        value: dict[str, Any] = json.loads(output)
+        assert value["exit_status"] == status
+        return status, value
+
+    def text(self, path: Path, *arguments: str) -> list[str]:
+        status, output = self._run(path, *arguments)
+        assert status == 0
+        return output.splitlines()
+
+
+@pytest.fixture
+def info(capsys: pytest.CaptureFixture[str]) -> Info:
+    return Info(capsys)
+
+
+def annotated_scenes(out_dir: Path) -> list[ProcessedScene]:
+    return [read_processed(path) for path in (*out_dir.glob("train/*.npz"), *out_dir.glob("val/*.npz"))]
+
+
+def check_classes(label_sets: dict[str, Any], scenes: list[ProcessedScene]) -> None:
+    """Compare the class tables with counts made scene by scene and class by class."""
+    for label_set, key in ((SCANNET20, "nyu40_ids"), (SCANNET200, "scannet_ids")):
+        table = label_sets[label_set.name]
+        labels = [label_set.labels_from_raw_ids(getattr(scene, key)) for scene in scenes]
+        total = sum(map(len, labels))
+        assert (table["scenes"], table["vertices"]) == (len(scenes), total)
+        assert len(table["classes"]) == len(label_set)
+        assert sum(row["vertices"] for row in table["classes"]) > 0
+        for expected, row in zip(label_set.classes, table["classes"], strict=True):
+            counts = [int((found == expected.train_id + 1).sum()) for found in labels]
+            assert (row["train_id"], row["raw_id"]) == (expected.train_id, expected.raw_id)
+            assert (row["name"], row["frequency"]) == (expected.name, expected.frequency)
+            assert (row["vertices"], row["scenes"]) == (sum(counts), sum(count > 0 for count in counts))
+            assert row["share"] == pytest.approx(sum(counts) / total, abs=1e-7)
+        unlabeled = [int((found == 0).sum()) for found in labels]
+        assert table["unlabeled"] == {"vertices": sum(unlabeled), "scenes": sum(count > 0 for count in unlabeled)}
+
+
+# Processed trees
+
+
+def test_a_processed_tree_is_described_by_its_manifest(out_dir: Path, info: Info) -> None:
+    scenes = annotated_scenes(out_dir)
+    sizes = {
+        split: sum(path.stat().st_size for path in (out_dir / split).iterdir()) for split in ("train", "val", "test")
+    }
+    for path in out_dir.glob("*/*.npz"):
+        path.write_bytes(b"")  # nobody looks
+    status, value = info.json(out_dir)
+    assert status == 0
+    assert (value["kind"], value["source"], value["complete"]) == ("processed", "manifest", True)
+    assert value["splits"] == {
+        "train": {"scenes": 2, "vertices": 1200, "size_bytes": sizes["train"]},
+        "val": {"scenes": 1, "vertices": 600, "size_bytes": sizes["val"]},
+        "test": {"scenes": 1, "vertices": 600, "size_bytes": sizes["test"]},
+    }
+    assert (value["scenes"], value["vertices"], value["size_bytes"]) == (4, 2400, sum(sizes.values()))
+    assert value["bytes_per_vertex"] == pytest.approx(sum(sizes.values()) / 2400)
+    options = {"scannet200": True, "align_axis": False, "faces": False, "labels_from": "aggregation", "scenes": 4}
+    assert value["options"] == [options]
+    assert value["format_version"] == 1
+    assert value["program_versions"]
+    assert [(item["kind"], item["scenes"]) for item in value["warnings"]] == [("repeated_groups", [TRAIN[1]])]
+    assert (value["failures"], value["unreadable"]) == ([], [])
+    check_classes(value["label_sets"], scenes)
+
+
+@pytest.mark.parametrize("damage", [None, "{}"])
+def test_without_a_manifest_the_files_say_the_same(out_dir: Path, info: Info, damage: str | None) -> None:
+    _, expected = info.json(out_dir)
+    (out_dir / "manifest.json").unlink()
+    if damage is not None:
+        (out_dir / "manifest.json").write_text(damage)
+    status, value = info.json(out_dir)
+    assert status == (0 if damage is None else 3)
+    assert [item["path"] for item in value["unreadable"]] == (
+        [] if damage is None else [str(out_dir / "manifest.json")]
+    )
+    assert (value["source"], value["complete"]) == ("files", None)
+    changing = {"source", "complete", "exit_status", "unreadable"}
+    assert {key: value[key] for key in value.keys() - changing} == {
+        key: expected[key] for key in value.keys() - changing
+    }
+
+
+def test_a_file_that_cannot_be_read_is_listed(out_dir: Path, info: Info) -> None:
+    (out_dir / "manifest.json").unlink()
+    path = out_dir / "train" / f"{TRAIN[0]}.npz"
+    os.truncate(path, 5000)
+    status, value = info.json(out_dir)
+    assert status == 3
+    assert [(item["scene_id"], item["path"]) for item in value["unreadable"]] == [(TRAIN[0], str(path))]
+    assert "truncated" in value["unreadable"][0]["message"]
+    assert value["splits"]["train"]["scenes"] == 1
+    assert str(path) in info.errors
+    assert "Traceback" not in info.errors
+
+
+def test_failures_and_an_unfinished_run_are_told(raw_dir: Path, tmp_path: Path, info: Info) -> None:
+    (raw_dir / "scans" / VAL / f"{VAL}_vh_clean_2.ply").write_bytes(b"")
+    assert main(["process", str(raw_dir), "-o", str(tmp_path / "out"), "-q", "--jobs", "1"]) == 3
+    path = tmp_path / "out" / "manifest.json"
+    path.write_text(path.read_text().replace('"complete": true', '"complete": false'))
+    status, value = info.json(tmp_path / "out")
+    assert status == 0
+    assert value["complete"] is False
+    assert [item["scene_id"] for item in value["failures"]] == [VAL]
+    text = "\n".join(info.text(tmp_path / "out"))
+    assert "not complete" in text
+    assert "scenes failed: 1" in text
+    assert "is empty" in text
+
+
+def test_different_options_are_told_with_their_numbers(raw_dir: Path, out_dir: Path, info: Info) -> None:
+    argv = [
+        "process",
+        str(raw_dir),
+        "-o",
+        str(out_dir),
+        "--align-axis",
+        "--faces",
+        "--scenes",
+        VAL,
+        "-q",
+        "--jobs",
+        "1",
+    ]
+    assert main(argv) == 0
+    lines = info.text(out_dir)
+    assert "labels: ScanNet200 from aggregation, frame of the scan, without faces; scenes: 3" in lines
+    assert "labels: ScanNet20 from aggregation, axis-aligned, with faces; scenes: 1" in lines
+
+
+# Raw trees
+
+
+def test_a_raw_tree_is_counted(
+    raw_dir: Path, out_dir: Path, info: Info, synthetic: tuple[Path, list[SyntheticScene]]
+) -> None:
+    status, value = info.json(raw_dir)
+    assert status == 0
+    assert (value["kind"], value["label_map"]) == ("raw", str(raw_dir / LABEL_MAP_NAME))
+    faces = {scene.scene_id: len(scene.faces) for scene in synthetic[1]}
+    # scene0001_00 lists every group twice.
+    groups = {scene.scene_id: len({group.segments for group in scene.groups}) for scene in synthetic[1]}
+    train = {"scenes": 2, "annotated": 2, "vertices": 1200, "faces": sum(faces[name] for name in TRAIN)}
+    assert value["splits"] == {
+        "train": {**train, "groups": sum(groups[name] for name in TRAIN)},
+        "val": {"scenes": 1, "annotated": 1, "vertices": 600, "faces": faces[VAL], "groups": groups[VAL]},
+        "test": {"scenes": 1, "annotated": 0, "vertices": 600, "faces": faces[TEST], "groups": 0},
+    }
+    sizes: Counter[str] = Counter()
+    for path in raw_dir.glob("scans*/*/*"):
+        sizes[path.name[len(path.parent.name) :]] += path.stat().st_size
+    assert {name: item["size_bytes"] for name, item in value["files"].items()} == sizes
+    assert value["files"]["_vh_clean_2.ply"]["files"] == 4
+    assert value["files"]["_vh_clean_2.labels.ply"]["files"] == 3
+    check_classes(value["label_sets"], annotated_scenes(out_dir))
+
+
+def test_of_a_mesh_only_the_header_is_read(raw_dir: Path, info: Info) -> None:
+    path = raw_dir / "scans_test" / TEST / f"{TEST}_vh_clean_2.ply"
+    expected = len(read_mesh(path).faces)
+    os.truncate(path, 400)
+    status, value = info.json(raw_dir)
+    assert status == 0
+    assert (value["splits"]["test"]["vertices"], value["splits"]["test"]["faces"]) == (600, expected)
+
+
+def test_scenes_without_annotation_and_without_a_split_are_counted_apart(raw_dir: Path, info: Info) -> None:
+    (raw_dir / "scans" / VAL / f"{VAL}.aggregation.json").unlink()
+    write_scene(make_scene("scene0900_00", vertices=600), raw_dir)
+    status, value = info.json(raw_dir)
+    assert status == 0
+    assert (value["splits"]["val"]["scenes"], value["splits"]["val"]["annotated"]) == (1, 0)
+    assert (value["splits"]["none"]["scenes"], value["splits"]["none"]["annotated"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "words"),
+    [
+        ("_vh_clean_2.ply", b"", "is empty"),
+        ("_vh_clean_2.0.010000.segs.json", b"{", "is no JSON"),
+        ("_vh_clean_2.0.010000.segs.json", b'{"segIndices": [1, 1]}', "is for 2 vertices"),
+        (".aggregation.json", b"{}", "segGroups is None"),
+    ],
+)
+def test_scenes_that_cannot_be_read_are_listed(
+    raw_dir: Path, info: Info, suffix: str, content: bytes, words: str
+) -> None:
+    (raw_dir / "scans" / VAL / f"{VAL}{suffix}").write_bytes(content)
+    status, value = info.json(raw_dir)
+    assert status == 3
+    assert [item["scene_id"] for item in value["unreadable"]] == [VAL]
+    assert words in value["unreadable"][0]["message"]
+    assert value["splits"]["val"]["annotated"] == 0
+    assert value["splits"]["train"]["annotated"] == 2
+    assert "Traceback" not in info.errors
+
+
+def test_a_damaged_label_map_is_told_and_the_built_in_one_used(raw_dir: Path, info: Info) -> None:
+    _, expected = info.json(raw_dir)
+    (raw_dir / LABEL_MAP_NAME).write_bytes(b"\xff")
+    status, value = info.json(raw_dir)
+    assert status == 3
+    assert [item["path"] for item in value["unreadable"]] == [str(raw_dir / LABEL_MAP_NAME)]
+    assert value["label_map"] == "the built-in label map"
+    assert value["label_sets"] == expected["label_sets"]
+
+
+def test_groups_of_the_high_resolution_mesh_count_only_if_their_segments_are_there(raw_dir: Path, info: Info) -> None:
+    _, expected = info.json(raw_dir)
+    path = raw_dir / "scans" / VAL / f"{VAL}_vh_clean.aggregation.json"
+    (raw_dir / "scans" / VAL / f"{VAL}.aggregation.json").rename(path)
+    status, value = info.json(raw_dir)
+    assert status == 0
+    assert value["label_sets"] == expected["label_sets"]
+    content = json.loads(path.read_text())
+    content["segGroups"][0]["segments"].append(1_000_000)
+    path.write_text(json.dumps(content))
+    status, value = info.json(raw_dir)
+    assert status == 3
+    assert "high-resolution mesh: 1 of its segment ids" in value["unreadable"][0]["message"]
+
+
+# The command
+
+
+@pytest.mark.parametrize("kind", ["raw", "processed"])
+def test_people_get_tables_of_a_hundred_columns(raw_dir: Path, out_dir: Path, info: Info, kind: str) -> None:
+    path = raw_dir if kind == "raw" else out_dir
+    _, value = info.json(path)
+    lines, all_lines = info.text(path), info.text(path, "-v")
+    # The first line has the path, which may be long.
+    assert max(len(line) for line in all_lines[1:]) <= WIDTH
+    for name, table in value["label_sets"].items():
+        (start,) = [index for index, line in enumerate(lines) if line.startswith(f"{name}: ")]
+        occurring = [row for row in table["classes"] if row["vertices"]]
+        assert 0 < len(occurring) < len(table["classes"])
+        rows = lines[start + 3 : start + 3 + len(occurring) + 1]
+        for row, line in zip(occurring, rows, strict=False):
+            assert line.split()[:2] == [str(row["train_id"] + 1), str(row["raw_id"])]
+            assert f"{row['vertices']:,}" in line
+        assert rows[-1].split()[:3] == ["0", "-", "(unlabeled)"]
+    assert len(all_lines) - len(lines) == sum(
+        not row["vertices"] for table in value["label_sets"].values() for row in table["classes"]
+    )
+    assert any(line.endswith(" head") for line in lines)
+
+
+def test_a_path_that_is_no_tree_stops_the_command(tmp_path: Path, info: Info) -> None:
+    status, value = info.json(tmp_path / "nowhere")
+    assert (status, value["error"]) == (1, "MissingFileError")
+    assert value["hint"]
+
+
+def test_the_number_of_workers_changes_nothing(raw_dir: Path) -> None:
+    (raw_dir / "scans" / VAL / f"{VAL}_vh_clean_2.ply").unlink()
+    outputs = []
+    for jobs in ("1", "3"):
+        argv = [sys.executable, "-m", "scannet_prep", "info", str(raw_dir), "--json", "--jobs", jobs]
+        result = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert result.returncode == 3, result.stderr
+        assert "Traceback" not in result.stderr
+        outputs.append(json.loads(result.stdout))
+    assert outputs[0] == outputs[1]
+
+
+def test_a_foreign_file_among_the_scenes_does_not_stop_the_others(out_dir: Path, info: Info) -> None:
+    (out_dir / "manifest.json").unlink()
+    np.savez(out_dir / "val" / f"{VAL}.npz", points=np.zeros((3, 3)))
+    status, value = info.json(out_dir)
+    assert status == 3
+    assert value["scenes"] == 3

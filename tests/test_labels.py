@@ -1,0 +1,212 @@
+"""Label sets against the facts of the benchmarks, and every copy of the label map that circulates."""
+
+import pickle
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import oracles
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scannet_prep.errors import LabelMapError, MissingFileError
+from scannet_prep.labels import (
+    LABEL_MAP_NAME,
+    SCANNET20,
+    SCANNET200,
+    LabelSet,
+    RawIds,
+    builtin_label_map,
+    find_label_map,
+    read_label_map,
+)
+from scannet_prep.synthetic import write_label_map
+
+HEADER = "id\traw_category\tcategory\tcount\tnyu40id\teigen13id"
+ROWS = ("1\twall\twall\t8277\t1\t12", "2\tchair\tchair\t4646\t5\t4", "1163\tobject\tobject\t1313\t40\t7")
+
+
+def write_map(folder: Path, *rows: str, header: str = HEADER, newline: str = "\r\n") -> Path:
+    path = folder / LABEL_MAP_NAME
+    path.write_bytes("".join(line + newline for line in (header, *rows)).encode())
+    return path
+
+
+def test_scannet20_is_ordered_by_nyu40_id() -> None:
+    assert SCANNET20.ids == oracles.NYU40_OF_SCANNET20
+    assert (SCANNET20.names[0], SCANNET20.names[1], SCANNET20.names[-1]) == ("wall", "floor", "otherfurniture")
+    assert SCANNET20.colors[0] == (174, 199, 232)
+    assert all(item.in_val and item.frequency is None for item in SCANNET20.classes)
+
+
+def test_scannet200_is_ordered_by_id_so_that_chair_comes_before_floor() -> None:
+    assert len(SCANNET200) == len(set(SCANNET200.names)) == 200
+    assert list(SCANNET200.ids) == oracles.scannet200_ids() == sorted(SCANNET200.ids)
+    assert SCANNET200.names[:4] == ("wall", "chair", "floor", "table")
+    assert SCANNET200.labels_from_raw_ids(np.array([1, 2, 3])).tolist() == [1, 2, 3]
+
+
+def test_scannet200_has_66_head_68_common_and_66_tail_classes_and_11_that_val_lacks() -> None:
+    parts = (SCANNET200.head, SCANNET200.common, SCANNET200.tail)
+    assert tuple(map(len, parts)) == (66, 68, 66)
+    assert sorted(number for part in parts for number in part) == list(range(200))
+    assert sum(not item.in_val for item in SCANNET200.classes) == 11
+
+
+@pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])
+def test_classes_of_a_label_set_are_consistent(label_set: LabelSet) -> None:
+    assert [item.train_id for item in label_set.classes] == list(range(len(label_set)))
+    assert len(set(label_set.ids)) == len(label_set)
+    assert all(0 <= value <= 255 for color in label_set.colors for value in color)
+    assert pickle.loads(pickle.dumps(label_set)).ids == label_set.ids
+
+
+@pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])
+def test_every_raw_id_maps_as_the_loops_say_also_beyond_the_largest_class(label_set: LabelSet) -> None:
+    raw_ids = np.arange(2000, dtype=np.uint16)
+    expected = (oracles.labels20 if label_set is SCANNET20 else oracles.labels200)(raw_ids.tolist())
+    assert label_set.labels_from_raw_ids(raw_ids).tolist() == expected
+    assert label_set.labels_from_raw_ids(np.array([65_535], np.uint16)).tolist() == [0]
+    train_ids = label_set.train_ids_from_raw_ids(raw_ids, -100)
+    assert train_ids.tolist() == [label - 1 if label else -100 for label in expected]
+    assert train_ids.dtype == np.int64
+
+
+@given(st.integers(-(2**40), 2**40))
+def test_any_ignore_id_stands_for_unlabeled_and_for_nothing_else(ignore_id: int) -> None:
+    assert SCANNET20.train_ids_from_raw_ids(np.array([0, 1, 13, 39], np.uint8), ignore_id).tolist() == [
+        ignore_id, 0, ignore_id, 19,
+    ]  # fmt: skip
+
+
+def test_the_built_in_label_map_has_the_607_rows_of_the_release() -> None:
+    rows = builtin_label_map().rows
+    assert {name: tuple(ids) for name, ids in rows.items()} == oracles.label_map_rows()
+    assert len(rows) == 607
+    assert len({ids.scannet_id for ids in rows.values()}) == 549
+    assert rows["wardrobe cabinet"] == RawIds(1177, 39)
+    assert rows["crate"] == RawIds(233, 39)
+    assert rows["stick"] == rows["object"] == RawIds(1163, 40)
+    assert 1177 not in SCANNET200.ids
+    assert set(SCANNET200.ids) <= {ids.scannet_id for ids in rows.values()}
+
+
+def test_three_scannet_ids_belong_to_two_nyu40_ids_each() -> None:
+    found = defaultdict(set)
+    for ids in builtin_label_map().rows.values():
+        found[ids.scannet_id].add(ids.nyu40_id)
+    assert {number for number, nyu40_ids in found.items() if len(nyu40_ids) > 1} == {107, 188, 385}
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r\r\n", "\r"])
+def test_copies_with_any_line_ends_say_the_same(tmp_path: Path, newline: str) -> None:
+    path = write_map(tmp_path, *ROWS, newline=newline)
+    found = read_label_map(path)
+    assert found.rows == {"wall": (1, 1), "chair": (2, 5), "object": (1163, 40)}
+    assert found.source == str(path)
+    assert found.digest == read_label_map(write_map(tmp_path, *reversed(ROWS), newline="\n")).digest
+
+
+def test_columns_are_found_by_name_and_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+    path = write_map(tmp_path, "5\twall\t1", header="\ufeffnyu40id\traw_category\tid")
+    assert read_label_map(path).rows == {"wall": RawIds(1, 5)}
+
+
+def test_the_synthetic_map_says_what_the_built_in_one_says(tmp_path: Path) -> None:
+    found = read_label_map(write_label_map(tmp_path))
+    assert (found.rows, found.digest) == (builtin_label_map().rows, builtin_label_map().digest)
+
+
+@pytest.mark.parametrize(("lost", "instead"), [("stick", "object"), ("crate", "create")])
+def test_the_known_corrupt_copies_are_read_and_differ_in_that_row_alone(
+    tmp_path: Path, lost: str, instead: str
+) -> None:
+    text = write_label_map(tmp_path).read_bytes()
+    path = tmp_path / "copy.tsv"
+    path.write_bytes(text.replace(f"\t{lost}\t".encode(), f"\t{instead}\t".encode()))
+    found, whole = read_label_map(path), builtin_label_map()
+    assert lost not in found.rows
+    assert {name: ids for name, ids in found.rows.items() if name != "create"} == {
+        name: ids for name, ids in whole.rows.items() if name != lost
+    }
+    assert found.conflicts == {}
+    assert found.digest != whole.digest
+
+
+def test_of_two_rows_with_the_same_name_the_first_counts_and_the_conflict_is_kept(tmp_path: Path) -> None:
+    found = read_label_map(write_map(tmp_path, *ROWS, "9\tchair\tchair\t1\t7\t1"))
+    assert found.rows["chair"] == RawIds(2, 5)
+    assert found.conflicts == {"chair": RawIds(9, 7)}
+
+
+def test_the_map_of_scannet_v1_is_refused_by_name(tmp_path: Path) -> None:
+    header = "index\tcategory\tcount\tnyuId\tnyu40id\teigen13id\tnyuClass\tnyu40class"
+    with pytest.raises(LabelMapError, match="label map of ScanNet v1") as caught:
+        read_label_map(write_map(tmp_path, "1\twall\t8277\t21\t1\t12\twall\twall", header=header))
+    assert caught.value.path == tmp_path / LABEL_MAP_NAME
+    assert "built-in" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("", None),
+        ("3\tfloor", "row 5 has 2 columns, expected 6"),
+        ("x\tfloor\tfloor\t1\t2\t11", "row 5, column id: found 'x'"),
+        ("\tfloor\tfloor\t1\t2\t11", "row 5, column id: found ''"),
+        ("-3\tfloor\tfloor\t1\t2\t11", "column id: found '-3'"),
+        ("65536\tfloor\tfloor\t1\t2\t11", "expected a whole number from 0 to 65535"),
+        ("3\tfloor\tfloor\t1\t41\t11", "column nyu40id: found '41', expected a whole number from 0 to 40"),
+        ("3\tfloor\tfloor\t1\t2.0\t11", "column nyu40id: found '2.0'"),
+        ("3\tfloor\tfloor\t1\t٢\t11", "column nyu40id"),
+        ("3\tfloor\tfloor\t1\t" + "9" * 5000 + "\t11", "column nyu40id"),
+    ],
+)
+def test_a_damaged_row_is_refused_with_its_number(tmp_path: Path, row: str, problem: str | None) -> None:
+    path = write_map(tmp_path, *ROWS, row)
+    if problem is None:
+        assert len(read_label_map(path).rows) == 3
+        return
+    with pytest.raises(LabelMapError, match=problem):
+        read_label_map(path)
+
+
+@pytest.mark.parametrize("lost_bytes", [3, 4, 6])
+def test_a_copy_that_ends_within_a_row_is_refused(tmp_path: Path, lost_bytes: int) -> None:
+    path = write_map(tmp_path, *ROWS, "5\tshelf\tshelf\t1\t39\t6")
+    path.write_bytes(path.read_bytes()[:-lost_bytes])
+    if lost_bytes == 3:  # ... but the last column may be empty
+        assert read_label_map(path).rows["shelf"] == RawIds(5, 39)
+        return
+    with pytest.raises(LabelMapError, match="row 5"):
+        read_label_map(path)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "is empty"),
+        (b"\r\n\r\n", "is empty"),
+        (b"<html>", "has no column"),
+        (b"id\xff\n", "is not UTF-8 text: byte 2"),
+    ],
+)
+def test_what_is_no_label_map_is_refused(tmp_path: Path, data: bytes, problem: str) -> None:
+    (tmp_path / "map.tsv").write_bytes(data)
+    with pytest.raises(LabelMapError, match=problem):
+        read_label_map(tmp_path / "map.tsv")
+
+
+def test_the_map_beside_the_scenes_is_found_also_from_the_folder_of_scenes(tmp_path: Path) -> None:
+    assert find_label_map(tmp_path) is None
+    path = write_map(tmp_path, *ROWS)
+    assert (
+        find_label_map(tmp_path)
+        == find_label_map(tmp_path / "scans")
+        == find_label_map(tmp_path / "scans_test")
+        == path
+    )
+    assert find_label_map(tmp_path / "elsewhere") is None
+    with pytest.raises(MissingFileError):
+        read_label_map(tmp_path / "absent.tsv")

@@ -1,0 +1,305 @@
+"""Raw files of one scene become the right arrays, and files that do not fit together an error that says so."""
+
+import numpy as np
+import oracles
+import pytest
+import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import Ply, aggregation_file, group, info_file, process_tiny, segments_file, write_tiny
+
+from scannet_prep.errors import AggregationError, AnnotationError, FileError, MeshError, MissingFileError, ScanInfoError
+from scannet_prep.labels import builtin_label_map
+from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.processed.scene import encode_processed, find_problems
+from scannet_prep.raw.layout import RawScene
+from scannet_prep.remarks import Remark, RemarkKind
+from scannet_prep.scene import SceneId, Split
+from scannet_prep.stages.make_scene import find_alignment_fault, process_scene, read_raw_files
+from scannet_prep.stages.process import plan, run
+from scannet_prep.synthetic import make_scene, with_known_irregularity, write_scene
+
+MESH, SEGMENTS, AGGREGATION = "_vh_clean_2.ply", "_vh_clean_2.0.010000.segs.json", ".aggregation.json"
+HIRES, LABELS_MESH, INFO = "_vh_clean.aggregation.json", "_vh_clean_2.labels.ply", ".txt"
+PLY_LABELS = (2, 2, 50, 149, 40, 39)
+
+
+def test_the_tiny_scene_comes_out_as_by_hand(tmp_path) -> None:
+    scene = process_tiny(tmp_path)
+    assert (scene.points == np.array(tiny.POSITIONS)).all()
+    assert (scene.colors == np.array(tiny.COLORS)).all()
+    np.testing.assert_array_equal(scene.normals, np.array(tiny.NORMALS).astype(np.float16))
+    assert scene.labels.tolist() == list(tiny.LABELS20)
+    assert scene.nyu40_ids.tolist() == list(tiny.NYU40_IDS)
+    assert scene.scannet_ids.tolist() == list(tiny.SCANNET_IDS)
+    assert scene.instances.tolist() == list(tiny.INSTANCES)
+    assert scene.segments.tolist() == [0, 0, 1, 1, 2, 3]
+    assert scene.meta.segment_ids == (0, 2, 4, 5)
+    assert scene.axis_alignment.tolist() == np.reshape(tiny.ALIGNMENT, (4, 4)).tolist()
+    assert scene.faces is None
+    assert scene.meta.scene_type == "Bedroom / Hotel"
+    assert scene.meta.remarks == ()
+    assert list(find_problems(scene)) == []
+
+
+def test_arrays_have_the_types_and_shapes_that_are_promised(tmp_path) -> None:
+    arrays = process_tiny(tmp_path, faces=True).arrays()
+    assert {key: (array.dtype.str, array.shape) for key, array in arrays.items() if key != "meta"} == {
+        "points": ("<f4", (6, 3)),
+        "normals": ("<f2", (6, 3)),
+        "colors": ("|u1", (6, 3)),
+        "faces": ("<i4", (4, 3)),
+        "labels": ("|u1", (6,)),
+        "nyu40_ids": ("|u1", (6,)),
+        "scannet_ids": ("<u2", (6,)),
+        "instances": ("<i2", (6,)),
+        "segments": ("<u2", (6,)),
+        "axis_alignment": ("<f8", (4, 4)),
+    }
+    assert arrays["faces"].tolist() == [list(face) for face in tiny.FACES]
+
+
+def test_scannet200_changes_labels_and_nothing_else(tmp_path) -> None:
+    twenty, two_hundred = process_tiny(tmp_path / "a"), process_tiny(tmp_path / "b", scannet200=True)
+    assert two_hundred.labels.tolist() == list(tiny.LABELS200)
+    for key in set(twenty.arrays()) - {"labels", "meta"}:
+        np.testing.assert_array_equal(twenty.arrays()[key], two_hundred.arrays()[key])
+
+
+def test_align_axis_moves_points_and_turns_normals_bit_for_bit_as_the_loops_do(tmp_path) -> None:
+    scene = process_tiny(tmp_path, align_axis=True)
+    exact = oracles.aligned_points(tiny.POSITIONS, np.reshape(tiny.ALIGNMENT, (4, 4)))
+    assert scene.points.tobytes() == oracles.to_float32(exact).tobytes()
+    np.testing.assert_array_equal(scene.normals, np.array(oracles.vertex_normals(exact, tiny.FACES)).astype(np.float16))
+    assert scene.meta.options.align_axis
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r\r\n"])
+def test_line_ends_do_not_matter(tmp_path, newline: str) -> None:
+    files = {
+        SEGMENTS: segments_file(newline=newline),
+        AGGREGATION: aggregation_file(newline=newline),
+        INFO: info_file("", "sceneType = Bedroom / Hotel ", "", newline=newline),
+    }
+    scene = process_tiny(tmp_path, files)
+    assert scene.labels.tolist() == list(tiny.LABELS20)
+    assert scene.axis_alignment.tolist() == np.reshape(tiny.ALIGNMENT, (4, 4)).tolist()
+    assert (scene.meta.scene_type, scene.meta.remarks) == ("Bedroom / Hotel", ())
+
+
+def test_without_an_axis_alignment_the_identity_is_recorded_and_remarked(tmp_path) -> None:
+    scene = process_tiny(tmp_path, {INFO: info_file(alignment=None)}, align_axis=True)
+    assert scene.axis_alignment.tolist() == np.eye(4).tolist()
+    assert (scene.points == np.array(tiny.POSITIONS)).all()
+    assert scene.meta.remarks == (Remark(RemarkKind.NO_ALIGNMENT),)
+
+
+@pytest.mark.parametrize("text", ["", "1 0 0 0", "nan " * 16, "1 " * 17, "1,0,0,0 " * 4, "inf " * 16, "1_0 " * 16])
+def test_a_malformed_axis_alignment_is_an_error_even_where_it_is_not_applied(tmp_path, text: str) -> None:
+    with pytest.raises(ScanInfoError, match="axisAlignment has .*expected 16 finite numbers"):
+        process_tiny(tmp_path, {INFO: info_file(alignment=text)})
+
+
+def test_an_alignment_that_moves_points_beyond_float32_is_an_error(tmp_path) -> None:
+    huge = " ".join(["1e300"] * 12 + ["0", "0", "0", "1"])
+    with pytest.raises((ScanInfoError, AnnotationError)):
+        process_tiny(tmp_path, {INFO: info_file(alignment=huge)}, align_axis=True)
+
+
+def test_an_absurd_alignment_that_is_not_applied_is_refused_or_remarked(tmp_path) -> None:
+    huge = " ".join(["1e300"] * 12 + ["0", "0", "0", "1"])
+    try:
+        scene = process_tiny(tmp_path, {INFO: info_file(alignment=huge)})
+    except (ScanInfoError, AnnotationError):
+        return
+    assert [remark.kind for remark in scene.meta.remarks] == [RemarkKind.NOT_RIGID]
+
+
+def test_an_alignment_that_is_no_rotation_is_remarked(tmp_path) -> None:
+    numbers = (2.0, *tiny.ALIGNMENT[1:])
+    remark = process_tiny(tmp_path, {INFO: info_file(alignment=numbers)}).meta.remarks[0]
+    assert remark.kind is RemarkKind.NOT_RIGID
+    mirror = np.diag([1.0, 1.0, -1.0, 1.0])
+    assert find_alignment_fault(mirror)
+    assert not find_alignment_fault(np.eye(4))
+
+
+def test_a_segmentation_of_another_length_is_an_error_with_both_numbers(tmp_path) -> None:
+    with pytest.raises(AnnotationError, match=r"segs\.json: is for 5 vertices, but .*ply has 6"):
+        process_tiny(tmp_path, {SEGMENTS: segments_file(tiny.SEGMENT_IDS[:5])})
+
+
+@pytest.mark.parametrize("suffix", [MESH, SEGMENTS, AGGREGATION, INFO])
+def test_a_train_scene_that_lacks_a_file_fails_and_the_error_names_the_file(tmp_path, suffix: str) -> None:
+    with pytest.raises(MissingFileError) as caught:
+        process_tiny(tmp_path, {suffix: None})
+    assert caught.value.path.name == f"scene0000_00{suffix}"
+
+
+def test_a_test_scene_has_no_annotation_and_that_is_no_failure(tmp_path) -> None:
+    files = {SEGMENTS: None, AGGREGATION: None, INFO: info_file(alignment=None)}
+    scene = process_tiny(tmp_path, files, split=Split.TEST, scene_id=tiny.TEST_SCENE_ID)
+    assert not (scene.labels.any() or scene.nyu40_ids.any() or scene.scannet_ids.any())
+    assert scene.instances.tolist() == [-1] * 6
+    assert scene.segments is None
+    assert "segments" not in scene.arrays()
+    assert scene.axis_alignment.tolist() == np.eye(4).tolist()
+    assert scene.meta.remarks == ()
+
+
+def test_a_test_scene_without_metadata_is_made_with_a_remark(tmp_path) -> None:
+    files = {SEGMENTS: None, AGGREGATION: None, INFO: None}
+    scene = process_tiny(tmp_path, files, split=Split.TEST, scene_id=tiny.TEST_SCENE_ID)
+    assert scene.meta.remarks == (Remark(RemarkKind.NO_INFO),)
+
+
+def test_of_two_aggregations_the_one_for_this_mesh_counts(tmp_path) -> None:
+    other = aggregation_file([group(0, [0, 2, 4, 5], "chair")])
+    scene = process_tiny(tmp_path, {HIRES: other})
+    assert scene.labels.tolist() == list(tiny.LABELS20)
+    assert scene.meta.remarks == ()
+
+
+def test_the_high_resolution_aggregation_stands_in_with_a_remark(tmp_path) -> None:
+    scene = process_tiny(tmp_path, {AGGREGATION: None, HIRES: aggregation_file()})
+    assert scene.labels.tolist() == list(tiny.LABELS20)
+    assert scene.meta.remarks == (Remark(RemarkKind.HIGH_RESOLUTION_AGGREGATION, HIRES),)
+
+
+def test_a_high_resolution_aggregation_whose_segments_do_not_resolve_is_refused(tmp_path) -> None:
+    with pytest.raises(AnnotationError, match=r"high-resolution mesh: 1 of its"):
+        process_tiny(tmp_path, {AGGREGATION: None, HIRES: aggregation_file([group(0, [0, 3], "chair")])})
+
+
+def test_a_damaged_aggregation_is_not_replaced_by_the_other_one(tmp_path) -> None:
+    with pytest.raises(AggregationError, match="is empty"):
+        process_tiny(tmp_path, {AGGREGATION: b"", HIRES: aggregation_file()})
+
+
+def test_what_macos_and_broken_downloads_leave_beside_the_files_changes_nothing(tmp_path) -> None:
+    clean = encode_processed(process_tiny(tmp_path / "a"))
+    scene = write_tiny(tmp_path / "b")
+    for name in ("._scene0000_00_vh_clean_2.ply", "._scene0000_00.aggregation.json", "tmpabc123"):
+        (scene.directory / name).write_bytes(b"\x00\x05\x16\x07 no scene")
+    options = ProcessOptions()
+    again = process_scene(read_raw_files(scene, Split.TRAIN, options), options, builtin_label_map())
+    assert b"".join(encode_processed(again)) == b"".join(clean)
+
+
+def test_files_of_another_scene_are_remarked(tmp_path) -> None:
+    scene = process_tiny(tmp_path, {SEGMENTS: segments_file(scene_id="scene0001_00")})
+    assert [remark.kind for remark in scene.meta.remarks] == [RemarkKind.OTHER_SCENE]
+
+
+def test_a_scene_that_lies_in_two_folders_is_refused(tmp_path) -> None:
+    scene = write_tiny(tmp_path)
+    double = RawScene(scene.scene_id, scene.directory, tmp_path / "elsewhere")
+    with pytest.raises(FileError, match="elsewhere, and both have a mesh"):
+        read_raw_files(double, Split.TRAIN, ProcessOptions())
+
+
+def test_labels_from_ply_give_nyu40_and_the_aggregation_still_gives_the_rest(tmp_path) -> None:
+    scene = process_tiny(tmp_path, {LABELS_MESH: Ply(labels=PLY_LABELS).encode()}, labels_from="ply")
+    assert scene.nyu40_ids.tolist() == [2, 2, 0, 0, 40, 39]
+    assert scene.labels.tolist() == [2, 2, 0, 0, 0, 20]
+    assert scene.scannet_ids.tolist() == list(tiny.SCANNET_IDS)
+    assert scene.instances.tolist() == list(tiny.INSTANCES)
+    assert scene.meta.remarks == (Remark(RemarkKind.LABELS_OUTSIDE_NYU40, "50, 149", 2),)
+
+
+def test_labels_from_ply_work_without_an_aggregation_but_not_for_scannet200(tmp_path) -> None:
+    files = {LABELS_MESH: Ply(labels=PLY_LABELS).encode(), AGGREGATION: None}
+    scene = process_tiny(tmp_path / "a", files, labels_from="ply")
+    assert scene.labels.tolist() == [2, 2, 0, 0, 0, 20]
+    assert scene.instances.tolist() == [-1] * 6
+    assert not scene.scannet_ids.any()
+    assert RemarkKind.NO_AGGREGATION in [remark.kind for remark in scene.meta.remarks]
+    with pytest.raises(MissingFileError, match=r"no ScanNet ids"):
+        process_tiny(tmp_path / "b", files, labels_from="ply", scannet200=True)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "problem"),
+    [
+        (Ply(labels=None), "no property label"),
+        (Ply(labels=PLY_LABELS, positions=((0, 0, 9), *tiny.POSITIONS[1:])), "lie elsewhere"),
+        (Ply(labels=(1,), positions=((0, 0, 0),), colors=((1, 2, 3),), faces=()), "is for 1 vertices, but .* has 6"),
+    ],
+)
+def test_a_labels_ply_of_another_mesh_is_refused(tmp_path, mesh: Ply, problem: str) -> None:
+    with pytest.raises(AnnotationError, match=problem):
+        process_tiny(tmp_path, {LABELS_MESH: mesh.encode()}, labels_from="ply")
+
+
+def test_html_in_place_of_a_mesh_is_named_as_such(tmp_path) -> None:
+    with pytest.raises(MeshError, match=r"scene0000_00_vh_clean_2\.ply: is an HTML page"):
+        process_tiny(tmp_path, {MESH: b"<!DOCTYPE html><html><body>404</body></html>"})
+
+
+def test_one_vertex_is_a_scene(tmp_path) -> None:
+    mesh = Ply(positions=((1, 2, 3),), colors=((4, 5, 6),), faces=())
+    scene = process_tiny(tmp_path, {MESH: mesh.encode(), SEGMENTS: segments_file((0,))}, faces=True)
+    assert scene.points.tolist() == [[1, 2, 3]]
+    assert scene.normals.tolist() == [[0, 0, 0]]
+    assert scene.labels.tolist() == [2]
+    assert scene.faces.shape == (0, 3)
+    assert RemarkKind.NO_FACES in [remark.kind for remark in scene.meta.remarks]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"scannet200": True, "align_axis": True, "faces": True}, {"labels_from": "ply"}]
+)
+def test_a_synthetic_scene_agrees_with_the_loops_and_comes_out_the_same_twice(tmp_path, options) -> None:
+    made = with_known_irregularity(make_scene(tiny.SCENE_ID, vertices=600, seed=3))
+    raw_scene = RawScene(SceneId(tiny.SCENE_ID), write_scene(made, tmp_path))
+    chosen = ProcessOptions(**options)
+    files = read_raw_files(raw_scene, Split.TRAIN, chosen)
+    scene = process_scene(files, chosen, builtin_label_map())
+    assert encode_processed(scene) == encode_processed(process_scene(files, chosen, builtin_label_map()))
+    groups = [{"id": g.id, "label": g.raw_category, "segments": g.segments} for g in made.groups]
+    nyu40_ids, scannet_ids, instances = oracles.ids_of_vertices(made.segment_ids.tolist(), groups)
+    assert (scene.nyu40_ids.tolist(), scene.scannet_ids.tolist()) == (nyu40_ids, scannet_ids)
+    assert scene.instances.tolist() == instances
+    assert scene.labels.tolist() == (
+        oracles.labels200(scannet_ids) if chosen.scannet200 else oracles.labels20(nyu40_ids)
+    )
+    exact = oracles.aligned_points(made.positions, made.axis_alignment if chosen.align_axis else np.eye(4))
+    assert scene.points.tobytes() == oracles.to_float32(exact).tobytes()
+    expected = np.array(oracles.vertex_normals(exact, made.faces.tolist())).astype(np.float16)
+    assert np.abs(scene.normals.astype(float) - expected.astype(float)).max() <= 2**-11
+    assert Remark(RemarkKind.REPEATED_GROUPS, count=len(made.groups) // 2) in scene.meta.remarks
+    assert list(find_problems(scene)) == []
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"PK"]
+)
+def test_on_resume_a_truncated_scene_is_made_again_and_a_whole_one_is_kept(tmp_path, damage) -> None:
+    write_tiny(tmp_path / "raw")
+    write_tiny(tmp_path / "raw", scene_id="scene0000_01")
+    out_dir = tmp_path / "out"
+    run(plan(tmp_path / "raw", out_dir, ProcessOptions()))
+    path, other = (out_dir / f"train/scene0000_0{number}.npz" for number in (0, 1))
+    whole, time_of_other = path.read_bytes(), other.stat().st_mtime_ns
+    path.write_bytes(damage(whole))
+    report = run(plan(tmp_path / "raw", out_dir, ProcessOptions()))
+    assert (report.made, report.kept, report.failures) == (("scene0000_00",), ("scene0000_01",), ())
+    assert path.read_bytes() == whole
+    assert other.stat().st_mtime_ns == time_of_other
+
+
+@given(order=st.permutations(range(6)))
+@settings(max_examples=30, deadline=None)
+def test_vertices_keep_the_order_of_the_mesh(tmp_path_factory, order) -> None:
+    mesh = Ply(
+        positions=[tiny.POSITIONS[index] for index in order],
+        colors=[tiny.COLORS[index] for index in order],
+        faces=[[order.index(corner) for corner in face] for face in tiny.FACES],
+    )
+    files = {MESH: mesh.encode(), SEGMENTS: segments_file(tuple(tiny.SEGMENT_IDS[index] for index in order))}
+    scene = process_tiny(tmp_path_factory.mktemp("order"), files)
+    assert (scene.points == np.array(tiny.POSITIONS)[order]).all()
+    assert (scene.colors == np.array(tiny.COLORS)[order]).all()
+    np.testing.assert_array_equal(scene.normals, np.array(tiny.NORMALS).astype(np.float16)[order])
+    assert scene.labels.tolist() == [tiny.LABELS20[index] for index in order]
+    assert scene.instances.tolist() == [tiny.INSTANCES[index] for index in order]

@@ -1,0 +1,160 @@
+"""The container is an ordinary `.npz`, with the same bytes each time, and a damaged one is never read."""
+
+import io
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from scannet_prep.errors import ProcessedFileError
+from scannet_prep.processed.npz import NpzReader, encode_npz, read_first_shape
+from scannet_prep.processed.scene import encode_processed, find_problems, parse_processed, read_processed
+
+PATH = Path("train/scene0000_00.npz")
+
+DTYPES = st.sampled_from(["<f4", "<f2", "<f8", "|u1", "<u2", "<u4", "<i2", "<i4", "<i8", "|b1"])
+ARRAYS = DTYPES.flatmap(
+    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=9))
+)
+KEYS = st.text("abcdefgh_", min_size=1, max_size=12)
+
+
+def encode(arrays: dict[str, np.ndarray], deflated: frozenset[str] = frozenset()) -> bytes:
+    return b"".join(encode_npz(arrays, deflated))
+
+
+def assert_equal_arrays(found, expected: dict[str, np.ndarray]) -> None:
+    assert list(found) == list(expected)
+    for key, array in expected.items():
+        assert (found[key].dtype, found[key].shape) == (array.dtype, array.shape)
+        assert found[key].tobytes() == array.tobytes()
+
+
+@given(arrays=st.dictionaries(KEYS, ARRAYS, max_size=6), data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_arrays_survive_a_round_trip_through_this_reader_and_through_numpy(arrays, data: st.DataObject) -> None:
+    deflated = frozenset(data.draw(st.sets(st.sampled_from(sorted(arrays)))) if arrays else ())
+    content = encode(arrays, deflated)
+    reader = NpzReader(content, PATH)
+    assert_equal_arrays({key: reader.read(key) for key in reader.keys}, arrays)
+    with np.load(io.BytesIO(content), allow_pickle=False) as found:
+        assert_equal_arrays({key: found[key] for key in found.files}, arrays)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert archive.testzip() is None
+        assert {item.filename: item.compress_type for item in archive.infolist()} == {
+            f"{key}.npy": zipfile.ZIP_DEFLATED if key in deflated else zipfile.ZIP_STORED for key in arrays
+        }
+    assert encode(arrays, deflated) == content
+
+
+@given(arrays=st.dictionaries(KEYS, ARRAYS, min_size=1, max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_the_data_of_stored_arrays_begin_at_multiples_of_64_bytes(arrays) -> None:
+    content = encode(arrays)
+    for item in zipfile.ZipFile(io.BytesIO(content)).infolist():
+        start = item.header_offset + 30
+        start += int.from_bytes(content[item.header_offset + 26 : item.header_offset + 28], "little")
+        start += int.from_bytes(content[item.header_offset + 28 : item.header_offset + 30], "little")
+        assert start % 64 == 0
+        data_start = start + 10 + int.from_bytes(content[start + 8 : start + 10], "little")
+        assert data_start % 64 == 0
+        expected = arrays[item.filename.removesuffix(".npy")].tobytes()
+        assert content[data_start : data_start + len(expected)] == expected
+
+
+def test_arrays_that_are_not_contiguous_or_in_fortran_order_keep_their_values() -> None:
+    grid = np.arange(12, dtype=np.int32).reshape(3, 4)
+    reader = NpzReader(encode({"a": grid[:, ::2], "b": np.asfortranarray(grid)}), PATH)
+    assert reader.read("a").tolist() == grid[:, ::2].tolist()
+    assert reader.read("b").tolist() == grid.tolist()
+
+
+def test_stored_arrays_of_a_bytearray_are_writable_views_and_those_of_bytes_are_not() -> None:
+    content = bytearray(encode({"points": np.zeros((3, 3), np.float32)}))
+    points = NpzReader(content, PATH).read("points")
+    points[0, 0] = 5
+    assert NpzReader(bytes(content), PATH)._data.readonly
+    with pytest.raises(ProcessedFileError, match="CRC-32 does not match"):
+        NpzReader(content, PATH).read("points")
+
+
+def test_the_first_shape_is_known_from_the_first_512_bytes(tmp_path: Path) -> None:
+    content = b"".join(encode_processed(tiny.process_tiny(tmp_path)))
+    assert read_first_shape(content[:512]) == ("points", (6, 3))
+    for start in (b"", b"PK", content[:40], b"x" * 512):
+        with pytest.raises(ValueError, match=r"no zip file|no \.npy header|unusual"):
+            read_first_shape(start)
+
+
+def test_a_missing_array_is_named() -> None:
+    with pytest.raises(ProcessedFileError, match="has no array 'labels'"):
+        NpzReader(encode({"points": np.zeros(3)}), PATH).read("labels")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_file_of_another_program_is_refused_or_read_right(save, tmp_path: Path) -> None:
+    save(tmp_path / "other.npz", points=np.zeros((3, 3)))
+    with pytest.raises(ProcessedFileError):
+        read_processed(tmp_path / "other.npz")
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.zeros(3, "<M8[s]"), np.zeros(3, [("a", "<i4")]), np.zeros(3, ">f4"), np.zeros(3, "S4"), np.zeros(3, "<c8")],
+    ids=lambda array: array.dtype.str,
+)
+def test_arrays_of_types_that_no_scene_has_are_refused(array: np.ndarray) -> None:
+    with pytest.raises(ProcessedFileError, match="has a header of another program"):
+        NpzReader(encode({"array": array}), PATH).read("array")
+
+
+@pytest.mark.parametrize(
+    ("descr", "shape"),
+    [("|a5", "(0,)"), ("<U0", "(4,)"), ("|V0", "(2,)"), ("<U0", "()"), ("<f4", f"(0, {10**30})"), ("|S0", "(3,)"),
+     ("|V9999999999", "(0,)"), ("<c8", "(0,)"), ("|O8", "(0,)"), ("<f4", "(0, 9999999999, 9999999999)"), ("<i3", "(0,)"),
+     ("<U9999999999", "(0,)"), ("<i4", "(-1, 0)")],
+)  # fmt: skip
+def test_headers_that_numpy_itself_would_stumble_over_are_refused(descr: str, shape: str) -> None:
+    """The CRC-32 is right: such a file was made on purpose, or by another program."""
+    reader = NpzReader(craft(f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"), PATH)
+    with pytest.raises(ProcessedFileError) as caught:
+        reader.read("a")
+    assert caught.value.path == PATH
+
+
+def craft(header: str) -> bytes:
+    """A file whose only member has this header, 118 bytes with blanks, and no data."""
+    content = bytearray(encode({"a": np.zeros(0, np.uint8)}))
+    start, end = 64, 64 + 128
+    content[start + 10 : end] = header.ljust(117).encode() + b"\n"
+    crc32 = zlib.crc32(content[start:end]).to_bytes(4, "little")
+    content[14:18] = crc32
+    central = content.index(b"PK\x01\x02")
+    content[central + 16 : central + 20] = crc32
+    return bytes(content)
+
+
+@pytest.mark.parametrize("options", [{}, {"faces": True, "scannet200": True, "align_axis": True}])
+def test_a_processed_scene_survives_writing_and_reading(tmp_path: Path, options: dict) -> None:
+    scene = tiny.process_tiny(tmp_path, **options)
+    content = b"".join(encode_processed(scene))
+    found = parse_processed(content, PATH)
+    assert found.meta == scene.meta
+    assert_equal_arrays(found.arrays(), scene.arrays())
+    assert list(find_problems(found)) == []
+    assert b"".join(encode_processed(found)) == content
+    with np.load(io.BytesIO(content), allow_pickle=False) as plain:
+        assert_equal_arrays({key: plain[key] for key in plain.files}, scene.arrays())
+
+
+def test_every_truncation_of_a_processed_scene_is_refused(tmp_path: Path) -> None:
+    content = b"".join(encode_processed(tiny.process_tiny(tmp_path)))
+    for size in range(len(content)):
+        with pytest.raises(ProcessedFileError):
+            parse_processed(content[:size], PATH)

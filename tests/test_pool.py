@@ -1,0 +1,59 @@
+"""Worker processes: results, deaths, and how many of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from worker_functions import kill_self_if_negative, kill_self_once, multiply
+
+from scannet_prep.errors import WorkerDiedError
+from scannet_prep.stages.pool import default_worker_count, run_in_workers
+
+
+def test_every_task_gets_its_result() -> None:
+    assert dict(run_in_workers(multiply, range(50), 3, jobs=2)) == {task: task * 3 for task in range(50)}
+
+
+def test_no_tasks_start_no_workers() -> None:
+    assert list(run_in_workers(multiply, [], 3, jobs=2)) == []
+
+
+def test_a_task_that_kills_its_worker_twice_is_given_up_and_costs_no_other(tmp_path: Path) -> None:
+    results = dict(run_in_workers(kill_self_if_negative, [1, 2, -7, 3, 4, 5, -8, 6], tmp_path, jobs=2))
+    assert {task: result for task, result in results.items() if task > 0} == {task: task for task in range(1, 7)}
+    assert isinstance(results[-7], WorkerDiedError)
+    assert isinstance(results[-8], WorkerDiedError)
+    assert (tmp_path / "-7").read_text() == (tmp_path / "-8").read_text() == "xx"
+
+
+def test_a_task_whose_worker_dies_once_is_tried_again(tmp_path: Path) -> None:
+    assert dict(run_in_workers(kill_self_once, range(6), tmp_path, jobs=2)) == {task: task for task in range(6)}
+
+
+def test_the_number_of_workers_is_the_smallest_of_all_limits(tmp_path: Path) -> None:
+    unlimited = default_worker_count({}, tmp_path)
+    assert unlimited >= 1
+    assert default_worker_count({"SLURM_CPUS_PER_TASK": "1"}, tmp_path) == 1
+    assert default_worker_count({"SLURM_CPUS_PER_TASK": "100000"}, tmp_path) == unlimited
+    assert default_worker_count({"SLURM_CPUS_PER_TASK": "many"}, tmp_path) == unlimited
+
+
+@pytest.mark.parametrize(
+    ("files", "is_limited"),
+    [
+        ({"cpu.max": "50000 100000\n"}, True),
+        ({"cpu.max": "max 100000\n"}, False),
+        ({"cpu,cpuacct/cpu.cfs_quota_us": "100000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu.max": "garbage"}, False),
+    ],
+)
+def test_the_quota_of_a_container_counts(tmp_path: Path, files: dict[str, str], is_limited: bool | None) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    count = default_worker_count({}, tmp_path)
+    if is_limited is None:  # depends on whether this machine has control groups of version 1
+        assert count >= 1
+    else:
+        assert (count == 1) == (is_limited or default_worker_count({}, tmp_path / "none") == 1)

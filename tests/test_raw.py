@@ -1,0 +1,335 @@
+"""Readers of the release's files: what they make of good, odd and wrong input."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import Ply
+
+from scannet_prep.errors import AggregationError, MeshError, MissingFileError, ScanInfoError, SegmentsError
+from scannet_prep.raw.aggregation import parse_aggregation, read_aggregation
+from scannet_prep.raw.info import parse_scan_info, read_scan_info
+from scannet_prep.raw.layout import find_raw_scenes
+from scannet_prep.raw.mesh import parse_mesh, read_mesh
+from scannet_prep.raw.segments import parse_segments, read_segments
+
+PATH = Path("folder/scene0000_00.file")
+LITTLE, BIG, TEXT = "binary_little_endian", "binary_big_endian", "ascii"
+FORMATS = [LITTLE, BIG, TEXT]
+QUAD = ((0, 1, 2, 3), (3, 2, 5))
+
+
+def assert_is_tiny(mesh) -> None:
+    assert mesh.vertex_count == 6
+    assert (mesh.positions == np.array(tiny.POSITIONS)).all()
+    assert mesh.colors.tolist() == [list(color) for color in tiny.COLORS]
+    assert mesh.faces.tolist() == [list(face) for face in tiny.FACES]
+    assert (mesh.colors.dtype, mesh.faces.dtype) == (np.uint8, np.int32)
+    assert all(array.flags.c_contiguous for array in (mesh.positions, mesh.colors, mesh.faces))
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {},
+        {"has_alpha": False},
+        {"newline": "\r\n"},
+        {"comments": ("comment", "obj_info a b", "comment twice")},
+        {"extra_before": (("double", "quality"), ("uchar", "flags"))},
+        {"extra_after": (("float", "nx"), ("short", "curvature"))},
+        {"face_list": "vertex_index"},
+        {"count_type": "int", "index_type": "uint"},
+        {"count_type": "ushort", "index_type": "short"},
+        {"index_type": "uchar"},
+        {"face_extra": (("uchar", "flags"), ("float", "area"))},
+        {"vertex_list": "neighbours"},
+        {"last_element": "camera"},
+        {"position_type": "double"},
+    ],
+    ids=str,
+)
+def test_a_mesh_is_read_by_name_whatever_else_the_file_holds(format_name: str, knobs: dict) -> None:
+    mesh = parse_mesh(Ply(format=format_name, **knobs).encode(), PATH)
+    assert_is_tiny(mesh)
+    assert mesh.labels is None
+    assert mesh.positions.dtype == (np.float64 if "position_type" in knobs else np.float32)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("label_type", ["ushort", "uchar", "int", "short"])
+def test_labels_are_read_where_the_mesh_has_them(format_name: str, label_type: str) -> None:
+    labels = (0, 1, 40, 50, 100, 39)
+    mesh = parse_mesh(Ply(format=format_name, labels=labels, label_type=label_type).encode(), PATH)
+    assert_is_tiny(mesh)
+    assert mesh.labels.tolist() == list(labels)
+    assert mesh.labels.dtype == np.uint16
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("faces", [None, ()], ids=["no element", "no faces"])
+def test_a_mesh_without_faces_and_one_of_a_single_vertex_are_meshes(format_name: str, faces) -> None:
+    ply = Ply(positions=((1, 2, 3),), colors=((4, 5, 6),), faces=faces, format=format_name)
+    mesh = parse_mesh(ply.encode(), PATH)
+    assert mesh.positions.tolist() == [[1, 2, 3]]
+    assert mesh.faces.shape == (0, 3)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize(
+    ("knobs", "problem"),
+    [
+        ({"faces": QUAD}, "face 0 has 4 vertices, expected triangles"),
+        ({"faces": ((0, 1, 2), (3, 4), *tiny.FACES)}, "face 1 has 2 vertices, expected triangles"),
+        ({"faces": ((0, 1, 6),)}, "refers to vertex 6, but there are 6 vertices"),
+        ({"faces": ((0, 1, -1),)}, "refers to vertex -1, but there are 6"),
+        ({"face_list": "corners"}, "no list vertex_indices or vertex_index"),
+        ({"index_type": "float"}, "expected whole numbers"),
+        ({"positions": ((float("nan"), 0, 0), *tiny.POSITIONS[1:])}, "vertex 0 has the coordinates"),
+        ({"positions": (*tiny.POSITIONS[:5], (0, float("inf"), 0))}, "vertex 5 has the coordinates"),
+        ({"positions": ((1e39, 0, 0), *tiny.POSITIONS[1:]), "position_type": "double"}, "beyond the range of float32"),
+        ({"position_type": "int"}, "x, y, z have type .*expected float"),
+        ({"color_type": "ushort"}, "colours have type .*expected uchar"),
+        ({"labels": (0, 0, -1, 0, 0, 0), "label_type": "short"}, "label has type .* from -1 to 0"),
+        ({"labels": (0, 0, 70_000, 0, 0, 0), "label_type": "int"}, "label has type .* from 0 to 70000"),
+        ({"labels": (0,) * 6, "label_type": "float"}, "label has type"),
+        ({"extra_before": (("float", "x"),)}, "lists the property x of vertex twice"),
+        ({"positions": (), "colors": (), "faces": ()}, "has no vertices"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_mesh_that_cannot_be_right_is_refused(format_name: str, knobs: dict, problem: str) -> None:
+    with pytest.raises(MeshError, match=problem) as caught:
+        parse_mesh(Ply(format=format_name, **knobs).encode(), PATH)
+    assert caught.value.path == PATH
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "is empty"),
+        (b"<html><body>Not found</body></html>", "is an HTML page"),
+        (b"\x00" * 500, "no PLY file"),
+        (Ply().encode()[:60], "ends inside its header"),
+        (Ply().encode()[:-1], "is truncated: 407 bytes, but 4 x face end at byte 408"),
+        (Ply().encode()[:300], "is truncated"),
+        (Ply(tail=b"\n").encode(), "has 409 bytes, but its header accounts for 408"),
+        (Ply(counts={"vertex": 10**15}).encode(), "no PLY"),
+        (Ply(counts={"vertex": 10**14}).encode(), "is truncated"),
+        (Ply(counts={"vertex": -6}).encode(), "no PLY"),
+        (Ply(comments=("property int early",)).encode(), "no PLY"),
+        (Ply(comments=("element vertex 2",)).encode(), "element vertex twice"),
+        (Ply().encode().replace(b"float z", b"real z"), "no PLY"),
+        (Ply().encode().replace(b"float z", b"float w"), "no property z; they have x, y, w"),
+        (Ply().encode().replace(b"uchar green", b"uchar verde"), "no property green"),
+        (Ply().encode().replace(b"format ", b"comment "), "no format line"),
+        (Ply(format=TEXT, counts={"vertex": 10**14}).encode(), "is truncated"),
+        (Ply(format=TEXT).encode().replace(b"130", b"13O"), "is damaged"),
+        (Ply(format=TEXT).encode().replace(b"130", b"330"), "is damaged"),
+        (Ply(format=TEXT).encode()[:-3], "is damaged"),
+        (Ply(vertex_list="near").encode()[:-3], "is damaged"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_damaged_mesh_is_refused_with_the_numbers(data: bytes, problem: str) -> None:
+    size = len(Ply().encode())
+    problem = problem.replace("407", str(size - 1)).replace("408", str(size)).replace("409", str(size + 1))
+    with pytest.raises(MeshError, match=problem):
+        parse_mesh(data, PATH)
+
+
+def test_segments_are_numbered_contiguously_in_the_order_of_their_ids() -> None:
+    found = parse_segments(tiny.segments_file((70, 5, 70, 0)), PATH)
+    assert found.raw_ids.tolist() == [0, 5, 70]
+    assert found.indices.tolist() == [2, 1, 2, 0]
+    assert found.scene_id == "scene0000_00"
+
+
+@given(
+    st.lists(st.one_of(st.integers(0, 50), st.integers(0, 2**63 - 1)), min_size=1, max_size=40),
+    st.sampled_from(["", " "]),
+)
+@settings(max_examples=150, deadline=None)
+def test_segments_agree_with_np_unique_on_both_ways_to_read_them(ids, space) -> None:
+    found = parse_segments(tiny.segments_file(tuple(ids), space=space), PATH)
+    raw_ids, indices = np.unique(np.array(ids, np.int64), return_inverse=True)
+    assert found.raw_ids.tolist() == raw_ids.tolist()
+    assert found.indices.tolist() == indices.tolist()
+    assert found.raw_ids[found.indices].tolist() == ids
+
+
+@pytest.mark.parametrize(("count", "dtype"), [(65_536, np.uint16), (65_537, np.uint32)])
+def test_segment_indices_are_stored_in_the_smallest_type_that_holds_them(count: int, dtype) -> None:
+    compact = parse_segments(tiny.segments_file(tuple(range(count))), PATH).compact_indices()
+    assert compact.dtype == dtype
+    assert compact[-1] == count - 1
+
+
+def test_segment_ids_may_be_strings_of_digits_and_the_scene_may_be_prefixed() -> None:
+    found = parse_segments(b'{"sceneId": "scannet.scene0001_00", "segIndices": ["4", 4, 0]}', PATH)
+    assert (found.scene_id, found.indices.tolist()) == ("scene0001_00", [1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]", "null", "{}", "7", '"0,1"', "[null]", "[-1]", "[0, 1.5]", "[true]", "[0,,1]", "[0,1,]", "[,0]", "[0 1]",
+        '["1_0"]', '["-1"]', "[[0]]", "[9223372036854775808]", "[" + "9" * 5000 + "]", "[NaN]", "[1e3]",
+    ],
+)  # fmt: skip
+def test_segment_ids_that_are_no_ids_are_refused(text: str) -> None:
+    with pytest.raises(SegmentsError) as caught:
+        parse_segments(f'{{"segIndices": {text}}}'.encode(), PATH)
+    assert caught.value.path == PATH
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"params": {"segIndices": [1,2]}, "segIndices": []}',
+        '{"note": "segIndices", "other": [1,2], "segIndices": []}',
+        '{"segIndices": [1,2], "segIndices": []}',
+        '{"sceneId": "x"}',
+        "[0,1]",
+    ],
+)
+def test_only_the_list_of_that_name_at_the_top_counts(text: str) -> None:
+    with pytest.raises(SegmentsError):
+        parse_segments(text.encode(), PATH)
+
+
+def test_groups_are_read_with_all_that_the_file_says() -> None:
+    found = parse_aggregation(tiny.aggregation_file([*tiny.GROUPS, tiny.group("7", ["4", None, 5], "door", "9")]), PATH)
+    assert found.scene_id == "scene0000_00"
+    assert found.segments_name == "scene0000_00_vh_clean_2.0.010000.segs.json"
+    assert [(item.id, item.object_id, item.raw_category) for item in found.groups] == [
+        (0, 0, "floor"), (1, 2, "wall"), (7, 9, "door"),
+    ]  # fmt: skip
+    assert (found.groups[2].segment_ids, found.groups[2].null_count) == ((4, 5), 1)
+
+
+def test_names_that_are_null_or_missing_are_empty() -> None:
+    for text in ('{"segGroups": []}', '{"segGroups": [], "sceneId": null, "segmentsFile": null}'):
+        found = parse_aggregation(text.encode(), PATH)
+        assert (found.scene_id, found.segments_name, found.groups) == ("", "", ())
+    assert parse_segments(b'{"segIndices": [0], "sceneId": null}', PATH).scene_id == ""
+
+
+@pytest.mark.parametrize(
+    ("groups", "place"),
+    [
+        (None, "segGroups is None"),
+        ({}, "segGroups is {}"),
+        ([3], r"segGroups\[0\] is 3"),
+        ([tiny.GROUPS[0], tiny.group(1, None, "chair")], r"segGroups\[1\]\.segments is None"),
+        ([tiny.group(1, [0, 1.5], "chair")], r"segGroups\[0\]\.segments\[1\] is 1\.5"),
+        ([tiny.group(1, [0, "x"], "chair")], r"segGroups\[0\]\.segments\[1\] is 'x'"),
+        ([tiny.group(1, [0, [1]], "chair")], r"segments\[1\]"),
+        ([tiny.group(True, [0], "chair")], r"segGroups\[0\]\.id is True"),
+        ([tiny.group(1, [0], "chair", "one")], r"segGroups\[0\]\.objectId is 'one'"),
+        ([tiny.group(1, [0], None)], r"segGroups\[0\]\.label is None"),
+        ([tiny.group(1, [0], 5)], r"segGroups\[0\]\.label is 5"),
+    ],
+)
+def test_groups_that_are_no_groups_are_refused_with_their_place(groups, place: str) -> None:
+    with pytest.raises(AggregationError, match=place):
+        parse_aggregation(tiny.aggregation_file(groups), PATH)
+
+
+@pytest.mark.parametrize("parse", [(parse_segments, SegmentsError), (parse_aggregation, AggregationError)])
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "is empty"),
+        (b"  <!DOCTYPE html>", "is an HTML page"),
+        (b"\x00" * 64, "is no JSON"),
+        (b"[" * 100_000, "is no JSON"),
+        (b'{"a":' * 100_000, "is no JSON"),
+        (b'{"a": "\xff"}', "is no JSON"),
+        (b"[1, 2]", "holds a JSON list, expected an object"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_is_no_json_object_is_refused(parse, data: bytes, problem: str) -> None:
+    read, error = parse
+    with pytest.raises(error, match=problem) as caught:
+        read(data, PATH)
+    assert caught.value.path == PATH
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r\r\n", "\r"])
+def test_metadata_is_read_whatever_its_line_ends_and_blanks(newline: str) -> None:
+    data = tiny.info_file("", "  ", "sceneType = Bedroom / Hotel", "equation = a = b", "", newline=newline)
+    found = parse_scan_info(data, PATH)
+    assert found.axis_alignment.tolist() == np.reshape(tiny.ALIGNMENT, (4, 4)).tolist()
+    assert found.axis_alignment.dtype == np.float64
+    assert found.scene_type == "Bedroom / Hotel"
+
+
+def test_metadata_of_a_test_scene_has_neither_alignment_nor_type() -> None:
+    found = parse_scan_info(b"colorHeight = 968\r\n", PATH)
+    assert (found.axis_alignment, found.scene_type) == (None, None)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r\r\n"])
+def test_a_line_that_is_no_metadata_is_named_by_its_number(newline: str) -> None:
+    with pytest.raises(ScanInfoError, match=re.escape("line 3 reads 'nonsense'")):
+        parse_scan_info(newline.join(["a = 1", "b = 2", "nonsense", ""]).encode(), PATH)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "is empty"),
+        (b" \r\n", "is empty"),
+        (b"<html>", "is an HTML page"),
+        (b"a = \xff", "is no text: byte 4 is 0xff"),
+        (b"\x00" * 9, "is damaged"),
+        (b"axisAlignment = 1 0\naxisAlignment = 2 0\n", "axisAlignment stands there twice"),
+        (b"axisAlignment = " + b"1 " * 15, "axisAlignment has 15 values"),
+        (b"axisAlignment = " + b"1 " * 15 + b"x", "axisAlignment has 'x' among them"),
+        (b"axisAlignment = " + b"1 " * 15 + b"1e999", "axisAlignment has '1e999' among them"),
+        (b"axisAlignment = " + "١ ".encode() * 16, "axisAlignment has"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_damaged_metadata_is_refused(data: bytes, problem: str) -> None:
+    with pytest.raises(ScanInfoError, match=problem):
+        parse_scan_info(data, PATH)
+
+
+@pytest.mark.parametrize("read", [read_mesh, read_segments, read_aggregation, read_scan_info])
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, read) -> None:
+    with pytest.raises(MissingFileError) as caught:
+        read(tmp_path / "absent")
+    assert caught.value.path == tmp_path / "absent"
+
+
+@pytest.mark.parametrize("parent", ["", "scans", "scans_test"])
+def test_scenes_are_found_in_each_layout_and_what_is_no_scene_is_passed_over(tmp_path: Path, parent: str) -> None:
+    for name in ("scene0000_01", "scene0000_00", "._scene0000_02", "tmp_scene", "scene12_00", "notes"):
+        (tmp_path / parent / name).mkdir(parents=True)
+    (tmp_path / parent / "scene0003_00").write_text("a file")
+    found = find_raw_scenes(tmp_path)
+    assert list(found) == ["scene0000_00", "scene0000_01"]
+    assert found["scene0000_00"].mesh_path == tmp_path / parent / "scene0000_00/scene0000_00_vh_clean_2.ply"
+
+
+def test_of_two_folders_of_a_scene_the_one_with_a_mesh_counts_and_two_meshes_are_rivals(tmp_path: Path) -> None:
+    (tmp_path / "scene0000_00").mkdir()
+    scene = tiny.write_tiny(tmp_path)
+    assert find_raw_scenes(tmp_path)["scene0000_00"] == scene
+    (tmp_path / "scene0000_00/scene0000_00_vh_clean_2.ply").write_bytes(b"x")
+    assert find_raw_scenes(tmp_path)["scene0000_00"].rival_directory is not None
+
+
+@pytest.mark.parametrize("name", ["absent", "empty"])
+def test_a_folder_without_scenes_is_an_error_that_says_what_is_expected(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingFileError) as caught:
+        find_raw_scenes(tmp_path / name)
+    assert "scans/scene0000_00" in caught.value.hint

@@ -1,0 +1,177 @@
+"""One real scene, all the way: raw files, arrays against the oracles, the processed folder, the Dataset.
+
+Nothing of the scene stands here but counts.
+"""
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import oracles
+import pytest
+
+from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed
+from scannet_prep.geometry import align, vertex_normals, vertex_normals_numpy
+from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.processed.scene import find_problems
+from scannet_prep.raw.aggregation import read_aggregation
+from scannet_prep.raw.info import read_scan_info
+from scannet_prep.raw.layout import RawScene, find_raw_scenes
+from scannet_prep.raw.mesh import read_mesh
+from scannet_prep.raw.segments import read_segments
+from scannet_prep.remarks import Remark, RemarkKind
+from scannet_prep.scene import SceneId
+from scannet_prep.stages.process import plan, run
+
+SCENE_ID = "scene0000_00"
+REAL_DIR = Path(os.environ.get("SCANNET_PREP_REAL_DATA") or "unset")
+# Vertices by id, from the loops; 0 is unannotated or of an unknown raw category.
+NYU40_COUNTS = [(0, 19317), (1, 13310), (2, 9974), (16, 6438), (10, 5971), (3, 5036)]
+SCANNET_COUNTS = [(0, 19317), (1, 13310), (3, 9974), (21, 6438), (18, 5971), (7, 5036)]
+UNANNOTATED_COUNT = 18297
+INSTANCE_COUNT = 55
+HAS_REAL_DATA = (REAL_DIR / "scans" / SCENE_ID).is_dir()
+
+pytestmark = [
+    pytest.mark.realdata,
+    pytest.mark.skipif(not HAS_REAL_DATA, reason="SCANNET_PREP_REAL_DATA holds no scans/scene0000_00"),
+]
+
+
+@pytest.fixture(scope="module")
+def raw() -> RawScene:
+    return find_raw_scenes(REAL_DIR)[SceneId(SCENE_ID)]
+
+
+@pytest.fixture(scope="module", params=["scannet20", "scannet200 aligned"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """Processed folder, options and report."""
+    is_200 = request.param != "scannet20"
+    options = ProcessOptions(scannet200=is_200, align_axis=is_200)
+    out_dir = tmp_path_factory.mktemp("processed")
+    return out_dir, options, run(plan(REAL_DIR, out_dir, options))
+
+
+@pytest.fixture(scope="module")
+def expected_ids(raw: RawScene) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """nyu40 ids, ScanNet ids, instances: found for each segment by the loops, then handed to its vertices."""
+    segment_ids = json.loads(raw.segments_path.read_bytes())["segIndices"]
+    groups = json.loads(raw.aggregation_path.read_bytes())["segGroups"]
+    names = sorted(set(segment_ids))
+    by_name = dict(zip(names, zip(*oracles.ids_of_vertices(names, groups), strict=True), strict=True))
+    nyu40_ids, scannet_ids, instances = zip(*(by_name[name] for name in segment_ids), strict=True)
+    return np.array(nyu40_ids), np.array(scannet_ids), np.array(instances)
+
+
+def normals_by_adding(points: np.ndarray, faces: np.ndarray) -> np.ndarray:
+    """What `oracles.vertex_normals` says, for many vertices."""
+    first, second, third = (points[faces[:, corner]] for corner in range(3))
+    sums = np.zeros_like(points)
+    for corner in range(3):
+        np.add.at(sums, faces[:, corner], np.cross(second - first, third - first))
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    return np.divide(sums, lengths, out=np.zeros_like(sums), where=lengths > 0)
+
+
+def test_the_raw_files_hold_what_is_known_of_them(raw: RawScene) -> None:
+    mesh, segmentation = read_mesh(raw.mesh_path), read_segments(raw.segments_path)
+    assert (mesh.vertex_count, len(mesh.faces)) == (81_369, 153_587)
+    assert (len(segmentation.indices), len(segmentation.raw_ids)) == (81_369, 668)
+    assert (segmentation.raw_ids[segmentation.indices[segmentation.raw_ids]] == segmentation.raw_ids).all()
+    assert len(read_aggregation(raw.aggregation_path).groups) == 55
+    assert read_scan_info(raw.info_path).scene_type
+
+
+def test_aligned_points_agree_with_the_loops_bit_for_bit(raw: RawScene) -> None:
+    mesh, info = read_mesh(raw.mesh_path), read_scan_info(raw.info_path)
+    expected = oracles.to_float32(oracles.aligned_points(mesh.positions.tolist(), info.axis_alignment))
+    assert align(mesh.positions, info.axis_alignment).astype(np.float32).tobytes() == expected.tobytes()
+
+
+def test_normals_agree_with_the_oracles_before_the_cast(raw: RawScene) -> None:
+    mesh = read_mesh(raw.mesh_path)
+    points = mesh.positions.astype(np.float64)
+    found = vertex_normals(points, mesh.faces)
+    assert np.abs(found - normals_by_adding(points, mesh.faces)).max() < 1e-6
+    assert found.tobytes() == vertex_normals_numpy(points, mesh.faces).tobytes()
+    near = mesh.faces[(mesh.faces < 40).any(axis=1)]
+    corners, numbers = np.unique(near, return_inverse=True)
+    slow = np.array(oracles.vertex_normals(points[corners], numbers.reshape(-1, 3).tolist()))
+    is_complete = corners < 40
+    np.testing.assert_allclose(found[corners[is_complete]], slow[is_complete], rtol=0, atol=1e-6)
+
+
+def test_the_scene_is_made_and_the_two_unknown_raw_categories_are_remarked_once_each(made) -> None:
+    _, _, report = made
+    assert (report.made, report.kept, report.failures) == ((SCENE_ID,), (), ())
+    assert [(item.remark, item.scene_ids) for item in report.remarks] == [
+        (Remark(RemarkKind.UNKNOWN_CATEGORY, "trashcan", 3), (SCENE_ID,)),
+        (Remark(RemarkKind.UNKNOWN_CATEGORY, "dishrack", 1), (SCENE_ID,)),
+    ]
+
+
+def test_the_processed_scene_agrees_with_the_oracles(made, raw: RawScene, expected_ids) -> None:
+    out_dir, options, _ = made
+    scene = read_processed(out_dir / "train" / f"{SCENE_ID}.npz")
+    assert list(find_problems(scene)) == []
+    nyu40_ids, scannet_ids, instances = expected_ids
+    assert (scene.nyu40_ids == nyu40_ids).all()
+    assert (scene.scannet_ids == scannet_ids).all()
+    assert (scene.instances == instances).all()
+    labels = oracles.labels200(scannet_ids.tolist()) if options.scannet200 else oracles.labels20(nyu40_ids.tolist())
+    assert scene.labels.tolist() == labels
+    mesh = read_mesh(raw.mesh_path)
+    assert (scene.colors == mesh.colors).all()
+    matrix = scene.axis_alignment if options.align_axis else np.eye(4)
+    exact = np.array(oracles.aligned_points(mesh.positions.tolist(), matrix))
+    assert scene.points.tobytes() == exact.astype(np.float32).tobytes()
+    assert np.abs(scene.normals.astype(np.float64) - normals_by_adding(exact, mesh.faces)).max() < 2**-11
+    assert len(scene.meta.objects) == 55
+    assert len(scene.meta.segment_ids) == 668
+
+
+def test_the_counts_of_the_largest_classes_stay_as_they_are(made) -> None:
+    out_dir, _, _ = made
+    scene = read_processed(out_dir / "train" / f"{SCENE_ID}.npz")
+    assert Counter(scene.nyu40_ids.tolist()).most_common(6) == NYU40_COUNTS
+    assert Counter(scene.scannet_ids.tolist()).most_common(6) == SCANNET_COUNTS
+    assert int((scene.instances < 0).sum()) == UNANNOTATED_COUNT
+    assert len(set(scene.instances.tolist()) - {-1}) == INSTANCE_COUNT
+
+
+def test_a_vertex_takes_at_most_23_bytes(made) -> None:
+    out_dir, _, report = made
+    size = (out_dir / "train" / f"{SCENE_ID}.npz").stat().st_size
+    assert report.size_bytes == size
+    assert size / 81_369 <= 23
+
+
+@pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])
+def test_the_dataset_reads_both_label_sets_from_either_folder(made, expected_ids, label_set) -> None:
+    out_dir, _, _ = made
+    dataset = ScanNet(out_dir, split="train", labels=label_set, ignore_id=-100)
+    assert (len(dataset), dataset.scene_ids, dataset.lengths.tolist()) == (1, [SCENE_ID], [81_369])
+    sample = dataset[0]
+    nyu40_ids, scannet_ids, instances = expected_ids
+    labels = oracles.labels20(nyu40_ids.tolist()) if label_set is SCANNET20 else oracles.labels200(scannet_ids.tolist())
+    assert sample["labels"].tolist() == [label - 1 if label else -100 for label in labels]
+    assert (sample["instances"] == instances).all()
+    assert {key: (array.dtype.str, len(array)) for key, array in sample.items() if key != "scene_id"} == {
+        "points": ("<f4", 81_369),
+        "normals": ("<f4", 81_369),
+        "colors": ("|u1", 81_369),
+        "labels": ("<i8", 81_369),
+        "instances": ("<i8", 81_369),
+        "segments": ("<i8", 81_369),
+    }
+
+
+def test_a_second_run_keeps_the_scene_and_a_third_with_force_gives_the_same_bytes(made) -> None:
+    out_dir, options, _ = made
+    path = out_dir / "train" / f"{SCENE_ID}.npz"
+    before = path.read_bytes()
+    assert run(plan(REAL_DIR, out_dir, options)).kept == (SCENE_ID,)
+    assert run(plan(REAL_DIR, out_dir, options, is_forced=True)).made == (SCENE_ID,)
+    assert path.read_bytes() == before

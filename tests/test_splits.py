@@ -1,0 +1,80 @@
+"""The official lists, scene ids and split names."""
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scannet_prep.errors import UnknownSceneError, UnknownSplitError
+from scannet_prep.scene import SceneId, Split
+from scannet_prep.splits import find_official_split, official_scenes
+
+
+def test_the_official_lists_have_1201_312_and_100_scenes_and_share_none() -> None:
+    lists = [official_scenes(split) for split in Split]
+    assert [len(scenes) for scenes in lists] == [1201, 312, 100]
+    assert len({scene for scenes in lists for scene in scenes}) == 1613
+
+
+def test_train_and_val_cover_707_spaces_and_no_space_is_in_two_splits() -> None:
+    train, val, test = ({scene.space for scene in official_scenes(split)} for split in Split)
+    assert len(train | val) == 707
+    assert not (train & val or train & test or val & test)
+
+
+def test_the_test_split_is_scene0707_to_scene0806_and_the_train_list_is_not_sorted() -> None:
+    assert official_scenes(Split.TEST) == tuple(f"scene{space:04d}_00" for space in range(707, 807))
+    assert official_scenes(Split.TRAIN)[0] == "scene0191_00"
+    assert official_scenes(Split.VAL)[0] == "scene0568_00"
+    assert list(official_scenes(Split.TRAIN)) != sorted(official_scenes(Split.TRAIN))
+
+
+@pytest.mark.parametrize("split", Split)
+def test_every_scene_of_a_list_is_found_in_its_split(split: Split) -> None:
+    assert {find_official_split(scene) for scene in official_scenes(split)} == {split}
+
+
+@pytest.mark.parametrize("name", ["scene0807_00", "scene9999_99", "", "scene0000_00 "])
+def test_a_scene_in_no_list_has_no_split(name: str) -> None:
+    assert find_official_split(name) is None
+
+
+def test_scenes_of_one_space_share_its_number() -> None:
+    first, second = SceneId("scene0011_00"), SceneId("scene0011_01")
+    assert (first.space, first.scan, second.space, second.scan) == (11, 0, 11, 1)
+
+
+@given(st.integers(0, 9999), st.integers(0, 99))
+def test_a_scene_id_is_its_text_and_survives_pickling(space: int, scan: int) -> None:
+    text = f"scene{space:04d}_{scan:02d}"
+    scene = pickle.loads(pickle.dumps(SceneId(text)))
+    assert type(scene) is SceneId
+    assert (str(scene), scene.space, scene.scan) == (text, space, scan)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "scene0000",
+        "scene000_00",
+        "scene0000_000",
+        "Scene0000_00",
+        "scene0000_00\n",
+        "scene٠٠٠٠_٠٠",
+        "../scene0000_00",
+    ],
+)
+def test_other_texts_are_no_scene_ids(text: str) -> None:
+    assert not SceneId.is_valid(text)
+    with pytest.raises(UnknownSceneError, match="is not a scene id"):
+        SceneId(text)
+
+
+@pytest.mark.parametrize("text", ["", "Train", "training", "all"])
+def test_other_words_are_no_splits(text: str) -> None:
+    assert Split.parse("val") is Split.VAL
+    with pytest.raises(UnknownSplitError) as caught:
+        Split.parse(text)
+    assert caught.value.hint == "splits are train, val, test"

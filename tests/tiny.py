@@ -1,0 +1,205 @@
+"""A scene of six vertices that can be checked by hand, and writers of each raw file with every knob.
+
+Two unit squares of two triangles each, which share the edge between vertices 2 and 3:
+
+    floor (z = 0): 0 (0,0,0)  1 (1,0,0)  2 (1,1,0)  3 (0,1,0)      wall (y = 1): 3, 2, 5 (1,1,1), 4 (0,1,1)
+
+Segment 0 has vertices 0 and 1, segment 2 has 2 and 3, segments 4 and 5 one vertex each. The floor (id 0) is made of
+segments 0 and 2, the wall (id 1) of 2 and 4, so that they overlap in 2; segment 5 is in no group.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scannet_prep.labels import LabelMap, builtin_label_map
+from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.raw.layout import RawScene
+from scannet_prep.scene import SceneId, Split
+from scannet_prep.stages.make_scene import process_scene, read_raw_files
+
+SCENE_ID = "scene0000_00"
+TEST_SCENE_ID = "scene0707_00"
+
+POSITIONS = ((0, 0, 0), (1, 0, 0), (1, 1, 0), (0, 1, 0), (0, 1, 1), (1, 1, 1))
+COLORS = ((10, 20, 30), (40, 50, 60), (70, 80, 90), (100, 110, 120), (130, 140, 150), (160, 170, 255))
+FACES = ((0, 1, 2), (0, 2, 3), (3, 2, 5), (3, 5, 4))
+SEGMENT_IDS = (0, 0, 2, 2, 4, 5)
+GROUPS = (
+    {"id": 0, "objectId": 0, "segments": [0, 2], "label": "floor"},
+    {"id": 1, "objectId": 2, "segments": [2, 4], "label": "wall"},
+)
+# A quarter turn about z, then a shift.
+ALIGNMENT = (0.0, -1.0, 0.0, 3.0, 1.0, 0.0, 0.0, -2.0, 0.0, 0.0, 1.0, -0.5, 0.0, 0.0, 0.0, 1.0)
+
+NYU40_IDS = (2, 2, 1, 1, 1, 0)
+SCANNET_IDS = (3, 3, 1, 1, 1, 0)
+INSTANCES = (0, 0, 1, 1, 1, -1)
+LABELS20 = (2, 2, 1, 1, 1, 0)
+LABELS200 = (3, 3, 1, 1, 1, 0)
+S = 5**-0.5
+NORMALS = ((0, 0, 1), (0, 0, 1), (0, -S, 2 * S), (0, -2 * S, S), (0, -1, 0), (0, -1, 0))
+
+_CODES = {"char": "b", "uchar": "B", "short": "h", "ushort": "H", "int": "i", "uint": "I", "float": "f", "double": "d"}
+
+
+@dataclass(frozen=True)
+class Ply:
+    """A mesh file; each attribute is one knob."""
+
+    positions: Sequence[Sequence[float]] = POSITIONS
+    colors: Sequence[Sequence[int]] = COLORS
+    faces: Sequence[Sequence[int]] | None = FACES
+    labels: Sequence[int] | None = None
+    format: str = "binary_little_endian"
+    newline: str = "\n"
+    position_type: str = "float"
+    color_type: str = "uchar"
+    label_type: str = "ushort"
+    has_alpha: bool = True
+    extra_before: tuple[tuple[str, str], ...] = ()
+    extra_after: tuple[tuple[str, str], ...] = ()
+    vertex_list: str = ""
+    face_list: str = "vertex_indices"
+    count_type: str = "uchar"
+    index_type: str = "int"
+    face_extra: tuple[tuple[str, str], ...] = ()
+    last_element: str = ""
+    comments: tuple[str, ...] = ("comment VCGLIB generated",)
+    counts: dict[str, object] = field(default_factory=dict)
+    tail: bytes = b""
+
+    def properties(self) -> list[tuple[str, str]]:
+        alpha = [(self.color_type, "alpha")] if self.has_alpha else []
+        label = [] if self.labels is None else [(self.label_type, "label")]
+        named = [(self.position_type, name) for name in "xyz"]
+        named += [(self.color_type, name) for name in ("red", "green", "blue")]
+        return [*self.extra_before, *named, *alpha, *label, *self.extra_after]
+
+    def header(self) -> bytes:
+        lines = ["ply", f"format {self.format} 1.0", *self.comments]
+        lines.append(f"element vertex {self.counts.get('vertex', len(self.positions))}")
+        lines += [f"property {kind} {name}" for kind, name in self.properties()]
+        if self.vertex_list:
+            lines.append(f"property list uchar int {self.vertex_list}")
+        if self.faces is not None:
+            lines.append(f"element face {self.counts.get('face', len(self.faces))}")
+            lines.append(f"property list {self.count_type} {self.index_type} {self.face_list}")
+            lines += [f"property {kind} {name}" for kind, name in self.face_extra]
+        if self.last_element:
+            lines += [f"element {self.last_element} 1", "property int number"]
+        return self.newline.join([*lines, "end_header", ""]).encode()
+
+    def records(self) -> list[list[tuple[str, float]]]:
+        """Type and value of everything in the body, record by record."""
+        records = []
+        for index, (position, color) in enumerate(zip(self.positions, self.colors, strict=True)):
+            values = (
+                [*position, *color] + [255] * self.has_alpha + ([] if self.labels is None else [self.labels[index]])
+            )
+            values = [7] * len(self.extra_before) + values + [7] * len(self.extra_after)
+            record = [(kind, value) for (kind, _), value in zip(self.properties(), values, strict=True)]
+            records.append(record + ([("uchar", 2), ("int", 5), ("int", 6)] if self.vertex_list else []))
+        for face in self.faces or ():
+            head = [(self.count_type, len(face)), *((self.index_type, vertex) for vertex in face)]
+            records.append([*head, *((kind, 9) for kind, _ in self.face_extra)])
+        return records + ([[("int", 1)]] if self.last_element else [])
+
+    def encode(self) -> bytes:
+        if self.format == "ascii":
+            lines = [" ".join(_word(kind, value) for kind, value in record) for record in self.records()]
+            return self.header() + "".join(line + self.newline for line in lines).encode() + self.tail
+        order = "<" if self.format == "binary_little_endian" else ">"
+        packed = (
+            struct.pack(order + _CODES[kind], _cast(kind, value)) for item in self.records() for kind, value in item
+        )
+        return self.header() + b"".join(packed) + self.tail
+
+
+def _cast(kind: str, value: float) -> float:
+    return float(value) if kind in {"float", "double"} else int(value)
+
+
+def _word(kind: str, value: float) -> str:
+    return repr(_cast(kind, value))
+
+
+def segments_file(ids: Any = SEGMENT_IDS, *, newline: str = "\r\n", scene_id: str = SCENE_ID, space: str = "") -> bytes:
+    """The text of `.segs.json`; `space` after commas makes it unlike the release's."""
+    text = json.dumps(list(ids) if isinstance(ids, tuple) else ids, separators=("," + space, ":"))
+    lines = [
+        "{",
+        '"params": {',
+        '\t"kThresh": "0.0001"',
+        "}",
+        ",",
+        f'"sceneId": "{scene_id}",',
+        f'"segIndices": {text}',
+        "}",
+    ]
+    return "".join(line + newline for line in lines).encode()
+
+
+def aggregation_file(groups: Any = GROUPS, *, newline: str = "\r\n", scene_id: str = SCENE_ID) -> bytes:
+    """The text of `.aggregation.json`."""
+    document = {
+        "sceneId": f"scannet.{scene_id}",
+        "appId": "Aggregator.v2",
+        "segGroups": groups,
+        "segmentsFile": f"scannet.{scene_id}_vh_clean_2.0.010000.segs.json",
+    }
+    return json.dumps(document, indent=1).replace("\n", newline).encode()
+
+
+def info_file(*lines: str, newline: str = "\r\n", alignment: object = ALIGNMENT) -> bytes:
+    """The text of `.txt`; `alignment` None leaves it out, a text stands for itself."""
+    head = []
+    if isinstance(alignment, str):
+        head = [f"axisAlignment = {alignment}"]
+    elif isinstance(alignment, tuple):
+        head = ["axisAlignment = " + "".join(f"{number:.6f} " for number in alignment)]
+    return "".join(line + newline for line in [*head, "numDepthFrames = 12", *lines]).encode()
+
+
+def group(number: Any, segments: Any, label: Any, object_id: Any = None) -> dict[str, Any]:
+    """One entry of `segGroups`."""
+    return {"id": number, "objectId": number if object_id is None else object_id, "segments": segments, "label": label}
+
+
+_DEFAULT = {
+    "_vh_clean_2.ply": Ply().encode(),
+    "_vh_clean_2.0.010000.segs.json": segments_file(),
+    ".aggregation.json": aggregation_file(),
+    ".txt": info_file("sceneType = Bedroom / Hotel"),
+}
+
+
+def write_tiny(raw_dir: Path, files: dict[str, bytes | None] | None = None, scene_id: str = SCENE_ID) -> RawScene:
+    """Write the tiny scene; `files` replaces, adds or (None) leaves out files, by suffix."""
+    directory = raw_dir / ("scans_test" if scene_id == TEST_SCENE_ID else "scans") / scene_id
+    directory.mkdir(parents=True)
+    for suffix, data in (_DEFAULT | (files or {})).items():
+        if data is not None:
+            (directory / f"{scene_id}{suffix}").write_bytes(data)
+    return RawScene(SceneId(scene_id), directory)
+
+
+def process_tiny(
+    raw_dir: Path,
+    files: dict[str, bytes | None] | None = None,
+    *,
+    split: Split = Split.TRAIN,
+    label_map: LabelMap | None = None,
+    scene_id: str = SCENE_ID,
+    **options: Any,
+) -> ProcessedScene:
+    """Write the tiny scene, with changes, and process it."""
+    scene = write_tiny(raw_dir, files, scene_id)
+    chosen = ProcessOptions(**options)
+    return process_scene(read_raw_files(scene, split, chosen), chosen, label_map or builtin_label_map())

@@ -1,0 +1,28 @@
+"""Functions that workers call in tests; a worker imports them by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+
+def multiply(task: int, context: int) -> int:
+    return task * context
+
+
+def kill_self_if_negative(task: int, context: Path) -> int:
+    """Die as from the kernel's out-of-memory killer, and count how often."""
+    if task < 0:
+        with (context / f"{task}").open("a") as file:
+            file.write("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def kill_self_once(task: int, context: Path) -> int:
+    marker = context / "killed"
+    if task == 3 and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
