@@ -35,9 +35,14 @@ class ScanNetPrepError(Exception):
     """
 
     def __init__(self, message: str = "", hint: str = "") -> None:
-        super().__init__(message, hint)
+        # Not super(): OSError, which some of these are too, would take the message for an errno.
+        BaseException.__init__(self, message, hint)
         self.message = message
         self.hint = hint
+
+    def __reduce__(self) -> tuple[type[ScanNetPrepError], tuple[object, ...]]:
+        """Pickle by the arguments of the constructor; OSError's own way expects an errno first."""
+        return type(self), self.args
 
     def __str__(self) -> str:
         """The message; the hint is kept apart for whoever shows it."""
@@ -73,10 +78,6 @@ class FileError(ScanNetPrepError):
 
 class MissingFileError(FileError, FileNotFoundError):
     """A file that should be there is not."""
-
-    def __reduce__(self) -> tuple[type[MissingFileError], tuple[Path, str, str]]:
-        """Pickle by the constructor's arguments; OSError's own way expects an errno first."""
-        return type(self), (self.path, self.problem, self.hint)
 
 
 class MeshError(FileError, ValueError):
@@ -117,7 +118,3 @@ class WorkerDiedError(ScanNetPrepError, RuntimeError):
 
 class OutputError(ScanNetPrepError, OSError):
     """The results cannot be written: disk full, quota used up, no permission."""
-
-    def __reduce__(self) -> tuple[type[OutputError], tuple[str, str]]:
-        """Pickle by the constructor's arguments; OSError's own way expects an errno first."""
-        return type(self), (self.message, self.hint)

@@ -177,7 +177,12 @@ def _is_running(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    return True
+    try:
+        # A killed process whose parent never asks (PID 1 of many containers) keeps its number for ever.
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state != "Z"
 
 
 def _write_fully(descriptor: int, chunk: Buffer) -> None:

@@ -1,4 +1,4 @@
-"""Reads damaged files of one kind in a process of its own, with little memory and a bound on time; prints what happened.
+"""Reads damaged files of one kind in a process of its own, with bounds on memory and time; prints what happened.
 
 Usage: malformed_worker.py KIND SEED
 """

@@ -1,4 +1,4 @@
-"""What is right, written down as loops straight from the definition of the format; slow, and sharing nothing with the program.
+"""What is right, as loops written straight from the definition of the format; slow, and independent of the program.
 
 Only the label map and the class tables are taken from files, and those are read here with nothing but `csv`.
 """

@@ -55,10 +55,8 @@ def test_every_error_survives_a_process_pool_which_then_still_works() -> None:
 
 
 def test_the_tree_in_the_docstring_names_every_error_once_and_in_its_place() -> None:
-    drawn: list[tuple[int, str]] = []
-    for line in (errors.__doc__ or "").splitlines():
-        if match := re.match(r"([ │├└─]*)(\w+Error)\b", line):
-            drawn.append((len(match[1]), match[2]))
+    matches = (re.match(r"([ │├└─]*)(\w+Error)\b", line) for line in (errors.__doc__ or "").splitlines())
+    drawn = [(len(match[1]), match[2]) for match in matches if match]
     assert sorted(name for _, name in drawn) == sorted(item.__name__ for item in CLASSES)
     for index, (indent, name) in enumerate(drawn):
         parents = [other for depth, other in drawn[:index] if depth < indent]

@@ -83,7 +83,7 @@ def test_a_folder_that_is_not_there_or_a_name_that_is_taken_is_an_output_error(t
     assert names(tmp_path) == ["folder"]
 
 
-def test_a_full_disk_is_an_output_error_with_a_hint() -> None:
+def test_a_full_disk_is_an_output_error_with_a_hint(tmp_path: Path) -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("no /dev/full here")
@@ -94,8 +94,9 @@ def test_a_full_disk_is_an_output_error_with_a_hint() -> None:
         yield b""
 
     with pytest.raises(OutputError, match="No space left") as caught:
-        write_atomically(Path("/tmp/scannet_prep_never_written"), chunks())
+        write_atomically(tmp_path / "file", chunks())
     assert "free some space" in caught.value.hint
+    assert names(tmp_path) == []
 
 
 def test_folders_are_made_with_parents_and_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:

@@ -159,15 +159,20 @@ def test_a_scene_replaced_by_a_run_with_other_options_is_reported(
 def test_a_worker_that_is_killed_costs_nothing_but_a_second_try(
     expected_dir: Path, raw_dir: Path, tmp_path: Path
 ) -> None:
-    process = start_command("process", raw_dir, "-o", tmp_path, *OPTIONS)
-    wait_for_scenes(tmp_path, 3, process)
-    workers = workers_of(process.pid)
-    if workers:
-        os.kill(workers[0], signal.SIGKILL)
-    _, stderr = process.communicate(timeout=60)
-    assert workers, "no worker was seen"
-    assert process.returncode == 0, stderr
-    assert digests(tmp_path) == digests(expected_dir)
+    killed = 0
+    for attempt in range(20):  # a run is short: some end before their workers are seen
+        out_dir = tmp_path / str(attempt)
+        process = start_command("process", raw_dir, "-o", out_dir, *OPTIONS)
+        wait_for_scenes(out_dir, 1, process)
+        for worker in workers_of(process.pid)[:1]:
+            os.kill(worker, signal.SIGKILL)
+            killed += 1
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 0, stderr
+        assert digests(out_dir) == digests(expected_dir)
+        if killed == 2:
+            return
+    pytest.fail("no worker was seen in 20 runs")
 
 
 def workers_of(session_id: int) -> list[int]:

@@ -329,7 +329,7 @@ def test_groups_of_the_high_resolution_mesh_count_where_there_are_no_others(raw_
 @pytest.mark.parametrize(
     ("scene_id", "suffix"),
     [
-        *((VAL, suffix) for suffix in (MESH_SUFFIX, LABELS_MESH_SUFFIX, SEGMENTS_SUFFIX, AGGREGATION_SUFFIX)),
+        *((VAL, suffix) for suffix in (MESH_SUFFIX, SEGMENTS_SUFFIX, AGGREGATION_SUFFIX)),
         *((scene_id, INFO_SUFFIX) for scene_id in (VAL, TEST)),
         (TEST, MESH_SUFFIX),
     ],
@@ -337,6 +337,12 @@ def test_groups_of_the_high_resolution_mesh_count_where_there_are_no_others(raw_
 def test_each_missing_file_is_an_error(raw_dir: Path, verify: Verify, scene_id: str, suffix: str) -> None:
     raw_file(raw_dir, suffix, scene_id).unlink()
     check_one(verify(raw_dir), "error", scene_id, relative(scene_id, suffix), "no such file")
+
+
+def test_a_missing_labelled_mesh_is_a_note_because_labels_come_from_the_groups(raw_dir: Path, verify: Verify) -> None:
+    raw_file(raw_dir, LABELS_MESH_SUFFIX).unlink()
+    words = "process needs it only for --labels-from ply"
+    check_one(verify(raw_dir), "note", TRAIN, relative(TRAIN, LABELS_MESH_SUFFIX), words)
 
 
 def test_an_empty_scene_folder_is_one_error(raw_dir: Path, verify: Verify) -> None:

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The Python environment of the tools; sourced by tools/test, tools/demo and .ci/run.
+# The Python environment of the tools; sourced by tools/test, tools/demo and .ci/run, under `set -euo pipefail`.
 #
 #     source tools/environment.sh
 #     prepare_environment test    # or `run`, for the package without what the tests need

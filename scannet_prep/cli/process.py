@@ -97,7 +97,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _describe_start(plan: ProcessPlan) -> str:
     frame = "axis-aligned" if plan.options.align_axis else "frame of the scan"
-    what = f"{format_count(len(plan.tasks), 'scene')}, {plan.options.label_set.name}, {frame}, label map: {plan.label_map.source}"
+    scenes = format_count(len(plan.tasks), "scene")
+    what = f"{scenes}, {plan.options.label_set.name}, {frame}, label map: {plan.label_map.source}"
     lines = [f"process: {plan.raw_dir} -> {plan.out_dir}: {what}"]
     for difference, count in Counter(plan.outdated.values()).items():
         lines.append(f"made with other options, and made again: {format_count(count, 'scene')} ({difference})")

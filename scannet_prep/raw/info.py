@@ -14,6 +14,8 @@ from scannet_prep.errors import ScanInfoError
 from scannet_prep.files import Buffer, read_file
 
 _HINT = "download it again"
+# A shift by 1,000 km belongs to no room; and points that are moved by less stay within float32.
+_MAX_NUMBER = 1_000_000
 _LINE_END = re.compile(r"\r*\n|\r")
 
 
@@ -49,7 +51,8 @@ def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
         path: Its name, for messages.
 
     Raises:
-        ScanInfoError: It is no text of `key = value` lines, or the axis alignment is not 16 finite numbers.
+        ScanInfoError: It is no text of `key = value` lines, or the axis alignment is not 16 finite
+            numbers up to a million.
     """
     if not bytes(data).strip():
         raise ScanInfoError(path, "is empty", _HINT)
@@ -76,10 +79,12 @@ def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
 def _parse_matrix(text: str, path: Path) -> NDArray[np.float64]:
     words = text.split()
     numbers = [_parse_number(word) for word in words]
-    if len(words) != 16 or not all(math.isfinite(number) for number in numbers):
-        found = next((word for word, number in zip(words, numbers, strict=True) if not math.isfinite(number)), None)
-        detail = f"{len(words)} values" if len(words) != 16 else f"{found!r:.40} among them"
-        raise ScanInfoError(path, f"axisAlignment has {detail}, expected 16 finite numbers", _HINT)
+    # Also where a number is NaN.
+    wrong = [word for word, number in zip(words, numbers, strict=True) if not abs(number) <= _MAX_NUMBER]
+    if len(words) != 16 or wrong:
+        detail = f"{len(words)} values" if len(words) != 16 else f"{wrong[0]!r:.40} among them"
+        expected = f"expected 16 finite numbers up to {_MAX_NUMBER:,}"
+        raise ScanInfoError(path, f"axisAlignment has {detail}, {expected}", _HINT)
     return np.array(numbers, np.float64).reshape(4, 4)
 
 

@@ -17,6 +17,8 @@ from scannet_prep.raw.ply import PlyElement, PlyHeader, PlyProperty, parse_heade
 
 _FACE_LISTS = ("vertex_indices", "vertex_index")
 _HINT = "download it again"
+# 1,000 km in metres: no room, but what a flipped bit in an exponent makes of one; and what would overflow when aligned.
+_MAX_COORDINATE = 1_000_000
 
 Records: TypeAlias = NDArray[np.void]
 
@@ -26,7 +28,8 @@ class Mesh:
     """A triangle mesh. The order of the vertices is the file's; everything else refers to it.
 
     Attributes:
-        positions: float32 (V, 3), metres, in the frame of the file; float64 where the file has doubles. V > 0, finite.
+        positions: float32 (V, 3), metres, in the frame of the file; float64 where the file has doubles. V > 0, finite,
+            at most 1,000 km.
         colors: uint8 (V, 3), red, green, blue, 0..255.
         faces: int32 (F, 3), indices into the vertices, all in range. F may be 0.
         labels: uint16 (V,) where the file has the property `label` (nyu40 ids in `labels.ply`), else None.
@@ -192,24 +195,23 @@ def _check_faces(indices: NDArray[np.integer[Any]], vertex_count: int, path: Pat
 
 def _positions(vertices: Records, path: Path) -> NDArray[np.floating[Any]]:
     columns = [_column(vertices, name, path) for name in ("x", "y", "z")]
-    if any(column.dtype.kind != "f" for column in columns):
-        raise MeshError(path, f"x, y, z have type {columns[0].dtype}, expected float")
+    wrong = next((column.dtype for column in columns if column.dtype.kind != "f"), None)
+    if wrong is not None:
+        raise MeshError(path, f"x, y, z have type {wrong}, expected float")
     is_double = any(column.dtype.itemsize > 4 for column in columns)
     positions = _interleave(columns, np.float64 if is_double else np.float32)
-    if not np.isfinite(positions).all():
-        bad = int(np.flatnonzero(~np.isfinite(positions).all(axis=1))[0])
-        raise MeshError(
-            path, f"vertex {bad} has the coordinates {positions[bad].tolist()}, expected finite ones", _HINT
-        )
-    if is_double and np.abs(positions).max() > np.finfo(np.float32).max:
-        raise MeshError(path, "has coordinates beyond the range of float32")
+    if not np.abs(positions).max() <= _MAX_COORDINATE:  # also where one is NaN
+        bad = int(np.flatnonzero(~(np.abs(positions) <= _MAX_COORDINATE).all(axis=1))[0])
+        expected = f"expected finite ones up to {_MAX_COORDINATE:,}"
+        raise MeshError(path, f"vertex {bad} has the coordinates {positions[bad].tolist()}, {expected}", _HINT)
     return positions
 
 
 def _colors(vertices: Records, path: Path) -> NDArray[np.uint8]:
     columns = [_column(vertices, name, path) for name in ("red", "green", "blue")]
-    if any(column.dtype != np.uint8 for column in columns):
-        raise MeshError(path, f"colours have type {columns[0].dtype}, expected uchar (0..255)")
+    wrong = next((column.dtype for column in columns if column.dtype != np.uint8), None)
+    if wrong is not None:
+        raise MeshError(path, f"colours have type {wrong}, expected uchar (0..255)")
     return _interleave(columns, np.uint8)
 
 

@@ -186,8 +186,8 @@ def run(plan: ProcessPlan, *, jobs: int = 1, progress: Progress | None = None) -
     progress = progress or NoProgress()
     splits = {task.split for task in plan.tasks}
     prepare_folder(plan.out_dir, splits)
-    for directory in (plan.out_dir, *(plan.out_dir / split for split in splits)):
-        remove_stale_temporaries(directory)
+    directories = (plan.out_dir, *(plan.out_dir / split for split in splits))
+    _remove_leftovers(directories)
     record = Record(plan.out_dir, plan.options, is_restricted=plan.is_restricted)
     record.begin([task.scene.scene_id for task in plan.tasks])
     for failure in plan.failures:
@@ -201,8 +201,14 @@ def run(plan: ProcessPlan, *, jobs: int = 1, progress: Progress | None = None) -
         is_complete = True
     finally:
         progress.finish()
+        _remove_leftovers(directories)  # of workers that were killed meanwhile
         record.end(is_complete=is_complete)
     return _report(plan, record)
+
+
+def _remove_leftovers(directories: tuple[Path, ...]) -> None:
+    for directory in directories:
+        remove_stale_temporaries(directory)
 
 
 def _take(

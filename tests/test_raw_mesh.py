@@ -1,0 +1,138 @@
+"""The mesh reader: what it makes of good, odd and wrong files in each of the three formats."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from tiny import Ply
+
+from scannet_prep.errors import MeshError
+from scannet_prep.raw.mesh import parse_mesh
+
+PATH = Path("folder/scene0000_00.file")
+LITTLE, BIG, TEXT = "binary_little_endian", "binary_big_endian", "ascii"
+FORMATS = [LITTLE, BIG, TEXT]
+QUAD = ((0, 1, 2, 3), (3, 2, 5))
+
+
+def assert_is_tiny(mesh) -> None:
+    assert mesh.vertex_count == 6
+    assert (mesh.positions == np.array(tiny.POSITIONS)).all()
+    assert mesh.colors.tolist() == [list(color) for color in tiny.COLORS]
+    assert mesh.faces.tolist() == [list(face) for face in tiny.FACES]
+    assert (mesh.colors.dtype, mesh.faces.dtype) == (np.uint8, np.int32)
+    assert all(array.flags.c_contiguous for array in (mesh.positions, mesh.colors, mesh.faces))
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {},
+        {"has_alpha": False},
+        {"newline": "\r\n"},
+        {"comments": ("comment", "obj_info a b", "comment twice")},
+        {"extra_before": (("double", "quality"), ("uchar", "flags"))},
+        {"extra_after": (("float", "nx"), ("short", "curvature"))},
+        {"face_list": "vertex_index"},
+        {"count_type": "int", "index_type": "uint"},
+        {"count_type": "ushort", "index_type": "short"},
+        {"index_type": "uchar"},
+        {"face_extra": (("uchar", "flags"), ("float", "area"))},
+        {"vertex_list": "neighbours"},
+        {"last_element": "camera"},
+        {"position_type": "double"},
+    ],
+    ids=str,
+)
+def test_a_mesh_is_read_by_name_whatever_else_the_file_holds(format_name: str, knobs: dict) -> None:
+    mesh = parse_mesh(Ply(format=format_name, **knobs).encode(), PATH)
+    assert_is_tiny(mesh)
+    assert mesh.labels is None
+    assert mesh.positions.dtype == (np.float64 if "position_type" in knobs else np.float32)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("label_type", ["ushort", "uchar", "int", "short"])
+def test_labels_are_read_where_the_mesh_has_them(format_name: str, label_type: str) -> None:
+    labels = (0, 1, 40, 50, 100, 39)
+    mesh = parse_mesh(Ply(format=format_name, labels=labels, label_type=label_type).encode(), PATH)
+    assert_is_tiny(mesh)
+    assert mesh.labels.tolist() == list(labels)
+    assert mesh.labels.dtype == np.uint16
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("faces", [None, ()], ids=["no element", "no faces"])
+def test_a_mesh_without_faces_and_one_of_a_single_vertex_are_meshes(format_name: str, faces) -> None:
+    ply = Ply(positions=((1, 2, 3),), colors=((4, 5, 6),), faces=faces, format=format_name)
+    mesh = parse_mesh(ply.encode(), PATH)
+    assert mesh.positions.tolist() == [[1, 2, 3]]
+    assert mesh.faces.shape == (0, 3)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize(
+    ("knobs", "problem"),
+    [
+        ({"faces": QUAD}, "face 0 has 4 vertices, expected triangles"),
+        ({"faces": ((0, 1, 2), (3, 4), *tiny.FACES)}, "face 1 has 2 vertices, expected triangles"),
+        ({"faces": ((0, 1, 6),)}, "refers to vertex 6, but there are 6 vertices"),
+        ({"faces": ((0, 1, -1),)}, "refers to vertex -1, but there are 6"),
+        ({"face_list": "corners"}, "no list vertex_indices or vertex_index"),
+        ({"index_type": "float"}, "expected whole numbers"),
+        ({"positions": ((float("nan"), 0, 0), *tiny.POSITIONS[1:])}, "vertex 0 has the coordinates"),
+        ({"positions": (*tiny.POSITIONS[:5], (0, float("inf"), 0))}, "vertex 5 has the coordinates"),
+        (
+            {"positions": ((1e39, 0, 0), *tiny.POSITIONS[1:]), "position_type": "double"},
+            "vertex 0 has the coordinates .* up to 1,000,000",
+        ),
+        ({"position_type": "int"}, "x, y, z have type .*expected float"),
+        ({"color_type": "ushort"}, "colours have type .*expected uchar"),
+        ({"labels": (0, 0, -1, 0, 0, 0), "label_type": "short"}, "label has type .* from -1 to 0"),
+        ({"labels": (0, 0, 70_000, 0, 0, 0), "label_type": "int"}, "label has type .* from 0 to 70000"),
+        ({"labels": (0,) * 6, "label_type": "float"}, "label has type"),
+        ({"extra_before": (("float", "x"),)}, "lists the property x of vertex twice"),
+        ({"positions": (), "colors": (), "faces": ()}, "has no vertices"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_mesh_that_cannot_be_right_is_refused(format_name: str, knobs: dict, problem: str) -> None:
+    with pytest.raises(MeshError, match=problem) as caught:
+        parse_mesh(Ply(format=format_name, **knobs).encode(), PATH)
+    assert caught.value.path == PATH
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "is empty"),
+        (b"<html><body>Not found</body></html>", "is an HTML page"),
+        (b"\x00" * 500, "no PLY file"),
+        (Ply().encode()[:60], "ends inside its header"),
+        (Ply().encode()[:-1], "is truncated: 407 bytes, but 4 x face end at byte 408"),
+        (Ply().encode()[:300], "is truncated"),
+        (Ply(tail=b"\n").encode(), "has 409 bytes, but its header accounts for 408"),
+        (Ply(counts={"vertex": 10**15}).encode(), "no PLY"),
+        (Ply(counts={"vertex": 10**14}).encode(), "is truncated"),
+        (Ply(counts={"vertex": -6}).encode(), "no PLY"),
+        (Ply(comments=("property int early",)).encode(), "no PLY"),
+        (Ply(comments=("element vertex 2",)).encode(), "element vertex twice"),
+        (Ply().encode().replace(b"float z", b"real z"), "no PLY"),
+        (Ply().encode().replace(b"float z", b"float w"), "no property z; they have x, y, w"),
+        (Ply().encode().replace(b"uchar green", b"uchar verde"), "no property green"),
+        (Ply().encode().replace(b"format ", b"comment "), "no format line"),
+        (Ply(format=TEXT, counts={"vertex": 10**14}).encode(), "is truncated"),
+        (Ply(format=TEXT).encode().replace(b"130", b"13O"), "is damaged"),
+        (Ply(format=TEXT).encode().replace(b"130", b"330"), "is damaged"),
+        (Ply(format=TEXT).encode()[:-3], "is damaged"),
+        (Ply(vertex_list="near").encode()[:-3], "is damaged"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_damaged_mesh_is_refused_with_the_numbers(data: bytes, problem: str) -> None:
+    size = len(Ply().encode())
+    problem = problem.replace("407", str(size - 1)).replace("408", str(size)).replace("409", str(size + 1))
+    with pytest.raises(MeshError, match=problem):
+        parse_mesh(data, PATH)
