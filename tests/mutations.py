@@ -103,7 +103,12 @@ def mutate_bytes(data: bytes, rng: random.Random) -> Iterator[Mutation]:
 def mutate_ply(mesh: tiny.Ply, rng: random.Random) -> Iterator[Mutation]:
     """What can be wrong in a header, or disagree with it."""
     # A second list sends a binary file the way of text files.
-    for kind, near in (("binary_little_endian", ""), ("binary_big_endian", ""), ("ascii", ""), ("binary_big_endian", "near")):
+    for kind, near in (
+        ("binary_little_endian", ""),
+        ("binary_big_endian", ""),
+        ("ascii", ""),
+        ("binary_big_endian", "near"),
+    ):
         data = tiny.Ply(labels=mesh.labels, format=kind, vertex_list=near).encode()
         yield from ((f"{kind} {near} {name}", damaged) for name, damaged in mutate_header(data))
         body = data.index(b"end_header\n") + 11

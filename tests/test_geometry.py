@@ -92,8 +92,13 @@ def test_three_vertices_on_a_line_have_no_normal_in_the_aligned_frame_either(com
     matrix = np.eye(4)
     matrix[:2, :2] = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
     matrix[:3, 3] = [-5.384390, -2.871780, -0.064350]
-    line = np.array([(1, 1, 1), (2, 2, 2), (4, 4, 4)], np.float32)
-    assert not compute(align(line, matrix), faces_of([(0, 1, 2)])).any()
+    # Multiples by powers of two are exact, so that the rotation alone puts the third vertex beside the line.
+    directions = np.random.default_rng(5).uniform(0.1, 1, (200, 1, 3)).astype(np.float32)
+    lines = (directions * np.array([1, 2, 4], np.float32)[:, None]).reshape(-1, 3)
+    aligned = align(lines, matrix)
+    corners = aligned.reshape(-1, 3, 3)
+    assert np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]).any(axis=1).mean() > 0.5
+    assert not compute(aligned, faces_of(np.arange(600))).any()
 
 
 GRID = st.integers(-8, 8)

@@ -141,8 +141,11 @@ def _check_split(path: Path, split: Split, present: set[Split], has_scenes: bool
 
 
 def _read_vertex_count(path: Path) -> int:
-    with path.open("rb") as file:
-        start = file.read(_HEAD_BYTES)
+    try:
+        with path.open("rb") as file:
+            start = file.read(_HEAD_BYTES)
+    except OSError as error:
+        raise ProcessedFileError(path, f"cannot be read: {error.strerror or error}") from error
     try:
         key, shape = read_first_shape(start)
     except ValueError:

@@ -102,9 +102,9 @@ def parse_header(data: Buffer, path: Path) -> PlyHeader:
     if not start.startswith((b"ply\n", b"ply\r\n")):
         kind = "an HTML page" if b"<html" in start[:1024].lower() else "no PLY file"
         raise MeshError(path, f"is {kind}: it begins with {start[:16]!r}, expected b'ply\\n'", "download it again")
-    end = start.find(b"end_header")
+    end = start.find(b"\nend_header") + 1
     newline = start.find(b"\n", end)
-    if end < 0 or newline < 0:
+    if end == 0 or newline < 0:
         raise MeshError(path, f"ends inside its header: no end_header in {len(start)} bytes", "download it again")
     lines = start[:end].decode("ascii", "backslashreplace").split("\n")[1:-1]
     return _parse_lines(lines, newline + 1, path)

@@ -97,7 +97,7 @@ def _run_until_broken(
     executor = ProcessPoolExecutor(jobs, mp_context, _start_worker, (function, context))
     under_way: dict[Future[Result], Task] = {}
     try:
-        sign_of_life = executor.submit(os.getpid)
+        _wait_for_start(executor)
         while waiting or under_way:
             # One task more than workers, so that none waits for this process; few, so that there are few suspects.
             while waiting and len(under_way) <= jobs:
@@ -108,10 +108,7 @@ def _run_until_broken(
             for future in finished:
                 result = future.result()
                 yield under_way.pop(future), result
-    except BrokenProcessPool as error:
-        if not sign_of_life.done() or sign_of_life.exception() is not None:
-            hint = "in a script of your own, call this below: if __name__ == '__main__':"
-            raise WorkerDiedError("worker processes end as soon as they are started", hint) from error
+    except BrokenProcessPool:
         for future, task in under_way.items():
             if future.done() and future.exception() is None:
                 yield task, future.result()
@@ -119,6 +116,15 @@ def _run_until_broken(
                 suspects.append(task)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _wait_for_start(executor: ProcessPoolExecutor) -> None:
+    """Tell workers that cannot start at all from workers that a task has killed."""
+    try:
+        executor.submit(os.getpid).result()
+    except BrokenProcessPool as error:
+        hint = "in a script of your own, call this below: if __name__ == '__main__':"
+        raise WorkerDiedError("worker processes end as soon as they are started", hint) from error
 
 
 def _start_worker(function: Callable[[Any, Any], Any], context: object) -> None:

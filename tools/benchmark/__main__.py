@@ -73,8 +73,8 @@ def _parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(PARTS):
         parser.error(f"there is no part {min(unknown)!r}; there are: {', '.join(PARTS)}")
-    if min(arguments.scenes, arguments.repeat, arguments.reference_scenes) < 1:
-        parser.error("--scenes, --repeat and --reference-scenes must be at least 1")
+    if arguments.scenes < 2 or min(arguments.repeat, arguments.reference_scenes) < 1:
+        parser.error("--scenes must be at least 2, --repeat and --reference-scenes at least 1")
     return arguments
 
 

@@ -61,7 +61,7 @@ def make_scene(
     for train_id, class_id in enumerate(class_ids):
         labels[scannet_ids == class_id] = train_id + 1
 
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "points": points.astype(np.float32),
         "normals": normals.astype(np.float32),
         "colors": colors.astype(np.float32),
@@ -92,4 +92,5 @@ def _vertex_normals(points: NDArray[np.float64], faces: NDArray[np.int32]) -> ND
         normals[face] += normal
     length = np.linalg.norm(normals, axis=1, keepdims=True)
     length[length == 0] = 1
-    return normals / length
+    normals /= length
+    return normals

@@ -22,7 +22,7 @@ def make_scenes(raw_dir: Path, count: int, vertex_count: int, seed: int) -> list
     Returns:
         Their ids.
     """
-    scene_ids = list(official_scenes(Split.TRAIN))[:count]
+    scene_ids = [str(scene_id) for scene_id in official_scenes(Split.TRAIN)[:count]]
     content = json.dumps({"scenes": scene_ids, "vertices": vertex_count, "seed": seed})
     done_path = raw_dir / _DONE_NAME
     if done_path.exists() and done_path.read_text(encoding="ascii") == content:
