@@ -52,6 +52,14 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process is there and not just waiting to be forgotten."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def processes_of_session(session_id: int) -> list[int]:
     """Living processes of a session: the command, its workers, and the process that they are forked from."""
     found = []

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from worker_functions import kill_self_if_negative, kill_self_once, multiply
+from commands import is_running
+from worker_functions import fail, kill_self_if_negative, kill_self_once, multiply, sleep_and_tell
 
 from scannet_prep.errors import WorkerDiedError
 from scannet_prep.stages.pool import default_worker_count, run_in_workers
@@ -29,6 +30,20 @@ def test_a_task_that_kills_its_worker_twice_is_given_up_and_costs_no_other(tmp_p
 
 def test_a_task_whose_worker_dies_once_is_tried_again(tmp_path: Path) -> None:
     assert dict(run_in_workers(kill_self_once, range(6), tmp_path, jobs=2)) == {task: task for task in range(6)}
+
+
+def test_what_a_function_raises_is_raised_here() -> None:
+    with pytest.raises(ZeroDivisionError, match="task 5"):
+        list(run_in_workers(fail, [5], "task", jobs=1))
+
+
+def test_whoever_stops_listening_leaves_no_worker_behind(tmp_path: Path) -> None:
+    results = run_in_workers(sleep_and_tell, [0.01, 60.0, 60.0, 60.0], tmp_path, jobs=2)
+    assert next(results) == (0.01, 0.01)
+    results.close()  # type: ignore[attr-defined]
+    workers = [int(path.name) for path in tmp_path.iterdir()]
+    assert workers
+    assert not any(is_running(pid) for pid in workers)
 
 
 def test_the_number_of_workers_is_the_smallest_of_all_limits(tmp_path: Path) -> None:

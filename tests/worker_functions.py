@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 
@@ -25,4 +26,15 @@ def kill_self_once(task: int, context: Path) -> int:
     if task == 3 and not marker.exists():
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def fail(task: int, context: str) -> int:
+    raise ZeroDivisionError(f"{context} {task}")
+
+
+def sleep_and_tell(task: float, context: Path) -> float:
+    """Note the process number, then take a while."""
+    (context / f"{os.getpid()}").touch()
+    time.sleep(task)
     return task

@@ -70,17 +70,21 @@ def encode_npz(arrays: Mapping[str, NDArray[Any]], deflated: frozenset[str]) -> 
     offset = 0
     for key, array in arrays.items():
         name = f"{key}.npy".encode("ascii")
-        content = _encode_npy(array)
-        crc32, size = deflate.crc32(content), len(content)
+        header = _encode_npy_header(array.dtype.str, array.shape)
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data  # a view: the arrays are large
+        crc32, size = deflate.crc32(data, deflate.crc32(header)), len(header) + len(data)
         is_deflated = key in deflated
-        payload = deflate.deflate_compress(content, _DEFLATE_LEVEL) if is_deflated else content
+        payload: list[Buffer] = [header, data] if data else [header]
+        if is_deflated:
+            payload = [deflate.deflate_compress(b"".join(payload), _DEFLATE_LEVEL)]
+        stored_size = sum(map(len, payload))
         extra = b"" if is_deflated else _padding(offset + _LOCAL.size + len(name))
-        common = (_DEFLATED if is_deflated else _STORED, 0, _DOS_DATE_1980, crc32, len(payload), size, len(name))
+        common = (_DEFLATED if is_deflated else _STORED, 0, _DOS_DATE_1980, crc32, stored_size, size, len(name))
         local = _LOCAL.pack(b"PK\x03\x04", _VERSION, 0, *common, len(extra)) + name + extra
         central = _CENTRAL.pack(b"PK\x01\x02", _VERSION, _VERSION, 0, *common, 0, 0, 0, 0, 0, offset) + name
-        pieces += [local, payload]
+        pieces += [local, *payload]
         directory.append(central)
-        offset += len(local) + len(payload)
+        offset += len(local) + stored_size
     size = sum(map(len, directory))
     pieces += directory
     pieces.append(_END.pack(b"PK\x05\x06", 0, 0, len(directory), len(directory), size, offset, 0))
@@ -220,11 +224,11 @@ def _parse_dtype(text: str) -> np.dtype[Any]:
         raise ValueError(f"unknown type {text}") from None
 
 
-def _encode_npy(array: NDArray[Any]) -> bytes:
-    contiguous = np.asarray(array, order="C")
+@lru_cache(maxsize=64)
+def _encode_npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
     buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, np.lib.format.header_data_from_array_1_0(contiguous))
-    return buffer.getvalue() + contiguous.tobytes()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": descr, "fortran_order": False, "shape": shape})
+    return buffer.getvalue()
 
 
 def _padding(offset: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -65,7 +65,16 @@ class SceneMeta:
             "label_set": self.options.label_set.name,
             "aligned": self.options.align_axis,
             "scene_type": self.scene_type,
-            "groups": [asdict(item) for item in self.objects],
+            "groups": [
+                {
+                    "id": item.id,
+                    "object_id": item.object_id,
+                    "raw_category": item.raw_category,
+                    "scannet_id": item.scannet_id,
+                    "nyu40_id": item.nyu40_id,
+                }
+                for item in self.objects
+            ],
             "segment_ids": list(self.segment_ids),
             "warnings": [
                 {"kind": str(item.kind), "subject": item.subject, "count": item.count, "text": item.text}

@@ -83,7 +83,9 @@ def _parse_group(item: object, place: str, path: Path) -> Group:
         raise AggregationError(path, f"{place}.label is {shorten(label)}, expected a raw category")
     if not isinstance(segments, list):
         raise AggregationError(path, f"{place}.segments is {shorten(segments)}, expected a list of segment ids")
-    ids = [_parse_id(value, f"{place}.segments[{index}]", path) for index, value in enumerate(segments)]
+    ids: list[int | None] = segments
+    if not all(type(value) is int for value in segments):
+        ids = [_parse_id(value, f"{place}.segments[{index}]", path) for index, value in enumerate(segments)]
     known = tuple(value for value in ids if value is not None)
     return Group(
         id=_parse_id(item.get("id"), f"{place}.id", path),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -141,8 +142,7 @@ def _triangles_from_records(records: dict[str, Records], header: PlyHeader, path
         raise MeshError(path, f"faces have no list {' or '.join(_FACE_LISTS)}")
     if face_list.dtype.startswith("f"):
         raise MeshError(path, f"faces list their vertices as {face_list.dtype}, expected whole numbers")
-    indices: NDArray[np.integer[Any]] = records["face"][face_list.name]
-    return indices
+    return _join_fields(records["face"], [face_list.name])
 
 
 def _read_with_plyfile(data: Buffer, header: PlyHeader, path: Path) -> tuple[Records, NDArray[np.integer[Any]]]:
@@ -185,12 +185,11 @@ def _face_lists_from_plyfile(content: Any, header: PlyHeader, path: Path) -> NDA
 
 def _check_faces(indices: NDArray[np.integer[Any]], vertex_count: int, path: Path) -> NDArray[np.int32]:
     if indices.size:
-        columns = [indices[:, corner] for corner in range(3)]
-        smallest, largest = min(int(c.min()) for c in columns), max(int(c.max()) for c in columns)
+        smallest, largest = int(indices.min()), int(indices.max())
         if smallest < 0 or largest >= vertex_count:
             found = smallest if smallest < 0 else largest
             raise MeshError(path, f"a face refers to vertex {found}, but there are {vertex_count:,} vertices", _HINT)
-    return _interleave([indices[:, corner] for corner in range(3)], np.int32)
+    return indices.astype(np.int32, copy=False)
 
 
 def _positions(vertices: Records, path: Path) -> NDArray[np.floating[Any]]:
@@ -199,7 +198,9 @@ def _positions(vertices: Records, path: Path) -> NDArray[np.floating[Any]]:
     if wrong is not None:
         raise MeshError(path, f"x, y, z have type {wrong}, expected float")
     is_double = any(column.dtype.itemsize > 4 for column in columns)
-    positions = _interleave(columns, np.float64 if is_double else np.float32)
+    with np.errstate(invalid="ignore"):  # a signalling NaN, which only a damaged file has; found below
+        joined = _join_fields(vertices, ["x", "y", "z"])
+        positions: NDArray[np.floating[Any]] = joined.astype(np.float64 if is_double else np.float32, copy=False)
     if not np.abs(positions).max() <= _MAX_COORDINATE:  # also where one is NaN
         bad = int(np.flatnonzero(~(np.abs(positions) <= _MAX_COORDINATE).all(axis=1))[0])
         expected = f"expected finite ones up to {_MAX_COORDINATE:,}"
@@ -212,7 +213,7 @@ def _colors(vertices: Records, path: Path) -> NDArray[np.uint8]:
     wrong = next((column.dtype for column in columns if column.dtype != np.uint8), None)
     if wrong is not None:
         raise MeshError(path, f"colours have type {wrong}, expected uchar (0..255)")
-    return _interleave(columns, np.uint8)
+    return _join_fields(vertices, ["red", "green", "blue"])
 
 
 def _labels(vertices: Records, path: Path) -> NDArray[np.uint16] | None:
@@ -234,10 +235,27 @@ def _column(vertices: Records, name: str, path: Path) -> NDArray[Any]:
     return column
 
 
-def _interleave(columns: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
-    """Join columns into a contiguous (N, 3) array; three strided copies beat one with an inner loop of three."""
-    joined = np.empty((len(columns[0]), 3), dtype)
-    with np.errstate(invalid="ignore"):  # a signalling NaN, which only a damaged file has; the caller looks for NaN
-        for index, column in enumerate(columns):
-            joined[:, index] = column
-    return joined
+def _join_fields(records: Records, names: list[str]) -> NDArray[Any]:
+    """Copy three numeric fields, or one of three numbers, into a contiguous array (N, 3) of native byte order.
+
+    Where they lie side by side, as in the release, the bytes of each record are copied as a whole: four times as fast
+    as number by number.
+    """
+    fields: Mapping[str, Any] = records.dtype.fields or {}
+    dtype, start = fields[names[0]][0], fields[names[0]][1]
+    is_side_by_side = all(
+        fields[name][0] == dtype and fields[name][1] == start + index * dtype.itemsize
+        for index, name in enumerate(names)
+    )
+    if not is_side_by_side or records.dtype.hasobject:
+        return np.stack([records[name] for name in names], axis=1)
+    whole = np.dtype(
+        {
+            "names": ["whole"],
+            "formats": [f"V{dtype.itemsize * len(names)}"],
+            "offsets": [start],
+            "itemsize": records.dtype.itemsize,
+        }
+    )
+    joined: NDArray[Any] = np.ascontiguousarray(records.view(whole)["whole"]).view(dtype.base).reshape(-1, 3)
+    return joined.astype(dtype.base.newbyteorder("="), copy=False)

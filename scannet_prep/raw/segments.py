@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.compiled import compile_loop
 from scannet_prep.errors import SegmentsError
 from scannet_prep.files import Buffer, read_file
 from scannet_prep.raw.json_text import parse_json_object, parse_name, parse_optional_id, shorten
@@ -78,8 +80,8 @@ def _parse_plain(data: bytes) -> tuple[dict[str, Any], NDArray[np.int64]] | None
     if key < 0 or start < 0 or end < 0:
         return None
     body = data[start + 1 : end]
-    is_plain = body[:1].isdigit() and body[-1:].isdigit() and b",," not in body
-    if not is_plain or body.translate(None, b"0123456789,"):
+    values = _parse_numbers(body)
+    if values is None:
         return None
     try:
         document = parse_json_object(data[: start + 1] + _MARK + data[end:], Path(), SegmentsError)
@@ -87,10 +89,54 @@ def _parse_plain(data: bytes) -> tuple[dict[str, Any], NDArray[np.int64]] | None
         return None
     if document.get(_KEY) != [json.loads(_MARK)]:
         return None
-    values = np.fromstring(body, np.int64, sep=",")
-    if len(values) != body.count(b",") + 1 or int(values.max()) == _INT64_MAX:
-        return None
     return document, values
+
+
+def compile_parser() -> Callable[[NDArray[np.uint8], NDArray[np.int64]], int] | None:
+    """Compile the parser of long lists, unless that is done; None where numba is not installed."""
+    return compile_loop(_parse_numbers_loop, "int64(Array(uint8, 1, 'C', readonly=True), int64[::1])")
+
+
+def _parse_numbers(text: bytes) -> NDArray[np.int64] | None:
+    """Read numbers of at most 18 digits with a comma between each two; None where the text is anything else."""
+    loop = compile_parser()
+    if loop is None:
+        return _parse_numbers_numpy(text)
+    values = np.empty(len(text) // 2 + 1, np.int64)
+    count = loop(np.frombuffer(text, np.uint8), values)
+    return values[:count] if count else None
+
+
+def _parse_numbers_numpy(text: bytes) -> NDArray[np.int64] | None:
+    characters = np.frombuffer(text, np.uint8)
+    is_comma = characters == ord(",")
+    if not (text[:1].isdigit() and text[-1:].isdigit()) or (is_comma[1:] & is_comma[:-1]).any():
+        return None
+    ends = np.flatnonzero(is_comma)
+    longest = int(np.diff(ends, prepend=-1, append=len(text)).max()) - 1
+    if longest > 18 or text.translate(None, b"0123456789,"):
+        return None
+    values = np.fromstring(text, np.int64, sep=",")
+    return values if len(values) == len(ends) + 1 else None
+
+
+def _parse_numbers_loop(text: NDArray[np.uint8], values: NDArray[np.int64]) -> int:
+    """Do what `_parse_numbers_numpy` does; returns how many numbers there are, 0 for None; compiled by numba."""
+    count, value, digit_count = 0, np.int64(0), 0
+    for character in text:
+        digit = np.uint8(character - np.uint8(48))
+        if digit < 10:
+            value = value * 10 + np.int64(digit)
+            digit_count += 1
+        elif character == 44 and 0 < digit_count < 19:
+            values[count] = value
+            count, value, digit_count = count + 1, np.int64(0), 0
+        else:
+            return 0
+    if not 0 < digit_count < 19:
+        return 0
+    values[count] = value
+    return count + 1
 
 
 def _parse_any(data: Buffer, path: Path) -> tuple[dict[str, Any], NDArray[np.int64]]:

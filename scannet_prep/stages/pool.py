@@ -1,19 +1,25 @@
-"""Worker processes that may die: a worker that the operating system kills costs only the task it worked on."""
+"""Worker processes that may die: a worker that the operating system kills costs only the task it worked on.
+
+`concurrent.futures` cannot do this: when one worker dies, it ends all others, does not tell which task was the cause,
+and in Python 3.11 it waits for ever if a worker was just being started.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import math
 import multiprocessing
 import os
 import signal
-import threading
+import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from scannet_prep.errors import WorkerDiedError
 
@@ -22,9 +28,8 @@ Context = TypeVar("Context")
 Result = TypeVar("Result")
 
 _PRELOADED = "scannet_prep.stages.warm_start"
-
-_context: Any = None
-_function: Callable[[Any, Any], Any] | None = None
+_LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the caller stops early
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def run_in_workers(
@@ -32,9 +37,8 @@ def run_in_workers(
 ) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
     """Call a function for each task, in worker processes.
 
-    When a worker dies (typically because memory ran out), the pool is rebuilt and goes on. Nobody can tell which of the
-    tasks under way was the cause, so each of them is tried once more, alone; one that kills its worker again is given
-    up.
+    When a worker dies (typically because memory ran out), another takes its place. Its task is tried once more at the
+    end, alone; if that kills its worker again, it is given up.
 
     Args:
         function: A module-level function of task and context, which catches its own errors.
@@ -48,16 +52,14 @@ def run_in_workers(
     Raises:
         WorkerDiedError: Workers cannot be started at all.
     """
-    waiting = deque(tasks)
-    while waiting:
-        suspects: deque[Task] = deque()
-        yield from _run_until_broken(function, waiting, context, min(jobs, len(waiting)), suspects)
-        while suspects:
-            alone = deque([suspects.popleft()])
-            killers: deque[Task] = deque()
-            yield from _run_until_broken(function, alone, context, 1, killers)
-            for task in killers:
-                yield task, WorkerDiedError("killed its worker process twice, the second time when running alone")
+    suspects: list[Task] = []
+    for task, result in _Pool(function, context, jobs).run(tasks):
+        if isinstance(result, WorkerDiedError):
+            suspects.append(task)
+        else:
+            yield task, result
+    for suspect in suspects:
+        yield from _Pool(function, context, 1).run([suspect])
 
 
 def default_worker_count(environ: Mapping[str, str], cgroup_root: Path = Path("/sys/fs/cgroup")) -> int:
@@ -80,73 +82,134 @@ def default_worker_count(environ: Mapping[str, str], cgroup_root: Path = Path("/
     return max(1, min(counts))
 
 
-def _run_until_broken(
-    function: Callable[[Task, Context], Result],
-    waiting: deque[Task],
-    context: Context,
-    jobs: int,
-    suspects: deque[Task],
-) -> Iterator[tuple[Task, Result]]:
-    """Work on `waiting` until it is empty or a worker dies; then `suspects` gets what was under way."""
-    # Workers start from a process that has loaded everything and has no threads: a plain fork would copy locks of the
-    # caller's threads in whatever state they are.
-    start_method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    mp_context: Any = multiprocessing.get_context(start_method)
-    if start_method == "forkserver":
-        mp_context.set_forkserver_preload([_PRELOADED])
-    executor = ProcessPoolExecutor(jobs, mp_context, _start_worker, (function, context))
-    under_way: dict[Future[Result], Task] = {}
-    try:
-        _wait_for_start(executor)
-        while waiting or under_way:
-            # One task more than workers, so that none waits for this process; few, so that there are few suspects.
-            while waiting and len(under_way) <= jobs:
-                task = waiting[0]
-                under_way[executor.submit(_call, task)] = task
-                waiting.popleft()
-            finished, _ = wait(under_way, return_when=FIRST_COMPLETED)
-            for future in finished:
-                result = future.result()
-                yield under_way.pop(future), result
-    except BrokenProcessPool:
-        for future, task in under_way.items():
-            if future.done() and future.exception() is None:
-                yield task, future.result()
-            else:
-                suspects.append(task)
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+@dataclass(eq=False, slots=True)
+class _Worker(Generic[Task]):
+    """A worker process, the pipe to it, and the task it is at."""
+
+    process: Any
+    pipe: connection.Connection[Any, Any]
+    is_ready: bool = False
+    tasks: tuple[Task, ...] = ()
 
 
-def _wait_for_start(executor: ProcessPoolExecutor) -> None:
-    """Tell workers that cannot start at all from workers that a task has killed."""
-    try:
-        executor.submit(os.getpid).result()
-    except BrokenProcessPool as error:
-        hint = "in a script of your own, call this below: if __name__ == '__main__':"
-        raise WorkerDiedError("worker processes end as soon as they are started", hint) from error
+class _Ready:
+    """What a worker sends first."""
 
 
-def _start_worker(function: Callable[[Any, Any], Any], context: object) -> None:
-    global _context, _function
-    _function, _context = function, context
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What a worker sends where the function has raised."""
+
+    error: Exception
+
+
+class _Pool(Generic[Task, Context, Result]):
+    """Hands tasks to workers, one at a time each, so that a death tells which task it was."""
+
+    def __init__(self, function: Callable[[Task, Context], Result], context: Context, jobs: int) -> None:
+        self._function = function
+        self._context = context
+        self._jobs = jobs
+        self._workers: list[_Worker[Task]] = []
+        self._has_worked = False
+        # Workers start from a process that has loaded everything and has no threads: a plain fork would copy locks of
+        # the caller's threads in whatever state they are.
+        start_method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        self._multiprocessing: Any = multiprocessing.get_context(start_method)
+        if start_method == "forkserver":
+            self._multiprocessing.set_forkserver_preload([_PRELOADED])
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
+        """Yield each task with its result, or with an error where its worker died."""
+        waiting = deque(tasks)
+        try:
+            while waiting or any(worker.tasks for worker in self._workers):
+                while len(self._workers) < min(self._jobs, len(waiting) + sum(len(w.tasks) for w in self._workers)):
+                    self._workers.append(self._start_worker())
+                for worker in self._workers:
+                    if worker.is_ready and not worker.tasks and waiting:
+                        self._hand_over(worker, waiting)
+                pipes = {worker.pipe: worker for worker in self._workers}
+                for pipe in connection.wait(list(pipes)):
+                    yield from self._hear(pipes[pipe])  # type: ignore[index]  # only pipes were given
+        finally:
+            self._end()
+
+    def _start_worker(self) -> _Worker[Task]:
+        ours, theirs = self._multiprocessing.Pipe()
+        process = self._multiprocessing.Process(target=_work, args=(theirs, self._function, self._context), daemon=True)
+        process.start()
+        theirs.close()  # from now on, the end of the process is the end of the pipe
+        return _Worker(process, ours)
+
+    def _hand_over(self, worker: _Worker[Task], waiting: deque[Task]) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # it is dead: `_hear` is going to notice
+            worker.pipe.send(waiting[0])
+            worker.tasks = (waiting.popleft(),)
+
+    def _hear(self, worker: _Worker[Task]) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
+        """Take what a worker sends; the end of its pipe means that it is dead."""
+        try:
+            message = worker.pipe.recv()
+        except (EOFError, OSError):
+            self._bury(worker)
+            for task in worker.tasks:
+                yield task, WorkerDiedError("killed its worker process twice, the second time when running alone")
+            return
+        self._has_worked = worker.is_ready = True
+        if isinstance(message, _Raised):
+            raise message.error
+        if not isinstance(message, _Ready):
+            (task,), worker.tasks = worker.tasks, ()
+            yield task, message
+
+    def _bury(self, worker: _Worker[Task]) -> None:
+        self._workers.remove(worker)
+        worker.pipe.close()
+        worker.process.join()
+        if not self._has_worked:
+            hint = "in a script of your own, call this below: if __name__ == '__main__':"
+            raise WorkerDiedError("worker processes end as soon as they are started", hint)
+
+    def _end(self) -> None:
+        """Let all workers end: they do when their pipe is closed, after the task they are at."""
+        for worker in self._workers:
+            worker.pipe.close()
+        deadline_s = time.monotonic() + _LAST_TASK_S
+        for worker in self._workers:
+            worker.process.join(max(0.0, deadline_s - time.monotonic()))
+            if worker.process.is_alive():
+                worker.process.terminate()
+                worker.process.join()
+
+
+def _work(pipe: connection.Connection[Any, Any], function: Callable[[Any, Any], Any], context: object) -> None:
+    """Do tasks until the pipe ends; it does so too when the main process is killed."""
     # Ctrl-C reaches every process of the terminal; the main process alone decides what to do about it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    keep_freed_memory()
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        pipe.send(_Ready())
+        while True:
+            task = pipe.recv()
+            try:
+                result = function(task, context)
+            except Exception as error:  # noqa: BLE001 - handed to the main process, which raises it
+                result = _Raised(error)
+            pipe.send(result)
 
 
-def _exit_with_parent() -> None:
-    """End this worker when the main process is gone, even if that was killed and could tell nobody."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
+def keep_freed_memory() -> None:
+    """Reuse memory for the next task instead of giving it back to the system, which would have to clear it each time.
 
-
-def _call(task: Any) -> Any:  # noqa: ANN401 - the types are those of `run_in_workers`
-    if _function is None:
-        raise RuntimeError("the worker was not started by this pool")
-    return _function(task, _context)
+    For arrays of some megabytes, that takes longer than to compute them. Only glibc needs to be told.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that glibc takes
+        mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 def _cgroup_quota(root: Path) -> float | None:

@@ -18,6 +18,7 @@ from scannet_prep.labels import SCANNET200, builtin_label_map
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.stages import process
 from scannet_prep.stages.make_scene import read_raw_files
+from scannet_prep.stages.pool import keep_freed_memory
 from scannet_prep.stages.record import FinishedScene
 from scannet_prep.stages.scene_worker import WorkContext, make_scene_file
 
@@ -36,6 +37,7 @@ _REFERENCE_REPEAT = 2
 
 def measure(settings: Settings) -> Result:
     """Measure everything."""
+    keep_freed_memory()  # as workers do
     raw_dir, out_dir = settings.folder / "raw", settings.folder / "processed"
     scene_ids = make_scenes(raw_dir, 2 * settings.scene_count, settings.vertex_count, settings.seed)
     plan = process.plan(raw_dir, out_dir, _OPTIONS)
