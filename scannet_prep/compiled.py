@@ -1,4 +1,4 @@
-"""Loops compiled by numba, where that is installed (the extra `fast`)."""
+"""Loops compiled by numba, where that is installed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Axis alignment and vertex normals, in double precision.
 
 There are two implementations with identical results, bit for bit: NumPy, and loops compiled by numba where that is
-installed (the extra `fast`), which take about a tenth of the time. Both add in the same order.
+installed, which take about a tenth of the time. Both add in the same order.
 """
 
 from __future__ import annotations

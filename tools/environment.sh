@@ -112,11 +112,10 @@ for requirement in tomllib.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))[
 PYTHON
 }
 
-# pip_install TARGET: this package, `.` or `.[fast]`, and the requirements listed. To build numba from source takes LLVM
-# and an hour: better without.
+# This package and the requirements listed. Never numba from source, which takes LLVM and an hour.
 pip_install() {
     (CDPATH='' cd -- "$repository_dir" && "$python" -m pip install --disable-pip-version-check \
-        --only-binary numba,llvmlite --requirement "$requirements_path" --editable "$1") >>"$log_path" 2>&1
+        --only-binary numba,llvmlite --requirement "$requirements_path" --editable .) >>"$log_path" 2>&1
 }
 
 # install_packages run|test
@@ -127,12 +126,7 @@ install_packages() {
     if [ "$1" = test ]; then
         list_dev_requirements >"$requirements_path"
     fi
-    if pip_install '.[fast]'; then
-        return
-    fi
-    if pip_install .; then
-        say "warning: numba cannot be installed for Python $(supported_version "$python"); processing will be slower" \
-            "hint: to try again later, remove $environment_dir/scannet-prep-*.stamp"
+    if pip_install; then
         return
     fi
     say "$(tail -n 15 -- "$log_path")"
