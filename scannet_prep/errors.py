@@ -2,6 +2,7 @@
 
 ScanNetPrepError
  ├── UsageError              what was asked for makes no sense; nothing was touched
+ │    ├── TermsError              the ScanNet Terms of Use have not been accepted
  │    ├── UnknownSceneError       a scene id that is malformed, or that the data does not hold
  │    └── UnknownSplitError       a split that does not exist, or that a scene has none of
  ├── FileError               one file is not what it should be; names it
@@ -11,8 +12,12 @@ ScanNetPrepError
  │    ├── AggregationError        annotated groups (.aggregation.json)
  │    ├── ScanInfoError           a scan's metadata (.txt)
  │    ├── LabelMapError           a label map (.tsv)
+ │    ├── LockError               the digests of a raw tree (scannet.lock)
  │    ├── ProcessedFileError      a processed scene (.npz)
  │    └── ManifestError           the manifest of a processed folder
+ ├── TransferError           a file cannot be fetched
+ │    ├── NotOnServerError        the server says that it has no such file
+ │    └── ServerDownError         the server does not answer anybody
  ├── AnnotationError         the files of one scene are whole but do not fit together
  ├── WorkerDiedError         the operating system ended a worker while it worked on a scene
  └── OutputError             the results cannot be written: disk full, no permission
@@ -51,6 +56,10 @@ class ScanNetPrepError(Exception):
 
 class UsageError(ScanNetPrepError, ValueError):
     """What was asked for makes no sense; nothing was touched."""
+
+
+class TermsError(UsageError):
+    """The ScanNet Terms of Use have not been accepted, so nothing is fetched."""
 
 
 class UnknownSceneError(UsageError, KeyError):
@@ -100,12 +109,28 @@ class LabelMapError(FileError, ValueError):
     """A label map (.tsv) is damaged, or of another version."""
 
 
+class LockError(FileError, ValueError):
+    """The digests of a raw tree (scannet.lock) are damaged."""
+
+
 class ProcessedFileError(FileError, ValueError):
     """A processed scene (.npz) is damaged, or was written by something else."""
 
 
 class ManifestError(FileError, ValueError):
     """The manifest of a processed folder is damaged."""
+
+
+class TransferError(ScanNetPrepError):
+    """A file cannot be fetched."""
+
+
+class NotOnServerError(TransferError):
+    """The server says that it has no such file."""
+
+
+class ServerDownError(TransferError):
+    """The server does not answer anybody."""
 
 
 class AnnotationError(ScanNetPrepError, ValueError):

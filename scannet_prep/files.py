@@ -83,7 +83,7 @@ def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool =
         OutputError: The folder cannot be written to, or the disk is full. Nothing stands under the final name that was
             not there before.
     """
-    temporary_path = path.with_name(f".{path.name}.{_owner_token()}.{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
+    temporary_path = path.with_name(f".{path.name}.{owner_token()}.{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
     try:
         try:
             with temporary_path.open("xb", buffering=0) as file:
@@ -98,12 +98,17 @@ def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool =
     except OSError as error:
         if isinstance(error, OutputError):
             raise
-        hint = ""
-        if error.errno in _SPACE_ERRNOS:
-            hint = "free some space or choose another folder with -o, then run the same command again: it continues"
-        elif error.errno in {errno.EACCES, errno.EPERM}:
-            hint = "choose a folder that you may write to with -o"
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}", hint) from error
+        raise output_error(path, error) from error
+
+
+def output_error(path: Path, error: OSError) -> OutputError:
+    """Say why a file cannot be written, and what to do about it."""
+    hint = ""
+    if error.errno in _SPACE_ERRNOS:
+        hint = "free some space or choose another folder with -o, then run the same command again: it continues"
+    elif error.errno in {errno.EACCES, errno.EPERM}:
+        hint = "choose a folder that you may write to with -o"
+    return OutputError(f"{path}: cannot be written: {error.strerror or error}", hint)
 
 
 def make_directory(path: Path) -> None:
@@ -144,21 +149,29 @@ def remove_stale_temporaries(directory: Path) -> list[Path]:
     """
     removed = []
     for path in _iter_temporaries(directory):
-        machine, _, pid = path.name.split(".")[-3].partition("-")
-        if machine == _machine_token() and pid.isdigit() and not _is_running(int(pid)):
+        if is_owner_alive(path.name.split(".")[-3]) is False:
             path.unlink(missing_ok=True)
             removed.append(path)
     return removed
+
+
+def owner_token() -> str:
+    """Name this process in file names: machine and container, and the number that it has there."""
+    return f"{_machine_token()}-{os.getpid()}"
+
+
+def is_owner_alive(token: str) -> bool | None:
+    """Whether the process that an `owner_token` names is running; None where that cannot be told from here."""
+    machine, _, pid = token.partition("-")
+    if not pid.isdigit():
+        return False
+    return _is_running(int(pid)) if machine == _machine_token() else None
 
 
 def _iter_temporaries(directory: Path) -> Iterator[Path]:
     for path in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
         if len(path.name.split(".")) >= 5:
             yield path
-
-
-def _owner_token() -> str:
-    return f"{_machine_token()}-{os.getpid()}"
 
 
 def _machine_token() -> str:

@@ -14,6 +14,12 @@ class Progress(Protocol):
     def advance(self, count: int = 1) -> None:
         """So many more units are finished, well or not."""
 
+    def resize(self, change: int) -> None:
+        """The total was an estimate; it is so many units more, or fewer if negative."""
+
+    def status(self, text: str) -> None:
+        """A short text about the state of the work, to stand beside the count."""
+
     def note(self, message: str) -> None:
         """Something worth a line while the work goes on."""
 
@@ -28,6 +34,12 @@ class NoProgress:
         """Ignore it."""
 
     def advance(self, count: int = 1) -> None:
+        """Ignore it."""
+
+    def resize(self, change: int) -> None:
+        """Ignore it."""
+
+    def status(self, text: str) -> None:
         """Ignore it."""
 
     def note(self, message: str) -> None:

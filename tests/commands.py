@@ -25,11 +25,13 @@ class Outcome:
         return json.loads(self.stdout)
 
 
-def run_command(*words: str | Path, cwd: Path | None = None, **options: Any) -> Outcome:
+def run_command(
+    *words: str | Path, cwd: Path | None = None, environment: dict[str, str] | None = None, **options: Any
+) -> Outcome:
     done = subprocess.run(  # COLUMNS: help is laid out for a terminal of that width
         [*COMMAND, *map(str, words)],
         cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
-        env=os.environ | {"COLUMNS": "80"}, **options,
+        env=(environment or os.environ) | {"COLUMNS": "80"}, **options,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     return Outcome(done.returncode, done.stdout, done.stderr)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,9 +12,6 @@ from scannet_prep.errors import ScanNetPrepError
 
 if TYPE_CHECKING:
     from scannet_prep.progress import Progress
-
-_SECONDS_BETWEEN_LINES = 30.0
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{unit}, {rate_fmt}, {elapsed}, {remaining} left"
 
 
 class Console:
@@ -73,99 +68,11 @@ class Console:
 
     def progress(self) -> Progress:
         """An object to hand to a stage: a bar on a terminal, a line now and then elsewhere."""
+        from scannet_prep.cli.progress_display import BarProgress, LineProgress, QuietProgress
+
         if not self._has_progress:
-            return QuietProgress(self)
+            return QuietProgress(self.say)
         return BarProgress() if sys.stderr.isatty() else LineProgress()
-
-
-class QuietProgress:
-    """Shows nothing but notes."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def start(self, title: str, total: int, unit: str) -> None:
-        """Ignore it."""
-
-    def advance(self, count: int = 1) -> None:
-        """Ignore it."""
-
-    def note(self, message: str) -> None:
-        """Tell it, unless quiet."""
-        self._console.say(message)
-
-    def finish(self) -> None:
-        """Ignore it."""
-
-
-class BarProgress:
-    """Draws a bar with count, rate and time left."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-
-    def start(self, title: str, total: int, unit: str) -> None:
-        """Draw an empty bar."""
-        from tqdm import tqdm
-
-        knows_width = os.get_terminal_size(sys.stderr.fileno()).columns > 0  # some containers' terminals do not
-        self._bar = tqdm(
-            total=total,
-            desc=title,
-            unit=f" {unit}",
-            file=sys.stderr,
-            dynamic_ncols=knows_width,
-            ncols=None if knows_width else 80,
-            smoothing=0.1,
-            bar_format=_BAR,
-        )
-
-    def advance(self, count: int = 1) -> None:
-        """Move the bar."""
-        self._bar.update(count)
-
-    def note(self, message: str) -> None:
-        """Write a line above the bar."""
-        self._bar.write(message, file=sys.stderr)
-
-    def finish(self) -> None:
-        """Leave the bar as it is."""
-        self._bar.close()
-
-
-class LineProgress:
-    """Prints a line every 30 s, for logs."""
-
-    def __init__(self) -> None:
-        self._title, self._unit, self._total, self._done = "", "", 0, 0
-        self._started_s = self._printed_s = 0.0
-
-    def start(self, title: str, total: int, unit: str) -> None:
-        """Begin counting."""
-        self._title, self._unit, self._total, self._done = title, unit, total, 0
-        self._started_s = self._printed_s = time.monotonic()
-
-    def advance(self, count: int = 1) -> None:
-        """Count, and print a line if the last one is long ago."""
-        self._done += count
-        now_s = time.monotonic()
-        if now_s - self._printed_s < _SECONDS_BETWEEN_LINES:
-            return
-        self._printed_s = now_s
-        rate = self._done / (now_s - self._started_s)
-        left_s = (self._total - self._done) / rate
-        print(
-            f"{self._title}: {self._done}/{self._total} {self._unit}, {rate:.1f}/s, {format_duration(left_s)} left",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def note(self, message: str) -> None:
-        """Print a line."""
-        print(message, file=sys.stderr, flush=True)
-
-    def finish(self) -> None:
-        """Nothing more to say: the command's result follows."""
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:

@@ -8,25 +8,26 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from scannet_prep.cli import demo, info, process, verify
+from scannet_prep.cli import demo, download, info, process, verify
 from scannet_prep.cli.arguments import CommandParser
 from scannet_prep.cli.console import Console
 from scannet_prep.errors import ScanNetPrepError, UsageError
 from scannet_prep.version import VERSION
 
-_COMMANDS = (process, verify, info, demo)
+_COMMANDS = (download, process, verify, info, demo)
 _INTERRUPTED = 130
 
 _EPILOG = """\
 exit status:
   0    all that was asked for is done
   1    stopped by an error
-  2    wrong usage
+  2    wrong usage, or terms not accepted
   3    finished, but some scenes or files failed; each is listed
   130  interrupted; run the same command again to go on
 
 examples:
   scannet-prep demo                                   see it work on synthetic scenes
+  scannet-prep download --types seg                   the 7,765 files that segmentation needs
   scannet-prep process --scannet200 --align-axis      data/ScanNet -> data/processed
   scannet-prep verify data/processed
 """

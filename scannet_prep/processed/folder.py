@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from scannet_prep.files import make_directory, write_atomically
@@ -71,10 +72,19 @@ def write_lists(out_dir: Path, manifest: Manifest) -> None:
         write_atomically(out_dir / f"scannetv2_{split}_npz.txt", [text])
         if split is Split.TEST:
             write_atomically(out_dir / "scannetv2_test.txt", [text])
-    failed_path = out_dir / FAILED_NAME
-    if manifest.failures:
+    write_failed_list(out_dir, list(manifest.failures))
+
+
+def write_failed_list(out_dir: Path, scene_ids: Sequence[str]) -> None:
+    """Write `failed.txt`, usable as `--scenes @failed.txt`, or remove it where nothing has failed.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    path = out_dir / FAILED_NAME
+    if scene_ids:
         lines = ["# scenes that failed; to try them again, add --scenes @failed.txt (this file) to the same command\n"]
-        lines += [f"{scene_id}\n" for scene_id in sorted(manifest.failures)]
-        write_atomically(failed_path, ["".join(lines).encode()])
+        lines += [f"{scene_id}\n" for scene_id in sorted(scene_ids)]
+        write_atomically(path, ["".join(lines).encode()])
     else:
-        failed_path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)

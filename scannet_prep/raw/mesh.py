@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import MeshError
 from scannet_prep.files import Buffer, read_file
-from scannet_prep.raw.ply import PlyElement, PlyHeader, PlyProperty, parse_header
+from scannet_prep.raw.ply import PlyElement, PlyHeader, PlyProperty, parse_header, read_header
 
 _FACE_LISTS = ("vertex_indices", "vertex_index")
 _HINT = "download it again"
@@ -55,6 +55,37 @@ def read_mesh(path: Path) -> Mesh:
         MeshError: It is damaged, not triangular, or lacks coordinates or colours.
     """
     return parse_mesh(read_file(path), path)
+
+
+def check_mesh_file(path: Path, *, needs_labels: bool = False) -> int:
+    """Check that a mesh file is whole, by its header and its size; reads it only where that does not suffice.
+
+    Args:
+        path: The file.
+        needs_labels: Whether its vertices must have the property `label`.
+
+    Returns:
+        The number of vertices.
+
+    Raises:
+        MissingFileError: There is no such file.
+        MeshError: It is truncated, or no mesh.
+    """
+    size_bytes, header = read_header(path)
+    vertex = header.find_element("vertex")
+    if vertex is None or vertex.count == 0:
+        raise MeshError(path, "has no vertices", _HINT)
+    if needs_labels and all(item.name != "label" for item in vertex.properties):
+        raise MeshError(path, "its vertices have no property label", _HINT)
+    if header.byte_order and all(_has_fixed_size(element) for element in header.elements):
+        expected = header.size_bytes + sum(
+            element.count * _record_type(element, header.byte_order).itemsize for element in header.elements
+        )
+        if size_bytes != expected:
+            raise MeshError(path, f"has {size_bytes:,} bytes, but its header accounts for {expected:,}", _HINT)
+    else:
+        read_mesh(path)
+    return vertex.count
 
 
 def parse_mesh(data: Buffer, path: Path) -> Mesh:

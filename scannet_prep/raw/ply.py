@@ -5,10 +5,11 @@ Format: http://paulbourke.net/dataformats/ply/
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import MeshError
+from scannet_prep.errors import MeshError, MissingFileError
 from scannet_prep.files import Buffer
 
 _MAX_HEADER_BYTES = 65_536
@@ -84,6 +85,24 @@ class PlyHeader:
     def find_element(self, name: str) -> PlyElement | None:
         """The element of that name, if there is one."""
         return next((item for item in self.elements if item.name == name), None)
+
+
+def read_header(path: Path) -> tuple[int, PlyHeader]:
+    """Read only the beginning of a PLY file; gives the file's size and the header.
+
+    Raises:
+        MissingFileError: There is no such file.
+        MeshError: It cannot be read, is no PLY file, or its header is damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(_MAX_HEADER_BYTES)
+            size_bytes = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise MissingFileError(path, "no such file") from None
+    except OSError as error:
+        raise MeshError(path, f"cannot be read: {error.strerror or error}") from error
+    return size_bytes, parse_header(start, path)
 
 
 def parse_header(data: Buffer, path: Path) -> PlyHeader:

@@ -1,0 +1,231 @@
+"""`scannet-prep download`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scannet_prep.cli.arguments import (
+    CommandParser,
+    Commands,
+    add_output_arguments,
+    add_selection_arguments,
+    path_argument,
+    positive_number,
+    selection_from,
+)
+from scannet_prep.cli.console import Console, format_bytes, format_count, format_duration, format_table
+
+if TYPE_CHECKING:
+    from scannet_prep.stages.download import DownloadPlan, DownloadReport
+
+_DESCRIPTION = """\
+Fetches the raw files that are needed: with --types seg the 7,765 files (about 21 GB) of all scenes that segmentation
+needs. Every file is checked before it gets its final name, and recorded with its SHA-256 in scannet.lock.
+
+Running it again checks what is there, mends what is damaged, and fetches what is missing; a file that was broken off
+goes on where it stopped.
+"""
+_EPILOG = """\
+types:
+  seg    mesh, labels, segments, aggregation and .txt of each scene, and the label map
+  or any of the official suffixes, for example _vh_clean.aggregation.json or .sens; several may be given
+
+environment:
+  SCANNET_PREP_ACCEPT_TERMS=1   the same as --accept-terms
+  SCANNET_PREP_BASE_URL         the same as --base-url
+  HTTPS_PROXY, NO_PROXY         proxies
+
+examples:
+  scannet-prep download --types seg --dry-run
+  scannet-prep download --types seg --accept-terms
+  scannet-prep download --types seg --splits val --limit 10
+  scannet-prep download --types seg --scenes @data/ScanNet/failed.txt
+  scannet-prep download --types seg --print-urls aria2 > urls.txt
+"""
+
+
+def add_command(commands: Commands) -> None:
+    """Add the command to the program."""
+    parser: CommandParser = commands.add_parser(
+        "download", help="fetch the raw files that are needed", description=_DESCRIPTION, epilog=_EPILOG
+    )
+    parser.add_argument(
+        "-o", "--output", type=path_argument, default=Path("data/ScanNet"), metavar="DIR",
+        help="folder for the raw files (default: data/ScanNet)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--types", nargs="+", required=True, metavar="TYPE", help="which files: seg, or suffixes; see below"
+    )
+    parser.add_argument("--accept-terms", action="store_true", help="I have read, signed and accept the terms of use")
+    add_selection_arguments(parser)
+    server = parser.add_argument_group("server")
+    server.add_argument("--jobs", type=positive_number, default=4, metavar="N", help="connections, 1 to 8 (default: 4)")
+    server.add_argument("--base-url", metavar="URL", help="a mirror (default: the ScanNet server)")
+    trust = server.add_mutually_exclusive_group()
+    trust.add_argument("--ca-bundle", type=path_argument, metavar="FILE", help="certificate authorities to trust")
+    trust.add_argument("--insecure", action="store_true", help="accept any certificate: whoever answers is believed")
+    instead = parser.add_argument_group("instead of fetching").add_mutually_exclusive_group()
+    instead.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    instead.add_argument(
+        "--print-urls", choices=("plain", "aria2", "json"), metavar="FORMAT", help="plain, aria2, json"
+    )
+    add_output_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Run the command."""
+    from scannet_prep.remote.catalog import BASE_URL
+    from scannet_prep.stages import download, download_run
+
+    base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
+    plan = download.plan(arguments.output, arguments.types, selection=selection_from(arguments), base_url=base_url)
+    if arguments.print_urls:
+        return _print_urls(plan, arguments.print_urls, console)
+    if arguments.dry_run:
+        return console.result(_describe_plan(plan), _plan_to_json(plan), 0)
+    certificates = _certificates(arguments, console)
+    _ask_for_terms(arguments, console)
+    console.say(_describe_start(plan))
+    started_s = time.monotonic()
+    report = download_run.run(plan, jobs=arguments.jobs, certificates=certificates, progress=console.progress())
+    seconds = time.monotonic() - started_s
+    for failure in report.failures:
+        console.warn(f"{failure.outcome}: {failure.message}", failure.hint)
+    for path in report.orphans:
+        console.say(f"left over from another download program, may be removed: {path}")
+    value = {"command": "download", **report.to_json(), "seconds": round(seconds, 3)}
+    return console.result(_describe_report(report, seconds), value, 3 if report.failures else 0)
+
+
+def _certificates(arguments: argparse.Namespace, console: Console) -> bool | Path:
+    """Whose certificates to trust, with a loud word where it is anybody's."""
+    if arguments.insecure:
+        from urllib3.exceptions import InsecureRequestWarning
+
+        console.warn("warning: --insecure: certificates are not verified; whoever answers is believed")
+        warnings.simplefilter("ignore", InsecureRequestWarning)  # said once, above
+        return False
+    if arguments.ca_bundle is None:
+        return True
+    if not arguments.ca_bundle.is_file():
+        from scannet_prep.errors import MissingFileError
+
+        raise MissingFileError(arguments.ca_bundle, "no such file", "--ca-bundle names a file of certificates (PEM)")
+    bundle: Path = arguments.ca_bundle
+    return bundle
+
+
+def _ask_for_terms(arguments: argparse.Namespace, console: Console) -> None:
+    """Record that the terms are accepted, if they are; ask only on a terminal."""
+    from scannet_prep.remote.catalog import TERMS_URL
+    from scannet_prep.stages.terms import accept_terms, has_accepted_terms, require_terms
+
+    if has_accepted_terms(arguments.output):
+        return
+    if arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1":
+        accept_terms(arguments.output)
+        return
+    if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty() and not console.is_json:
+        print(f"ScanNet is handed out under its Terms of Use: {TERMS_URL}", file=sys.stderr)
+        print("Have you signed them, and do you accept them? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() in ("y", "yes"):
+            accept_terms(arguments.output)
+            return
+    require_terms(arguments.output)
+
+
+def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
+    """Print the addresses of what is missing, for other download programs."""
+    files = [{"url": plan.url(file), "path": str(plan.data_dir / file.local_path)} for file in plan.missing]
+    if console.is_json or style == "json":
+        print(json.dumps({"exit_status": 0, "command": "download", "files": files}))
+    elif style == "plain":
+        print("\n".join(item["url"] for item in files))
+    else:
+        print("\n".join(f"{item['url']}\n  out={item['path']}" for item in files))
+    return 0
+
+
+def _describe_start(plan: DownloadPlan) -> str:
+    there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (and checked now)"
+    return f"download: {plan.base_url} -> {plan.data_dir}: {there}, about {format_bytes(plan.missing_bytes)} to fetch"
+
+
+def _describe_plan(plan: DownloadPlan) -> str:
+    rows: dict[tuple[str, str], list[int]] = {}
+    for file in plan.files:
+        row = rows.setdefault((file.kind.suffix, str(file.split or "-")), [0, 0, 0])
+        row[0] += 1
+        row[1] += file.local_path in plan.present
+        row[2] += 0 if file.local_path in plan.present else file.kind.typical_bytes or 0
+    unknown = {kind.suffix for kind in plan.unknown_kinds}
+    cells = [
+        [suffix, split, f"{count:,}", f"{there:,}", "unknown" if suffix in unknown else format_bytes(size)]
+        for (suffix, split), (count, there, size) in rows.items()
+    ]
+    to_fetch = f"{format_count(len(plan.missing), 'file')} to fetch, about {format_bytes(plan.missing_bytes)}"
+    lines = [
+        format_table(["type", "split", "files", "already there", "about"], cells, right=frozenset({2, 3, 4})),
+        "",
+        f"{to_fetch}; free in {plan.data_dir}: {format_bytes(plan.free_bytes)}",
+    ]
+    if plan.lacking_bytes or plan.lacking_inodes:
+        lacking = f"{format_bytes(plan.lacking_bytes)} and room for {plan.lacking_inodes:,} files are lacking"
+        lines.append(f"the disk will not hold it: {lacking}")
+    lines += [f"left over from another download program: {path}" for path in plan.orphans]
+    lines.append("(dry run: nothing was fetched; whether files already there are whole is checked by a run)")
+    return "\n".join(lines)
+
+
+def _plan_to_json(plan: DownloadPlan) -> dict[str, Any]:
+    kinds = Counter((file.kind.suffix, str(file.split or "")) for file in plan.files)
+    there = Counter((file.kind.suffix, str(file.split or "")) for file in plan.files if file.local_path in plan.present)
+    return {
+        "command": "download",
+        "dry_run": True,
+        "data_dir": str(plan.data_dir),
+        "base_url": plan.base_url,
+        "files": len(plan.files),
+        "present": len(plan.present),
+        "missing_bytes": plan.missing_bytes,
+        "free_bytes": plan.free_bytes,
+        "lacking_bytes": plan.lacking_bytes,
+        "kinds": [
+            {"type": suffix, "split": split, "files": count, "present": there[suffix, split]}
+            for (suffix, split), count in kinds.items()
+        ],
+    }
+
+
+def _describe_report(report: DownloadReport, seconds: float) -> str:
+    from scannet_prep.stages.download import FileOutcome
+
+    rows = [
+        [suffix, *(f"{counts[outcome]:,}" for outcome in FileOutcome)] for suffix, counts in report.counts().items()
+    ]
+    total = sum((counts for counts in report.counts().values()), Counter[FileOutcome]())
+    rows.append(["all", *(f"{total[outcome]:,}" for outcome in FileOutcome)])
+    rate = format_bytes(int(report.received_bytes / max(seconds, 1e-3)))
+    lines = [
+        format_table(["type", *FileOutcome], rows, right=frozenset({1, 2, 3, 4})),
+        "",
+        f"{format_bytes(report.received_bytes)} received in {format_duration(seconds)} ({rate}/s)",
+    ]
+    if report.mended:
+        lines.append(f"mended: {format_count(len(report.mended), 'file')} that had been damaged")
+    if report.opened:
+        lines.append(f"permissions repaired: {format_count(len(report.opened), 'file')}")
+    if report.failures:
+        lines.append(
+            f"to try the failed ones again, add --scenes @{report.data_dir / 'failed.txt'} to the same command"
+        )
+    return "\n".join(lines)

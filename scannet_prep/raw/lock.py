@@ -1,0 +1,101 @@
+"""`scannet.lock`: sizes and SHA-256 digests of the files of a raw tree, trusted on first use.
+
+ScanNet publishes no checksums. The first whole download of a file is recorded here; later runs compare with it, and two
+labs can compare their copies without exchanging data. One line a file, sorted, readable by people and by diff:
+
+    <sha256>  <size in bytes>  <path below the data folder>
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from scannet_prep.errors import FileError, LockError, MissingFileError
+from scannet_prep.files import locked_directory, read_file, write_atomically
+
+LOCK_NAME = "scannet.lock"
+
+_HEADER = "# SHA-256, size in bytes and path of ScanNet files, recorded when each was first found whole\n"
+_LINE = re.compile(r"([0-9a-f]{64})  (\d{1,15})  (\S.*)")
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LockEntry:
+    """What is recorded of one file.
+
+    Attributes:
+        sha256: Digest of its content, 64 hexadecimal digits.
+        size_bytes: Its length.
+    """
+
+    sha256: str
+    size_bytes: int
+
+
+def read_lock(path: Path) -> dict[str, LockEntry]:
+    """Read a lock file; entries by path below the data folder, with `/`.
+
+    Raises:
+        MissingFileError: There is no such file.
+        LockError: It is damaged.
+    """
+    try:
+        text = read_file(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise LockError(
+            path, f"is no text: byte {error.start}", "remove it: it is made anew from whole files"
+        ) from None
+    entries: dict[str, LockEntry] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            hint = "mend the line, or remove it: it is made anew from the file, if that is whole"
+            raise LockError(path, f"line {number} reads {line[:60]!r}, expected digest, size and path", hint)
+        entries[match[3]] = LockEntry(match[1], int(match[2]))
+    return entries
+
+
+def update_lock(path: Path, found: Mapping[str, LockEntry]) -> None:
+    """Add entries to a lock file; what other processes have added meanwhile stays.
+
+    Raises:
+        LockError: The file there is damaged.
+        OutputError: It cannot be written.
+    """
+    if not found:
+        return
+    with locked_directory(path.parent):
+        try:
+            entries = read_lock(path)
+        except MissingFileError:
+            entries = {}
+        entries |= found
+        lines = [f"{entry.sha256}  {entry.size_bytes}  {name}\n" for name, entry in sorted(entries.items())]
+        write_atomically(path, [(_HEADER + "".join(lines)).encode()], is_durable=True)
+
+
+def digest_file(path: Path) -> LockEntry:
+    """Compute what a lock file records of a file.
+
+    Raises:
+        MissingFileError: There is no such file.
+        FileError: It cannot be read.
+    """
+    digest, size = hashlib.sha256(), 0
+    try:
+        with path.open("rb", buffering=0) as file:
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+                size += len(block)
+    except FileNotFoundError:
+        raise MissingFileError(path, "no such file") from None
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror or error}") from error
+    return LockEntry(digest.hexdigest(), size)

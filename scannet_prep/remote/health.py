@@ -1,0 +1,138 @@
+"""Whether the server answers at all, as all workers together see it.
+
+A server that is down for everybody must not use up the retries of every single file. Once it cannot be reached, or has
+failed several times in a row for several files, all workers wait, and one of them knocks now and then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from scannet_prep.errors import ServerDownError
+
+_CONNECTION_FAILURES_BEFORE_OUTAGE = 2  # without any connection there is nothing that could be the file's fault
+
+
+class ServerHealth:
+    """Shared by all workers of a run; safe for threads.
+
+    Args:
+        failures_before_outage: So many failures in a row mean that the server is down.
+        first_delay_s: Time before the first knock; doubled each time.
+        longest_delay_s: Longest time between knocks.
+        patience_s: How long an outage may last before the run gives up.
+        first_patience_s: The same while the server has never answered: it may be the wrong address, or no network.
+        on_change: Told in words when the server goes away and when it is back.
+    """
+
+    def __init__(
+        self,
+        failures_before_outage: int,
+        first_delay_s: float,
+        longest_delay_s: float,
+        patience_s: float,
+        first_patience_s: float,
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._limit = failures_before_outage
+        self._first_delay_s = first_delay_s
+        self._longest_delay_s = longest_delay_s
+        self._patience_s = patience_s
+        self._first_patience_s = first_patience_s
+        self._has_answered = False
+        self._on_change = on_change
+        self._condition = threading.Condition()
+        self._failures = 0
+        self._failing: set[str] = set()
+        self._is_unreachable = False
+        self._reason = ""
+        self._since_s = 0.0
+        self._next_knock_s = 0.0
+        self._delay_s = first_delay_s
+        self._is_knocking = False
+        self._is_stopped = False
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the server is held to be down: it cannot be reached, or fails for several files."""
+        if self._is_unreachable:
+            return self._failures >= _CONNECTION_FAILURES_BEFORE_OUTAGE
+        return self._failures >= self._limit and len(self._failing) > 1
+
+    def enter(self) -> None:
+        """Wait while the server is down; returns at once while it is up, and for whoever's turn it is to knock.
+
+        Raises:
+            ServerDownError: The outage has lasted too long, or the run was stopped.
+        """
+        with self._condition:
+            while self.is_down and not self._is_stopped:
+                now_s = time.monotonic()
+                if now_s - self._since_s > (self._patience_s if self._has_answered else self._first_patience_s):
+                    break
+                if not self._is_knocking and now_s >= self._next_knock_s:
+                    self._is_knocking = True
+                    return
+                wait_s = 0.5 if self._is_knocking else self._next_knock_s - now_s
+                self._condition.wait(max(0.01, min(wait_s, 0.5)))
+            if self._is_stopped:
+                raise ServerDownError("stopped")
+            if self.is_down:
+                seconds = time.monotonic() - self._since_s
+                raise ServerDownError(
+                    f"the server has not answered for {seconds:.0f} s ({self._reason})",
+                    "run the same command again later: it goes on where it stopped",
+                )
+
+    def succeeded(self) -> None:
+        """The server has sent something."""
+        with self._condition:
+            was_down = self.is_down
+            self._has_answered = True
+            self._failures = 0
+            self._failing.clear()
+            self._is_unreachable = False
+            self._delay_s = self._first_delay_s
+            self._is_knocking = False
+            self._condition.notify_all()
+        if was_down:
+            self._on_change("the server answers again")
+
+    def failed(self, url: str, reason: str, *, is_unreachable: bool) -> bool:
+        """The server could not be reached, or could not serve a file.
+
+        Args:
+            url: The file's address.
+            reason: In words.
+            is_unreachable: Whether there was no connection at all, so that it has nothing to do with the file.
+
+        Returns:
+            Whether the server is held to be down, so that the failure is not the file's.
+        """
+        with self._condition:
+            was_down = self.is_down
+            self._failures += 1
+            self._failing.add(url)
+            self._is_unreachable = is_unreachable
+            self._reason = reason
+            now_s = time.monotonic()
+            if self.is_down and not was_down:
+                self._since_s = now_s
+            if self.is_down:
+                if was_down and self._is_knocking:
+                    self._delay_s = min(2 * self._delay_s, self._longest_delay_s)
+                self._next_knock_s = now_s + self._delay_s
+                self._is_knocking = False
+            is_down = self.is_down
+            self._condition.notify_all()
+        if is_down and not was_down:
+            self._on_change(f"the server does not answer ({reason}); waiting for it")
+        return is_down
+
+    def stop(self) -> None:
+        """Wake everybody up; nobody goes on."""
+        with self._condition:
+            self._is_stopped = True
+            self._condition.notify_all()

@@ -1,0 +1,194 @@
+"""The command `download`, against a real server that behaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import digests, run_command
+from release_server import ReleaseServer
+
+from scannet_prep.raw.lock import read_lock
+from scannet_prep.splits import official_scenes
+from scannet_prep.synthetic import write_label_map, write_release
+
+SCENES = ["scene0000_00", "scene0001_00", "scene0011_00", "scene0707_00"]
+OWN_FILES = {"scannet.lock", "terms_accepted.txt"}
+
+
+@pytest.fixture(scope="module")
+def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    release_dir = tmp_path_factory.mktemp("release")
+    write_release(release_dir, SCENES, vertices=800)
+    write_label_map(release_dir)
+    return release_dir
+
+
+def download(server: ReleaseServer, data_dir: Path, *words: str):
+    return run_command(
+        "download",
+        "--types",
+        "seg",
+        "--scenes",
+        *SCENES,
+        "--accept-terms",
+        "-o",
+        data_dir,
+        "--base-url",
+        server.base_url,
+        *words,
+    )
+
+
+def fetched(data_dir: Path) -> dict[str, str]:
+    return {name: digest for name, digest in digests(data_dir).items() if name not in OWN_FILES}
+
+
+def test_it_brings_the_release_and_records_it(release_dir: Path, tmp_path: Path) -> None:
+    with ReleaseServer(release_dir) as server:
+        outcome = download(server, tmp_path, "--json")
+        assert outcome.status == 0, outcome.stderr
+        assert fetched(tmp_path) == digests(release_dir)
+        lock = read_lock(tmp_path / "scannet.lock")
+        assert {name: entry.sha256 for name, entry in lock.items()} == digests(release_dir)
+        server.forget()
+        again = download(server, tmp_path, "--json")
+        assert again.status == 0
+        assert {name: counts["already there"] for name, counts in again.json["kinds"].items()} == {
+            name: counts["fetched"] for name, counts in outcome.json["kinds"].items()
+        }
+        assert server.requests() == []
+
+
+def test_a_tree_of_the_official_script_is_adopted_and_mended(release_dir: Path, tmp_path: Path) -> None:
+    data_dir = Path(shutil.copytree(release_dir, tmp_path / "ScanNet"))
+    mesh = data_dir / "scans/scene0000_00/scene0000_00_vh_clean_2.ply"
+    segments = data_dir / "scans/scene0001_00/scene0001_00_vh_clean_2.0.010000.segs.json"
+    labels = data_dir / "scans/scene0011_00/scene0011_00_vh_clean_2.labels.ply"
+    mesh.write_bytes(mesh.read_bytes()[:-100])
+    segments.unlink()
+    labels.write_text("<html>404</html>")
+    (mesh.parent / "tmp1a2b").write_bytes(b"half a file")
+    for path in data_dir.rglob("scene*.*"):
+        path.chmod(0o600)
+    with ReleaseServer(release_dir) as server:
+        outcome = download(server, data_dir, "--json")
+    assert outcome.status == 0, outcome.stderr
+    assert len(outcome.json["mended"]) == 2
+    assert outcome.json["orphans"] == [str(mesh.parent / "tmp1a2b")]
+    (mesh.parent / "tmp1a2b").unlink()
+    assert fetched(data_dir) == digests(release_dir)
+    assert mesh.stat().st_mode & 0o077
+    assert len(outcome.json["permissions_repaired"]) >= 15
+
+
+def test_a_file_that_changed_on_disk_is_found_and_mended(release_dir: Path, tmp_path: Path) -> None:
+    with ReleaseServer(release_dir) as server:
+        download(server, tmp_path)
+        path = tmp_path / "scans/scene0000_00/scene0000_00_vh_clean_2.ply"
+        data = bytearray(path.read_bytes())
+        data[-5] ^= 1
+        path.write_bytes(data)
+        outcome = download(server, tmp_path, "--json")
+    assert (outcome.status, len(outcome.json["mended"])) == (0, 1)
+    assert fetched(tmp_path) == digests(release_dir)
+
+
+def test_nothing_is_fetched_before_the_terms_are_accepted(release_dir: Path, tmp_path: Path) -> None:
+    data_dir = tmp_path / "ScanNet"
+    with ReleaseServer(release_dir) as server:
+        words = ["download", "--types", "seg", "-o", data_dir, "--base-url", server.base_url, "--limit", "1"]
+        outcome = run_command(*words, "--json")
+        assert (outcome.status, outcome.json["error"]) == (2, "TermsError")
+        assert "--accept-terms" in outcome.json["hint"]
+        assert (server.requests(), data_dir.exists()) == ([], False)
+        environment = os.environ | {"SCANNET_PREP_ACCEPT_TERMS": "1"}
+        assert run_command(*words, environment=environment).status == 0
+    assert "ScanNet_TOS.pdf" in (data_dir / "terms_accepted.txt").read_text()
+
+
+def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(tmp_path: Path) -> None:
+    outcome = run_command("download", "--types", "seg", "-o", tmp_path / "x", "--dry-run", "--json")
+    assert outcome.json["files"] == 7_765 + 1
+    kinds = {(item["type"], item["split"]): item["files"] for item in outcome.json["kinds"]}
+    assert kinds["_vh_clean_2.ply", "test"] == kinds[".txt", "test"] == 100
+    assert ("_vh_clean_2.labels.ply", "test") not in kinds
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["--types", "segm"], 2, "'segm' is not a type of file"),
+        (["--types", "seg", "--scenes", "scene9999_00"], 2, "not in the official lists: scene9999_00"),
+        (["--types", "seg", "--jobs", "9"], 2, "expected 1 to 8"),
+        (["--types", "seg", "--insecure", "--ca-bundle", "x"], 2, "not allowed with"),
+        (["--types", "seg", "--ca-bundle", "nowhere.pem"], 1, "nowhere.pem: no such file"),
+        (["--types", "seg", "--base-url", "kaldir"], 2, "is no base URL"),
+        (["--types", ".sens", "--splits", "test", "--dry-run", "--print-urls", "plain"], 2, "not allowed with"),
+        (["--types", "_vh_clean_2.labels.ply", "--splits", "test"], 2, "no file of these types exists"),
+    ],
+)
+def test_wrong_requests_touch_nothing(tmp_path: Path, words: list[str], status: int, message: str) -> None:
+    outcome = run_command("download", *words, "-o", tmp_path / "x", "--accept-terms", "--json", cwd=tmp_path)
+    assert outcome.status == status
+    assert message in outcome.stderr
+    assert not (tmp_path / "x/scans").exists()
+
+
+@pytest.mark.parametrize("style", ["plain", "aria2", "json"])
+def test_addresses_are_printed_for_other_programs(style: str, tmp_path: Path) -> None:
+    words = ["download", "--types", ".sens", "_vh_clean_2.ply", "--scenes", "scene0000_00", "scene0707_00"]
+    outcome = run_command(*words, "--print-urls", style, "-o", tmp_path)
+    base = "https://kaldir.vc.cit.tum.de/scannet"
+    expected = [
+        (f"{base}/v1/scans/scene0000_00/scene0000_00.sens", "scans/scene0000_00/scene0000_00.sens"),
+        (f"{base}/v2/scans/scene0000_00/scene0000_00_vh_clean_2.ply", "scans/scene0000_00/scene0000_00_vh_clean_2.ply"),
+        (f"{base}/v2/scans/scene0707_00/scene0707_00.sens", "scans_test/scene0707_00/scene0707_00.sens"),
+        (
+            f"{base}/v2/scans/scene0707_00/scene0707_00_vh_clean_2.ply",
+            "scans_test/scene0707_00/scene0707_00_vh_clean_2.ply",
+        ),
+    ]
+    lines = {
+        "plain": [url for url, _ in expected],
+        "aria2": [line for url, path in expected for line in (url, f"  out={tmp_path / path}")],
+        "json": [
+            json.dumps(
+                {
+                    "exit_status": 0,
+                    "command": "download",
+                    "files": [{"url": url, "path": str(tmp_path / path)} for url, path in expected],
+                }
+            )
+        ],
+    }
+    assert outcome.stdout.splitlines() == lines[style]
+
+
+def test_an_address_that_is_not_scannet_is_found_out_early(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    write_release(empty, ["scene0706_00"], vertices=600)
+    with ReleaseServer(empty) as server:
+        outcome = run_command(
+            "download", "--types", "_vh_clean_2.ply", "--splits", "train", "-o", tmp_path / "x", "--accept-terms",
+            "--base-url", server.base_url,
+        )  # fmt: skip
+        assert outcome.status == 1
+        assert "does not look like the ScanNet server" in outcome.stderr
+        assert len(server.requests()) < 40 < len(official_scenes("train"))
+    assert not (tmp_path / "x/scans").exists() or not list((tmp_path / "x/scans").iterdir())
+
+
+def test_what_the_server_lacks_is_told_from_what_failed(release_dir: Path, tmp_path: Path) -> None:
+    upstream = Path(shutil.copytree(release_dir, tmp_path / "upstream"))
+    (upstream / "scans/scene0001_00/scene0001_00.aggregation.json").unlink()
+    with ReleaseServer(upstream) as server:
+        outcome = download(server, tmp_path / "x", "--json")
+        assert outcome.status == 3
+        assert outcome.json["kinds"][".aggregation.json"]["missing upstream"] == 1
+        assert len(server.requests("/scannet/v2/scans/scene0001_00/scene0001_00.aggregation.json")) == 1
+    assert "scene0001_00\n" in (tmp_path / "x/failed.txt").read_text()
