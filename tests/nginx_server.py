@@ -27,7 +27,8 @@ pid {folder}/nginx.pid;
 error_log {folder}/error.log info;
 events {{}}
 http {{
-    log_format requests escape=none "$request_method\t$uri\t$status\t$body_bytes_sent\t$http_range\t$http_if_range\t$connection";
+    log_format requests escape=none
+        "$request_method\t$uri\t$status\t$body_bytes_sent\t$http_range\t$http_if_range\t$connection";
     access_log {folder}/access.log requests;
     client_body_temp_path {folder}/temporary;
     proxy_temp_path {folder}/temporary;
@@ -133,22 +134,14 @@ class NginxServer:
 
     def requests(self, path: str | None = None) -> list[LoggedRequest]:
         """Requests that have ended; the line may come a moment after the client has its last byte."""
-        found = []
-        for line in self.access_log_path.read_text().splitlines():
-            method, logged_path, status, sent_bytes, range_, if_range, connection = line.split("\t")
-            if path in (None, logged_path):
-                found.append(
-                    LoggedRequest(
-                        method,
-                        logged_path,
-                        int(status),
-                        int(sent_bytes),
-                        range_ or None,
-                        if_range or None,
-                        int(connection),
-                    )
-                )
-        return found
+        lines = [line.split("\t") for line in self.access_log_path.read_text().splitlines()]
+        found = [
+            LoggedRequest(
+                method, url_path, int(status), int(sent_bytes), span or None, if_range or None, int(connection)
+            )
+            for method, url_path, status, sent_bytes, span, if_range, connection in lines
+        ]
+        return [request for request in found if path in (None, request.path)]
 
     def _wait_for_answer(self) -> None:
         context = ssl.create_default_context(cafile=self.ca_path)

@@ -26,6 +26,7 @@ from scannet_prep.raw.mesh import Mesh, parse_mesh
 from scannet_prep.raw.segments import Segmentation, parse_segments
 from scannet_prep.remarks import RemarkKind
 from scannet_prep.scene import Split
+from scannet_prep.stages.check_digests import check_digests
 from scannet_prep.stages.finding import CheckedScene, Findings
 from scannet_prep.stages.make_scene import RawFile, find_alignment_fault, read_ply_labels
 from scannet_prep.stages.verify_raw import RawSceneTask, note_strangers
@@ -56,6 +57,8 @@ def _check_scene(task: RawSceneTask, label_map: LabelMap, findings: Findings) ->
         findings.error(task.path, problem, "remove one of the two")
     _check_entries(task, findings)
     files = _read_files(task, findings)
+    for digests in task.digests:
+        check_digests(digests, {file.path: file.data for file in files.values()}, findings)
     mesh_file, segments_file = files.get(MESH_SUFFIX), files.get(SEGMENTS_SUFFIX)
     mesh = _parse(mesh_file, parse_mesh, findings)
     if mesh_file is not None and mesh is not None and not len(mesh.faces):

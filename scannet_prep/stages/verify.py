@@ -107,13 +107,16 @@ class VerifyReport:
         }
 
 
-def plan(path: Path, *, selection: Selection | None = None, must_be_complete: bool = False) -> VerifyPlan:
+def plan(
+    path: Path, *, selection: Selection | None = None, must_be_complete: bool = False, against: Path | None = None
+) -> VerifyPlan:
     """Decide what to check.
 
     Args:
         path: A raw or a processed tree.
         selection: Which scenes; all by default.
         must_be_complete: Whether a scene of the official lists that is not there is an error.
+        against: The `scannet.lock` of another copy of a raw tree, to compare with.
 
     Raises:
         MissingFileError: It is no such tree.
@@ -127,7 +130,9 @@ def plan(path: Path, *, selection: Selection | None = None, must_be_complete: bo
     if must_be_complete and not has_all_scenes:
         raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
     is_raw = identify_tree(path) is TreeKind.RAW
-    tree: RawTree | ProcessedTree = plan_raw(path, selection) if is_raw else plan_processed(path, selection)
+    if against is not None and not is_raw:
+        raise UsageError(f"{path}: is no raw tree, and only such a tree has digests to compare", "leave out --against")
+    tree: RawTree | ProcessedTree = plan_raw(path, selection, against) if is_raw else plan_processed(path, selection)
     splits = [split for split in Split if not selection.splits or split in selection.splits]
     findings = Findings()
     for split in splits if has_all_scenes else ():

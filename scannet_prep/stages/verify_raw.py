@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scannet_prep.files import is_hidden_or_temporary
 from scannet_prep.labels import LABEL_MAP_NAME, LabelMap, RawIds, builtin_label_map, find_label_map, read_label_map
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
+from scannet_prep.raw.lock import LOCK_NAME, read_lock
 from scannet_prep.scene import SceneId, Split
+from scannet_prep.stages.check_digests import Digests, check_digests
 from scannet_prep.stages.finding import Finding, Findings, SceneTask, list_some
 from scannet_prep.stages.selection import Selection, select_scenes
 
 
 @dataclass(frozen=True, slots=True)
 class RawSceneTask(SceneTask):
-    """One raw scene that is to be checked."""
+    """One raw scene that is to be checked.
+
+    Attributes:
+        scene: Its files.
+        digests: What is recorded of them, here and of other copies.
+    """
 
     scene: RawScene
+    digests: tuple[Digests, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +45,16 @@ class RawTree:
     findings: tuple[Finding, ...]
 
 
-def plan_raw(raw_dir: Path, selection: Selection) -> RawTree:
+def plan_raw(raw_dir: Path, selection: Selection, against: Path | None) -> RawTree:
     """Look at a raw tree without opening its scenes.
 
+    Args:
+        raw_dir: The tree.
+        selection: Which scenes.
+        against: The `scannet.lock` of another copy, to compare with; None for none.
+
     Raises:
+        LockError: `against` is damaged.
         MissingFileError: It holds no scene folders.
         UnknownSceneError: The selection contradicts itself.
     """
@@ -53,16 +67,45 @@ def plan_raw(raw_dir: Path, selection: Selection) -> RawTree:
         message = failure.message.removeprefix(f"{raw_dir}: ")
         findings.error(scene.directory if scene else raw_dir, message, failure.hint, scene_id=failure.scene_id)
     label_map = _check_label_map(raw_dir, findings)
+    digests = _read_digests(raw_dir, against, findings)
+    for item in digests:
+        entry = item.entries.get(LABEL_MAP_NAME)
+        if entry is not None:
+            check_digests(replace(item, entries={LABEL_MAP_NAME: entry}), {}, findings)
     findings.attempt(raw_dir, _check_entries, raw_dir, findings)
     return RawTree(
         tasks=tuple(
-            RawSceneTask(scene_id, split, scenes[scene_id].directory, scenes[scene_id])
+            RawSceneTask(
+                scene_id,
+                split,
+                scenes[scene_id].directory,
+                scenes[scene_id],
+                tuple(item.for_folder(scenes[scene_id].directory) for item in digests),
+            )
             for scene_id, split in selected.scenes
         ),
         present={split: {scene_id for scene_id, other in everything.scenes if other is split} for split in Split},
         label_map=label_map,
         findings=tuple(findings.found),
     )
+
+
+def _read_digests(raw_dir: Path, against: Path | None, findings: Findings) -> list[Digests]:
+    found = []
+    own_path = raw_dir / LOCK_NAME
+    if own_path.exists():
+        entries = findings.attempt(own_path, read_lock, own_path)
+        found.append(Digests(raw_dir, own_path, entries or {}, "mend it: scannet-prep download, with the same --types"))
+    if against is not None:
+        ours, theirs = digest_names(found), read_lock(against)
+        both = {name: entry for name, entry in theirs.items() if name in ours or (raw_dir / name).exists()}
+        found.append(Digests(raw_dir, against, both, "one of the two copies is damaged, or of another version"))
+    return found
+
+
+def digest_names(digests: list[Digests]) -> set[str]:
+    """Names of all files that are on record."""
+    return {name for item in digests for name in item.entries}
 
 
 def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
