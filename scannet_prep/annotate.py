@@ -155,7 +155,7 @@ def _look_up(groups: list[Group], label_map: LabelMap, remarks: list[Remark]) ->
 
 
 def _describe(ids: RawIds | None) -> str:
-    return "missing" if ids is None else f"ScanNet id {ids.scannet_id}, nyu40 id {ids.nyu40_id}"
+    return "missing" if ids is None else str(ids)
 
 
 def _number_instances(groups: list[Group], remarks: list[Remark]) -> list[int]:

@@ -18,15 +18,17 @@ def compile_loop(function: Loop, signature: str) -> Loop | None:
         signature: Types of result and arguments, as numba writes them.
 
     Returns:
-        The compiled function; None where numba is not installed.
+        The compiled function; None where numba is not installed or does not work. It only makes things faster: callers
+        have another way to the same result.
     """
-    try:
-        import numba
-    except ImportError:
-        return None
-    compiled: Any
-    try:
-        compiled = numba.njit(signature, cache=True, error_model="numpy")(function)
-    except RuntimeError:  # no folder to keep the compiled code in: read-only installation and no home
-        compiled = numba.njit(signature, error_model="numpy")(function)
-    return compiled  # type: ignore[no-any-return]
+    # Beside a missing numba, there are ones that do not fit the NumPy at hand, disks that are full or read-only where
+    # the machine code is kept, and damaged files of machine code.
+    for keeps_code in (True, False):
+        try:
+            import numba
+
+            compiled: Any = numba.njit(signature, cache=keeps_code, error_model="numpy")(function)
+        except Exception:  # noqa: BLE001, S112 - see above
+            continue
+        return compiled  # type: ignore[no-any-return]
+    return None

@@ -44,6 +44,8 @@ class ScanNetPrepError(Exception):
         BaseException.__init__(self, message, hint)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")  # Python prints it below a traceback
 
     def __reduce__(self) -> tuple[type[ScanNetPrepError], tuple[object, ...]]:
         """Pickle by the arguments of the constructor; OSError's own way expects an errno first."""

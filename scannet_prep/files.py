@@ -111,6 +111,31 @@ def output_error(path: Path, error: OSError) -> OutputError:
     return OutputError(f"{path}: cannot be written: {error.strerror or error}", hint)
 
 
+def check_is_folder(path: Path) -> None:
+    """Check that a path is a folder, or can become one.
+
+    Raises:
+        OutputError: Something else is in the way.
+    """
+    existing = next((item for item in (path, *path.parents) if item.exists()), None)
+    if existing is not None and not existing.is_dir():
+        raise OutputError(f"{existing}: is no folder", "choose another one with -o")
+
+
+def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> None:
+    """Do what `write_atomically` does, unless the file has that content already.
+
+    Raises:
+        OutputError: The folder cannot be written to, or the disk is full.
+    """
+    try:
+        is_same = path.read_bytes() == data
+    except OSError:
+        is_same = False  # not there, or not readable: to write it tells
+    if not is_same:
+        write_atomically(path, [data], is_durable=is_durable)
+
+
 def make_directory(path: Path) -> None:
     """Create a folder and its parents, unless it exists.
 
@@ -163,9 +188,8 @@ def owner_token() -> str:
 def is_owner_alive(token: str) -> bool | None:
     """Whether the process that an `owner_token` names is running; None where that cannot be told from here."""
     machine, _, pid = token.partition("-")
-    if not pid.isdigit():
-        return False
-    return _is_running(int(pid)) if machine == _machine_token() else None
+    is_from_here = machine == _machine_token() and pid.isascii() and pid.isdigit()
+    return _is_running(int(pid)) if is_from_here else None
 
 
 def _iter_temporaries(directory: Path) -> Iterator[Path]:

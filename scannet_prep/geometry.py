@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.compiled import compile_loop
+
 # A face counts as having no area where the sine between two of its edges is below 1e-10. That is far below what float32
 # coordinates can express (about 1e-7), and above the rounding of the rotation, which would otherwise turn three
 # vertices on a line into a normal of arbitrary direction.
@@ -134,24 +136,12 @@ class _Loops(NamedTuple):
 
 @cache
 def _compile_loops() -> _Loops | None:
-    try:
-        import numba
-    except ImportError:
+    align_loop = compile_loop(_align_loop, "void(float32[:, ::1], float64[:, ::1], float64[:, ::1], float32[:, ::1])")
+    normals_loop = compile_loop(_vertex_normals_loop, "float64[:, ::1](float64[:, ::1], int32[:, ::1])")
+    half_loop = compile_loop(_round_to_half_loop, "void(float64[::1], uint16[::1])")
+    if align_loop is None or normals_loop is None or half_loop is None:
         return None
-    doubles, singles, indices = numba.float64[:, ::1], numba.float32[:, ::1], numba.int32[:, ::1]
-
-    def compile_loop(function: Callable[..., Any], signature: object) -> Callable[..., Any]:
-        try:
-            compiled = numba.njit(signature, cache=True, error_model="numpy")(function)
-        except RuntimeError:  # no folder to keep the compiled code in: read-only installation and no home
-            compiled = numba.njit(signature, error_model="numpy")(function)
-        return compiled
-
-    return _Loops(
-        compile_loop(_align_loop, numba.void(singles, doubles, doubles, singles)),
-        compile_loop(_vertex_normals_loop, doubles(doubles, indices)),
-        compile_loop(_round_to_half_loop, numba.void(numba.float64[::1], numba.uint16[::1])),
-    )
+    return _Loops(align_loop, normals_loop, half_loop)
 
 
 def _align_loop(

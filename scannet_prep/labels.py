@@ -144,6 +144,10 @@ class RawIds(NamedTuple):
     scannet_id: int
     nyu40_id: int
 
+    def __str__(self) -> str:
+        """Both ids, for messages."""
+        return f"ScanNet id {self.scannet_id}, nyu40 id {self.nyu40_id}"
+
 
 @dataclass(frozen=True)
 class LabelMap:
@@ -198,9 +202,9 @@ def read_label_map(path: Path) -> LabelMap:
 
 def find_label_map(raw_dir: Path) -> Path | None:
     """The label map beside the raw scenes; None where there is none."""
-    candidates = [raw_dir / LABEL_MAP_NAME]
-    if raw_dir.name in {"scans", "scans_test"}:
-        candidates.append(raw_dir.parent / LABEL_MAP_NAME)
+    # `.` and links to the folder scans are that folder too.
+    parents = [item.parent for item in (raw_dir.absolute(), raw_dir.resolve()) if item.name in {"scans", "scans_test"}]
+    candidates = [directory / LABEL_MAP_NAME for directory in (raw_dir, *parents)]
     return next((path for path in candidates if path.is_file()), None)
 
 

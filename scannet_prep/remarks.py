@@ -43,6 +43,7 @@ _DOUBTS = frozenset(
         RemarkKind.UNKNOWN_SEGMENTS,
         RemarkKind.HIGH_RESOLUTION_AGGREGATION,
         RemarkKind.OTHER_SCENE,
+        RemarkKind.NO_ALIGNMENT,
         RemarkKind.NOT_RIGID,
     }
 )

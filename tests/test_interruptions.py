@@ -176,14 +176,14 @@ def test_a_worker_that_is_killed_costs_nothing_but_a_second_try(
 
 
 def workers_of(session_id: int) -> list[int]:
-    """Workers: the children of the process that they are forked from, itself a child of the command."""
+    """Workers: the children of the command."""
     parents = {}
     for pid in processes_of_session(session_id):
         try:
             parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    return [pid for pid, parent in parents.items() if parents.get(parent) == session_id]
+    return [pid for pid, parent in parents.items() if parent == session_id]
 
 
 def test_without_a_reader_the_output_ends_quietly(raw_dir: Path, expected_dir: Path) -> None:

@@ -38,7 +38,13 @@ def add_output_arguments(parser: CommandParser) -> None:
 def add_selection_arguments(parser: CommandParser) -> None:
     """Add the choice of scenes."""
     group = parser.add_argument_group("which scenes")
-    group.add_argument("--splits", nargs="+", choices=[*Split], metavar="SPLIT", help="only these: train, val, test")
+    group.add_argument(
+        "--splits",
+        nargs="+",
+        choices=[str(split) for split in Split],
+        metavar="SPLIT",
+        help="only these: train, val, test",
+    )
     group.add_argument("--scenes", nargs="+", metavar="ID|@FILE", help="only these; @FILE has one scene id a line")
     group.add_argument("--limit", type=positive_number, metavar="N", help="at most N scenes")
 

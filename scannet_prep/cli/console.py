@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from scannet_prep.errors import ScanNetPrepError
@@ -64,7 +65,8 @@ class Console:
         self.warn(f"error: {error}", error.hint)
         if self.is_json:
             value = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
-            print(json.dumps({"exit_status": status, **value}))
+            with suppress(OSError):  # standard output may be what is broken
+                print(json.dumps({"exit_status": status, **value}), flush=True)
 
     def progress(self) -> Progress:
         """An object to hand to a stage: a bar on a terminal, a line now and then elsewhere."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 from scannet_prep.cli import demo, download, info, process, verify
@@ -43,11 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    _mend_streams()
     console = Console(is_json="--json" in words)
     try:
         arguments = make_parser().parse_args(words)
         console = Console.from_arguments(arguments)
-        signal.signal(signal.SIGTERM, _interrupt)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _interrupt)
         status: int = arguments.run(arguments, console)
         sys.stdout.flush()
     except ScanNetPrepError as error:
@@ -69,6 +74,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.fail(ScanNetPrepError(f"unforeseen {type(error).__name__}: {error}", "please report this"), 1)
         raise
     return status
+
+
+def _mend_streams() -> None:
+    """Make sure that whatever is said can be: a stream may be closed, or unable to write every letter of a path."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def make_parser() -> CommandParser:

@@ -102,6 +102,11 @@ def _describe_start(plan: ProcessPlan) -> str:
     lines = [f"process: {plan.raw_dir} -> {plan.out_dir}: {what}"]
     for difference, count in Counter(plan.outdated.values()).items():
         lines.append(f"made with other options, and made again: {format_count(count, 'scene')} ({difference})")
+    for difference, count in Counter(plan.others.values()).items():
+        lines.append(
+            f"warning: made with other options, and not asked for now: {format_count(count, 'scene')} ({difference}); "
+            "the folder would hold both kinds"
+        )
     if plan.is_forced:
         lines.append(f"made again, because of --force: {format_count(len(plan.existing), 'scene')}")
     if plan.unlisted:

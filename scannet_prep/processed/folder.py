@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from scannet_prep.files import make_directory, write_atomically
+from scannet_prep.files import make_directory, write_atomically, write_if_changed
 from scannet_prep.processed.manifest import Manifest
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
 
 TERMS_NAME = "TERMS.txt"
 FAILED_NAME = "failed.txt"
+UNFINISHED_NAME = "unfinished.txt"
 TERMS_URL = "https://kaldir.vc.cit.tum.de/scannet/ScanNet_TOS.pdf"
 
 _TERMS_TEXT = f"""\
@@ -20,6 +21,33 @@ ScanNet Terms of Use, which allow non-commercial research and education and forb
 {TERMS_URL}
 Whoever you give them to must have accepted those terms.
 """
+
+
+_UNFINISHED_TEXT = b"""\
+Scenes of this folder are being made, or a run was interrupted: what is here may be of two kinds, or outdated.
+Run the same scannet-prep process command again: it goes on where it stopped, and removes this file at its end.
+"""
+
+
+def mark_unfinished(out_dir: Path) -> None:
+    """Put a file into the folder that says that scenes are being made; readers then refuse it.
+
+    Raises:
+        OutputError: The folder cannot be written to.
+    """
+    path = out_dir / UNFINISHED_NAME
+    if not path.exists():
+        write_atomically(path, [_UNFINISHED_TEXT])
+
+
+def mark_finished(out_dir: Path) -> None:
+    """Remove the file of `mark_unfinished`."""
+    (out_dir / UNFINISHED_NAME).unlink(missing_ok=True)
+
+
+def is_unfinished(out_dir: Path) -> bool:
+    """Whether the folder is marked by `mark_unfinished`."""
+    return (out_dir / UNFINISHED_NAME).exists()
 
 
 def processed_path(out_dir: Path, split: Split, scene_id: str) -> Path:
@@ -69,9 +97,9 @@ def write_lists(out_dir: Path, manifest: Manifest) -> None:
         ordered: list[str] = [scene_id for scene_id in official_scenes(split) if scene_id in present]
         ordered += sorted(present.difference(ordered))
         text = "".join(f"{split}/{scene_id}.npz\n" for scene_id in ordered).encode()
-        write_atomically(out_dir / f"scannetv2_{split}_npz.txt", [text])
+        write_if_changed(out_dir / f"scannetv2_{split}_npz.txt", text)
         if split is Split.TEST:
-            write_atomically(out_dir / "scannetv2_test.txt", [text])
+            write_if_changed(out_dir / "scannetv2_test.txt", text)
     write_failed_list(out_dir, list(manifest.failures))
 
 
@@ -85,6 +113,6 @@ def write_failed_list(out_dir: Path, scene_ids: Sequence[str]) -> None:
     if scene_ids:
         lines = ["# scenes that failed; to try them again, add --scenes @failed.txt (this file) to the same command\n"]
         lines += [f"{scene_id}\n" for scene_id in sorted(scene_ids)]
-        write_atomically(path, ["".join(lines).encode()])
+        write_if_changed(path, "".join(lines).encode())
     else:
         path.unlink(missing_ok=True)

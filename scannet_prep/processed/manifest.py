@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import ManifestError, MissingFileError
-from scannet_prep.files import Fingerprint, read_file, write_atomically
+from scannet_prep.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene
 from scannet_prep.remarks import Remark, RemarkKind
@@ -144,7 +144,7 @@ def write_manifest(out_dir: Path, manifest: Manifest) -> None:
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     lines += [f'"scenes": {_one_line_each(scenes)}', f'"failures": {_one_line_each(failures)}']
     text = "{\n" + ",\n".join(lines) + "\n}\n"
-    write_atomically(out_dir / MANIFEST_NAME, [text.encode()], is_durable=True)
+    write_if_changed(out_dir / MANIFEST_NAME, text.encode(), is_durable=True)
 
 
 def _one_line_each(entries: Mapping[str, Any]) -> str:

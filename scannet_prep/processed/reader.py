@@ -9,12 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import ManifestError, MissingFileError, ProcessedFileError, UnknownSplitError
-from scannet_prep.processed.folder import FAILED_NAME, find_processed_scenes, processed_path
+from scannet_prep.processed.folder import (
+    FAILED_NAME,
+    UNFINISHED_NAME,
+    find_processed_scenes,
+    is_unfinished,
+    processed_path,
+)
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneFailure, read_manifest
 from scannet_prep.processed.npz import read_first_shape
 from scannet_prep.scene import Split
 
 _HEAD_BYTES = 512
+_AGAIN = "run the same scannet-prep process command again: it goes on where it stopped"
 
 
 class FolderReader:
@@ -48,7 +55,7 @@ class FolderReader:
             warnings.warn(
                 f"{path}: scenes that failed in processing are missing: {len(self._failures)}, "
                 f"for example {min(self._failures)}; see {path / FAILED_NAME}",
-                stacklevel=4,
+                stacklevel=3,
             )
 
     def __len__(self) -> int:
@@ -104,20 +111,36 @@ def _again(path: Path) -> str:
 
 
 def _count_from_manifest(path: Path, manifest: Manifest, split: Split) -> dict[str, int]:
-    if not manifest.is_complete:
+    if not manifest.is_complete or is_unfinished(path):
         raise ManifestError(
             path / MANIFEST_NAME,
             "says that processing has not finished",
-            "run the same scannet-prep process command again: it goes on where it stopped",
+            _AGAIN,
         )
+    _check_mixture(path, manifest)
     counts = {name: entry.vertex_count for name, entry in manifest.scenes.items() if entry.split == split}
     _check_split(path, split, {entry.split for entry in manifest.scenes.values()}, bool(counts))
     return counts
 
 
+def _check_mixture(path: Path, manifest: Manifest) -> None:
+    """Refuse a folder whose scenes were made in different ways that a sample shows."""
+    kinds: dict[tuple[bool, str], str] = {}
+    for name, entry in manifest.scenes.items():
+        kinds.setdefault((entry.options.align_axis, entry.options.labels_from), name)
+    if len(kinds) > 1:
+        found = "; ".join(
+            f"{name} with align_axis={is_aligned}, labels_from={source}" for (is_aligned, source), name in kinds.items()
+        )
+        hint = "make all of them with the same options: scannet-prep process, without --scenes and --splits"
+        raise ManifestError(path / MANIFEST_NAME, f"names scenes that were made with different options: {found}", hint)
+
+
 def _count_from_headers(path: Path, split: Split) -> dict[str, int]:
     if not path.is_dir():
         raise MissingFileError(path, "no such folder", f"make it: scannet-prep process -o {path}")
+    if is_unfinished(path):
+        raise ManifestError(path / UNFINISHED_NAME, "says that processing has not finished", _AGAIN)
     found = find_processed_scenes(path)
     if not found:
         hint = f"make processed scenes from it: scannet-prep process {path}" if (path / "scans").is_dir() else ""

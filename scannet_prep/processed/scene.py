@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.annotate import Instance
+from scannet_prep.annotate import MAX_GROUPS, Instance
 from scannet_prep.errors import ProcessedFileError, UnknownSceneError, UnknownSplitError
 from scannet_prep.files import Buffer, Fingerprint, read_file
 from scannet_prep.labels import MAX_NYU40_ID
@@ -245,14 +245,19 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
     wrong = int(np.count_nonzero(scene.labels != scene.meta.options.label_set.labels_from_raw_ids(source)))
     if wrong:
         yield f"labels disagree with the raw ids at {wrong:,} vertices"
+    if any(not 0 <= item.id <= MAX_GROUPS for item in scene.meta.objects):
+        yield f"group ids are not all within 0..{MAX_GROUPS}"
     if int(scene.nyu40_ids.max()) > MAX_NYU40_ID:
         yield f"nyu40_ids hold {int(scene.nyu40_ids.max())}, expected at most {MAX_NYU40_ID}"
     known = [-1, *(item.id for item in scene.meta.objects)]
     strangers = np.setdiff1d(scene.instances, known)
     if len(strangers):
         yield f"instances hold {strangers[0]}, which is no group"
-    if scene.segments is not None and int(scene.segments.max()) >= len(scene.meta.segment_ids):
-        yield f"segments hold {int(scene.segments.max())}, but there are {len(scene.meta.segment_ids)}"
+    segment_count = 0 if scene.segments is None else len(np.unique(scene.segments))
+    largest = -1 if scene.segments is None else int(scene.segments.max())
+    if segment_count != len(scene.meta.segment_ids) or largest != segment_count - 1:
+        described = len(scene.meta.segment_ids)
+        yield f"segments hold {segment_count:,} numbers up to {largest}, but {described:,} are described"
     if not np.isfinite(scene.axis_alignment).all():
         yield "axis_alignment is not finite"
     if scene.faces is not None and scene.faces.size:

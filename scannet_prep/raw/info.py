@@ -14,6 +14,7 @@ from scannet_prep.errors import ScanInfoError
 from scannet_prep.files import Buffer, read_file
 
 _HINT = "download it again"
+_ALIGNMENT_KEY = "axisAlignment"
 # A shift by 1,000 km belongs to no room; and points that are moved by less stay within float32.
 _MAX_NUMBER = 1_000_000
 _LINE_END = re.compile(r"\r*\n|\r")
@@ -57,7 +58,7 @@ def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
     if not bytes(data).strip():
         raise ScanInfoError(path, "is empty", _HINT)
     try:
-        text = bytes(data).decode("utf-8")
+        text = bytes(data).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         found = error.object[error.start]
         raise ScanInfoError(path, f"is no text: byte {error.start} is 0x{found:02x}", _HINT) from None
@@ -70,9 +71,11 @@ def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
         if not equals:
             kind = "is an HTML page" if line.lstrip().startswith("<") else "is damaged"
             raise ScanInfoError(path, f"{kind}: line {number} reads {line[:40]!r}, expected key = value", _HINT)
+        if key != _ALIGNMENT_KEY and key.casefold() == _ALIGNMENT_KEY.casefold():
+            raise ScanInfoError(path, f"line {number} has the key {key[:40]!r}, expected {_ALIGNMENT_KEY!r}", _HINT)
         if values.setdefault(key, value.strip()) != value.strip():
             raise ScanInfoError(path, f"{key} stands there twice with different values")
-    matrix = values.get("axisAlignment")
+    matrix = values.get(_ALIGNMENT_KEY)
     return ScanInfo(None if matrix is None else _parse_matrix(matrix, path), values.get("sceneType"))
 
 

@@ -288,5 +288,5 @@ def _join_fields(records: Records, names: list[str]) -> NDArray[Any]:
             "itemsize": records.dtype.itemsize,
         }
     )
-    joined: NDArray[Any] = np.ascontiguousarray(records.view(whole)["whole"]).view(dtype.base).reshape(-1, 3)
+    joined: NDArray[Any] = records.view(whole)["whole"].copy().view(dtype.base).reshape(-1, 3)
     return joined.astype(dtype.base.newbyteorder("="), copy=False)

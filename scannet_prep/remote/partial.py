@@ -174,6 +174,8 @@ def _escape(prefix: str) -> str:
 
 def _is_busy(path: Path, prefix: str) -> bool:
     owner = path.name.removeprefix(prefix).rpartition(".")[0]
+    if owner == _FREE:
+        return False
     alive = is_owner_alive(owner)
     if alive is not None:
         return alive

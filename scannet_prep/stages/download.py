@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from scannet_prep.errors import OutputError, UsageError
+from scannet_prep.errors import UsageError
+from scannet_prep.files import check_is_folder
 from scannet_prep.processed.manifest import SceneFailure
 from scannet_prep.raw.layout import find_orphans
 from scannet_prep.remote.catalog import BASE_URL, FileKind, RemoteFile, list_files, parse_types
@@ -193,8 +194,7 @@ def plan(
         UnknownSceneError: A scene is in none of the official lists, or not in the splits that were asked for.
         OutputError: `data_dir` is no folder.
     """
-    if data_dir.exists() and not data_dir.is_dir():
-        raise OutputError(f"{data_dir}: is no folder", "choose another one with -o")
+    check_is_folder(data_dir)
     address = urlsplit(base_url)
     if address.scheme not in ("http", "https") or not address.netloc:
         raise UsageError(f"{base_url!r} is no base URL", f"it looks like {BASE_URL}")

@@ -6,11 +6,10 @@ and in Python 3.11 it waits for ever if a worker was just being started.
 
 from __future__ import annotations
 
-import ctypes
 import math
-import multiprocessing
 import os
-import signal
+import socket
+import subprocess
 import sys
 import time
 from collections import deque
@@ -18,18 +17,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from scannet_prep.errors import WorkerDiedError
+from scannet_prep.stages.worker import Raised, Ready, work
 
 Task = TypeVar("Task")
 Context = TypeVar("Context")
 Result = TypeVar("Result")
 
-_PRELOADED = "scannet_prep.stages.warm_start"
 _LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the caller stops early
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def run_in_workers(
@@ -86,21 +85,10 @@ def default_worker_count(environ: Mapping[str, str], cgroup_root: Path = Path("/
 class _Worker(Generic[Task]):
     """A worker process, the pipe to it, and the task it is at."""
 
-    process: Any
-    pipe: connection.Connection[Any, Any]
+    process: subprocess.Popen[bytes]
+    pipe: Connection
     is_ready: bool = False
     tasks: tuple[Task, ...] = ()
-
-
-class _Ready:
-    """What a worker sends first."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """What a worker sends where the function has raised."""
-
-    error: Exception
 
 
 class _Pool(Generic[Task, Context, Result]):
@@ -112,12 +100,6 @@ class _Pool(Generic[Task, Context, Result]):
         self._jobs = jobs
         self._workers: list[_Worker[Task]] = []
         self._has_worked = False
-        # Workers start from a process that has loaded everything and has no threads: a plain fork would copy locks of
-        # the caller's threads in whatever state they are.
-        start_method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        self._multiprocessing: Any = multiprocessing.get_context(start_method)
-        if start_method == "forkserver":
-            self._multiprocessing.set_forkserver_preload([_PRELOADED])
 
     def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
         """Yield each task with its result, or with an error where its worker died."""
@@ -136,11 +118,30 @@ class _Pool(Generic[Task, Context, Result]):
             self._end()
 
     def _start_worker(self) -> _Worker[Task]:
-        ours, theirs = self._multiprocessing.Pipe()
-        process = self._multiprocessing.Process(target=_work, args=(theirs, self._function, self._context), daemon=True)
-        process.start()
-        theirs.close()  # from now on, the end of the process is the end of the pipe
-        return _Worker(process, ours)
+        """Start a worker as a program of its own.
+
+        `multiprocessing` would run the caller's script again in it, which scripts without a guard, notebooks and
+        standard input do not survive, and would have to fork a process that may have threads.
+        """
+        ours, theirs = socket.socketpair()
+        program = f"import sys; sys.path[:] = {sys.path!r}; from {work.__module__} import work; work({theirs.fileno()})"
+        flags = [f"-W{option}" for option in sys.warnoptions] + (["-B"] if sys.dont_write_bytecode else [])
+        try:
+            process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [sys.executable, *flags, "-c", program],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C is for the main process, which decides what to do about it
+            )
+        except OSError as error:
+            ours.close()
+            raise WorkerDiedError(f"worker processes cannot be started: {error}") from error
+        finally:
+            theirs.close()  # from now on, the end of the process is the end of the pipe
+        worker: _Worker[Task] = _Worker(process, Connection(ours.detach()))
+        with suppress(BrokenPipeError, ConnectionResetError):  # it is dead: `_hear` is going to notice
+            worker.pipe.send((self._function, self._context))
+        return worker
 
     def _hand_over(self, worker: _Worker[Task], waiting: deque[Task]) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # it is dead: `_hear` is going to notice
@@ -157,19 +158,20 @@ class _Pool(Generic[Task, Context, Result]):
                 yield task, WorkerDiedError("killed its worker process twice, the second time when running alone")
             return
         self._has_worked = worker.is_ready = True
-        if isinstance(message, _Raised):
+        if isinstance(message, Raised):
             raise message.error
-        if not isinstance(message, _Ready):
+        if not isinstance(message, Ready):
             (task,), worker.tasks = worker.tasks, ()
             yield task, message
 
     def _bury(self, worker: _Worker[Task]) -> None:
         self._workers.remove(worker)
         worker.pipe.close()
-        worker.process.join()
+        worker.process.wait()
         if not self._has_worked:
-            hint = "in a script of your own, call this below: if __name__ == '__main__':"
-            raise WorkerDiedError("worker processes end as soon as they are started", hint)
+            raise WorkerDiedError(
+                f"worker processes end as soon as they are started, with status {worker.process.returncode}"
+            )
 
     def _end(self) -> None:
         """Let all workers end: they do when their pipe is closed, after the task they are at."""
@@ -177,39 +179,11 @@ class _Pool(Generic[Task, Context, Result]):
             worker.pipe.close()
         deadline_s = time.monotonic() + _LAST_TASK_S
         for worker in self._workers:
-            worker.process.join(max(0.0, deadline_s - time.monotonic()))
-            if worker.process.is_alive():
-                worker.process.terminate()
-                worker.process.join()
-
-
-def _work(pipe: connection.Connection[Any, Any], function: Callable[[Any, Any], Any], context: object) -> None:
-    """Do tasks until the pipe ends; it does so too when the main process is killed."""
-    # Ctrl-C reaches every process of the terminal; the main process alone decides what to do about it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    keep_freed_memory()
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        pipe.send(_Ready())
-        while True:
-            task = pipe.recv()
             try:
-                result = function(task, context)
-            except Exception as error:  # noqa: BLE001 - handed to the main process, which raises it
-                result = _Raised(error)
-            pipe.send(result)
-
-
-def keep_freed_memory() -> None:
-    """Reuse memory for the next task instead of giving it back to the system, which would have to clear it each time.
-
-    For arrays of some megabytes, that takes longer than to compute them. Only glibc needs to be told.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that glibc takes
-        mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+                worker.process.wait(max(0.0, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
 
 
 def _cgroup_quota(root: Path) -> float | None:

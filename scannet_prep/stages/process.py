@@ -14,7 +14,7 @@ from scannet_prep.errors import (
     UnknownSplitError,
     WorkerDiedError,
 )
-from scannet_prep.files import read_file, remove_stale_temporaries
+from scannet_prep.files import check_is_folder, read_file, remove_stale_temporaries
 from scannet_prep.labels import LabelMap, builtin_label_map, find_label_map, read_label_map
 from scannet_prep.processed.folder import find_processed_scenes, prepare_folder, processed_path
 from scannet_prep.processed.manifest import Manifest, SceneFailure, read_manifest
@@ -43,6 +43,8 @@ class ProcessPlan:
         tasks: Scenes to make, or to keep where they are up to date.
         failures: Scenes that were asked for and cannot be had.
         existing: Scenes of `tasks` that the folder has, made with the same options (inputs are compared later).
+        others: Scenes that the folder has, that are not among `tasks` and were made with other options, and what is
+            different; a dataset of such a folder is refused.
         outdated: Scenes of `tasks` that the folder has, made with other options, and what is different.
         unlisted: Scenes of `tasks` that no official list names; they go into the one split that was asked for.
         is_restricted: Whether only a part of the scenes was asked for.
@@ -57,6 +59,7 @@ class ProcessPlan:
     tasks: tuple[SceneTask, ...]
     failures: tuple[SceneFailure, ...]
     existing: tuple[str, ...]
+    others: Mapping[str, str] = field(hash=False)
     outdated: Mapping[str, str] = field(hash=False)
     unlisted: tuple[str, ...]
     is_restricted: bool
@@ -132,12 +135,13 @@ def plan(
         UnknownSplitError: There are no scenes of the splits that were asked for.
     """
     selection = selection or Selection()
-    if out_dir.exists() and not out_dir.is_dir():
-        raise OutputError(f"{out_dir}: is no folder", "choose another one with -o")
+    check_is_folder(out_dir)
     raw_scenes = find_raw_scenes(raw_dir)
     label_map_path = find_label_map(raw_dir)
     label_map = builtin_label_map() if label_map_path is None else read_label_map(label_map_path)
-    selected = select_scenes(raw_scenes, selection, raw_dir)
+    manifest = _read_manifest(out_dir)
+    filed = {scene_id: entry.split for scene_id, entry in manifest.scenes.items()}
+    selected = select_scenes(raw_scenes, selection, raw_dir, filed)
     if not selected.scenes and not selected.failures:
         raise UnknownSplitError(
             f"{raw_dir}: has {len(raw_scenes):,} scenes, but none of {', '.join(selection.splits)}",
@@ -147,7 +151,8 @@ def plan(
         SceneTask(raw_scenes[scene_id], split, processed_path(out_dir, split, scene_id))
         for scene_id, split in selected.scenes
     )
-    found = _find_options(out_dir, tasks)
+    found = _find_options(out_dir, manifest, tasks)
+    asked_for = {task.scene.scene_id for task in tasks}
     return ProcessPlan(
         raw_dir=raw_dir,
         out_dir=out_dir,
@@ -156,6 +161,11 @@ def plan(
         tasks=tasks,
         failures=selected.failures,
         existing=tuple(scene_id for scene_id, made_with in found.items() if made_with == options),
+        others={
+            scene_id: ", ".join(entry.options.differences(options))
+            for scene_id, entry in manifest.scenes.items()
+            if scene_id not in asked_for and entry.options != options
+        },
         outdated={
             scene_id: ", ".join(made_with.differences(options))
             for scene_id, made_with in found.items()
@@ -247,13 +257,16 @@ def _report(plan: ProcessPlan, record: Record) -> ProcessReport:
     )
 
 
-def _find_options(out_dir: Path, tasks: tuple[SceneTask, ...]) -> dict[str, ProcessOptions]:
+def _read_manifest(out_dir: Path) -> Manifest:
+    try:
+        return read_manifest(out_dir) or Manifest()
+    except ManifestError:
+        return Manifest()  # `run` rebuilds it from the files
+
+
+def _find_options(out_dir: Path, manifest: Manifest, tasks: tuple[SceneTask, ...]) -> dict[str, ProcessOptions]:
     """How the scenes that the folder already has were made: the manifest knows, else their files."""
     present = find_processed_scenes(out_dir)
-    try:
-        manifest = read_manifest(out_dir) or Manifest()
-    except ManifestError:
-        manifest = Manifest()  # `run` rebuilds it from the files
     found: dict[str, ProcessOptions] = {}
     for task in tasks:
         scene_id = task.scene.scene_id

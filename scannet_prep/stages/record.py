@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scannet_prep.errors import ManifestError, OutputError, ProcessedFileError, ScanNetPrepError
 from scannet_prep.files import Fingerprint, locked_directory, read_file
-from scannet_prep.processed.folder import find_processed_scenes, write_lists
+from scannet_prep.processed.folder import find_processed_scenes, mark_finished, mark_unfinished, write_lists
 from scannet_prep.processed.manifest import Manifest, SceneEntry, SceneFailure, read_manifest, write_manifest
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import parse_processed
@@ -86,6 +86,7 @@ class Record:
             for scene_id in scene_ids
             if scene_id in manifest.scenes and manifest.scenes[scene_id].options != self._options
         }
+        mark_unfinished(self._out_dir)
         kept = {scene_id: entry for scene_id, entry in manifest.scenes.items() if scene_id not in outdated}
         write_manifest(self._out_dir, Manifest(kept, manifest.failures, is_complete=False, program_version=VERSION))
 
@@ -108,7 +109,8 @@ class Record:
                 write_manifest(self._out_dir, manifest)
                 write_lists(self._out_dir, manifest)
                 if set(find_processed_scenes(self._out_dir)) == present:
-                    return
+                    break
+            mark_finished(self._out_dir)
 
     def _merge(self, seen: set[str], *, is_complete: bool) -> Manifest:
         """Join the manifest on disk with what this run found out; `seen` gets the scenes that were there."""

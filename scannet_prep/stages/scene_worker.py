@@ -9,6 +9,7 @@ from pathlib import Path
 from scannet_prep.errors import AnnotationError, OutputError, ProcessedFileError, ScanNetPrepError
 from scannet_prep.files import Fingerprint, read_file, write_atomically
 from scannet_prep.labels import LabelMap
+from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import SceneEntry, SceneFailure
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import ProcessedScene, encode_processed, parse_processed
@@ -75,6 +76,9 @@ def _make(task: SceneTask, context: WorkContext) -> FinishedScene:
         return FinishedScene(entry, identify_file(task.path), is_new=False)
     scene = process_scene(files, context.options, context.label_map)
     _check_doubts(scene.meta.remarks, context)
+    # Before the first file is replaced, and not before it is known that one will be: a run that changes nothing must
+    # not disturb those who read.
+    mark_unfinished(task.path.parent.parent)
     return write_scene_file(scene, task.path)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,13 +49,16 @@ class SelectedScenes:
     failures: tuple[SceneFailure, ...]
 
 
-def select_scenes(available: Iterable[SceneId], selection: Selection, source: Path) -> SelectedScenes:
+def select_scenes(
+    available: Iterable[SceneId], selection: Selection, source: Path, filed: Mapping[str, Split] | None = None
+) -> SelectedScenes:
     """Choose among the scenes that are there.
 
     Args:
         available: Scenes that are there.
         selection: What was asked for.
         source: Where they were looked for, for messages.
+        filed: Splits that scenes in no official list were put into before.
 
     Raises:
         UnknownSceneError: A scene that was asked for is in none of the splits that were asked for.
@@ -68,6 +71,8 @@ def select_scenes(available: Iterable[SceneId], selection: Selection, source: Pa
         split = find_official_split(scene_id)
         if split is None and len(selection.splits) == 1:
             split = selection.splits[0]
+        if split is None and filed is not None:
+            split = filed.get(scene_id)
         if split is not None and selection.splits and split not in selection.splits:
             if selection.scene_ids is not None:
                 raise UnknownSceneError(

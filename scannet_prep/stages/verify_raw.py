@@ -135,7 +135,7 @@ def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
 
 
 def _describe(ids: RawIds | None) -> str:
-    return "missing" if ids is None else f"ScanNet id {ids.scannet_id}, nyu40 id {ids.nyu40_id}"
+    return "missing" if ids is None else str(ids)
 
 
 def _check_entries(raw_dir: Path, findings: Findings) -> None:

@@ -18,9 +18,9 @@ from scannet_prep.labels import SCANNET200, builtin_label_map
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.stages import process
 from scannet_prep.stages.make_scene import read_raw_files
-from scannet_prep.stages.pool import keep_freed_memory
 from scannet_prep.stages.record import FinishedScene
 from scannet_prep.stages.scene_worker import WorkContext, make_scene_file
+from scannet_prep.stages.worker import keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
