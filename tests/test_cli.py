@@ -17,7 +17,7 @@ from commands import COMMAND, run_command
 from scannet_prep.cli.console import format_bytes, format_duration, format_table
 from scannet_prep.version import VERSION
 
-COMMANDS = ("process", "verify", "info", "demo")
+COMMANDS = ("download", "process", "verify", "info", "demo")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,8 @@ def test_the_demo_runs_from_an_empty_folder_and_again(tmp_path: Path) -> None:
     outcome = run_command("demo", cwd=tmp_path)
     assert (outcome.status, outcome.stderr) == (0, "")
     assert "11 made, 0 already there" in outcome.stdout
-    assert "scannet-prep process data/ScanNet --scannet200 --align-axis" in outcome.stdout
+    assert "scannet-prep process --scannet200 --align-axis" in outcome.stdout
+    assert "50 files fetched, 0 already there" in outcome.stdout
     assert run_command("demo", "--json", cwd=tmp_path).json["process"]["made"] == []
     assert run_command("verify", "data/demo/ScanNet", cwd=tmp_path).status == 0
     assert run_command("verify", "data/demo/processed", cwd=tmp_path).status == 0

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from scannet_prep.stages.demo import DatasetView, DemoReport
 
 _DESCRIPTION = """\
-Makes small synthetic scenes in the format of the release (nothing in them is from ScanNet), processes them, and reads
-them as a dataset. Needs no network and no account.
+Makes small synthetic scenes in the format of the release (nothing in them is from ScanNet), downloads them from a
+server on this machine, processes them, and reads them as a dataset. Needs no network and no account.
 """
 _EPILOG = """\
 examples:
@@ -57,12 +57,17 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _describe(report: DemoReport, seconds: float) -> str:
+    from scannet_prep.stages.download import FileOutcome
+
     counts = ", ".join(f"{count} {split}" for split, count in report.raw_counts.items())
     processed = report.processed
     size = f"{format_bytes(processed.size_bytes)} ({processed.size_bytes / processed.vertex_count:.1f} bytes a vertex)"
     made = f"{len(processed.made)} made, {len(processed.kept)} already there"
+    kinds = report.downloaded.counts().values()
+    fetched, there = (sum(kind[outcome] for kind in kinds) for outcome in (FileOutcome.FETCHED, FileOutcome.PRESENT))
     lines = [
-        f"1. synthetic scenes in the format of the release: {counts}, {format_bytes(report.raw_bytes)}",
+        f"1. synthetic scenes in the format of the release: {counts}",
+        f"   downloaded from a server on this machine, and checked: {fetched} files fetched, {there} already there",
         f"   {report.plan.raw_dir}",
         "",
         f"2. processed for ScanNet200, axis-aligned: {made}, {processed.vertex_count:,} vertices, {size}",
@@ -74,7 +79,8 @@ def _describe(report: DemoReport, seconds: float) -> str:
         *(f"   {key:<10} {text}" for key, text in report.views[0].arrays.items()),
         "",
         f"All of it took {format_duration(seconds)}. The same with the real data:",
-        "   scannet-prep process data/ScanNet --scannet200 --align-axis",
+        "   scannet-prep download --types seg",
+        "   scannet-prep process --scannet200 --align-axis",
         "   scannet-prep verify data/processed",
         "and in Python:",
         "   from scannet_prep import SCANNET200, ScanNet",

@@ -38,6 +38,7 @@ _EPILOG = """\
 examples:
   scannet-prep verify data/ScanNet
   scannet-prep verify data/processed --complete --splits train val
+  scannet-prep verify data/ScanNet --against their-scannet.lock
   scannet-prep verify data/processed --json
 """
 
@@ -51,6 +52,9 @@ def add_command(commands: Commands) -> None:
     parser.add_argument(
         "--complete", action="store_true", help="a scene of the official lists that is not there is an error"
     )
+    parser.add_argument(
+        "--against", type=path_argument, metavar="FILE", help="compare a raw tree with the scannet.lock of another copy"
+    )
     add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
     add_jobs_argument(run_options)  # type: ignore[arg-type]  # argparse's groups take arguments as parsers do
@@ -62,7 +66,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import verify
 
-    plan = verify.plan(arguments.path, selection=selection_from(arguments), must_be_complete=arguments.complete)
+    plan = verify.plan(
+        arguments.path,
+        selection=selection_from(arguments),
+        must_be_complete=arguments.complete,
+        against=arguments.against,
+    )
     console.say(f"verify: {plan.path}: {plan.kind} scenes to check: {len(plan.tree.tasks):,}")
     started_s = time.monotonic()
     report = verify.run(plan, jobs=jobs_from(arguments), progress=console.progress())

@@ -22,6 +22,7 @@ from scannet_prep.remote.partial import Partial
 from scannet_prep.version import VERSION
 
 _CHUNK_BYTES = 256 * 1024
+_THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 _GONE = frozenset({404, 410})
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
@@ -282,6 +283,8 @@ class Fetcher:
         session: requests.Session | None = getattr(self._local, "session", None)
         if session is None:
             session = requests.Session()
+            # Proxies are for other machines, also where the environment forgets to say so.
+            session.trust_env = urlsplit(self._base_url).hostname not in _THIS_MACHINE
             session.headers["User-Agent"] = f"scannet-prep/{VERSION}"
             self._local.session = session
         return session

@@ -14,11 +14,14 @@ from scannet_prep.files import make_directory, write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.progress import Progress
-from scannet_prep.scene import Split
+from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages import process
+from scannet_prep.stages import download, download_run, process
+from scannet_prep.stages.demo_server import serve_release
+from scannet_prep.stages.download import DownloadReport
 from scannet_prep.stages.process import ProcessReport
-from scannet_prep.synthetic import write_release
+from scannet_prep.stages.selection import Selection
+from scannet_prep.synthetic import write_label_map, write_release
 
 _SCENES_PER_SPLIT = {Split.TRAIN: 6, Split.VAL: 3, Split.TEST: 2}
 _VERTICES = 20_000
@@ -39,8 +42,13 @@ class DemoPlan:
     demo_dir: Path
 
     @property
+    def server_dir(self) -> Path:
+        """Scenes in the format of the release, as the demo's own server hands them out."""
+        return self.demo_dir / "server"
+
+    @property
     def raw_dir(self) -> Path:
-        """Scenes in the format of the release."""
+        """The same scenes, downloaded."""
         return self.demo_dir / "ScanNet"
 
     @property
@@ -75,14 +83,14 @@ class DemoReport:
     Attributes:
         plan: Where it wrote.
         raw_counts: Scenes by split.
-        raw_bytes: Size of the raw scenes.
+        downloaded: Report of the download stage.
         processed: Report of the process stage.
         views: What the dataset gives.
     """
 
     plan: DemoPlan
     raw_counts: dict[str, int]
-    raw_bytes: int
+    downloaded: DownloadReport
     processed: ProcessReport
     views: tuple[DatasetView, ...]
 
@@ -92,7 +100,7 @@ class DemoReport:
             "raw_dir": str(self.plan.raw_dir),
             "processed_dir": str(self.plan.processed_dir),
             "raw_scenes": self.raw_counts,
-            "raw_bytes": self.raw_bytes,
+            "download": self.downloaded.to_json(),
             "process": self.processed.to_json(),
             "dataset": [
                 {
@@ -124,7 +132,7 @@ def plan(demo_dir: Path) -> DemoPlan:
 
 
 def run(plan: DemoPlan, *, jobs: int = 1, progress: Progress | None = None) -> DemoReport:
-    """Make synthetic scenes, process them for ScanNet200 in the axis-aligned frame, and read them as a dataset.
+    """Make synthetic scenes, download them from a server on this machine, process them, and read them as a dataset.
 
     Args:
         plan: From `plan`.
@@ -138,7 +146,9 @@ def run(plan: DemoPlan, *, jobs: int = 1, progress: Progress | None = None) -> D
     write_atomically(plan.demo_dir / _MARKER_NAME, [_MARKER_TEXT])
     scenes = {split: official_scenes(split)[:count] for split, count in _SCENES_PER_SPLIT.items()}
     scene_ids = [scene_id for group in scenes.values() for scene_id in group]
-    write_release(plan.raw_dir, scene_ids, vertices=_VERTICES, irregular=scenes[Split.TRAIN][:1])
+    write_release(plan.server_dir, scene_ids, vertices=_VERTICES, irregular=scenes[Split.TRAIN][:1])
+    write_label_map(plan.server_dir)
+    downloaded = _download(plan, scene_ids, progress)
     report = process.run(
         process.plan(plan.raw_dir, plan.processed_dir, ProcessOptions(scannet200=True, align_axis=True)),
         jobs=jobs,
@@ -149,10 +159,21 @@ def run(plan: DemoPlan, *, jobs: int = 1, progress: Progress | None = None) -> D
     return DemoReport(
         plan=plan,
         raw_counts={str(split): len(group) for split, group in scenes.items()},
-        raw_bytes=sum(path.stat().st_size for path in plan.raw_dir.rglob("*") if path.is_file()),
+        downloaded=downloaded,
         processed=report,
         views=(_view(plan, "SCANNET200"), _view(plan, "SCANNET20")),
     )
+
+
+def _download(plan: DemoPlan, scene_ids: list[SceneId], progress: Progress | None) -> DownloadReport:
+    selection = Selection(scene_ids=tuple(scene_ids))
+    everything = download.plan(plan.raw_dir, ["seg"], selection=selection)
+    with serve_release(plan.server_dir, list(everything.files)) as base_url:
+        download_plan = download.plan(plan.raw_dir, ["seg"], selection=selection, base_url=base_url)
+        report = download_run.run(download_plan, progress=progress, needs_terms=False)
+    if report.failures:
+        raise OutputError(f"{plan.raw_dir}: the demo failed: {report.failures[0].message}", "please report this")
+    return report
 
 
 def _view(plan: DemoPlan, label_set_name: str) -> DatasetView:

@@ -22,6 +22,7 @@ from scannet_prep.errors import (
     TransferError,
     UsageError,
 )
+from scannet_prep.files import make_directory
 from scannet_prep.processed.folder import write_failed_list
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock, update_lock
@@ -54,6 +55,7 @@ def run(
     policy: TransferPolicy | None = None,
     certificates: bool | Path = True,
     progress: Progress | None = None,
+    needs_terms: bool = True,
 ) -> DownloadReport:
     """Fetch the files of a plan. What is there and whole is kept; a file that fails never stops the others.
 
@@ -63,6 +65,7 @@ def run(
         policy: How patient to be.
         certificates: True for the system's authorities, a file with others, False to accept any certificate.
         progress: Told of bytes, counted as planned, and of files.
+        needs_terms: False for files that are not ScanNet's, such as synthetic scenes.
 
     Raises:
         TermsError: The terms of use have not been accepted, see `scannet_prep.stages.terms`.
@@ -72,7 +75,9 @@ def run(
     """
     if not 1 <= jobs <= MAX_JOBS:
         raise UsageError(f"{jobs} connections at a time, expected 1 to {MAX_JOBS}", "the server is shared: be polite")
-    require_terms(plan.data_dir)
+    if needs_terms:
+        require_terms(plan.data_dir)
+    make_directory(plan.data_dir)
     if plan.lacking_bytes or plan.lacking_inodes:
         raise OutputError(
             f"{plan.data_dir}: the disk lacks {plan.lacking_bytes:,} bytes and room for {plan.lacking_inodes:,} files",
