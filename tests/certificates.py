@@ -10,6 +10,7 @@ def make_private_authority(folder: Path, names: str = "IP:127.0.0.1,DNS:localhos
     """Make an authority and a certificate signed by it: paths of the CA, and of the certificate with its key."""
     ca, ca_key, certificate, request, extensions = (folder / name for name in ("ca", "ca-key", "server", "csr", "ext"))
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout"]
+    folder.mkdir(parents=True, exist_ok=True)
     extensions.write_text(
         "[req]\ndistinguished_name=dn\n[dn]\n"
         "[ca]\nbasicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign,cRLSign\nsubjectKeyIdentifier=hash\n"

@@ -1,0 +1,202 @@
+"""Downloads that are killed, interrupted, doubled, or run out of space; and a real nginx over TLS."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import release_faults as faults
+from certificates import make_private_authority
+from commands import digests, run_command, start_command
+from nginx_server import NginxServer, needs_nginx
+from release_faults import always, at, ending
+from release_server import ReleaseServer
+
+from scannet_prep.raw.lock import read_lock
+from scannet_prep.synthetic import write_label_map, write_release
+
+SCENES = ["scene0000_00", "scene0001_00", "scene0002_00", "scene0011_00", "scene0707_00", "scene0708_00"]
+MESH = "_vh_clean_2.ply"
+OWN_FILES = {"scannet.lock", "terms_accepted.txt"}
+
+
+@pytest.fixture(scope="module")
+def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    release_dir = tmp_path_factory.mktemp("release")
+    write_release(release_dir, SCENES, vertices=20_000)
+    write_label_map(release_dir)
+    return release_dir
+
+
+def words(base_url: str, data_dir: Path, *more: str | Path) -> list[str | Path]:
+    scenes = ["--types", "seg", "--accept-terms", "--scenes", *SCENES]
+    return ["download", "-o", data_dir, "--base-url", base_url, *scenes, *more]
+
+
+def fetched(data_dir: Path) -> dict[str, str]:
+    return {name: digest for name, digest in digests(data_dir).items() if name not in OWN_FILES}
+
+
+def test_killed_twenty_times_and_then_finished_it_is_the_same_tree(release_dir: Path, tmp_path: Path) -> None:
+    dice = random.Random(0)
+    expected = digests(release_dir)
+    with ReleaseServer(release_dir, bytes_per_s=3_000_000) as server:
+        for _ in range(20):
+            process = start_command(*words(server.base_url, tmp_path))
+            time.sleep(0.2 + dice.random() * 0.4)
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            final = {name: digest for name, digest in fetched(tmp_path).items() if "/." not in f"/{name}"}
+            assert all(expected[name] == digest for name, digest in final.items())
+        outcome = run_command(*words(server.base_url, tmp_path))
+        assert outcome.status == 0, outcome.stderr
+        sent = sum(length for path in server.files for _, length in server.sent(path))
+    assert fetched(tmp_path) == expected
+    # What a killed process had asked for may be on its way for nothing: at most a socket's buffers each time.
+    total = sum(path.stat().st_size for path in release_dir.rglob("*") if path.is_file())
+    assert sent < total + 20 * 4 * 4_000_000
+
+
+def test_two_runs_at_once_share_the_work(release_dir: Path, tmp_path: Path) -> None:
+    with ReleaseServer(release_dir, request_latency_s=0.01) as server:
+        runs = [start_command(*words(server.base_url, tmp_path)) for _ in range(2)]
+        for run in runs:
+            _, stderr = run.communicate(timeout=60)
+            assert run.returncode == 0, stderr
+        assert fetched(tmp_path) == digests(release_dir)
+        assert {name: entry.sha256 for name, entry in read_lock(tmp_path / "scannet.lock").items()} == digests(
+            release_dir
+        )
+        assert all(server.bytes_sent_again(path) == 0 for path in server.files)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_it_even_while_nothing_comes(
+    release_dir: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    with ReleaseServer(release_dir, faults=[always(ending(MESH), faults.Stall(30_000))]) as server:
+        process = start_command(*words(server.base_url, tmp_path, "--json"))
+        while len([path for path in tmp_path.rglob(".*.part.*") if path.stat().st_size == 30_000]) < 4:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=20)
+        assert process.returncode == 130, stderr
+        assert "goes on where it stopped" in stdout
+        assert "Traceback" not in stderr
+        server.faults = []
+        assert run_command(*words(server.base_url, tmp_path)).status == 0
+        assert fetched(tmp_path) == digests(release_dir)
+        assert all(server.bytes_sent_again(path) == 0 for path in server.files)
+
+
+def test_a_full_disk_stops_it_and_leaves_no_half_file_under_a_final_name(release_dir: Path, tmp_path: Path) -> None:
+    def limit_file_size() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    with ReleaseServer(release_dir) as server:
+        outcome = run_command(*words(server.base_url, tmp_path, "--json"), preexec_fn=limit_file_size)
+        assert (outcome.status, outcome.json["error"]) == (1, "OutputError")
+        expected = digests(release_dir)
+        final = {name: digest for name, digest in fetched(tmp_path).items() if "/." not in f"/{name}"}
+        assert all(expected[name] == digest for name, digest in final.items())
+        assert run_command(*words(server.base_url, tmp_path)).status == 0
+        assert fetched(tmp_path) == expected
+
+
+def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(release_dir: Path, tmp_path: Path) -> None:
+    ca, certificate = make_private_authority(tmp_path / "authority")
+    with ReleaseServer(release_dir, certificate=certificate) as server:
+        data_dir = tmp_path / "data"
+        outcome = run_command(*words(server.base_url, data_dir, "--limit", "1"))
+        assert outcome.status == 3
+        assert "the certificate cannot be verified" in outcome.stderr
+        assert "--ca-bundle" in outcome.stderr
+        assert not list(data_dir.rglob("scene*"))
+        outcome = run_command(*words(server.base_url, data_dir, "--limit", "1", "--insecure"))
+        assert outcome.status == 0
+        assert "warning: --insecure" in outcome.stderr
+        assert run_command(*words(server.base_url, data_dir, "--ca-bundle", ca)).status == 0
+        assert fetched(data_dir) == digests(release_dir)
+
+
+def test_encryption_is_never_given_up_on_the_way(release_dir: Path, tmp_path: Path) -> None:
+    ca, certificate = make_private_authority(tmp_path / "authority")
+    with ReleaseServer(release_dir) as plain, ReleaseServer(release_dir, certificate=certificate) as secure:
+        secure.faults = [always(ending(".txt"), faults.Redirect(origin=plain.origin))]
+        plain.faults = [always(ending(MESH), faults.Redirect(origin=secure.origin))]
+        down = run_command(*words(secure.base_url, tmp_path / "a", "--ca-bundle", ca, "--json"))
+        assert {item["path"].rpartition(".")[2] for item in down.json["failures"]} == {"txt"}
+        assert "an address without encryption" in down.stderr
+        up = run_command(*words(plain.base_url, tmp_path / "b", "--ca-bundle", ca))
+        assert up.status == 0, up.stderr
+
+
+@needs_nginx
+def test_a_real_server_over_tls_with_an_outage_in_the_middle(release_dir: Path, tmp_path: Path) -> None:
+    with NginxServer(release_dir, tmp_path / "nginx", bytes_per_s=150_000) as server:
+        data_dir = tmp_path / "data"
+        untrusted = run_command(*words(server.base_url, data_dir))
+        assert "the certificate cannot be verified" in untrusted.stderr
+        process = start_command(*words(server.base_url, data_dir, "--ca-bundle", server.ca_path))
+        while not any(path.stat().st_size > 100_000 for path in data_dir.rglob(".*.part.*")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        server.stop()
+        time.sleep(0.5)
+        server.bytes_per_s = 0
+        server.start()
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 0, stderr
+        assert fetched(data_dir) == digests(release_dir)
+        resumed = [request for request in server.requests() if request.status == 206]
+        assert resumed
+        assert all(request.range and request.if_range for request in resumed)
+
+
+def test_two_copies_are_compared_by_their_locks(release_dir: Path, tmp_path: Path) -> None:
+    with ReleaseServer(release_dir) as server:
+        assert run_command(*words(server.base_url, tmp_path / "ours")).status == 0
+    theirs = Path(shutil.copytree(tmp_path / "ours", tmp_path / "theirs"))
+    lock = tmp_path / "ours/scannet.lock"
+    assert run_command("verify", theirs, "--against", lock).status == 0
+    path = theirs / f"scans/scene0001_00/scene0001_00{MESH}"
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+    outcome = run_command("verify", theirs, "--against", lock, "--json")
+    assert outcome.status == 3
+    messages = [item["message"] for item in outcome.json["findings"] if item["severity"] == "error"]
+    assert any("is not the file that scannet.lock records" in message for message in messages)
+    with ReleaseServer(release_dir) as server:
+        outcome = run_command(*words(server.base_url, theirs, "--json"))
+        assert outcome.json["mended"] == [f"scans/scene0001_00/scene0001_00{MESH}"]
+        assert len(server.requests()) == 1
+    assert run_command("verify", theirs).status == 0
+
+
+def test_a_process_that_lives_keeps_its_partial_file(release_dir: Path, tmp_path: Path) -> None:
+    with ReleaseServer(release_dir, faults=[at(ending(MESH), faults.Stall(30_000, seconds=1.5))]) as server:
+        first = start_command(*words(server.base_url, tmp_path))
+        while not list(tmp_path.rglob(".*.part.*")):
+            assert first.poll() is None
+            time.sleep(0.01)
+        second = start_command(*words(server.base_url, tmp_path))
+        for run in (first, second):
+            _, stderr = run.communicate(timeout=60)
+            assert run.returncode == 0, stderr
+        assert fetched(tmp_path) == digests(release_dir)
+        assert all(server.bytes_sent_again(path) == 0 for path in server.files)
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert "SCANNET_PREP_BASE_URL" not in os.environ
