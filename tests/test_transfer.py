@@ -21,7 +21,7 @@ from scannet_prep.raw.mesh import check_mesh_file
 from scannet_prep.remote.transfer import TransferPolicy, parse_retry_after
 from scannet_prep.scene import SceneId
 from scannet_prep.splits import find_official_split
-from scannet_prep.stages import download, download_run
+from scannet_prep.stages import download
 from scannet_prep.stages.download import DownloadReport, FileOutcome
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.terms import accept_terms
@@ -60,7 +60,7 @@ def fetch(server: ReleaseServer, data_dir: Path, *, jobs: int = 4, policy: Trans
     accept_terms(data_dir)
     selection = Selection(scene_ids=tuple(map(SceneId, SCENES)))
     plan = download.plan(data_dir, ["seg"], selection=selection, base_url=server.base_url)
-    return download_run.run(plan, jobs=jobs, policy=policy)
+    return download.run(plan, jobs=jobs, policy=policy)
 
 
 def fetched(data_dir: Path) -> dict[str, str]:
@@ -206,7 +206,7 @@ def test_a_third_of_all_requests_may_fail(tmp_path: Path) -> None:
         accept_terms(tmp_path / "x")
         selection = Selection(scene_ids=tuple(map(SceneId, scene_ids)))
         plan = download.plan(tmp_path / "x", ["seg"], selection=selection, base_url=server.base_url)
-        report = download_run.run(plan, policy=PATIENCE)
+        report = download.run(plan, policy=PATIENCE)
     assert len(report.results) == 301
     assert not report.failures
     assert fetched(tmp_path / "x") == digests(upstream)

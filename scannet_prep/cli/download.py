@@ -84,7 +84,7 @@ def add_command(commands: Commands) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.remote.catalog import BASE_URL
-    from scannet_prep.stages import download, download_run
+    from scannet_prep.stages import download
 
     base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
     plan = download.plan(arguments.output, arguments.types, selection=selection_from(arguments), base_url=base_url)
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     _ask_for_terms(arguments, console)
     console.say(_describe_start(plan))
     started_s = time.monotonic()
-    report = download_run.run(plan, jobs=arguments.jobs, certificates=certificates, progress=console.progress())
+    report = download.run(plan, jobs=arguments.jobs, certificates=certificates, progress=console.progress())
     seconds = time.monotonic() - started_s
     for failure in report.failures:
         console.warn(f"{failure.outcome}: {failure.message}", failure.hint)

@@ -100,12 +100,13 @@ class ServerHealth:
         if was_down:
             self._on_change("the server answers again")
 
-    def failed(self, url: str, reason: str, *, is_unreachable: bool) -> bool:
+    def failed(self, url: str, reason: str, retry_after_s: float, *, is_unreachable: bool) -> bool:
         """The server could not be reached, or could not serve a file.
 
         Args:
             url: The file's address.
             reason: In words.
+            retry_after_s: The pause that the server asked for; 0 where it did not.
             is_unreachable: Whether there was no connection at all, so that it has nothing to do with the file.
 
         Returns:
@@ -123,7 +124,7 @@ class ServerHealth:
             if self.is_down:
                 if was_down and self._is_knocking:
                     self._delay_s = min(2 * self._delay_s, self._longest_delay_s)
-                self._next_knock_s = now_s + self._delay_s
+                self._next_knock_s = now_s + max(self._delay_s, retry_after_s)
                 self._is_knocking = False
             is_down = self.is_down
             self._condition.notify_all()

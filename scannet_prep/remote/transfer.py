@@ -144,7 +144,10 @@ class Fetcher:
             except _TransientError as error:
                 reason, retry_after_s = str(error), error.retry_after_s
                 is_outage = error.trouble != "transfer" and self._health.failed(
-                    url, reason, is_unreachable=error.trouble == "connection"
+                    url,
+                    reason,
+                    min(retry_after_s or 0.0, self._policy.longest_retry_after_s),
+                    is_unreachable=error.trouble == "connection",
                 )
             else:
                 return

@@ -16,7 +16,7 @@ from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.progress import Progress
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages import download, download_run, process
+from scannet_prep.stages import download, process
 from scannet_prep.stages.demo_server import serve_release
 from scannet_prep.stages.download import DownloadReport
 from scannet_prep.stages.process import ProcessReport
@@ -170,7 +170,7 @@ def _download(plan: DemoPlan, scene_ids: list[SceneId], progress: Progress | Non
     everything = download.plan(plan.raw_dir, ["seg"], selection=selection)
     with serve_release(plan.server_dir, list(everything.files)) as base_url:
         download_plan = download.plan(plan.raw_dir, ["seg"], selection=selection, base_url=base_url)
-        report = download_run.run(download_plan, progress=progress, needs_terms=False)
+        report = download.run(download_plan, progress=progress, needs_terms=False)
     if report.failures:
         raise OutputError(f"{plan.raw_dir}: the demo failed: {report.failures[0].message}", "please report this")
     return report

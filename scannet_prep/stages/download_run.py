@@ -31,7 +31,7 @@ from scannet_prep.remote.health import ServerHealth
 from scannet_prep.remote.partial import Partial
 from scannet_prep.remote.transfer import Fetcher, TransferPolicy
 from scannet_prep.stages.check_download import check_file
-from scannet_prep.stages.download import (
+from scannet_prep.stages.download_plan import (
     MAX_JOBS,
     RESERVE_BYTES,
     DownloadPlan,
@@ -143,6 +143,8 @@ class _Run:
                         results[event.file.local_path] = event
                         self._tell(event, len(results))
                         self._check_server(results)
+                    case OutputError():
+                        raise self._with_amount(event, results)
                     case BaseException():
                         raise event
                     case str() if event:
@@ -173,6 +175,14 @@ class _Run:
             self._progress.note(f"{result.outcome}: {result.message}")
         # The total was an estimate; now this file's part of it is known.
         self._progress.resize(result.size_bytes - (result.file.kind.typical_bytes or 0))
+
+    def _with_amount(self, error: OutputError, results: dict[str, FileResult]) -> OutputError:
+        """Say how much is still to come, which is how much room is needed."""
+        missing = [file for file in self._plan.missing if file.local_path not in results]
+        size_bytes = sum(file.kind.typical_bytes or 0 for file in missing)
+        return OutputError(
+            f"{error.message}; about {size_bytes:,} bytes in {len(missing):,} files are still to come", error.hint
+        )
 
     def _check_server(self, results: dict[str, FileResult]) -> None:
         """Stop early where the address is that of something else: each file would fail, and take its time."""

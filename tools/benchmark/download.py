@@ -19,7 +19,7 @@ from benchmark.scenes import make_scenes
 from scannet_prep.raw.lock import digest_file
 from scannet_prep.remote.catalog import BASE_URL
 from scannet_prep.scene import SceneId
-from scannet_prep.stages import download, download_run
+from scannet_prep.stages import download
 from scannet_prep.stages.check_download import check_file
 from scannet_prep.stages.download import FileOutcome
 from scannet_prep.stages.selection import Selection
@@ -127,7 +127,7 @@ def _plan(data_dir: Path, types: list[str], scene_ids: Sequence[str], base_url: 
 
 
 def _run(plan: DownloadPlan) -> None:
-    report = download_run.run(plan, jobs=_JOBS)
+    report = download.run(plan, jobs=_JOBS)
     if any(result.outcome is not FileOutcome.FETCHED for result in report.results):
         raise RuntimeError(f"failed: {report.failures}")
 
