@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
-from commands import digests, run_command
+from commands import COMMAND, digests, run_command
 from release_server import ReleaseServer
 
 from scannet_prep.raw.lock import read_lock
@@ -108,6 +110,35 @@ def test_nothing_is_fetched_before_the_terms_are_accepted(release_dir: Path, tmp
         environment = os.environ | {"SCANNET_PREP_ACCEPT_TERMS": "1"}
         assert run_command(*words, environment=environment).status == 0
     assert "ScanNet_TOS.pdf" in (data_dir / "terms_accepted.txt").read_text()
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 2), ("", 2)])
+def test_on_a_terminal_the_terms_are_asked_for(release_dir: Path, tmp_path: Path, answer: str, status: int) -> None:
+    with ReleaseServer(release_dir) as server:
+        leader, follower = pty.openpty()
+        words = [
+            "download",
+            "--types",
+            "seg",
+            "-o",
+            str(tmp_path),
+            "--base-url",
+            server.base_url,
+            "--scenes",
+            SCENES[0],
+        ]
+        process = subprocess.Popen(
+            [*COMMAND, *words], stdin=follower, stdout=subprocess.DEVNULL, stderr=follower, start_new_session=True
+        )
+        os.close(follower)
+        shown = b""
+        while b"[y/N]" not in shown:
+            shown += os.read(leader, 4096)
+        os.write(leader, f"{answer}\n".encode())
+        assert process.wait(timeout=30) == status
+        os.close(leader)
+        assert b"ScanNet_TOS.pdf" in shown
+        assert bool(server.requests()) == (answer == "y")
 
 
 def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(tmp_path: Path) -> None:

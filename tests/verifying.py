@@ -1,0 +1,76 @@
+"""Runs `verify` and compares its findings with what was planted."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scannet_prep.cli.main import main
+
+TRAIN, VAL, TEST = "scene0000_00", "scene0011_00", "scene0707_00"
+SCENES = (TRAIN, VAL, TEST)
+VERTEX_BYTES = 18  # of labels.ply: x y z, red green blue alpha, label
+
+Row = tuple[str, str, str, str]
+
+
+class Verify:
+    """Runs the command and gives exit status and findings: severity, scene, file, message."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.value: dict[str, Any] = {}
+
+    def __call__(self, path: Path, *arguments: str) -> tuple[int, list[Row]]:
+        self._capsys.readouterr()
+        # A limit tells the command that a part is wanted, so that it says nothing of the official lists.
+        words = arguments or ("--limit", "1000")
+        status = main(["verify", str(path), "--json", "--jobs", "1", *words])
+        lines = self._capsys.readouterr().out.splitlines()
+        assert len(lines) == 1
+        self.value = json.loads(lines[0])
+        assert self.value["exit_status"] == status
+        findings = self.value.get("findings", [])
+        return status, [
+            (item["severity"], item["scene_id"], os.path.relpath(item["path"], path), item["message"])
+            for item in findings
+        ]
+
+
+def raw_file(raw_dir: Path, suffix: str, scene_id: str = TRAIN) -> Path:
+    folder = "scans_test" if scene_id == TEST else "scans"
+    return raw_dir / folder / scene_id / f"{scene_id}{suffix}"
+
+
+def patch(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset, os.SEEK_END if offset < 0 else os.SEEK_SET)
+        file.write(data)
+
+
+def header_size(path: Path) -> int:
+    data = path.read_bytes()
+    return data.index(b"end_header\n") + len(b"end_header\n")
+
+
+def edit_json(path: Path, change: Callable[[Any], object]) -> None:
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def check_one(result: tuple[int, list[Row]], severity: str, scene_id: str, file: str, *words: str) -> None:
+    """The result is one finding of that kind, whose message has the words, and the exit status that goes with it."""
+    status, findings = result
+    assert len(findings) == 1, findings
+    assert findings[0][:3] == (severity, scene_id, file)
+    for word in words:
+        assert word in findings[0][3]
+    assert status == (3 if severity == "error" else 0)
+
+
+def relative(scene_id: str, suffix: str) -> str:
+    return str(raw_file(Path(), suffix, scene_id))
