@@ -20,7 +20,8 @@ ScanNetPrepError
  │    └── ServerDownError         the server does not answer anybody
  ├── AnnotationError         the files of one scene are whole but do not fit together
  ├── WorkerDiedError         the operating system ended a worker while it worked on a scene
- └── OutputError             the results cannot be written: disk full, no permission
+ └── OutputError             the results cannot be written, for example for want of permission
+      └── DiskFullError           disk full, quota used up, or mounted read-only
 
 All arguments are positional, so that an error survives a process pool. `hint` says what to type or to do; it is empty
 where nothing helpful can be said.
@@ -145,3 +146,7 @@ class WorkerDiedError(ScanNetPrepError, RuntimeError):
 
 class OutputError(ScanNetPrepError, OSError):
     """The results cannot be written: disk full, quota used up, no permission."""
+
+
+class DiskFullError(OutputError):
+    """The disk is full, a quota is used up, or the file system is read-only: nothing more can be written at all."""

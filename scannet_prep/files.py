@@ -16,12 +16,12 @@ from typing import TypeAlias
 
 import deflate
 
-from scannet_prep.errors import FileError, MissingFileError, OutputError
+from scannet_prep.errors import DiskFullError, FileError, MissingFileError, OutputError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _TEMPORARY_SUFFIX = ".tmp"
-_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,8 @@ def output_error(path: Path, error: OSError) -> OutputError:
         hint = "free some space or choose another folder with -o, then run the same command again: it continues"
     elif error.errno in {errno.EACCES, errno.EPERM}:
         hint = "choose a folder that you may write to with -o"
-    return OutputError(f"{path}: cannot be written: {error.strerror or error}", hint)
+    kind = DiskFullError if error.errno in _SPACE_ERRNOS else OutputError
+    return kind(f"{path}: cannot be written: {error.strerror or error}", hint)
 
 
 def check_is_folder(path: Path) -> None:
@@ -182,14 +183,17 @@ def remove_stale_temporaries(directory: Path) -> list[Path]:
 
 def owner_token() -> str:
     """Name this process in file names: machine and container, and the number that it has there."""
-    return f"{_machine_token()}-{os.getpid()}"
+    return f"{_machine_token()}-{os.getpid()}-{_start_time(os.getpid())}"
 
 
 def is_owner_alive(token: str) -> bool | None:
     """Whether the process that an `owner_token` names is running; None where that cannot be told from here."""
-    machine, _, pid = token.partition("-")
-    is_from_here = machine == _machine_token() and pid.isascii() and pid.isdigit()
-    return _is_running(int(pid)) if is_from_here else None
+    machine, _, process = token.partition("-")
+    pid, _, start_time = process.partition("-")
+    if machine != _machine_token() or not (pid.isascii() and pid.isdigit()):
+        return None
+    # After a restart of the machine, another process may have the number.
+    return _is_running(int(pid)) and start_time in ("", _start_time(int(pid)))
 
 
 def _iter_temporaries(directory: Path) -> Iterator[Path]:
@@ -205,6 +209,15 @@ def _machine_token() -> str:
     except OSError:
         namespace = ""
     return hashlib.sha256(f"{socket.gethostname()} {namespace}".encode()).hexdigest()[:12]
+
+
+def _start_time(pid: int) -> str:
+    """When a process was started, in ticks of its machine; empty where that cannot be told."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return fields[19]
 
 
 def _is_running(pid: int) -> bool:

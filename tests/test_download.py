@@ -159,6 +159,8 @@ def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(
         (["--types", "seg", "--insecure", "--ca-bundle", "x"], 2, "not allowed with"),
         (["--types", "seg", "--ca-bundle", "nowhere.pem"], 1, "nowhere.pem: no such file"),
         (["--types", "seg", "--base-url", "kaldir"], 2, "is no base URL"),
+        (["--types", "seg", "--base-url", "http://["], 2, "is no base URL"),
+        (["--types", "seg", "--base-url", "http://host:99999/"], 2, "is no base URL"),
         (["--types", ".sens", "--splits", "test", "--dry-run", "--print-urls", "plain"], 2, "not allowed with"),
         (["--types", "_vh_clean_2.labels.ply", "--splits", "test"], 2, "no file of these types exists"),
     ],
@@ -167,7 +169,7 @@ def test_wrong_requests_touch_nothing(tmp_path: Path, words: list[str], status: 
     outcome = run_command("download", *words, "-o", tmp_path / "x", "--accept-terms", "--json", cwd=tmp_path)
     assert outcome.status == status
     assert message in outcome.stderr
-    assert not (tmp_path / "x/scans").exists()
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("style", ["plain", "aria2", "json"])
@@ -186,13 +188,14 @@ def test_addresses_are_printed_for_other_programs(style: str, tmp_path: Path) ->
     ]
     lines = {
         "plain": [url for url, _ in expected],
-        "aria2": [line for url, path in expected for line in (url, f"  out={tmp_path / path}")],
+        "aria2": [line for url, path in expected for line in (url, f"  dir={tmp_path}", f"  out={path}")],
         "json": [
             json.dumps(
                 {
                     "exit_status": 0,
                     "command": "download",
-                    "files": [{"url": url, "path": str(tmp_path / path)} for url, path in expected],
+                    "dir": str(tmp_path),
+                    "files": [{"url": url, "path": path} for url, path in expected],
                 }
             )
         ],

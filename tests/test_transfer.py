@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from release_faults import at, at_random, ending
 from release_server import ReleaseServer
 
+from scannet_prep.files import owner_token
 from scannet_prep.raw.layout import SPLIT_DIRS
 from scannet_prep.raw.mesh import check_mesh_file
 from scannet_prep.remote.transfer import TransferPolicy, parse_retry_after
@@ -173,6 +174,58 @@ def test_while_the_server_is_down_for_everybody_all_wait_together(
         report = fetch(server, tmp_path, policy=replace(PATIENCE, attempts=3))
         assert not report.failures, report.failures
         assert fetched(tmp_path) == expected
+
+
+@pytest.mark.parametrize("first", [faults.Status(429), faults.Cut(0), faults.Status(403), faults.Redirect()])
+def test_whatever_the_first_answer_after_an_outage_is_the_run_goes_on(
+    release_dir: Path, tmp_path: Path, first: faults.Fault
+) -> None:
+    answers = iter([faults.Status(503)] * 12 + [first])
+
+    def rule(_request: Any) -> list[faults.Fault]:
+        fault = next(answers, None)
+        return [] if fault is None else [fault]
+
+    with ReleaseServer(release_dir, faults=[rule]) as server:
+        report = fetch(server, tmp_path, policy=replace(PATIENCE, outage_patience_s=5, first_answer_patience_s=5))
+    assert len(report.failures) <= 1  # the one that was told so
+
+
+def test_an_unwritable_place_costs_only_its_file(release_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "scans/scene0000_00/scene0000_00.txt").mkdir(parents=True)
+    with ReleaseServer(release_dir) as server:
+        report = fetch(server, tmp_path)
+    assert [item.file.local_path for item in report.failures] == ["scans/scene0000_00/scene0000_00.txt"]
+
+
+def test_files_that_are_all_missing_are_told_so(release_dir: Path, tmp_path: Path) -> None:
+    with ReleaseServer(release_dir, faults=[at(None, then=faults.Status(404))]) as server:
+        accept_terms(tmp_path)
+        selection = Selection(scene_ids=tuple(map(SceneId, SCENES)))
+        plan = download.plan(tmp_path, [".txt"], selection=selection, base_url=server.base_url)
+        report = download.run(plan, policy=PATIENCE)
+    assert [item.outcome for item in report.results] == [FileOutcome.MISSING] * len(SCENES)
+
+
+def test_without_a_validator_attempts_are_bounded_too(release_dir: Path, tmp_path: Path) -> None:
+    path = f"/scannet/v2/scans/scene0000_00/scene0000_00{MESH}"
+    cuts = [faults.Cut(size) for size in (9_000, 5_000, 8_000, 6_000, 7_000, 8_500, 5_500, 6_500, 7_500, 8_800) * 3]
+    with ReleaseServer(release_dir, faults=[at(path, *cuts)], etag=None, has_last_modified=False) as server:
+        report = fetch(server, tmp_path)
+        assert len(server.requests(path)) == PATIENCE.attempts
+    assert len(report.failures) == 1
+
+
+def test_what_an_earlier_process_of_the_same_number_left_is_taken_over(
+    release_dir: Path, expected: dict[str, str], tmp_path: Path
+) -> None:
+    scene_dir = tmp_path / "scans/scene0000_00"
+    scene_dir.mkdir(parents=True)
+    owner = owner_token().rpartition("-")[0] + "-1"
+    (scene_dir / f".scene0000_00{MESH}.part.{owner}.-").write_bytes(b"old")
+    with ReleaseServer(release_dir) as server:
+        assert not fetch(server, tmp_path).failures
+    assert fetched(tmp_path) == expected
 
 
 def test_a_server_that_stays_down_ends_the_run_with_its_files_listed(release_dir: Path, tmp_path: Path) -> None:

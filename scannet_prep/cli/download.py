@@ -22,6 +22,7 @@ from scannet_prep.cli.arguments import (
     selection_from,
 )
 from scannet_prep.cli.console import Console, format_bytes, format_count, format_duration, format_table
+from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
     from scannet_prep.stages.download import DownloadPlan, DownloadReport
@@ -92,6 +93,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return _print_urls(plan, arguments.print_urls, console)
     if arguments.dry_run:
         return console.result(_describe_plan(plan), _plan_to_json(plan), 0)
+    if arguments.jobs > download.MAX_JOBS:
+        raise UsageError(
+            f"--jobs {arguments.jobs}: expected 1 to {download.MAX_JOBS}", "the server is shared: be polite"
+        )
     certificates = _certificates(arguments, console)
     _ask_for_terms(arguments, console)
     console.say(_describe_start(plan))
@@ -145,13 +150,14 @@ def _ask_for_terms(arguments: argparse.Namespace, console: Console) -> None:
 
 def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
     """Print the addresses of what is missing, for other download programs."""
-    files = [{"url": plan.url(file), "path": str(plan.data_dir / file.local_path)} for file in plan.missing]
+    folder = plan.data_dir.absolute()
+    files = [{"url": plan.url(file), "path": file.local_path} for file in plan.missing]
     if console.is_json or style == "json":
-        print(json.dumps({"exit_status": 0, "command": "download", "files": files}))
+        print(json.dumps({"exit_status": 0, "command": "download", "dir": str(folder), "files": files}))
     elif style == "plain":
         print("\n".join(item["url"] for item in files))
     else:
-        print("\n".join(f"{item['url']}\n  out={item['path']}" for item in files))
+        print("\n".join(f"{item['url']}\n  dir={folder}\n  out={item['path']}" for item in files))
     return 0
 
 

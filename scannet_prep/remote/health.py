@@ -51,7 +51,7 @@ class ServerHealth:
         self._since_s = 0.0
         self._next_knock_s = 0.0
         self._delay_s = first_delay_s
-        self._is_knocking = False
+        self._knocker: int | None = None
         self._is_stopped = False
 
     @property
@@ -72,10 +72,10 @@ class ServerHealth:
                 now_s = time.monotonic()
                 if now_s - self._since_s > (self._patience_s if self._has_answered else self._first_patience_s):
                     break
-                if not self._is_knocking and now_s >= self._next_knock_s:
-                    self._is_knocking = True
+                if self._knocker is None and now_s >= self._next_knock_s:
+                    self._knocker = threading.get_ident()
                     return
-                wait_s = 0.5 if self._is_knocking else self._next_knock_s - now_s
+                wait_s = 0.5 if self._knocker is not None else self._next_knock_s - now_s
                 self._condition.wait(max(0.01, min(wait_s, 0.5)))
             if self._is_stopped:
                 raise ServerDownError("stopped")
@@ -95,7 +95,7 @@ class ServerHealth:
             self._failing.clear()
             self._is_unreachable = False
             self._delay_s = self._first_delay_s
-            self._is_knocking = False
+            self._knocker = None
             self._condition.notify_all()
         if was_down:
             self._on_change("the server answers again")
@@ -122,15 +122,22 @@ class ServerHealth:
             if self.is_down and not was_down:
                 self._since_s = now_s
             if self.is_down:
-                if was_down and self._is_knocking:
+                if was_down and self._knocker is not None:
                     self._delay_s = min(2 * self._delay_s, self._longest_delay_s)
                 self._next_knock_s = now_s + max(self._delay_s, retry_after_s)
-                self._is_knocking = False
+                self._knocker = None
             is_down = self.is_down
             self._condition.notify_all()
         if is_down and not was_down:
             self._on_change(f"the server does not answer ({reason}); waiting for it")
         return is_down
+
+    def leave(self) -> None:
+        """Give the turn to knock back, in whatever way an attempt has ended."""
+        with self._condition:
+            if self._knocker == threading.get_ident():
+                self._knocker = None
+                self._condition.notify_all()
 
     def stop(self) -> None:
         """Wake everybody up; nobody goes on."""

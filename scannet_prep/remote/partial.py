@@ -26,6 +26,7 @@ _ABANDONED_AFTER_S = 600.0
 _NO_VALIDATOR = "-"
 _FREE = "free"
 _MAX_VALIDATOR_LENGTH = 80
+_OPEN_ATTEMPTS = 5
 
 
 class Partial:
@@ -53,9 +54,10 @@ class Partial:
             OutputError: The folder cannot be written to.
         """
         prefix, owner = _prefix(target), owner_token()
-        for path in sorted(target.parent.glob(f"{_escape(prefix)}*")):
-            if _is_busy(path, prefix):
-                return None
+        found = sorted(target.parent.glob(f"{_escape(prefix)}*"))
+        if any(_is_busy(path, prefix) for path in found):
+            return None
+        for path in found:
             own_path = target.with_name(f"{prefix}{owner}.{path.name.rpartition('.')[2]}")
             try:
                 path.rename(own_path)
@@ -63,8 +65,8 @@ class Partial:
                 return None  # another process was faster
             return cls(target, own_path)
         partial = cls(target, target.with_name(f"{prefix}{owner}.{_NO_VALIDATOR}"))
-        # Two processes may have come this far at the same moment; the name that sorts first goes on.
-        rivals = [path for path in target.parent.glob(f"{_escape(prefix)}*") if path.name < partial._path.name]
+        # Two processes may have come this far at the same moment: both give way, and come back at different times.
+        rivals = [path for path in target.parent.glob(f"{_escape(prefix)}*") if path != partial._path]
         if any(_is_busy(path, prefix) for path in rivals):
             partial.discard()
             return None
@@ -157,11 +159,14 @@ def find_partials(directory: Path) -> list[Path]:
 
 
 def _open(path: Path) -> int:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise output_error(path, error) from error
+    for attempt in range(_OPEN_ATTEMPTS):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:  # another process may just have removed the empty folder
+            if not isinstance(error, FileNotFoundError) or attempt == _OPEN_ATTEMPTS - 1:
+                raise output_error(path, error) from error
+    raise AssertionError("unreachable")
 
 
 def _prefix(target: Path) -> str:

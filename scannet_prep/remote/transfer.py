@@ -5,9 +5,11 @@ from __future__ import annotations
 import email.utils
 import random
 import re
+import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,6 +17,7 @@ from urllib.parse import urlsplit
 
 import requests
 import urllib3
+import urllib3.util.ssl_match_hostname
 
 from scannet_prep.errors import FileError, NotOnServerError, ServerDownError, TransferError
 from scannet_prep.remote.health import ServerHealth
@@ -127,9 +130,9 @@ class Fetcher:
         """
         url = self._base_url + remote_path
         failures = wrong_contents = 0
+        most_bytes = partial.size_bytes
         while True:
             self._health.enter()
-            before = partial.size_bytes
             retry_after_s: float | None = None
             is_outage = False
             try:
@@ -137,7 +140,7 @@ class Fetcher:
                 check()
             except FileError as error:
                 self._drop(partial, "")
-                before, reason = 0, str(error)
+                reason = str(error)
                 wrong_contents += 1
                 if wrong_contents >= self._policy.wrong_contents:
                     raise
@@ -151,10 +154,12 @@ class Fetcher:
                 )
             else:
                 return
+            finally:
+                self._health.leave()
             if self._stop.is_set():
                 raise ServerDownError("stopped")
-            if partial.size_bytes > before:
-                failures = 0
+            if partial.size_bytes > most_bytes:  # more than ever before: without a validator each attempt begins anew
+                most_bytes, failures = partial.size_bytes, 0
             if is_outage:
                 continue  # `enter` waits, together with everybody else
             failures += 1
@@ -177,37 +182,17 @@ class Fetcher:
         if partial.size_bytes:
             headers |= {"Range": f"bytes={partial.size_bytes}-", "If-Range": partial.validator}
         policy = self._policy
-        try:
-            with self._session().get(
-                url,
-                headers=headers,
-                stream=True,
-                timeout=(policy.connect_timeout_s, policy.read_timeout_s),
-                verify=self._verify,
-            ) as response:
-                self._check_address(url, response)
-                self._receive(url, response, partial)
-        except requests.exceptions.SSLError as error:
-            raise TransferError(
-                f"{url}: the certificate cannot be verified: {_innermost(error)}",
-                "--ca-bundle FILE names the authority of a mirror or of your network's proxy",
-            ) from error
-        except (
-            requests.exceptions.InvalidURL,
-            requests.exceptions.InvalidSchema,
-            requests.exceptions.MissingSchema,
-        ) as error:
-            raise TransferError(f"{url}: is no address: {error}", "--base-url https://...") from error
-        except requests.exceptions.TooManyRedirects as error:
-            raise TransferError(f"{url}: is redirected in a circle") from error
-        except (requests.exceptions.ChunkedEncodingError, requests.exceptions.ContentDecodingError) as error:
-            raise _TransientError(_innermost(error)) from error
-        except requests.exceptions.ReadTimeout as error:
-            raise _TransientError(_innermost(error), trouble="server") from error
-        except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
-            raise _TransientError(_innermost(error), trouble="connection") from error
-        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise _TransientError(_innermost(error)) from error
+        with _translated(url), self._session().get(
+            url,
+            headers=headers,
+            stream=True,
+            timeout=(policy.connect_timeout_s, policy.read_timeout_s),
+            verify=self._verify,
+        ) as response:
+            if response.status_code not in _BUSY:
+                self._health.succeeded()
+            self._check_address(url, response)
+            self._receive(url, response, partial)
 
     def _receive(self, url: str, response: requests.Response, partial: Partial) -> None:
         """Take what a response says and gives.
@@ -319,6 +304,36 @@ class _SpeedWatch:
         self._window_began_s, self._window_bytes = time.monotonic(), 0
 
 
+@contextmanager
+def _translated(url: str) -> Iterator[None]:
+    """Turn the errors of requests and urllib3 into ours, and tell those that may pass from those that will not."""
+    try:
+        yield
+    except requests.exceptions.SSLError as error:
+        if not _is_about_certificate(error):  # broken off while the connection was being secured
+            raise _TransientError(_innermost(error), trouble="connection") from error
+        raise TransferError(
+            f"{url}: the certificate cannot be verified: {_innermost(error)}",
+            "--ca-bundle FILE names the authority of a mirror or of your network's proxy",
+        ) from error
+    except (
+        requests.exceptions.InvalidURL,
+        requests.exceptions.InvalidSchema,
+        requests.exceptions.MissingSchema,
+    ) as error:
+        raise TransferError(f"{url}: is no address: {error}", "--base-url https://...") from error
+    except requests.exceptions.TooManyRedirects as error:
+        raise TransferError(f"{url}: is redirected in a circle") from error
+    except (requests.exceptions.ChunkedEncodingError, requests.exceptions.ContentDecodingError) as error:
+        raise _TransientError(_innermost(error)) from error
+    except requests.exceptions.ReadTimeout as error:
+        raise _TransientError(_innermost(error), trouble="server") from error
+    except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
+        raise _TransientError(_innermost(error), trouble="connection") from error
+    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
+        raise _TransientError(_innermost(error)) from error
+
+
 def parse_retry_after(value: str, now_s: float) -> float | None:
     """Read a `Retry-After`, which is a number of seconds or a date; None where it is neither.
 
@@ -356,11 +371,21 @@ def _hint_for(status: int) -> str:
     return ""
 
 
+def _unwrap(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those inside the wrappings of requests and urllib3."""
+    inner: object = error
+    while isinstance(inner, BaseException):
+        yield inner
+        wrapped = next((item for item in inner.args if isinstance(item, BaseException)), None)
+        inner = getattr(inner, "reason", None) if wrapped is None else wrapped
+
+
 def _innermost(error: BaseException) -> str:
-    """The reason inside the wrappings of requests and urllib3."""
-    while True:
-        inner = next((item for item in error.args if isinstance(item, BaseException)), None)
-        inner = getattr(error, "reason", None) if inner is None else inner
-        if not isinstance(inner, BaseException):
-            return f"{type(error).__name__}: {error}"[:200]
-        error = inner
+    """The reason inside the wrappings."""
+    *_, inner = _unwrap(error)
+    return f"{type(inner).__name__}: {inner}"[:200]
+
+
+def _is_about_certificate(error: BaseException) -> bool:
+    kinds = (ssl.SSLCertVerificationError, urllib3.util.ssl_match_hostname.CertificateError)
+    return any(isinstance(item, kinds) for item in _unwrap(error))

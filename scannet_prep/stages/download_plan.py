@@ -195,8 +195,7 @@ def plan(
         OutputError: `data_dir` is no folder.
     """
     check_is_folder(data_dir)
-    address = urlsplit(base_url)
-    if address.scheme not in ("http", "https") or not address.netloc:
+    if not _is_address(base_url):
         raise UsageError(f"{base_url!r} is no base URL", f"it looks like {BASE_URL}")
     everything = [scene_id for split in Split for scene_id in official_scenes(split)]
     selected = select_scenes(everything, selection or Selection(), data_dir)
@@ -217,6 +216,14 @@ def plan(
         free_bytes=free_bytes,
         free_inodes=free_inodes,
     )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        address = urlsplit(text)
+        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:  # brackets without an address between them, a port that is no number
+        return False
 
 
 def find_free_space(folder: Path) -> tuple[int, int | None]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import queue
+import random
 import stat
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.errors import (
+    DiskFullError,
     FileError,
     MissingFileError,
     NotOnServerError,
@@ -129,12 +131,14 @@ class _Run:
         for thread in self._threads:
             thread.start()
         saved_s = time.monotonic()
+        is_ended = False
         try:
             while len(results) < len(self._plan.files):
                 try:
                     event = self._events.get(timeout=0.2)
                 except queue.Empty:
                     event = ""
+                    self._progress.advance(0)  # time passes: somebody may be reading along
                 match event:
                     case _Received(count):
                         received_bytes += count
@@ -143,7 +147,7 @@ class _Run:
                         results[event.file.local_path] = event
                         self._tell(event, len(results))
                         self._check_server(results)
-                    case OutputError():
+                    case DiskFullError():
                         raise self._with_amount(event, results)
                     case BaseException():
                         raise event
@@ -152,10 +156,13 @@ class _Run:
                 if time.monotonic() - saved_s > _LOCK_INTERVAL_S:
                     self._save_lock()
                     saved_s = time.monotonic()
+            is_ended = True
         finally:
             self._stop()
             self._progress.finish()
-            self._save_lock()
+            # Where something else has ended the run, that is what has to be told.
+            with nullcontext() if is_ended else suppress(ScanNetPrepError, OSError):
+                self._save_lock()
         report = DownloadReport(
             data_dir=self._plan.data_dir,
             results=tuple(results[file.local_path] for file in self._plan.files),
@@ -176,18 +183,18 @@ class _Run:
         # The total was an estimate; now this file's part of it is known.
         self._progress.resize(result.size_bytes - (result.file.kind.typical_bytes or 0))
 
-    def _with_amount(self, error: OutputError, results: dict[str, FileResult]) -> OutputError:
+    def _with_amount(self, error: DiskFullError, results: dict[str, FileResult]) -> DiskFullError:
         """Say how much is still to come, which is how much room is needed."""
         missing = [file for file in self._plan.missing if file.local_path not in results]
         size_bytes = sum(file.kind.typical_bytes or 0 for file in missing)
-        return OutputError(
+        return DiskFullError(
             f"{error.message}; about {size_bytes:,} bytes in {len(missing):,} files are still to come", error.hint
         )
 
     def _check_server(self, results: dict[str, FileResult]) -> None:
         """Stop early where the address is that of something else: each file would fail, and take its time."""
         is_other = all(item.is_something_else for item in results.values())
-        if is_other and len(results) == min(_FILES_TO_JUDGE_BY, len(self._plan.files)) > 1:
+        if is_other and self._plan.base_url != BASE_URL and len(results) == _FILES_TO_JUDGE_BY:
             example = next(iter(results.values())).message
             raise TransferError(
                 f"{self._plan.base_url}: does not look like the ScanNet server; for example {example}",
@@ -217,7 +224,7 @@ class _Run:
                 busy = [file for file in group if not self._bring_and_tell(file)]
                 if busy:  # another process is at them
                     self._waiting.append(busy)
-                    self._is_stopped.wait(_BUSY_PAUSE_S)
+                    self._is_stopped.wait(_BUSY_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - not in step with others
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             self._events.put(error)
 
@@ -227,7 +234,7 @@ class _Run:
             return True
         try:
             result = self._bring(file)
-        except OutputError:
+        except DiskFullError:
             raise
         except NotOnServerError as error:
             result = FileResult(file, FileOutcome.MISSING, 0, str(error), error.hint, is_something_else=True)
@@ -235,6 +242,9 @@ class _Run:
             if isinstance(error, ServerDownError) and self._is_stopped.is_set():
                 return True
             result = FileResult(file, FileOutcome.FAILED, 0, str(error), error.hint, isinstance(error, FileError))
+        except OSError as error:
+            message = f"{self._plan.data_dir / file.local_path}: {error.strerror or error}"
+            result = FileResult(file, FileOutcome.FAILED, 0, message)
         if result is not None:
             self._events.put(result)
         return result is not None
@@ -311,7 +321,7 @@ class _Run:
         free_bytes, _ = find_free_space(self._plan.data_dir)
         lacking = (file.kind.typical_bytes or 0) + RESERVE_BYTES - free_bytes
         if lacking > 0:
-            raise OutputError(
+            raise DiskFullError(
                 f"{self._plan.data_dir}: the disk is nearly full: {free_bytes:,} bytes left, {lacking:,} too few",
                 "free some space, then run the same command again: it goes on where it stopped",
             )
