@@ -1,13 +1,20 @@
 """A raw and a processed tree of three small scenes, made once, copied for each test."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from verifying import SCENES, Verify
 
 from scannet_prep.cli.main import main
 from scannet_prep.synthetic import write_release
+
+# Machines are shared and slow at times. In CI, the same examples each time: what is new is for people to look at.
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 @pytest.fixture(scope="session")

@@ -102,7 +102,7 @@ def test_a_full_disk_stops_it_and_leaves_no_half_file_under_a_final_name(release
 
     with ReleaseServer(release_dir) as server:
         outcome = run_command(*words(server.base_url, tmp_path, "--json"), preexec_fn=limit_file_size)
-        assert (outcome.status, outcome.json["error"]) == (1, "OutputError")
+        assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
         assert "files are still to come" in outcome.json["message"]
         expected = digests(release_dir)
         final = {name: digest for name, digest in fetched(tmp_path).items() if "/." not in f"/{name}"}

@@ -332,7 +332,7 @@ def test_a_disk_that_takes_no_more_ends_the_run_and_leaves_no_half_file(raw_dir:
         resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))
 
     outcome = run_command("process", raw_dir, "-o", out_dir, "--json", preexec_fn=limit_file_size)
-    assert (outcome.status, outcome.json["error"]) == (1, "OutputError")
+    assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
     assert not [name for name in digests(out_dir) if "npz" in Path(name).suffix or ".tmp" in name]
     assert run_command("process", raw_dir, "-o", out_dir).status == 0
 

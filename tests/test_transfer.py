@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from release_faults import at, at_random, ending
 from release_server import ReleaseServer
 
+from scannet_prep.errors import TransferError
 from scannet_prep.files import owner_token
 from scannet_prep.raw.layout import SPLIT_DIRS
 from scannet_prep.raw.mesh import check_mesh_file
@@ -191,6 +192,15 @@ def test_whatever_the_first_answer_after_an_outage_is_the_run_goes_on(
     assert len(report.failures) <= 1  # the one that was told so
 
 
+def test_two_files_that_fail_for_ever_stop_no_other_either(release_dir: Path, tmp_path: Path) -> None:
+    broken = ("scene0000_00", "scene0011_00")
+    rules = [at(ending(f"{scene_id}{MESH}"), then=faults.Status(500)) for scene_id in broken]
+    with ReleaseServer(release_dir, faults=rules) as server:
+        report = fetch(server, tmp_path)
+    assert {item.file.scene_id for item in report.failures} == set(broken)
+    assert len(report.failures) == 2
+
+
 def test_an_unwritable_place_costs_only_its_file(release_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "scans/scene0000_00/scene0000_00.txt").mkdir(parents=True)
     with ReleaseServer(release_dir) as server:
@@ -265,13 +275,14 @@ def test_a_third_of_all_requests_may_fail(tmp_path: Path) -> None:
     assert fetched(tmp_path / "x") == digests(upstream)
 
 
+# Not WrongLength(-9): a text file that is cut short, and announced as that short, looks whole.
 ANY_FAULT = st.one_of(
     st.builds(faults.Cut, st.integers(-1, 60_000)),
     st.builds(faults.Reset, st.integers(-1, 60_000)),
     st.sampled_from(
         [
             faults.Status(500), faults.Status(503, retry_after_s=0), faults.Status(429), faults.RangesIgnored(),
-            faults.RangeRefused(), faults.ShiftedRange(7), faults.WrongLength(9), faults.WrongLength(-9),
+            faults.RangeRefused(), faults.ShiftedRange(7), faults.WrongLength(9),
             faults.NoLength(), faults.Gzip(), faults.OtherVersion(),
         ]
     ),
@@ -320,8 +331,12 @@ def test_whatever_goes_wrong_for_a_while_the_folder_equals_the_release(
         ReleaseServer(release_dir, faults=[at(None, *sequence)], etag=etag) as server,
         Watcher(data_dir, expected) as watcher,
     ):
-        for _ in range(3):
-            report = fetch(server, data_dir)
+        for _ in range(5):
+            try:
+                report = fetch(server, data_dir)
+            except TransferError as error:  # ten files in a row were something else
+                assert "does not look like" in str(error)  # noqa: PT017 - the run may also succeed
+                continue
             if not report.failures:
                 break
             (data_dir / "scannet.lock").unlink(missing_ok=True)

@@ -146,12 +146,16 @@ class Fetcher:
                     raise
             except _TransientError as error:
                 reason, retry_after_s = str(error), error.retry_after_s
+                is_unreachable = error.trouble == "connection"
                 is_outage = error.trouble != "transfer" and self._health.failed(
                     url,
                     reason,
                     min(retry_after_s or 0.0, self._policy.longest_retry_after_s),
-                    is_unreachable=error.trouble == "connection",
+                    is_unreachable=is_unreachable,
                 )
+                # A server that answers with errors may mean this file alone: only without any connection is it certain
+                # that the file is not to blame.
+                is_outage = is_outage and is_unreachable
             else:
                 return
             finally:
@@ -182,13 +186,16 @@ class Fetcher:
         if partial.size_bytes:
             headers |= {"Range": f"bytes={partial.size_bytes}-", "If-Range": partial.validator}
         policy = self._policy
-        with _translated(url), self._session().get(
-            url,
-            headers=headers,
-            stream=True,
-            timeout=(policy.connect_timeout_s, policy.read_timeout_s),
-            verify=self._verify,
-        ) as response:
+        with (
+            _translated(url),
+            self._session().get(
+                url,
+                headers=headers,
+                stream=True,
+                timeout=(policy.connect_timeout_s, policy.read_timeout_s),
+                verify=self._verify,
+            ) as response,
+        ):
             if response.status_code not in _BUSY:
                 self._health.succeeded()
             self._check_address(url, response)
