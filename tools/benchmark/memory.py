@@ -40,7 +40,8 @@ def make_and_measure(task: SceneTask, context: WorkContext) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
-def _main(raw_dir: Path, out_dir: Path) -> None:
+def tell_peak(raw_dir: Path, out_dir: Path) -> None:
+    """Process the scenes of a folder in one worker and print its peak memory, in MB."""
     plan = process.plan(raw_dir, out_dir, ProcessOptions(scannet200=True, align_axis=True))
     for task in plan.tasks:
         task.path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,4 +54,7 @@ def _main(raw_dir: Path, out_dir: Path) -> None:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), Path(sys.argv[2]))
+    # By its own name: workers import the function that they are to call, and cannot import from `__main__`.
+    from benchmark import memory  # noqa: PLW0406 - this module under its importable name
+
+    memory.tell_peak(Path(sys.argv[1]), Path(sys.argv[2]))

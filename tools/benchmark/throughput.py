@@ -102,5 +102,5 @@ def describe(result: Result) -> str:
         lines.append(f"  {jobs:<10}{found['steady']:9.1f}{found['total']:9.1f}{found['start_s']:18.2f} s")
     lines.append(f"  {'2 / 1':<10}{result['ratio_steady']:9.2f}{result['ratio_total']:9.2f}")
     lines.append(f"  2 / 1 for empty loops, as much as the machine gives now {result['ratio_machine']:.2f}")
-    lines.append(f"  the very first scene, with the start of the fork server, after {result['first_start_s']:.2f} s")
+    lines.append(f"  the very first scene, with the start of the workers, after {result['first_start_s']:.2f} s")
     return "\n".join(lines)
