@@ -55,20 +55,27 @@ def test_the_number_of_workers_is_the_smallest_of_all_limits(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("files", "is_limited"),
+    ("membership", "files", "is_limited"),
     [
-        ({"cpu.max": "50000 100000\n"}, True),
-        ({"cpu.max": "max 100000\n"}, False),
-        ({"cpu,cpuacct/cpu.cfs_quota_us": "100000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, None),
-        ({"cpu.max": "garbage"}, False),
+        ("0::/job/7\n", {"job/7/cpu.max": "50000 100000\n"}, True),
+        ("0::/job/7\n", {"job/cpu.max": "100000 100000\n", "job/7/cpu.max": "max 100000\n"}, True),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, False),
+        ("0::/\n", {"cpu.max": "garbage"}, False),
+        ("4:cpu,cpuacct:/job\n", {"cpu,cpuacct/job/cpu.cfs_quota_us": "100000\n"}, True),
+        ("4:cpu,cpuacct:/job\n", {"cpu,cpuacct/job/cpu.cfs_quota_us": "-1\n"}, False),
+        ("4:memory:/job\n", {"memory/job/cpu.max": "50000 100000\n"}, False),
     ],
 )
-def test_the_quota_of_a_container_counts(tmp_path: Path, files: dict[str, str], is_limited: bool | None) -> None:
+def test_the_quota_of_a_container_counts(
+    tmp_path: Path, membership: str, files: dict[str, str], is_limited: bool
+) -> None:
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    count = default_worker_count({}, tmp_path)
-    if is_limited is None:  # depends on whether this machine has control groups of version 1
-        assert count >= 1
-    else:
-        assert (count == 1) == (is_limited or default_worker_count({}, tmp_path / "none") == 1)
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        if path.name == "cpu.cfs_quota_us":
+            path.with_name("cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "membership").write_text(membership)
+    unlimited = default_worker_count({}, tmp_path / "none", tmp_path / "membership")
+    count = default_worker_count({}, tmp_path, tmp_path / "membership")
+    assert count == (1 if is_limited else unlimited)

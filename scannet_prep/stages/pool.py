@@ -61,7 +61,11 @@ def run_in_workers(
         yield from _Pool(function, context, 1).run([suspect])
 
 
-def default_worker_count(environ: Mapping[str, str], cgroup_root: Path = Path("/sys/fs/cgroup")) -> int:
+def default_worker_count(
+    environ: Mapping[str, str],
+    cgroup_root: Path = Path("/sys/fs/cgroup"),
+    membership_path: Path = Path("/proc/self/cgroup"),
+) -> int:
     """How many workers this process may keep busy.
 
     The smallest of: the processors it may run on (affinity), the quota of its control group (containers), and
@@ -70,9 +74,10 @@ def default_worker_count(environ: Mapping[str, str], cgroup_root: Path = Path("/
     Args:
         environ: The environment, where Slurm leaves its limit.
         cgroup_root: Where the control groups are mounted.
+        membership_path: Where the system says in which of them this process is.
     """
     counts = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
-    quota = _cgroup_quota(cgroup_root)
+    quota = _cgroup_quota(cgroup_root, membership_path)
     if quota is not None:
         counts.append(math.ceil(quota))
     slurm = environ.get("SLURM_CPUS_PER_TASK", "")
@@ -186,10 +191,10 @@ class _Pool(Generic[Task, Context, Result]):
                 worker.process.wait()
 
 
-def _cgroup_quota(root: Path) -> float | None:
+def _cgroup_quota(root: Path, membership_path: Path) -> float | None:
     """Processors that the control group of this process grants, as a fraction; None where there is no limit."""
     try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="ascii", errors="replace").splitlines()
+        lines = membership_path.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return None
     quotas = []
