@@ -14,7 +14,9 @@ ScanNetPrepError
  │    ├── LabelMapError           a label map (.tsv)
  │    ├── LockError               the digests of a raw tree (scannet.lock)
  │    ├── ProcessedFileError      a processed scene (.npz)
- │    └── ManifestError           the manifest of a processed folder
+ │    ├── ManifestError           the manifest of a processed folder
+ │    ├── ArchiveError            an archive (.tar.zst)
+ │    └── SourceError             a file that is to be packed, or changed while it was
  ├── TransferError           a file cannot be fetched
  │    ├── NotOnServerError        the server says that it has no such file
  │    └── ServerDownError         the server does not answer anybody
@@ -134,6 +136,14 @@ class NotOnServerError(TransferError):
 
 class ServerDownError(TransferError):
     """The server does not answer anybody."""
+
+
+class ArchiveError(FileError, ValueError):
+    """An archive (.tar.zst) is damaged, or was written by something else."""
+
+
+class SourceError(FileError):
+    """A file that is to be packed cannot be, or it changed while it was read."""
 
 
 class AnnotationError(ScanNetPrepError, ValueError):

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import deflate
 
-from scannet_prep.errors import DiskFullError, FileError, MissingFileError, OutputError
+from scannet_prep.errors import DiskFullError, FileError, MissingFileError, OutputError, ScanNetPrepError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -96,7 +96,7 @@ def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool =
             temporary_path.unlink(missing_ok=True)
             raise
     except OSError as error:
-        if isinstance(error, OutputError):
+        if isinstance(error, ScanNetPrepError):
             raise
         raise output_error(path, error) from error
 

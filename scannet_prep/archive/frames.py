@@ -1,0 +1,173 @@
+"""Zstandard frames: made, checked, and found in a file without its table.
+
+Every frame states the size of its content and ends in the low 32 bits of the content's XXH64. Format:
+https://github.com/facebook/zstd/blob/dev/doc/zstd_compression_format.md
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Protocol
+
+import zstandard
+
+from scannet_prep.files import Buffer
+
+DEFAULT_LEVEL = 3
+MAX_LEVEL = 22
+MAX_WINDOW_BYTES = 1 << 27  # what `zstd -d` and `tar --zstd` accept without further options
+MAX_CONTENT_BYTES = 1 << 30
+CHECKSUM_BYTES = 4
+
+_MAGIC = 0xFD2FB528
+_MAX_HEADER_BYTES = 18
+_MAX_BLOCK_BYTES = 1 << 17
+_RAW, _RLE, _RESERVED = 0, 1, 3
+_MIN_FRAME_BYTES = 4 + 2 + 3 + CHECKSUM_BYTES
+
+
+class ReadAt(Protocol):
+    """Reads so many bytes at an offset; fewer only at the end of the file."""
+
+    def __call__(self, offset: int, size: int, /) -> bytes:
+        """Read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSpan:
+    """Where a frame lies, and how much it holds.
+
+    Attributes:
+        offset: First byte in the file.
+        stored_bytes: Size in the file.
+        size_bytes: Size of the content.
+    """
+
+    offset: int
+    stored_bytes: int
+    size_bytes: int
+
+    @property
+    def end(self) -> int:
+        """The byte after the last."""
+        return self.offset + self.stored_bytes
+
+
+def compress_frame(content: Buffer, level: int) -> bytes:
+    """Compress into one frame, with content size and checksum. The same bytes for the same content, level and zstd."""
+    return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True).compress(content)
+
+
+def store_frame(content: bytes) -> bytes:
+    """Wrap into one frame of uncompressed blocks.
+
+    Such a frame has but one encoding, so that no bit of it can change unseen, whatever the version of zstd.
+    """
+    size = len(content)
+    # Single segment, checksum; 8, 2 (less 256), or 4 bytes of size.
+    if size < 256:
+        header = struct.pack("<IBB", _MAGIC, 0b0010_0100, size)
+    elif size < 256 + (1 << 16):
+        header = struct.pack("<IBH", _MAGIC, 0b0110_0100, size - 256)
+    else:
+        header = struct.pack("<IBI", _MAGIC, 0b1010_0100, size)
+    pieces = [header]
+    view = memoryview(content)
+    for start in range(0, max(size, 1), _MAX_BLOCK_BYTES):
+        block = view[start : start + _MAX_BLOCK_BYTES]
+        is_last = start + _MAX_BLOCK_BYTES >= size
+        pieces += [(len(block) << 3 | _RAW << 1 | is_last).to_bytes(3, "little"), bytes(block)]
+    return b"".join([*pieces, checksum_of(compress_frame(content, 1))])
+
+
+def checksum_of(frame: Buffer) -> bytes:
+    """The checksum at the end of a frame, 4 bytes, little-endian."""
+    return bytes(frame[-CHECKSUM_BYTES:])
+
+
+def stored_frame_bytes(size: int) -> int:
+    """Size of `store_frame` for a content of `size` bytes."""
+    header = 6 if size < 256 else 7 if size < 256 + (1 << 16) else 9
+    return header + 3 * max(1, -(-size // _MAX_BLOCK_BYTES)) + size + CHECKSUM_BYTES
+
+
+def decompress_frame(frame: Buffer, size_bytes: int) -> bytes:
+    """Decompress a whole frame and check it.
+
+    Args:
+        frame: The frame, and nothing more.
+        size_bytes: What its content is said to be; no more than that is ever allocated.
+
+    Raises:
+        ValueError: It is damaged, or not as this program writes frames.
+    """
+    content_bytes = read_content_size(frame)
+    if content_bytes != size_bytes:
+        raise ValueError(f"a frame holds {content_bytes:,} bytes, expected {size_bytes:,}")
+    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+    try:
+        content = decompressor.decompress(frame, max_output_size=size_bytes, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"a frame cannot be decompressed: {_reason(error)}") from None
+    if len(content) != size_bytes:
+        raise ValueError(f"a frame gave {len(content):,} bytes, expected {size_bytes:,}")
+    return content
+
+
+def read_content_size(start: Buffer) -> int:
+    """Read from the first bytes of a frame (18 are enough) how much it holds.
+
+    Raises:
+        ValueError: It is no frame of this program.
+    """
+    try:
+        parameters = zstandard.get_frame_parameters(start)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"no frame begins here: {_reason(error)}") from None
+    if parameters.content_size in (zstandard.CONTENTSIZE_UNKNOWN, zstandard.CONTENTSIZE_ERROR):
+        raise ValueError("a frame does not say how much it holds")
+    if not parameters.has_checksum or parameters.dict_id:
+        raise ValueError("a frame has no checksum, or needs a dictionary")
+    # A frame that says its content is its window needs no more than the content.
+    if parameters.window_size > max(MAX_WINDOW_BYTES, parameters.content_size):
+        raise ValueError(f"a frame needs a window of {parameters.window_size:,} bytes, at most {MAX_WINDOW_BYTES:,}")
+    if parameters.content_size > MAX_CONTENT_BYTES:
+        raise ValueError(f"a frame holds {parameters.content_size:,} bytes, at most {MAX_CONTENT_BYTES:,} are allowed")
+    return int(parameters.content_size)
+
+
+def find_frame(read_at: ReadAt, offset: int) -> FrameSpan | None:
+    """Find the end of the frame that begins at an offset, by the headers of its blocks, without decompressing it.
+
+    Returns:
+        Where it lies; None where the file ends before the frame does.
+
+    Raises:
+        ValueError: No frame of this program begins there.
+    """
+    start = read_at(offset, _MAX_HEADER_BYTES)
+    if len(start) < _MIN_FRAME_BYTES:
+        if not struct.pack("<I", _MAGIC).startswith(start[:4]):
+            raise ValueError("no frame begins here: wrong magic number")
+        return None
+    size_bytes = read_content_size(start)
+    position = offset + zstandard.frame_header_size(start)
+    is_last = False
+    block_bytes = 0
+    while not is_last:
+        head = read_at(position, 3)
+        if len(head) < 3:
+            return None
+        number = int.from_bytes(head, "little")
+        is_last, kind, block_bytes = bool(number & 1), number >> 1 & 3, number >> 3
+        if kind == _RESERVED or block_bytes > _MAX_BLOCK_BYTES:
+            raise ValueError("a frame has a damaged block")
+        position += 3 + (1 if kind == _RLE else block_bytes)
+    if len(read_at(position, CHECKSUM_BYTES)) < CHECKSUM_BYTES:
+        return None
+    return FrameSpan(offset, position + CHECKSUM_BYTES - offset, size_bytes)
+
+
+def _reason(error: zstandard.ZstdError) -> str:
+    return str(error).removeprefix("error determining content size from frame header").strip() or "it is damaged"

@@ -1,0 +1,134 @@
+"""Writes several archives instead of one, for file systems and services with a largest size."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from scannet_prep.archive.compression import MAX_FRAME_BYTES, Frame, compress_groups
+from scannet_prep.archive.contents import Contents
+from scannet_prep.archive.frames import DEFAULT_LEVEL
+from scannet_prep.archive.output import FileOutput
+from scannet_prep.archive.writer import ArchiveWriter, NextGroup, WrittenArchive, files_group, write_groups
+from scannet_prep.errors import MissingFileError
+from scannet_prep.files import Buffer, read_file, write_atomically
+from scannet_prep.progress import NoProgress, Progress
+
+SUFFIX = ".tar.zst"
+SUMS_NAME = "SHA256SUMS"
+
+
+def shard_path(path: Path, number: int, count: int) -> Path:
+    """Name of a shard: `name-00000-of-00004.tar.zst` of `name.tar.zst`."""
+    return path.with_name(f"{path.name.removesuffix(SUFFIX)}-{number:05d}-of-{count:05d}{SUFFIX}")
+
+
+def write_shards(
+    contents: Contents,
+    path: Path,
+    shard_bytes: int,
+    *,
+    level: int = DEFAULT_LEVEL,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> list[WrittenArchive]:
+    """Write several archives, none larger than `shard_bytes`, and `SHA256SUMS` beside them.
+
+    Each is a whole archive with a part of the scenes, and with the files that belong to no scene if those have no more
+    than 64 MiB (else only the first has them). A scene that is larger by itself gets an archive of its own, which is
+    larger then. They get their names when all are on the disk.
+
+    Args:
+        contents: What goes in.
+        path: Name without the numbers, `name.tar.zst`.
+        shard_bytes: Largest size of a file.
+        level: Compression level of zstd, 1..22.
+        jobs: How many threads compress.
+        progress: Told of tar bytes that were written.
+
+    Raises:
+        SourceError: A file cannot be read, or changed while it was.
+        ArchiveError: A scene that is taken over from another archive is damaged.
+        OutputError: An archive cannot be written. None of the new ones is there then.
+    """
+    with ExitStack() as stack:
+        shards: list[_Shard] = []
+
+        def begin_shard() -> ArchiveWriter:
+            output = _DigestOutput(path)
+            stack.callback(output.discard)
+            shards.append(_Shard(output, ArchiveWriter(output, contents)))
+            return shards[-1].writer
+
+        def choose(following: NextGroup) -> ArchiveWriter:
+            if not shards:
+                return begin_shard()
+            writer = shards[-1].writer
+            if writer.scene_count and writer.size_with(following) > shard_bytes:
+                writer = begin_shard()
+                _write_first_group(writer, contents, level)
+            return writer
+
+        write_groups(contents, level, jobs, progress or NoProgress(), choose)
+        written = []
+        for number, shard in enumerate(shards):
+            size_bytes = shard.writer.finish()
+            shard.output.flush()
+            final_path = shard_path(path, number, len(shards))
+            digest = shard.output.digest.hexdigest()
+            written.append(WrittenArchive(final_path, size_bytes, shard.writer.scene_count, digest))
+        for number, shard in enumerate(shards):
+            shard.output.commit(shard_path(path, number, len(shards)))
+        _write_sums(path.with_name(SUMS_NAME), written)
+    return written
+
+
+class _DigestOutput(FileOutput):
+    """A file whose sha256 is known when it is written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.digest = hashlib.sha256()
+
+    def write(self, data: Buffer, /) -> None:
+        """Write all of the data.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        super().write(data)
+        self.digest.update(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    output: _DigestOutput
+    writer: ArchiveWriter
+
+
+def _write_first_group(writer: ArchiveWriter, contents: Contents, level: int) -> None:
+    group = files_group(contents, contents.files)
+    if group.size_bytes > MAX_FRAME_BYTES:
+        group = files_group(contents, ())
+    for item in compress_groups([group], level, 1):
+        if isinstance(item, Frame):
+            writer.add_frame(item)
+        else:
+            writer.end_group(item)
+
+
+def _write_sums(path: Path, written: list[WrittenArchive]) -> None:
+    """Write what `sha256sum -c` reads; lines about other files stay."""
+    lines = {}
+    try:
+        for line in read_file(path).decode("utf-8", "surrogateescape").splitlines():
+            lines[line[66:]] = line
+    except MissingFileError:
+        pass
+    names = [archive.path.name for archive in written if archive.path is not None]
+    for name, archive in zip(names, written, strict=True):
+        lines[name] = f"{archive.sha256}  {name}"
+    text = "".join(f"{line}\n" for _, line in sorted(lines.items()))
+    write_atomically(path, [text.encode("utf-8", "surrogateescape")], is_durable=True)

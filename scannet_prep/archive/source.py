@@ -1,0 +1,126 @@
+"""Where an archive's bytes come from: a file, read by `pread` only, so that processes and threads share no position."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+from scannet_prep.errors import ArchiveError, MissingFileError
+
+
+class ByteSource(Protocol):
+    """Gives any range of an archive's bytes. Picklable, and safe under fork and in threads."""
+
+    @property
+    def name(self) -> str:
+        """Path or URL, for messages."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the whole."""
+
+    def read(self, offset: int, size: int, /) -> bytes:
+        """Read so many bytes at an offset; fewer only where the file ends.
+
+        Raises:
+            ArchiveError: It cannot be read, or is no longer the file that was opened.
+        """
+
+    def close(self) -> None:
+        """Give back what is held open; reading opens it again."""
+
+
+class FileSource:
+    """An archive on a disk.
+
+    The file is opened when it is first read, in each process for itself. One that replaced it since is refused: what
+    the index says does not hold for it.
+
+    Args:
+        path: The file.
+
+    Raises:
+        MissingFileError: There is no such file.
+        ArchiveError: It is no file, or cannot be looked at.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._identity: tuple[int, int] | None = None
+        self._open()
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self._path)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file when it was opened."""
+        return self._identity[0] if self._identity else 0
+
+    def read(self, offset: int, size: int, /) -> bytes:
+        """Read so many bytes at an offset; fewer only where the file ends.
+
+        Raises:
+            ArchiveError: It cannot be read, or is no longer the file that was opened.
+        """
+        descriptor = self.__dict__.get("_descriptor")
+        if descriptor is None:
+            descriptor = self._open()
+        try:
+            data = os.pread(descriptor, size, offset)
+            if len(data) < size:  # at the end, or more than one call gives
+                pieces = [data]
+                while pieces[-1] and sum(map(len, pieces)) < size:
+                    done = sum(map(len, pieces))
+                    pieces.append(os.pread(descriptor, size - done, offset + done))
+                data = b"".join(pieces)
+        except OSError as error:
+            raise ArchiveError(self._path, f"cannot be read at byte {offset:,}: {error.strerror or error}") from error
+        return data
+
+    def close(self) -> None:
+        """Close the file; reading opens it again."""
+        descriptor = self.__dict__.pop("_descriptor", None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        """Close the file."""
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what belongs to this process."""
+        return {"path": self._path, "identity": self._identity}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open lazily."""
+        self._path, self._identity = state["path"], state["identity"]
+
+    def _open(self) -> int:
+        # Without a lock, which a fork may copy while it is held. Of two threads that open at once, one keeps its own.
+        opened = self._open_file()
+        descriptor: int = self.__dict__.setdefault("_descriptor", opened)
+        if descriptor != opened:
+            os.close(opened)
+        return descriptor
+
+    def _open_file(self) -> int:
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise MissingFileError(
+                self._path, "no such archive", "name an archive (.tar.zst) that scannet-prep pack made"
+            ) from None
+        except OSError as error:
+            raise ArchiveError(self._path, f"cannot be read: {error.strerror or error}") from error
+        status = os.fstat(descriptor)
+        identity = status.st_size, status.st_mtime_ns
+        if self._identity is None:
+            self._identity = identity
+        if identity != self._identity:
+            os.close(descriptor)
+            raise ArchiveError(self._path, "was replaced or changed since it was opened", "open it again")
+        return descriptor
