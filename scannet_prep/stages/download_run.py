@@ -31,7 +31,8 @@ from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock, 
 from scannet_prep.remote.catalog import BASE_URL, RemoteFile
 from scannet_prep.remote.health import ServerHealth
 from scannet_prep.remote.partial import Partial
-from scannet_prep.remote.transfer import Fetcher, TransferPolicy
+from scannet_prep.remote.policy import TransferPolicy
+from scannet_prep.remote.transfer import Fetcher
 from scannet_prep.stages.check_download import check_file
 from scannet_prep.stages.download_plan import (
     MAX_JOBS,

@@ -1,0 +1,94 @@
+"""One loop that owns every kind of failure, whatever is fetched: when to try again, after which pause, when to stop."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+from scannet_prep.errors import FileError, ServerDownError, TransferError
+from scannet_prep.remote.failure import TransientError
+from scannet_prep.remote.health import ServerHealth
+from scannet_prep.remote.policy import TransferPolicy
+
+
+class Attempts:
+    """Repeats what fails; shared by all threads of a run.
+
+    Args:
+        policy: How patient to be.
+        health: What all threads know of the server.
+        stop: Ends all pauses once it is set.
+    """
+
+    def __init__(self, policy: TransferPolicy, health: ServerHealth, stop: threading.Event) -> None:
+        self._policy = policy
+        self._health = health
+        self._stop = stop
+
+    def repeat(self, url: str, attempt: Callable[[], None], count_bytes: Callable[[], int]) -> None:
+        """Call `attempt` until it succeeds.
+
+        Args:
+            url: What is fetched, for messages.
+            attempt: Makes one request. Raises `TransientError` where another one may help, and `FileError` where all
+                has arrived, but is not what it should be.
+            count_bytes: How much there is so far. More than ever before means progress, and renews the patience.
+
+        Raises:
+            FileError: The server keeps sending something else.
+            NotOnServerError: The server says that it has no such file.
+            TransferError: The server refuses, or too many attempts in a row failed.
+            ServerDownError: The server does not answer anybody any more, or the transfers were stopped.
+        """
+        failures = wrong_contents = 0
+        most_bytes = count_bytes()
+        while True:
+            self._health.enter()
+            retry_after_s: float | None = None
+            is_outage = False
+            try:
+                attempt()
+            except FileError as error:
+                reason = str(error)
+                wrong_contents += 1
+                if wrong_contents >= self._policy.wrong_contents:
+                    raise
+            except TransientError as error:
+                reason, retry_after_s = str(error), error.retry_after_s
+                is_outage = self._is_outage(url, error)
+            else:
+                return
+            finally:
+                self._health.leave()
+            if self._stop.is_set():
+                raise ServerDownError("stopped")
+            if count_bytes() > most_bytes:  # more than ever before: without a validator each attempt begins anew
+                most_bytes, failures = count_bytes(), 0
+            if is_outage:
+                continue  # `enter` waits, together with everybody else
+            failures += 1
+            if failures >= self._policy.attempts:
+                raise TransferError(f"{url}: {failures} attempts in a row failed, the last one: {reason}")
+            self._stop.wait(self._pause_s(failures, retry_after_s))
+
+    def _is_outage(self, url: str, error: TransientError) -> bool:
+        """Tell everybody of a failure that may concern everybody; gives whether it is certainly not this file's."""
+        if error.trouble == "transfer":
+            return False
+        is_unreachable = error.trouble == "connection"
+        is_down = self._health.failed(
+            url,
+            str(error),
+            min(error.retry_after_s or 0.0, self._policy.longest_retry_after_s),
+            is_unreachable=is_unreachable,
+        )
+        # A server that answers with errors may mean this file alone: only without any connection is it certain that the
+        # file is not to blame.
+        return is_down and is_unreachable
+
+    def _pause_s(self, failures: int, retry_after_s: float | None) -> float:
+        if retry_after_s is not None:
+            return min(retry_after_s, self._policy.longest_retry_after_s)
+        longest_s = min(self._policy.first_delay_s * 2 ** (failures - 1), self._policy.longest_delay_s)
+        return float(longest_s * random.uniform(0.5, 1.5))  # noqa: S311 - so that workers do not knock in step

@@ -1,0 +1,144 @@
+"""What can go wrong with a request, sorted by what helps: to try again, to wait for the server, or nothing."""
+
+from __future__ import annotations
+
+import email.utils
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+from urllib.parse import urlsplit
+
+import requests
+import urllib3
+import urllib3.util.ssl_match_hostname
+
+from scannet_prep.errors import NotOnServerError, TransferError
+
+_GONE = frozenset({404, 410})
+_BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+_TOO_MANY_REQUESTS = 429  # asks this client to slow down; the others say that the server has troubles of its own
+
+Trouble = Literal["transfer", "server", "connection"]
+
+
+class TransientError(Exception):
+    """An attempt failed in a way that may pass.
+
+    Attributes:
+        retry_after_s: The pause that the server asked for; None where it did not.
+        trouble: Whose fault it may be: "transfer" (this one's alone), "server", or "connection" (there was none).
+    """
+
+    def __init__(self, reason: str, retry_after_s: float | None = None, trouble: Trouble = "transfer") -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+        self.trouble = trouble
+
+
+def is_busy(response: requests.Response) -> bool:
+    """Whether the server answers, but only to say that it cannot serve anything just now."""
+    return response.status_code in _BUSY
+
+
+def raise_for_status(url: str, response: requests.Response) -> None:
+    """Turn a status that brings no content into an error; 416 is for who asked for a range to understand.
+
+    Raises:
+        TransientError: The server cannot serve it just now.
+        NotOnServerError: It has no such file.
+        TransferError: It refuses.
+    """
+    status = response.status_code
+    if status in {200, 206, 416}:
+        return
+    if status in _GONE:
+        raise NotOnServerError(f"{url}: the server has no such file ({status})")
+    if status in _BUSY:
+        retry_after_s = parse_retry_after(response.headers.get("Retry-After", ""), time.time())
+        trouble: Trouble = "transfer" if status == _TOO_MANY_REQUESTS else "server"
+        raise TransientError(f"status {status} {response.reason}", retry_after_s, trouble)
+    raise TransferError(f"{url}: status {status} {response.reason}", _hint_for(status))
+
+
+def raise_for_address(url: str, response: requests.Response) -> None:
+    """A redirection may lead from http to https, but never back.
+
+    Raises:
+        TransferError: It does.
+    """
+    hops = [hop.url for hop in (*response.history, response)]
+    if urlsplit(url).scheme == "https" and any(urlsplit(hop).scheme != "https" for hop in hops):
+        raise TransferError(f"{url}: is redirected to an address without encryption: {hops[-1]}")
+
+
+@contextmanager
+def translated(url: str) -> Iterator[None]:
+    """Turn the errors of requests and urllib3 into ours, and tell those that may pass from those that will not."""
+    try:
+        yield
+    except requests.exceptions.SSLError as error:
+        if not _is_about_certificate(error):  # broken off while the connection was being secured
+            raise TransientError(_innermost(error), trouble="connection") from error
+        raise TransferError(
+            f"{url}: the certificate cannot be verified: {_innermost(error)}",
+            "--ca-bundle FILE names the authority of a mirror or of your network's proxy",
+        ) from error
+    except (
+        requests.exceptions.InvalidURL,
+        requests.exceptions.InvalidSchema,
+        requests.exceptions.MissingSchema,
+    ) as error:
+        raise TransferError(f"{url}: is no address: {error}", "--base-url https://...") from error
+    except requests.exceptions.TooManyRedirects as error:
+        raise TransferError(f"{url}: is redirected in a circle") from error
+    except (requests.exceptions.ChunkedEncodingError, requests.exceptions.ContentDecodingError) as error:
+        raise TransientError(_innermost(error)) from error
+    except requests.exceptions.ReadTimeout as error:
+        raise TransientError(_innermost(error), trouble="server") from error
+    except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
+        raise TransientError(_innermost(error), trouble="connection") from error
+    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
+        raise TransientError(_innermost(error)) from error
+
+
+def parse_retry_after(value: str, now_s: float) -> float | None:
+    """Read a `Retry-After`, which is a number of seconds or a date; None where it is neither.
+
+    Args:
+        value: The header.
+        now_s: Seconds since the epoch.
+    """
+    if value.strip().isdigit():
+        return float(value)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now_s)
+    except (TypeError, ValueError):
+        return None
+
+
+def _hint_for(status: int) -> str:
+    if status in {401, 403}:
+        return "access rests on having signed the terms; a mirror may want another --base-url"
+    return ""
+
+
+def _unwrap(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those inside the wrappings of requests and urllib3."""
+    inner: object = error
+    while isinstance(inner, BaseException):
+        yield inner
+        wrapped = next((item for item in inner.args if isinstance(item, BaseException)), None)
+        inner = getattr(inner, "reason", None) if wrapped is None else wrapped
+
+
+def _innermost(error: BaseException) -> str:
+    """The reason inside the wrappings."""
+    *_, inner = _unwrap(error)
+    return f"{type(inner).__name__}: {inner}"[:200]
+
+
+def _is_about_certificate(error: BaseException) -> bool:
+    kinds = (ssl.SSLCertVerificationError, urllib3.util.ssl_match_hostname.CertificateError)
+    return any(isinstance(item, kinds) for item in _unwrap(error))
