@@ -92,15 +92,26 @@ def write_lists(out_dir: Path, manifest: Manifest) -> None:
     Raises:
         OutputError: A list cannot be written.
     """
+    for name, data in encode_lists(manifest).items():
+        write_if_changed(out_dir / name, data)
+    if not manifest.failures:
+        (out_dir / FAILED_NAME).unlink(missing_ok=True)
+
+
+def encode_lists(manifest: Manifest) -> dict[str, bytes]:
+    """Encode the lists that `write_lists` writes, by name."""
+    lists = {}
     for split in Split:
         present = {scene_id for scene_id, entry in manifest.scenes.items() if entry.split == split}
         ordered: list[str] = [scene_id for scene_id in official_scenes(split) if scene_id in present]
         ordered += sorted(present.difference(ordered))
         text = "".join(f"{split}/{scene_id}.npz\n" for scene_id in ordered).encode()
-        write_if_changed(out_dir / f"scannetv2_{split}_npz.txt", text)
+        lists[f"scannetv2_{split}_npz.txt"] = text
         if split is Split.TEST:
-            write_if_changed(out_dir / "scannetv2_test.txt", text)
-    write_failed_list(out_dir, list(manifest.failures))
+            lists["scannetv2_test.txt"] = text
+    if manifest.failures:
+        lists[FAILED_NAME] = _encode_failed_list(list(manifest.failures))
+    return lists
 
 
 def write_failed_list(out_dir: Path, scene_ids: Sequence[str]) -> None:
@@ -111,8 +122,11 @@ def write_failed_list(out_dir: Path, scene_ids: Sequence[str]) -> None:
     """
     path = out_dir / FAILED_NAME
     if scene_ids:
-        lines = ["# scenes that failed; to try them again, add --scenes @failed.txt (this file) to the same command\n"]
-        lines += [f"{scene_id}\n" for scene_id in sorted(scene_ids)]
-        write_if_changed(path, "".join(lines).encode())
+        write_if_changed(path, _encode_failed_list(scene_ids))
     else:
         path.unlink(missing_ok=True)
+
+
+def _encode_failed_list(scene_ids: Sequence[str]) -> bytes:
+    lines = ["# scenes that failed; to try them again, add --scenes @failed.txt (this file) to the same command\n"]
+    return "".join([*lines, *(f"{scene_id}\n" for scene_id in sorted(scene_ids))]).encode()

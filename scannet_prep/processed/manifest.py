@@ -107,6 +107,19 @@ def read_manifest(out_dir: Path) -> Manifest | None:
         data = read_file(path)
     except MissingFileError:
         return None
+    return parse_manifest(data, path)
+
+
+def parse_manifest(data: bytes, path: Path) -> Manifest:
+    """Read a manifest from its bytes.
+
+    Args:
+        data: The whole file.
+        path: Its name, for messages.
+
+    Raises:
+        ManifestError: It is damaged, or was written by something else.
+    """
     try:
         value = json.loads(data)
         if value["format"] != _FORMAT or value["format_version"] != FORMAT_VERSION:
@@ -128,11 +141,16 @@ def read_manifest(out_dir: Path) -> Manifest | None:
 
 
 def write_manifest(out_dir: Path, manifest: Manifest) -> None:
-    """Write the manifest of a processed folder: one line for each scene, so that two can be compared with diff.
+    """Write the manifest of a processed folder.
 
     Raises:
         OutputError: It cannot be written.
     """
+    write_if_changed(out_dir / MANIFEST_NAME, encode_manifest(manifest), is_durable=True)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Encode a manifest: one line for each scene, so that two can be compared with diff."""
     head = {
         "format": _FORMAT,
         "format_version": FORMAT_VERSION,
@@ -144,7 +162,7 @@ def write_manifest(out_dir: Path, manifest: Manifest) -> None:
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     lines += [f'"scenes": {_one_line_each(scenes)}', f'"failures": {_one_line_each(failures)}']
     text = "{\n" + ",\n".join(lines) + "\n}\n"
-    write_if_changed(out_dir / MANIFEST_NAME, text.encode(), is_durable=True)
+    return text.encode()
 
 
 def _one_line_each(entries: Mapping[str, Any]) -> str:

@@ -117,14 +117,18 @@ def _count_from_manifest(path: Path, manifest: Manifest, split: Split) -> dict[s
             "says that processing has not finished",
             _AGAIN,
         )
-    _check_mixture(path, manifest)
+    check_mixture(path, manifest)
     counts = {name: entry.vertex_count for name, entry in manifest.scenes.items() if entry.split == split}
     _check_split(path, split, {entry.split for entry in manifest.scenes.values()}, bool(counts))
     return counts
 
 
-def _check_mixture(path: Path, manifest: Manifest) -> None:
-    """Refuse a folder whose scenes were made in different ways that a sample shows."""
+def check_mixture(path: Path, manifest: Manifest) -> None:
+    """Refuse a folder whose scenes were made in different ways that a sample shows.
+
+    Raises:
+        ManifestError: They were.
+    """
     kinds: dict[tuple[bool, str], str] = {}
     for name, entry in manifest.scenes.items():
         kinds.setdefault((entry.options.align_axis, entry.options.labels_from), name)

@@ -44,8 +44,21 @@ def read_lock(path: Path) -> dict[str, LockEntry]:
         MissingFileError: There is no such file.
         LockError: It is damaged.
     """
+    return parse_lock(read_file(path), path)
+
+
+def parse_lock(data: bytes, path: Path) -> dict[str, LockEntry]:
+    """Read a lock file from its bytes.
+
+    Args:
+        data: The whole file.
+        path: Its name, for messages.
+
+    Raises:
+        LockError: It is damaged.
+    """
     try:
-        text = read_file(path).decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise LockError(
             path, f"is no text: byte {error.start}", "remove it: it is made anew from whole files"
@@ -77,8 +90,13 @@ def update_lock(path: Path, found: Mapping[str, LockEntry]) -> None:
         except MissingFileError:
             entries = {}
         entries |= found
-        lines = [f"{entry.sha256}  {entry.size_bytes}  {name}\n" for name, entry in sorted(entries.items())]
-        write_atomically(path, [(_HEADER + "".join(lines)).encode()], is_durable=True)
+        write_atomically(path, [encode_lock(entries)], is_durable=True)
+
+
+def encode_lock(entries: Mapping[str, LockEntry]) -> bytes:
+    """Encode a lock file."""
+    lines = [f"{entry.sha256}  {entry.size_bytes}  {name}\n" for name, entry in sorted(entries.items())]
+    return (_HEADER + "".join(lines)).encode()
 
 
 def digest_file(path: Path) -> LockEntry:
