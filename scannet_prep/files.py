@@ -123,6 +123,14 @@ def check_is_folder(path: Path) -> None:
         raise OutputError(f"{existing}: is no folder", "choose another one with -o")
 
 
+def find_free_bytes(folder: Path) -> int:
+    """Free bytes of the disk that a folder is on, or will be on."""
+    while not folder.exists():
+        folder = folder.parent
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
 def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> None:
     """Do what `write_atomically` does, unless the file has that content already.
 

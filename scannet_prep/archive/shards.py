@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.archive.compression import MAX_FRAME_BYTES, Frame, compress_groups
-from scannet_prep.archive.contents import Contents
+from scannet_prep.archive.compression import Frame, compress_groups
+from scannet_prep.archive.contents import Contents, SourceFile
 from scannet_prep.archive.frames import DEFAULT_LEVEL
 from scannet_prep.archive.output import FileOutput
 from scannet_prep.archive.writer import ArchiveWriter, NextGroup, WrittenArchive, files_group, write_groups
@@ -25,6 +26,17 @@ def shard_path(path: Path, number: int, count: int) -> Path:
     return path.with_name(f"{path.name.removesuffix(SUFFIX)}-{number:05d}-of-{count:05d}{SUFFIX}")
 
 
+def find_shards(path: Path) -> tuple[Path, ...]:
+    """All shards of `name.tar.zst` that lie in its folder, also those of several sets; sorted."""
+    return tuple(sorted(item for item in path.parent.iterdir() if is_shard(item, path))) if path.parent.is_dir() else ()
+
+
+def is_shard(item: Path, path: Path) -> bool:
+    """Whether a file is named as a shard of `name.tar.zst` is."""
+    stem = re.escape(path.name.removesuffix(SUFFIX))
+    return re.fullmatch(rf"{stem}-\d{{5}}-of-\d{{5}}{re.escape(SUFFIX)}", item.name) is not None
+
+
 def write_shards(
     contents: Contents,
     path: Path,
@@ -36,9 +48,9 @@ def write_shards(
 ) -> list[WrittenArchive]:
     """Write several archives, none larger than `shard_bytes`, and `SHA256SUMS` beside them.
 
-    Each is a whole archive with a part of the scenes, and with the files that belong to no scene if those have no more
-    than 64 MiB (else only the first has them). A scene that is larger by itself gets an archive of its own, which is
-    larger then. They get their names when all are on the disk.
+    Each is a whole archive with a part of the scenes, and with the files that belong to no scene, unless those take
+    more than a tenth of a shard (then only the first has them). A scene that is larger by itself gets an archive of its
+    own, which is larger then. They get their names when all are on the disk.
 
     Args:
         contents: What goes in.
@@ -62,13 +74,18 @@ def write_shards(
             shards.append(_Shard(output, ArchiveWriter(output, contents)))
             return shards[-1].writer
 
+        repeats_files = True
+
         def choose(following: NextGroup) -> ArchiveWriter:
+            nonlocal repeats_files
             if not shards:
                 return begin_shard()
             writer = shards[-1].writer
+            if not writer.scene_count:
+                repeats_files = 10 * writer.size_bytes <= shard_bytes
             if writer.scene_count and writer.size_with(following) > shard_bytes:
                 writer = begin_shard()
-                _write_first_group(writer, contents, level)
+                _write_first_group(writer, contents, contents.files if repeats_files else (), level)
             return writer
 
         write_groups(contents, level, jobs, progress or NoProgress(), choose)
@@ -108,11 +125,8 @@ class _Shard:
     writer: ArchiveWriter
 
 
-def _write_first_group(writer: ArchiveWriter, contents: Contents, level: int) -> None:
-    group = files_group(contents, contents.files)
-    if group.size_bytes > MAX_FRAME_BYTES:
-        group = files_group(contents, ())
-    for item in compress_groups([group], level, 1):
+def _write_first_group(writer: ArchiveWriter, contents: Contents, files: tuple[SourceFile, ...], level: int) -> None:
+    for item in compress_groups([files_group(contents, files)], level, 1):
         if isinstance(item, Frame):
             writer.add_frame(item)
         else:

@@ -43,6 +43,7 @@ def write_archive(
     level: int = DEFAULT_LEVEL,
     jobs: int = 1,
     progress: Progress | None = None,
+    before_commit: Callable[[], None] | None = None,
 ) -> WrittenArchive:
     """Write one archive; a file gets its name when it is whole and on the disk.
 
@@ -52,6 +53,7 @@ def write_archive(
         level: Compression level of zstd, 1..22.
         jobs: How many threads compress.
         progress: Told of tar bytes that were written.
+        before_commit: Called when all is written, before the file gets its name; what it raises leaves none.
 
     Raises:
         SourceError: A file cannot be read, or changed while it was.
@@ -70,6 +72,8 @@ def write_archive(
         size_bytes = writer.finish()
         if isinstance(output, FileOutput):
             output.flush()
+            if before_commit is not None:
+                before_commit()
             output.commit(output.path)
     return WrittenArchive(None if isinstance(target, PipeOutput) else target, size_bytes, len(contents.scenes))
 
@@ -147,6 +151,11 @@ class ArchiveWriter:
     def scene_count(self) -> int:
         """Scenes so far."""
         return max(0, len(self._lines) - 1)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that were written so far."""
+        return self._position
 
     def size_with(self, following: NextGroup) -> int:
         """How large the file can be at most with one more group."""

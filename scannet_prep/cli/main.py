@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from scannet_prep.cli import demo, download, info, process, verify
+from scannet_prep.cli import demo, download, info, pack, process, verify
 from scannet_prep.cli.arguments import CommandParser
 from scannet_prep.cli.console import Console
 from scannet_prep.errors import ScanNetPrepError, UsageError
 from scannet_prep.version import VERSION
 
-_COMMANDS = (download, process, verify, info, demo)
+_COMMANDS = (download, process, pack, verify, info, demo)
 _INTERRUPTED = 130
 
 _EPILOG = """\
@@ -32,6 +32,7 @@ examples:
   scannet-prep demo                                   see it work on synthetic scenes
   scannet-prep download --types seg                   the 7,765 files that segmentation needs
   scannet-prep process --scannet200 --align-axis      data/ScanNet -> data/processed
+  scannet-prep pack                                   data/processed -> data/scannet.tar.zst
   scannet-prep verify data/processed
 """
 

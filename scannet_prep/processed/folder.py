@@ -15,7 +15,7 @@ FAILED_NAME = "failed.txt"
 UNFINISHED_NAME = "unfinished.txt"
 TERMS_URL = "https://kaldir.vc.cit.tum.de/scannet/ScanNet_TOS.pdf"
 
-_TERMS_TEXT = f"""\
+TERMS_TEXT = f"""\
 The files in this folder derive from the ScanNet dataset (http://www.scan-net.org) and remain under the
 ScanNet Terms of Use, which allow non-commercial research and education and forbid redistribution:
 {TERMS_URL}
@@ -80,7 +80,7 @@ def prepare_folder(out_dir: Path, splits: set[Split]) -> None:
     make_directory(out_dir)
     path = out_dir / TERMS_NAME
     if not path.exists():
-        write_atomically(path, [_TERMS_TEXT.encode()])
+        write_atomically(path, [TERMS_TEXT.encode()])
 
 
 def write_lists(out_dir: Path, manifest: Manifest) -> None:

@@ -167,6 +167,14 @@ def _check_split(path: Path, split: Split, present: set[Split], has_scenes: bool
         )
 
 
+def is_processed_file(path: Path) -> bool:
+    """Whether a file begins as `scannet-prep process` writes it; other programs use the same names."""
+    try:
+        return _read_vertex_count(path) >= 0
+    except ProcessedFileError:
+        return False
+
+
 def _read_vertex_count(path: Path) -> int:
     try:
         with path.open("rb") as file:

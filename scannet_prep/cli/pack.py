@@ -1,0 +1,203 @@
+"""`scannet-prep pack`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scannet_prep.cli.arguments import (
+    CommandParser,
+    Commands,
+    add_output_arguments,
+    add_selection_arguments,
+    jobs_from,
+    path_argument,
+    positive_number,
+    selection_from,
+)
+from scannet_prep.cli.console import Console, format_bytes, format_count, format_duration
+from scannet_prep.errors import UsageError
+
+if TYPE_CHECKING:
+    from scannet_prep.stages.pack import PackPlan, PackReport
+
+_DESCRIPTION = """\
+Makes one archive of a processed folder (or of a raw tree, or of any folder with scene ids in its paths).
+
+The archive is a plain .tar.zst that any tar opens. Scenes can be read from it one by one, also over HTTP, and a Dataset
+trains from it directly. Every part has a digest. The same files give the same bytes. It gets its name when it is whole
+and on the disk; an archive that holds all of it already is left alone.
+"""
+_EPILOG = """\
+examples:
+  scannet-prep pack                                    data/processed -> data/scannet.tar.zst
+  scannet-prep pack /fast/scannet -o /nas/scannet.tar.zst --jobs 16
+  scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
+  scannet-prep pack --splits val -o data/val.tar.zst
+  scannet-prep pack data/ScanNet -o data/raw.tar.zst --shard-size 4GB
+  scannet-prep pack more/processed -o data/scannet.tar.zst --append
+"""
+_SIZE = re.compile(r"(\d{1,15})\s*(?:([kKMGT])(i?B)?|B)?")
+_POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+_PIPE = "-"
+
+
+def add_command(commands: Commands) -> None:
+    """Add the command to the program."""
+    parser: CommandParser = commands.add_parser(
+        "pack", help="make one archive of a folder of scenes", description=_DESCRIPTION, epilog=_EPILOG
+    )
+    parser.add_argument(
+        "places", nargs="*", metavar="SOURCE",
+        help="folder to pack (default: data/processed); a `-` writes to standard output",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="the archive (default: data/scannet.tar.zst); - for standard output"
+    )
+    options = parser.add_argument_group("what to make")
+    options.add_argument(
+        "--level", type=positive_number, default=3, metavar="N", help="compression level of zstd, 1..22 (default: 3)"
+    )
+    options.add_argument(
+        "--shard-size", type=_size, metavar="SIZE",
+        help="several archives of at most this size, such as 4GB or 500MiB, and their SHA256SUMS",
+    )  # fmt: skip
+    options.add_argument("--append", action="store_true", help="add scenes to the archive, and keep what it has")
+    options.add_argument(
+        "--allow-incomplete", action="store_true", help="pack a processed folder though scenes of it are missing"
+    )
+    add_selection_arguments(parser)
+    run_options = parser.add_argument_group("how to run")
+    run_options.add_argument(
+        "--jobs", type=positive_number, metavar="N",
+        help="compressing threads (default: the processors that affinity, container and Slurm grant)",
+    )  # fmt: skip
+    run_options.add_argument("--dry-run", action="store_true", help="say what would be packed, and do nothing")
+    add_output_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Run the command."""
+    from scannet_prep.archive.output import PipeOutput
+    from scannet_prep.stages import pack
+
+    source, target = _places(arguments)
+    if target is None:
+        _check_pipe(arguments)
+    plan = pack.plan(
+        source,
+        target,
+        selection=selection_from(arguments),
+        level=arguments.level,
+        shard_bytes=arguments.shard_size,
+        appends=arguments.append,
+        allows_incomplete=arguments.allow_incomplete,
+    )
+    if arguments.dry_run:
+        return console.result(_describe_plan(plan), _plan_to_json(plan), 0)
+    console.say(_describe_plan(plan))
+    started_s = time.monotonic()
+    pipe = PipeOutput(sys.stdout.fileno()) if target is None else None
+    report = pack.run(plan, jobs=jobs_from(arguments), progress=console.progress(), pipe=pipe)
+    seconds = time.monotonic() - started_s
+    if report.missing:
+        console.warn(f"warning: missing in the archive: {format_count(len(report.missing), 'scene')} that failed")
+    if report.stale_shards:
+        names = ", ".join(path.name for path in report.stale_shards[:3])
+        console.warn(f"warning: shards of an earlier run lie beside the new ones: {names}", "remove them")
+    value = {"command": "pack", "source": str(source), **report.to_json(), "seconds": round(seconds, 3)}
+    if target is None:
+        console.say(_describe_report(report, seconds))
+        return 0
+    return console.result(_describe_report(report, seconds), value, 0)
+
+
+def _places(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
+    """The folder, and the archive or None for standard output, from the words in any order."""
+    folders = [word for word in arguments.places if word != _PIPE]
+    has_pipe = _PIPE in arguments.places or arguments.output == _PIPE
+    if len(folders) > 1:
+        raise UsageError(f"one folder can be packed at a time, not {len(folders)}", "scannet-prep pack --help")
+    if has_pipe and arguments.output not in (None, _PIPE):
+        raise UsageError(f"both - and -o {arguments.output} say where the archive goes", "leave out one of them")
+    source = path_argument(folders[0]) if folders else Path("data/processed")
+    return source, None if has_pipe else path_argument(arguments.output or "data/scannet.tar.zst")
+
+
+def _check_pipe(arguments: argparse.Namespace) -> None:
+    if arguments.dry_run:
+        return
+    if arguments.json:
+        raise UsageError("--json and the archive cannot both go to standard output", "name a file: -o FILE")
+    if sys.stdout.isatty():
+        raise UsageError(
+            "the archive would go to the terminal",
+            'name a file (-o FILE), or a pipe: | ssh host "scannet-prep unpack -"',
+        )
+
+
+def _size(text: str) -> int:
+    """Parse a size: `4GB` is 4 * 1000**3 bytes, `4G` and `4GiB` are 4 * 1024**3, as for split and other tools."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or int(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; sizes are, for example, 4GB, 500MiB or 2G")
+    size: int = int(match[1]) * (1000 if match[3] == "B" else 1024) ** _POWERS.get(match[2], 0)
+    return size
+
+
+def _describe_plan(plan: PackPlan) -> str:
+    target = plan.target or "standard output"
+    scenes = format_count(len(plan.contents.scenes), f"{plan.kind} scene" if plan.kind != "files" else "scene")
+    files = sum(len(getattr(item, "files", ())) for item in plan.contents.scenes) + len(plan.contents.files)
+    lines = [
+        f"pack: {plan.source} -> {target}: {scenes}, {format_count(files, 'file')}, {format_bytes(plan.size_bytes)}"
+    ]
+    if not plan.contents.scenes:
+        lines.append("warning: no file has a scene id in its path; everything becomes one part of the archive")
+    if plan.appends:
+        lines.append(f"added: {format_count(len(plan.new_scene_ids), 'scene')}; the others stay as they are")
+    if plan.left_out:
+        shown = ", ".join(str(path.relative_to(plan.source)) for path in plan.left_out[:3])
+        more = ", ..." if len(plan.left_out) > 3 else ""
+        lines.append(
+            f"left out, because hidden or temporary: {format_count(len(plan.left_out), 'file')} ({shown}{more})"
+        )
+    return "\n".join(lines)
+
+
+def _plan_to_json(plan: PackPlan) -> dict[str, Any]:
+    return {
+        "command": "pack",
+        "dry_run": True,
+        "source": str(plan.source),
+        "target": None if plan.target is None else str(plan.target),
+        "kind": str(plan.kind),
+        "scenes": [scene.scene_id for scene in plan.contents.scenes],
+        "added": list(plan.new_scene_ids),
+        "files": [file.name for file in plan.contents.files],
+        "source_bytes": plan.size_bytes,
+        "up_to_date": plan.is_up_to_date,
+        "left_out": [str(path) for path in plan.left_out],
+    }
+
+
+def _describe_report(report: PackReport, seconds: float) -> str:
+    names = ", ".join(str(archive.path or "standard output") for archive in report.archives[:3])
+    more = f" and {len(report.archives) - 3:,} more" if len(report.archives) > 3 else ""
+    size = format_bytes(report.size_bytes)
+    scenes = format_count(report.scene_count, "scene")
+    if report.is_up_to_date:
+        return f"up to date: {names} holds {scenes} already, {size}"
+    share = f"{report.size_bytes / report.source_bytes:.0%} of {format_bytes(report.source_bytes)}"
+    vertices = f", {report.vertex_count:,} vertices" if report.vertex_count else ""
+    lines = [f"{names}{more}: {scenes}{vertices}, {size} ({share}), in {format_duration(seconds)}"]
+    first = report.archives[0].path
+    if report.splits and first is not None and report.kind == "processed":
+        where = f'"{first}"' if len(report.archives) == 1 else f'sorted(Path("{first.parent}").glob("..."))'
+        lines.append(f'in Python: ScanNet({where}, split="{report.splits[0]}")')
+    return "\n".join(lines)
