@@ -17,7 +17,7 @@ from commands import COMMAND, run_command
 from scannet_prep.cli.console import format_bytes, format_duration, format_table
 from scannet_prep.version import VERSION
 
-COMMANDS = ("download", "process", "verify", "info", "demo")
+COMMANDS = ("download", "process", "pack", "verify", "info", "demo")
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Makes small synthetic scenes in the format of the release (nothing in them is from ScanNet), downloads them from a
-server on this machine, processes them, and reads them as a dataset. Needs no network and no account.
+server on this machine, processes them, packs them, and reads them as a dataset. Needs no network and no account.
 """
 _EPILOG = """\
 examples:
@@ -65,6 +65,8 @@ def _describe(report: DemoReport, seconds: float) -> str:
     made = f"{len(processed.made)} made, {len(processed.kept)} already there"
     kinds = report.downloaded.counts().values()
     fetched, there = (sum(kind[outcome] for kind in kinds) for outcome in (FileOutcome.FETCHED, FileOutcome.PRESENT))
+    share = report.packed.size_bytes / report.packed.source_bytes
+    packed = f"{report.packed.scene_count} scenes, {format_bytes(report.packed.size_bytes)} ({share:.0%})"
     lines = [
         f"1. synthetic scenes in the format of the release: {counts}",
         f"   downloaded from a server on this machine, and checked: {fetched} files fetched, {there} already there",
@@ -74,13 +76,17 @@ def _describe(report: DemoReport, seconds: float) -> str:
         f"   {report.plan.processed_dir}",
         *(f"   warning: {item.remark.text} ({', '.join(item.scene_ids)})" for item in processed.remarks),
         "",
-        "3. read as a dataset, with either label set",
+        f"3. packed as one archive: {packed}",
+        f"   {report.plan.archive_path}",
+        "",
+        "4. read as a dataset, with either label set",
         *(line for view in report.views for line in _describe_view(view)),
         *(f"   {key:<10} {text}" for key, text in report.views[0].arrays.items()),
         "",
         f"All of it took {format_duration(seconds)}. The same with the real data:",
         "   scannet-prep download --types seg",
         "   scannet-prep process --scannet200 --align-axis",
+        "   scannet-prep pack",
         "   scannet-prep verify data/processed",
         "and in Python:",
         "   from scannet_prep import SCANNET200, ScanNet",

@@ -16,9 +16,10 @@ from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.progress import Progress
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages import download, process
+from scannet_prep.stages import download, pack, process
 from scannet_prep.stages.demo_server import serve_release
 from scannet_prep.stages.download import DownloadReport
+from scannet_prep.stages.pack import PackReport
 from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.selection import Selection
 from scannet_prep.synthetic import write_label_map, write_release
@@ -56,6 +57,11 @@ class DemoPlan:
         """The processed folder."""
         return self.demo_dir / "processed"
 
+    @property
+    def archive_path(self) -> Path:
+        """The processed folder as one archive."""
+        return self.demo_dir / "scannet.tar.zst"
+
 
 @dataclass(frozen=True, slots=True)
 class DatasetView:
@@ -85,6 +91,7 @@ class DemoReport:
         raw_counts: Scenes by split.
         downloaded: Report of the download stage.
         processed: Report of the process stage.
+        packed: Report of the pack stage.
         views: What the dataset gives.
     """
 
@@ -92,6 +99,7 @@ class DemoReport:
     raw_counts: dict[str, int]
     downloaded: DownloadReport
     processed: ProcessReport
+    packed: PackReport
     views: tuple[DatasetView, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -102,6 +110,7 @@ class DemoReport:
             "raw_scenes": self.raw_counts,
             "download": self.downloaded.to_json(),
             "process": self.processed.to_json(),
+            "pack": self.packed.to_json(),
             "dataset": [
                 {
                     "code": view.code,
@@ -132,12 +141,12 @@ def plan(demo_dir: Path) -> DemoPlan:
 
 
 def run(plan: DemoPlan, *, jobs: int = 1, progress: Progress | None = None) -> DemoReport:
-    """Make synthetic scenes, download them from a server on this machine, process them, and read them as a dataset.
+    """Make synthetic scenes, download them from a server on this machine, process, pack, and read them as a dataset.
 
     Args:
         plan: From `plan`.
-        jobs: Number of worker processes.
-        progress: Told of every processed scene.
+        jobs: Number of worker processes, and of compressing threads.
+        progress: Told how far each stage is.
 
     Raises:
         OutputError: The folder cannot be written to.
@@ -156,11 +165,13 @@ def run(plan: DemoPlan, *, jobs: int = 1, progress: Progress | None = None) -> D
     )
     if report.failures:
         raise OutputError(f"{plan.processed_dir}: the demo failed: {report.failures[0].message}", "please report this")
+    packed = pack.run(pack.plan(plan.processed_dir, plan.archive_path), jobs=jobs, progress=progress)
     return DemoReport(
         plan=plan,
         raw_counts={str(split): len(group) for split, group in scenes.items()},
         downloaded=downloaded,
         processed=report,
+        packed=packed,
         views=(_view(plan, "SCANNET200"), _view(plan, "SCANNET20")),
     )
 
