@@ -15,7 +15,7 @@ from scannet_prep.archive.frames import checksum_of, compress_frame
 from scannet_prep.archive.index import MemberEntry
 from scannet_prep.archive.tar import encode_header, member_bytes, padding_bytes
 from scannet_prep.errors import ArchiveError
-from scannet_prep.files import Fingerprint
+from scannet_prep.files import Buffer, Fingerprint
 
 MAX_FRAME_BYTES = 1 << 26  # a group up to this size is one frame
 _CUT_BYTES = 1 << 24
@@ -125,10 +125,10 @@ class _Queue:
 
 
 def _compress_group(group: SourceGroup, level: int) -> list[Frame | GroupEnd]:
-    content, members, position = bytearray(group.size_bytes), list[MemberEntry](), 0
-    for piece in _read_group(group, members):
-        content[position : position + len(piece)] = piece
-        position += len(piece)
+    content, members = bytearray(group.size_bytes), list[MemberEntry]()
+    with memoryview(content) as room:
+        for _ in _read_group(group, members, room):
+            pass
     frame = Frame(compress_frame(content, level), len(content))
     return [frame, GroupEnd(group, hashlib.sha256(content).hexdigest(), tuple(members))]
 
@@ -155,18 +155,27 @@ def _compress_piece(content: bytearray, level: int) -> list[Frame | GroupEnd]:
     return [Frame(compress_frame(content, level), len(content))]
 
 
-def _read_group(group: SourceGroup, members: list[MemberEntry]) -> Iterator[bytes]:
-    """Read the tar bytes of a group in pieces; what its files are is added to `members` on the way."""
+def _read_group(group: SourceGroup, members: list[MemberEntry], room: memoryview | None = None) -> Iterator[Buffer]:
+    """Read the tar bytes of a group in pieces; what its files are is added to `members` on the way.
+
+    Args:
+        group: The group.
+        members: Gets an entry for each file.
+        room: Zeros, as many as there are tar bytes, which these are written to.
+    """
     position = 0
     for file in group.files:
         header = encode_header(file.name, file.size_bytes)
+        start = position + len(header)
+        if room is not None:
+            room[position:start] = header
         yield header
         crc32 = 0
-        for piece in file.read():
+        for piece in file.read(None if room is None else room[start : start + file.size_bytes]):
             crc32 = deflate.crc32(piece, crc32)
             yield piece
         file.check_digest(Fingerprint(file.size_bytes, crc32))
-        members.append(MemberEntry(file.name, position + len(header), file.size_bytes, crc32))
+        members.append(MemberEntry(file.name, start, file.size_bytes, crc32))
         yield bytes(padding_bytes(file.size_bytes))
         position += member_bytes(file.name, file.size_bytes)
 

@@ -12,7 +12,7 @@ from scannet_prep.archive.index import GroupEntry, Head
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.tar import member_bytes
 from scannet_prep.errors import MissingFileError, SourceError
-from scannet_prep.files import Fingerprint
+from scannet_prep.files import Buffer, Fingerprint
 
 _READ_BYTES = 1 << 20
 _CHANGED_HINT = "wait until nothing writes there any more, then pack again"
@@ -59,22 +59,32 @@ class SourceFile:
         """Describe a file that exists in memory only."""
         return cls(name, Path(name), len(content), content=content)
 
-    def read(self) -> Iterator[bytes]:
+    def read(self, buffer: memoryview | None = None) -> Iterator[Buffer]:
         """Read it in pieces.
 
+        Args:
+            buffer: Where to put it, in one piece; None for pieces of 1 MiB, of which only the last one is valid.
+
         Raises:
-            SourceError: It cannot be read, has changed since it was found, or is not what the manifest says.
+            SourceError: It cannot be read, or has changed since it was found.
         """
         if self.content is not None:
+            if buffer is not None:
+                buffer[:] = self.content
             yield self.content
             return
+        room = memoryview(bytearray(min(self.size_bytes, _READ_BYTES))) if buffer is None else buffer
         try:
             with self.path.open("rb", buffering=0) as file:
                 self._check(os.fstat(file.fileno()))
                 left = self.size_bytes
-                while left and (piece := file.read(min(left, _READ_BYTES))):
-                    left -= len(piece)
-                    yield piece
+                while left:
+                    start = 0 if buffer is None else self.size_bytes - left
+                    count = file.readinto(room[start : start + left])
+                    if not count:
+                        break
+                    left -= count
+                    yield room[start : start + count]
                 self._check(os.fstat(file.fileno()))
         except OSError as error:
             raise SourceError(self.path, f"cannot be read: {error.strerror or error}") from error

@@ -85,6 +85,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.archive.output import PipeOutput
     from scannet_prep.stages import pack
+    from scannet_prep.stages.worker import keep_freed_memory
 
     source, target = _places(arguments)
     if target is None:
@@ -101,6 +102,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         return console.result(_describe_plan(plan), _plan_to_json(plan), 0)
     console.say(_describe_plan(plan))
+    keep_freed_memory()
     started_s = time.monotonic()
     pipe = PipeOutput(sys.stdout.fileno()) if target is None else None
     report = pack.run(plan, jobs=jobs_from(arguments), progress=console.progress(), pipe=pipe)

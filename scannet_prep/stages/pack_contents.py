@@ -14,7 +14,7 @@ from scannet_prep.files import read_file
 from scannet_prep.processed.folder import TERMS_TEXT, find_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest
 from scannet_prep.processed.reader import is_processed_file
-from scannet_prep.raw.layout import MESH_SUFFIX, SPLIT_DIRS
+from scannet_prep.raw.layout import MESH_SUFFIX, SPLIT_DIRS, find_raw_scenes
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, parse_lock
 from scannet_prep.raw.ply import read_header
 from scannet_prep.scene import Split
@@ -86,11 +86,13 @@ def _identify(source: Path) -> ArchiveKind:
         kind = ArchiveKind(identify_tree(source))
     except MissingFileError:
         return ArchiveKind.FILES
-    # OctFormer's own files have the same names as ours, and other arrays.
-    is_ours = (source / MANIFEST_NAME).is_file() or any(
-        is_processed_file(path) for _, path in find_processed_scenes(source).values()
-    )
-    return kind if kind is not ArchiveKind.PROCESSED or is_ours else ArchiveKind.FILES
+    # Trees of other programs have the same names: OctFormer's files those of ours, folders of scenes those of the release.
+    if kind is ArchiveKind.PROCESSED:
+        paths = (path for _, path in find_processed_scenes(source).values())
+        is_so = (source / MANIFEST_NAME).is_file() or any(map(is_processed_file, paths))
+    else:
+        is_so = any(scene.mesh_path.exists() for scene in find_raw_scenes(source).values())
+    return kind if is_so else ArchiveKind.FILES
 
 
 def _choose_scenes(source: Path, found: FoundFiles, selection: Selection, kind: ArchiveKind) -> tuple[SourceGroup, ...]:

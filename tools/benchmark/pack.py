@@ -1,0 +1,233 @@
+"""Part `pack`: one archive beside `tar | zstd`: time, size and memory; opening it, and reading scenes at random."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmark.scenes import make_scenes
+from scannet_prep import ScanNet
+from scannet_prep.archive import ArchiveKind, Contents, Head, SourceFile, SourceGroup, open_archive, write_archive
+from scannet_prep.files import Fingerprint, write_atomically
+from scannet_prep.processed.folder import processed_path, write_lists
+from scannet_prep.processed.manifest import Manifest, SceneEntry, write_manifest
+from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.processed.scene import encode_processed, read_processed
+from scannet_prep.scene import SceneId, Split
+from scannet_prep.splits import official_scenes
+from scannet_prep.stages import process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmark.settings import Result, Settings
+    from scannet_prep.processed.scene import ProcessedScene
+
+_TOTAL_BYTES = 1_000_000_000
+_BASE_COUNT = 6
+_JOBS = 2
+_REPEAT = 3
+_READS = 40
+_RELEASE_SCENES = 1613
+_NOISE_M = 1e-3
+_RUN_AND_TELL_PEAK = """
+import pathlib, sys
+from scannet_prep.cli.main import main
+status = main(sys.argv[1:])
+lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+print(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+sys.exit(status)
+"""
+
+
+def measure(settings: Settings) -> Result:
+    """Measure everything."""
+    folder = settings.folder / "pack"
+    source = folder / "processed"
+    scene_count = _make_processed(settings, source)
+    result = _measure_packing(folder, source) | {"scenes": scene_count, "vertices": settings.vertex_count}
+    result["open_ms"] = _measure_opening(folder)
+    result["reading"] = _measure_reading(folder, source, settings.seed)
+    return result
+
+
+def _make_processed(settings: Settings, source: Path) -> int:
+    """Make 1 GB of processed scenes: a few are processed, the others are those with every vertex moved by noise."""
+    raw_dir, base_dir = settings.folder / "pack-raw", settings.folder / "pack-base"
+    make_scenes(raw_dir, _BASE_COUNT, settings.vertex_count, settings.seed)
+    process.run(process.plan(raw_dir, base_dir, ProcessOptions(scannet200=True, align_axis=True)), jobs=_JOBS)
+    bases = [read_processed(path) for path in sorted((base_dir / "train").glob("*.npz"))]
+    total = sum(path.stat().st_size for path in source.rglob("*.npz"))
+    if total >= _TOTAL_BYTES:
+        return len(list(source.rglob("*.npz")))
+    shutil.rmtree(source, ignore_errors=True)
+    (source / "train").mkdir(parents=True)
+    noise, entries, written = np.random.default_rng(settings.seed), dict[str, SceneEntry](), 0
+    for number, scene_id in enumerate(official_scenes(Split.TRAIN)):
+        if written >= _TOTAL_BYTES:
+            break
+        scene = _move(bases[number % len(bases)], scene_id, noise)
+        pieces = [bytes(piece) for piece in encode_processed(scene)]
+        write_atomically(processed_path(source, Split.TRAIN, scene_id), pieces)
+        entries[scene_id] = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*pieces))
+        written += sum(map(len, pieces))
+    manifest = Manifest(entries)
+    write_manifest(source, manifest)
+    write_lists(source, manifest)
+    return len(entries)
+
+
+def _move(scene: ProcessedScene, scene_id: SceneId, noise: np.random.Generator) -> ProcessedScene:
+    points = scene.points + noise.normal(0, _NOISE_M, scene.points.shape).astype(np.float32)
+    return replace(scene, points=points, meta=replace(scene.meta, scene_id=scene_id))
+
+
+def _measure_packing(folder: Path, source: Path) -> Result:
+    """Time both programs in turns; whoever is measured has the files in memory and brings the archive to the disk."""
+    ours_path, tar_path = folder / "ours.tar.zst", folder / "tar.tar.zst"
+    ours_dir, tar_dir = folder / "unpacked-by-us", folder / "unpacked-by-tar"
+    command = [sys.executable, "-c", _RUN_AND_TELL_PEAK]
+    seconds: dict[str, list[float]] = {"pack": [], "tar_pack": [], "unpack": [], "tar_unpack": []}
+    memory_mb = {"pack": 0.0, "unpack": 0.0}
+    for _ in range(_REPEAT):
+        ours_path.unlink(missing_ok=True)
+        tar_path.unlink(missing_ok=True)
+        shutil.rmtree(ours_dir, ignore_errors=True)
+        shutil.rmtree(tar_dir, ignore_errors=True)
+        tar_dir.mkdir()
+        tar_pack = f"tar -cf - -C '{source}' . | zstd -q -T{_JOBS} -3 -o '{tar_path}' && sync '{tar_path}'"
+        seconds["tar_pack"].append(_run(["sh", "-c", tar_pack])[0])
+        elapsed, peak_mb = _run([*command, "pack", str(source), "-o", str(ours_path), "-q", "--jobs", str(_JOBS)])
+        seconds["pack"].append(elapsed)
+        memory_mb["pack"] = max(memory_mb["pack"], peak_mb)
+        seconds["tar_unpack"].append(_run(["tar", "--zstd", "-xf", str(tar_path), "-C", str(tar_dir)])[0])
+        elapsed, peak_mb = _run([*command, "unpack", str(ours_path), "-o", str(ours_dir), "-q", "--jobs", str(_JOBS)])
+        seconds["unpack"].append(elapsed)
+        memory_mb["unpack"] = max(memory_mb["unpack"], peak_mb)
+    subprocess.run(["diff", "-r", source, ours_dir], check=True)
+    shutil.rmtree(ours_dir)
+    shutil.rmtree(tar_dir)
+    best = {name: min(values) for name, values in seconds.items()}
+    sizes = ours_path.stat().st_size, tar_path.stat().st_size
+    tar_path.unlink()
+    return {
+        "seconds": best,
+        "pack_ratio": best["pack"] / best["tar_pack"],
+        "unpack_ratio": best["unpack"] / best["tar_unpack"],
+        "source_mb": sum(path.stat().st_size for path in source.rglob("*") if path.is_file()) / 1e6,
+        "archive_mb": sizes[0] / 1e6,
+        "tar_mb": sizes[1] / 1e6,
+        "size_ratio": sizes[0] / sizes[1],
+        "memory_mb": memory_mb,
+    }
+
+
+def _run(command: list[str]) -> tuple[float, float]:
+    """Run a program and tell its seconds and, of ours, its peak memory in MB."""
+    start = time.perf_counter()
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return time.perf_counter() - start, float(done.stdout or 0) / 1024
+
+
+def _measure_opening(folder: Path) -> float:
+    """Time opening an archive with as many scenes as the release has."""
+    files = [
+        SourceGroup(str(scene_id), str(split), 149_000, (SourceFile.from_content(f"{split}/{scene_id}.npz", b"npz"),))
+        for split in Split
+        for scene_id in official_scenes(split)
+    ]
+    groups = tuple(sorted(files, key=lambda group: group.scene_id))
+    if len(groups) != _RELEASE_SCENES:
+        raise RuntimeError(f"the official lists have {len(groups)} scenes, expected {_RELEASE_SCENES}")
+    path = folder / "many.tar.zst"
+    write_archive(Contents(Head(ArchiveKind.PROCESSED), (), groups), path)
+    return min(_time(lambda: open_archive(path).close()) for _ in range(10)) * 1e3
+
+
+def _measure_reading(folder: Path, source: Path, seed: int) -> Result:
+    """Time random scenes: the archive beside the folder, and both beside what other programs write, in turns."""
+    datasets = {
+        "archive": ScanNet(folder / "ours.tar.zst", split="train"),
+        "folder": ScanNet(source, split="train"),
+    }
+    chosen = np.random.default_rng(seed).integers(len(datasets["folder"]), size=_READS).tolist()
+    float_path, compressed_path = folder / "float32.npz", folder / "compressed.npz"
+    best: dict[str, list[float]] = {name: [] for name in ("archive", "folder", "np_load", "float32", "compressed")}
+    for index in chosen:
+        path = source / "train" / f"{datasets['folder'].scene_ids[index]}.npz"
+        arrays = _float_layout(read_processed(path))
+        np.savez(float_path, **arrays)
+        np.savez_compressed(compressed_path, **arrays)
+        calls: dict[str, Callable[[], object]] = {
+            "archive": lambda: datasets["archive"][index],  # noqa: B023 - called at once
+            "folder": lambda: datasets["folder"][index],  # noqa: B023 - called at once
+            "np_load": lambda: _load(path),  # noqa: B023 - called at once
+            "float32": lambda: _load(float_path),
+            "compressed": lambda: _load(compressed_path),
+        }
+        times = {name: min(_time(call) for _ in range(3)) for name, call in calls.items()}
+        for name, seconds in times.items():
+            best[name].append(seconds)
+    medians = {name: statistics.median(values) * 1e3 for name, values in best.items()}
+    return {
+        "ms": medians,
+        "archive_to_folder": medians["archive"] / medians["folder"],
+        "archive_to_compressed": medians["archive"] / medians["compressed"],
+    }
+
+
+def _float_layout(scene: ProcessedScene) -> dict[str, Any]:
+    """The arrays of OctFormer's files: 40 bytes a vertex."""
+    return {
+        "points": scene.points,
+        "normals": scene.normals.astype(np.float32),
+        "colors": scene.colors.astype(np.float32),
+        "labels": scene.labels.astype(np.int32),
+    }
+
+
+def _load(path: Path) -> dict[str, Any]:
+    with np.load(path) as content:
+        return {key: content[key] for key in content.files}
+
+
+def _time(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def describe(result: Result) -> str:
+    """Show the figures as a table."""
+    seconds, reading = result["seconds"], result["reading"]
+    names = {
+        "archive": "ScanNet(archive)[i]",
+        "folder": "ScanNet(folder)[i]",
+        "np_load": "np.load, our .npz",
+        "float32": "np.load, float32 .npz",
+        "compressed": "np.load, savez_compressed",
+    }
+    what = f"{result['scenes']} processed scenes of {result['vertices']:,} vertices, {result['source_mb']:.0f} MB"
+    lines = [
+        f"pack: {what}, {_JOBS} threads, warm",
+        f"  {'':<26}{'ours':>9}{'tar':>9}{'ratio':>9}",
+        f"  {'pack, s (tar | zstd -3)':<26}{seconds['pack']:9.2f}{seconds['tar_pack']:9.2f}{result['pack_ratio']:9.2f}",
+        f"  {'unpack, s':<26}{seconds['unpack']:9.2f}{seconds['tar_unpack']:9.2f}{result['unpack_ratio']:9.2f}",
+        f"  {'size, MB':<26}{result['archive_mb']:9.1f}{result['tar_mb']:9.1f}{result['size_ratio']:9.4f}",
+        f"  peak memory, MB: pack {result['memory_mb']['pack']:.0f}, unpack {result['memory_mb']['unpack']:.0f}",
+        f"  opening {_RELEASE_SCENES:,} scenes, ms {result['open_ms']:.1f}",
+        "",
+        "reading a scene at random, warm, median ms",
+        *(f"  {name:<26}{reading['ms'][key]:9.2f}" for key, name in names.items()),
+        f"  archive / folder          {reading['archive_to_folder']:9.2f}",
+        f"  archive / savez_compressed{reading['archive_to_compressed']:9.2f}",
+    ]
+    return "\n".join(lines)
