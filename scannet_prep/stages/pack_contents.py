@@ -86,7 +86,7 @@ def _identify(source: Path) -> ArchiveKind:
         kind = ArchiveKind(identify_tree(source))
     except MissingFileError:
         return ArchiveKind.FILES
-    # Trees of other programs have the same names: OctFormer's files those of ours, folders of scenes those of the release.
+    # Other programs' trees use the same names: OctFormer's files those of ours, folders of scenes those of the release.
     if kind is ArchiveKind.PROCESSED:
         paths = (path for _, path in find_processed_scenes(source).values())
         is_so = (source / MANIFEST_NAME).is_file() or any(map(is_processed_file, paths))
