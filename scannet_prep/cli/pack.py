@@ -200,6 +200,7 @@ def _describe_report(report: PackReport, seconds: float) -> str:
     lines = [f"{names}{more}: {scenes}{vertices}, {size} ({share}), in {format_duration(seconds)}"]
     first = report.archives[0].path
     if report.splits and first is not None and report.kind == "processed":
-        where = f'"{first}"' if len(report.archives) == 1 else f'sorted(Path("{first.parent}").glob("..."))'
+        pattern = f"{first.name.split('-00000-of-')[0]}-*.tar.zst"
+        where = f'"{first}"' if len(report.archives) == 1 else f'sorted(Path("{first.parent}").glob("{pattern}"))'
         lines.append(f'in Python: ScanNet({where}, split="{report.splits[0]}")')
     return "\n".join(lines)
