@@ -124,7 +124,9 @@ def send_answer(connection: Connection, answer: Answer) -> None:
     for _, ending in breaks[: sum(position <= BEFORE_STATUS for position, _ in breaks)]:
         _break(connection, ending)
     request.status, request.offset = answer.status, answer.offset
-    connection.send(_head(answer))
+    _send_slowly(connection, _head(answer), answer.head_pause_s)
+    if answer.chunk_pause_s:
+        _send_slowly(connection, b"1;" + b"x" * 10_000, answer.chunk_pause_s)
     position = 0
     for break_at, ending in breaks:
         if break_at > BEFORE_STATUS:
@@ -135,6 +137,15 @@ def send_answer(connection: Connection, answer: Answer) -> None:
     _send_body(connection, answer, body[position:])
     if answer.is_chunked and request.method != "HEAD":
         connection.send(b"0\r\n\r\n")
+
+
+def _send_slowly(connection: Connection, data: bytes, pause_s: float) -> None:
+    if not pause_s:
+        connection.send(data)
+        return
+    for byte in data:
+        connection.send(bytes([byte]))
+        connection.wait(pause_s)
 
 
 def _head(answer: Answer) -> bytes:

@@ -49,6 +49,8 @@ class Answer:
         offset: Where in the release's file the body starts; None where the body is no part of it.
         breaks: What happens once that many body bytes are sent: a cut, a reset, or a pause of so many seconds (None:
             until the client leaves).
+        head_pause_s: Status and headers are sent byte by byte, with so many seconds between.
+        chunk_pause_s: The size of the first chunk never ends; one more character each so many seconds.
         pace: Body bytes from where on are sent in pieces of how many bytes with how many seconds between.
     """
 
@@ -64,6 +66,8 @@ class Answer:
     breaks: list[tuple[int, str | float | None]] = field(default_factory=list)
     pace: tuple[int, int, float] | None = None
     outage_s: float | None = None
+    head_pause_s: float = 0
+    chunk_pause_s: float = 0
 
 
 class Fault:
@@ -114,6 +118,27 @@ class Trickle(Fault):
 
     def change_answer(self, answer):
         answer.pace = (self.after_bytes, 1, self.seconds_per_byte)
+
+
+@dataclass(frozen=True)
+class TrickledHead(Fault):
+    """Status and headers one byte at a time: no timeout of a socket ever strikes."""
+
+    seconds_per_byte: float = 1
+
+    def change_answer(self, answer):
+        answer.head_pause_s = self.seconds_per_byte
+
+
+@dataclass(frozen=True)
+class EndlessChunkSize(Fault):
+    """A body in chunks, the first of which has a size that never ends, one character at a time."""
+
+    seconds_per_byte: float = 1
+
+    def change_answer(self, answer):
+        NoLength().change_answer(answer)
+        answer.chunk_pause_s = self.seconds_per_byte
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ CHUNK_BYTES = 256 * 1024
 PATIENCE = TransferPolicy(
     connect_timeout_s=5,
     read_timeout_s=0.3,
+    answer_timeout_s=1.0,
     slowest_bytes_per_s=200,
     slow_window_s=0.3,
     attempts=8,
@@ -126,6 +127,17 @@ def test_a_broken_off_file_goes_on_where_it_stopped(
         assert fetched(tmp_path) == expected
         paths = {request.path for request in server.requests()}
         assert sum(server.bytes_sent_again(path) for path in paths) <= 3 * 8_000  # what a reset threw away in flight
+
+
+@pytest.mark.parametrize("fault", [faults.TrickledHead(0.02), faults.EndlessChunkSize(0.02)])
+def test_a_trickle_outside_of_the_content_is_broken_off_too(
+    release_dir: Path, expected: dict[str, str], tmp_path: Path, fault: faults.Fault
+) -> None:
+    with ReleaseServer(release_dir, faults=[at(ending(MESH), fault)]) as server:
+        assert not fetch(server, tmp_path).failures
+        assert fetched(tmp_path) == expected
+        for scene_id in SCENES:
+            assert len(server.requests(f"/scannet/v2/scans/{scene_id}/{scene_id}{MESH}")) == 2
 
 
 def test_a_next_run_goes_on_too(release_dir: Path, expected: dict[str, str], tmp_path: Path) -> None:

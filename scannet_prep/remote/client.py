@@ -14,10 +14,51 @@ import requests
 from scannet_prep.remote.failure import TransientError, is_busy, raise_for_address, raise_for_status, translated
 from scannet_prep.remote.health import ServerHealth
 from scannet_prep.remote.policy import TransferPolicy
+from scannet_prep.remote.watchdog import Exchange, Watchdog, WatchedAdapter
 from scannet_prep.version import VERSION
 
 _CHUNK_BYTES = 256 * 1024
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class Answer:
+    """What a server says to a request. `Client.open` makes it.
+
+    Attributes:
+        status: 200, 206 or 416.
+        headers: Their names in any case.
+    """
+
+    def __init__(
+        self, response: requests.Response, exchange: Exchange, policy: TransferPolicy, health: ServerHealth
+    ) -> None:
+        self._response = response
+        self._exchange = exchange
+        self._policy = policy
+        self._health = health
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+
+    def read_chunks(self) -> Iterator[bytes]:
+        """Give the body piece by piece, as it comes, without any compression.
+
+        Raises:
+            TransientError: It comes too slowly, or the transfers were stopped.
+        """
+        policy = self._policy
+        watch = _SpeedWatch(policy)
+        is_encoded = self.headers.get("Content-Encoding", "identity") != "identity"
+        longest_s = policy.read_timeout_s + policy.slow_window_s
+        while True:
+            self._exchange.extend(longest_s, "no more content", "transfer")
+            chunk = self._response.raw.read1(_CHUNK_BYTES, decode_content=is_encoded)
+            self._exchange.raise_if_ended()
+            if not chunk:
+                return
+            if watch.received_bytes == 0:
+                self._health.succeeded()
+            yield chunk
+            watch.received(len(chunk))
 
 
 class Client:
@@ -28,27 +69,23 @@ class Client:
         policy: How patient to be.
         health: Told when the server answers.
         certificates: True for the system's authorities, a file with others, False to accept any certificate.
-        stop: Ends all transfers at the next chunk once it is set.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        policy: TransferPolicy,
-        health: ServerHealth,
-        certificates: bool | Path,
-        stop: threading.Event,
-    ) -> None:
+    def __init__(self, base_url: str, policy: TransferPolicy, health: ServerHealth, certificates: bool | Path) -> None:
         self._base_url = base_url
         self._policy = policy
         self._health = health
         self._verify = str(certificates) if isinstance(certificates, Path) else certificates
-        self._stop = stop
+        self._watchdog = Watchdog()
         self._local = threading.local()
 
+    def stop(self) -> None:
+        """End all requests, whatever they wait for, and those to come."""
+        self._watchdog.stop()
+
     @contextmanager
-    def open(self, url: str, headers: Mapping[str, str]) -> Iterator[requests.Response]:
-        """Ask for a file, or a range of it; gives an answer with status 200, 206 or 416, whose body is yet to come.
+    def open(self, url: str, headers: Mapping[str, str]) -> Iterator[Answer]:
+        """Ask for a file, or a range of it; gives an answer whose body is yet to come.
 
         Errors of the network are translated inside the `with` block too, so that the body may be read in it.
 
@@ -56,45 +93,36 @@ class Client:
             TransientError: Trying again may help.
             NotOnServerError, TransferError: It will not.
         """
-        policy = self._policy
-        with (
-            translated(url),
-            self._session().get(
-                url,
-                # Without identity, servers compress, and then neither lengths nor offsets mean anything.
-                headers={"Accept-Encoding": "identity", **headers},
-                stream=True,
-                timeout=(policy.connect_timeout_s, policy.read_timeout_s),
-                verify=self._verify,
-            ) as response,
-        ):
-            if not is_busy(response):
-                self._health.succeeded()
-            raise_for_address(url, response)
-            raise_for_status(url, response)
-            yield response
+        with self._watchdog.watch(self._policy.answer_timeout_s, "no whole answer") as exchange:
+            try:
+                with translated(url), self._ask(url, headers) as response:
+                    exchange.raise_if_ended()
+                    if not is_busy(response):
+                        self._health.succeeded()
+                    raise_for_address(url, response)
+                    raise_for_status(url, response)
+                    yield Answer(response, exchange, self._policy, self._health)
+            except TransientError:
+                exchange.raise_if_ended()  # then the error is only what the end looked like
+                raise
 
-    def read_chunks(self, response: requests.Response) -> Iterator[bytes]:
-        """Give the body piece by piece, as it comes, without any compression.
-
-        Raises:
-            TransientError: It comes too slowly, or the transfers were stopped.
-        """
-        watch = _SpeedWatch(self._policy)
-        is_encoded = response.headers.get("Content-Encoding", "identity") != "identity"
-        while chunk := response.raw.read1(_CHUNK_BYTES, decode_content=is_encoded):
-            if watch.received_bytes == 0:
-                self._health.succeeded()
-            yield chunk
-            watch.received(len(chunk))
-            if self._stop.is_set():
-                raise TransientError("stopped")
+    def _ask(self, url: str, headers: Mapping[str, str]) -> requests.Response:
+        return self._session().get(
+            url,
+            # Without identity, servers compress, and then neither lengths nor offsets mean anything.
+            headers={"Accept-Encoding": "identity", **headers},
+            stream=True,
+            timeout=(self._policy.connect_timeout_s, self._policy.read_timeout_s),
+            verify=self._verify,
+        )
 
     def _session(self) -> requests.Session:
         """The session of this thread: connections are kept, but sessions are not made for several threads."""
         session: requests.Session | None = getattr(self._local, "session", None)
         if session is None:
             session = requests.Session()
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, WatchedAdapter())
             # Proxies are for other machines, also where the environment forgets to say so.
             session.trust_env = urlsplit(self._base_url).hostname not in _THIS_MACHINE
             session.headers["User-Agent"] = f"scannet-prep/{VERSION}"

@@ -12,6 +12,7 @@ class TransferPolicy:
     Attributes:
         connect_timeout_s: Longest time to connect.
         read_timeout_s: Longest time without a byte.
+        answer_timeout_s: Longest time from a request to the end of the answer's headers, redirections included.
         slowest_bytes_per_s: A transfer that is slower over `slow_window_s` is broken off and resumed.
         slow_window_s: See above; a trickle of single bytes never runs into the read timeout.
         attempts: So many failures in a row, without a byte gained, give a file up.
@@ -25,6 +26,7 @@ class TransferPolicy:
 
     connect_timeout_s: float = 20.0
     read_timeout_s: float = 60.0
+    answer_timeout_s: float = 180.0
     slowest_bytes_per_s: float = 1_000.0
     slow_window_s: float = 60.0
     attempts: int = 8

@@ -7,11 +7,9 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import requests
-
 from scannet_prep.errors import FileError
 from scannet_prep.remote.attempts import Attempts
-from scannet_prep.remote.client import Client
+from scannet_prep.remote.client import Answer, Client
 from scannet_prep.remote.failure import TransientError
 from scannet_prep.remote.health import ServerHealth
 from scannet_prep.remote.partial import Partial
@@ -43,13 +41,14 @@ class Fetcher:
         self._health = health
         self._on_bytes = on_bytes
         self._stop = threading.Event()
-        self._client = Client(base_url, policy, health, certificates, self._stop)
+        self._client = Client(base_url, policy, health, certificates)
         self._attempts = Attempts(policy, health, self._stop)
 
     def stop(self) -> None:
-        """End all transfers at the next chunk; what has arrived stays."""
+        """End all transfers; what has arrived stays."""
         self._stop.set()
         self._health.stop()
+        self._client.stop()
 
     def fetch(self, remote_path: str, partial: Partial, check: Callable[[], None]) -> None:
         """Fetch a file to its end.
@@ -90,11 +89,11 @@ class Fetcher:
             self._drop(partial, "")  # nothing tells whether the rest would belong to the same version
         if partial.size_bytes:
             headers = {"Range": f"bytes={partial.size_bytes}-", "If-Range": partial.validator}
-        with self._client.open(url, headers) as response:
-            expected_bytes = self._begin(response, partial)
+        with self._client.open(url, headers) as answer:
+            expected_bytes = self._begin(answer, partial)
             if expected_bytes is not None and partial.size_bytes == expected_bytes:
                 return
-            for chunk in self._client.read_chunks(response):
+            for chunk in answer.read_chunks():
                 partial.append(chunk)
                 self._on_bytes(len(chunk))
         if expected_bytes is not None and partial.size_bytes < expected_bytes:
@@ -104,9 +103,9 @@ class Fetcher:
             self._drop(partial, "")
             raise TransientError(f"{found:,} bytes, where {expected_bytes:,} were announced")
 
-    def _begin(self, response: requests.Response, partial: Partial) -> int | None:
+    def _begin(self, answer: Answer, partial: Partial) -> int | None:
         """Prepare the partial file for the body to come; gives the size that the whole file has to have, if known."""
-        status, headers = response.status_code, response.headers
+        status, headers = answer.status, answer.headers
         if status == 200:  # a first request, or the server ignores ranges, or has a new version
             self._drop(partial, _validator(headers))
             return _content_length(headers)
