@@ -19,6 +19,7 @@ ScanNetPrepError
  │    └── SourceError             a file that is to be packed, or changed while it was
  ├── TransferError           a file cannot be fetched
  │    ├── NotOnServerError        the server says that it has no such file
+ │    ├── CertificateError        the server cannot prove who it is, so that nothing can be fetched
  │    └── ServerDownError         the server does not answer anybody
  ├── AnnotationError         the files of one scene are whole but do not fit together
  ├── WorkerDiedError         the operating system ended a worker while it worked on a scene
@@ -132,6 +133,10 @@ class TransferError(ScanNetPrepError):
 
 class NotOnServerError(TransferError):
     """The server says that it has no such file."""
+
+
+class CertificateError(TransferError):
+    """The server's certificate cannot be verified: it may be somebody else, and no file is fetched from it."""
 
 
 class ServerDownError(TransferError):

@@ -157,7 +157,9 @@ def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(
         (["--types", "seg", "--scenes", "scene9999_00"], 2, "not in the official lists: scene9999_00"),
         (["--types", "seg", "--jobs", "9"], 2, "expected 1 to 8"),
         (["--types", "seg", "--insecure", "--ca-bundle", "x"], 2, "not allowed with"),
-        (["--types", "seg", "--ca-bundle", "nowhere.pem"], 1, "nowhere.pem: no such file"),
+        (["--types", "seg", "--ca-bundle", "nowhere.pem"], 2, "nowhere.pem: no such file"),
+        (["--types", "seg", "--ca-bundle", __file__], 2, "holds no certificate (PEM)"),
+        (["--types", "seg", "--ca-bundle", "/"], 2, "/: "),
         (["--types", "seg", "--base-url", "kaldir"], 2, "is no base URL"),
         (["--types", "seg", "--base-url", "http://["], 2, "is no base URL"),
         (["--types", "seg", "--base-url", "http://host:99999/"], 2, "is no base URL"),
@@ -170,6 +172,23 @@ def test_wrong_requests_touch_nothing(tmp_path: Path, words: list[str], status: 
     assert outcome.status == status
     assert message in outcome.stderr
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
+def test_certificates_that_the_environment_names_are_looked_at_first(tmp_path: Path, name: str) -> None:
+    environment = {**os.environ, "REQUESTS_CA_BUNDLE": "", "CURL_CA_BUNDLE": "", name: "/nowhere.pem"}
+    words = ["download", "--types", "seg", "-o", tmp_path / "x", "--accept-terms", "--json"]
+    outcome = run_command(*words, environment=environment)
+    assert (outcome.status, outcome.json["message"]) == (2, "/nowhere.pem: no such file")
+    assert name in outcome.json["hint"]
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_damaged_lock_is_told_before_anything_is_touched(tmp_path: Path) -> None:
+    (tmp_path / "scannet.lock").write_text("<<<<<<< ours\n")
+    outcome = run_command("download", "--types", "seg", "-o", tmp_path, "--accept-terms", "--json")
+    assert (outcome.status, outcome.json["error"]) == (1, "LockError")
+    assert [path.name for path in tmp_path.iterdir()] == ["scannet.lock"]
 
 
 @pytest.mark.parametrize("style", ["plain", "aria2", "json"])

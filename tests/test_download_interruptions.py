@@ -76,24 +76,44 @@ def test_two_runs_at_once_share_the_work(release_dir: Path, tmp_path: Path) -> N
         assert all(server.bytes_sent_again(path) == 0 for path in server.files)
 
 
+WAITING = {
+    "for content": always(ending(MESH), faults.Stall(30_000)),
+    "for an answer": always(ending(MESH), faults.Stall(faults.BEFORE_STATUS)),
+    "for the end of the headers": always(ending(MESH), faults.TrickledHead(1)),
+    "before another attempt": always(ending(MESH), faults.Status(429, retry_after_s=7_200)),
+    "for a server that is down": always(None, faults.ServerDown()),
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_ends_it_even_while_nothing_comes(
-    release_dir: Path, tmp_path: Path, number: signal.Signals
+def test_an_interruption_ends_it_whatever_it_waits_for(
+    release_dir: Path, tmp_path: Path, name: str, number: signal.Signals
 ) -> None:
-    with ReleaseServer(release_dir, faults=[always(ending(MESH), faults.Stall(30_000))]) as server:
+    with ReleaseServer(release_dir, faults=[WAITING[name]]) as server:
         process = start_command(*words(server.base_url, tmp_path, "--json"))
-        while len([path for path in tmp_path.rglob(".*.part.*") if path.stat().st_size == 30_000]) < 4:
+        while not _is_waiting(name, server, tmp_path):
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=20)
+        stdout, stderr = process.communicate(timeout=20)  # all of them would go on for a minute at least
         assert process.returncode == 130, stderr
         assert "goes on where it stopped" in stdout
         assert "Traceback" not in stderr
+        partials = list(tmp_path.rglob(".*.part.*"))
+        assert len(partials) == (4 if name == "for content" else 0)
+        assert all(".part.free." in path.name for path in partials)
         server.faults = []
+        server.start()
         assert run_command(*words(server.base_url, tmp_path)).status == 0
         assert fetched(tmp_path) == digests(release_dir)
         assert all(server.bytes_sent_again(path) == 0 for path in server.files)
+
+
+def _is_waiting(name: str, server: ReleaseServer, data_dir: Path) -> bool:
+    if name == "for content":
+        return [path.stat().st_size for path in data_dir.rglob(".*.part.*")] == [30_000] * 4
+    return sum(bool(request.faults) for request in server.requests()) >= (1 if name.endswith("down") else 4)
 
 
 def test_a_full_disk_stops_it_and_leaves_no_half_file_under_a_final_name(release_dir: Path, tmp_path: Path) -> None:
@@ -115,11 +135,12 @@ def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(release_di
     ca, certificate = make_private_authority(tmp_path / "authority")
     with ReleaseServer(release_dir, certificate=certificate) as server:
         data_dir = tmp_path / "data"
-        outcome = run_command(*words(server.base_url, data_dir, "--limit", "1"))
-        assert outcome.status == 3
-        assert "the certificate cannot be verified" in outcome.stderr
-        assert "--ca-bundle" in outcome.stderr
-        assert not list(data_dir.rglob("scene*"))
+        outcome = run_command(*words(server.base_url, data_dir, "--json"))
+        assert (outcome.status, outcome.json["error"]) == (1, "CertificateError")
+        assert "the certificate cannot be verified" in outcome.json["message"]
+        assert "--ca-bundle" in outcome.json["hint"]
+        assert server.connection_count <= 8  # one or two for each of four threads: not one for each file
+        assert {path.name for path in data_dir.iterdir()} == {"terms_accepted.txt"}
         outcome = run_command(*words(server.base_url, data_dir, "--limit", "1", "--insecure"))
         assert outcome.status == 0
         assert "warning: --insecure" in outcome.stderr

@@ -22,7 +22,6 @@ from scannet_prep.cli.arguments import (
     selection_from,
 )
 from scannet_prep.cli.console import Console, format_bytes, format_count, format_duration, format_table
-from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
     from scannet_prep.stages.download import DownloadPlan, DownloadReport
@@ -93,17 +92,16 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return _print_urls(plan, arguments.print_urls, console)
     if arguments.dry_run:
         return console.result(_describe_plan(plan), _plan_to_json(plan), 0)
-    if arguments.jobs > download.MAX_JOBS:
-        raise UsageError(
-            f"--jobs {arguments.jobs}: expected 1 to {download.MAX_JOBS}", "the server is shared: be polite"
-        )
-    certificates = _certificates(arguments, console)
+    certificates = False if arguments.insecure else arguments.ca_bundle or True
+    download.check(plan, jobs=arguments.jobs, certificates=certificates)
+    if arguments.insecure:
+        _warn_of_insecurity(console)
     _ask_for_terms(arguments, console)
     console.say(_describe_start(plan))
     started_s = time.monotonic()
     report = download.run(plan, jobs=arguments.jobs, certificates=certificates, progress=console.progress())
     seconds = time.monotonic() - started_s
-    for failure in report.failures:
+    for failure in report.failures if console.is_quiet else ():  # otherwise each was told when it happened
         console.warn(f"{failure.outcome}: {failure.message}", failure.hint)
     for path in report.orphans:
         console.say(f"left over from another download program, may be removed: {path}")
@@ -111,22 +109,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     return console.result(_describe_report(report, seconds), value, 3 if report.failures else 0)
 
 
-def _certificates(arguments: argparse.Namespace, console: Console) -> bool | Path:
-    """Whose certificates to trust, with a loud word where it is anybody's."""
-    if arguments.insecure:
-        from urllib3.exceptions import InsecureRequestWarning
+def _warn_of_insecurity(console: Console) -> None:
+    """Say once and loudly what urllib3 would say of every request."""
+    from urllib3.exceptions import InsecureRequestWarning
 
-        console.warn("warning: --insecure: certificates are not verified; whoever answers is believed")
-        warnings.simplefilter("ignore", InsecureRequestWarning)  # said once, above
-        return False
-    if arguments.ca_bundle is None:
-        return True
-    if not arguments.ca_bundle.is_file():
-        from scannet_prep.errors import MissingFileError
-
-        raise MissingFileError(arguments.ca_bundle, "no such file", "--ca-bundle names a file of certificates (PEM)")
-    bundle: Path = arguments.ca_bundle
-    return bundle
+    console.warn("warning: --insecure: certificates are not verified; whoever answers is believed")
+    warnings.simplefilter("ignore", InsecureRequestWarning)
 
 
 def _ask_for_terms(arguments: argparse.Namespace, console: Console) -> None:
@@ -163,10 +151,14 @@ def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
 
 def _describe_start(plan: DownloadPlan) -> str:
     there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (and checked now)"
-    return f"download: {plan.base_url} -> {plan.data_dir}: {there}, about {format_bytes(plan.missing_bytes)} to fetch"
+    return (
+        f"download: {plan.base_url} -> {plan.data_dir}: {there}, about {format_bytes(plan.needed.size_bytes)} to fetch"
+    )
 
 
 def _describe_plan(plan: DownloadPlan) -> str:
+    from scannet_prep.stages.download_space import describe_lack
+
     rows: dict[tuple[str, str], list[int]] = {}
     for file in plan.files:
         row = rows.setdefault((file.kind.suffix, str(file.split or "-")), [0, 0, 0])
@@ -178,15 +170,14 @@ def _describe_plan(plan: DownloadPlan) -> str:
         [suffix, split, f"{count:,}", f"{there:,}", "unknown" if suffix in unknown else format_bytes(size)]
         for (suffix, split), (count, there, size) in rows.items()
     ]
-    to_fetch = f"{format_count(len(plan.missing), 'file')} to fetch, about {format_bytes(plan.missing_bytes)}"
+    to_fetch = f"{format_count(len(plan.missing), 'file')} to fetch, about {format_bytes(plan.needed.size_bytes)}"
     lines = [
         format_table(["type", "split", "files", "already there", "about"], cells, right=frozenset({2, 3, 4})),
         "",
-        f"{to_fetch}; free in {plan.data_dir}: {format_bytes(plan.free_bytes)}",
+        f"{to_fetch}; free in {plan.data_dir}: {format_bytes(plan.free.size_bytes)}",
     ]
-    if plan.lacking_bytes or plan.lacking_inodes:
-        lacking = f"{format_bytes(plan.lacking_bytes)} and room for {plan.lacking_inodes:,} files are lacking"
-        lines.append(f"the disk will not hold it: {lacking}")
+    if plan.lack:
+        lines.append(f"the disk will not hold it: it lacks {describe_lack(plan.lack)}")
     lines += [f"left over from another download program: {path}" for path in plan.orphans]
     lines.append("(dry run: nothing was fetched; whether files already there are whole is checked by a run)")
     return "\n".join(lines)
@@ -202,9 +193,11 @@ def _plan_to_json(plan: DownloadPlan) -> dict[str, Any]:
         "base_url": plan.base_url,
         "files": len(plan.files),
         "present": len(plan.present),
-        "missing_bytes": plan.missing_bytes,
-        "free_bytes": plan.free_bytes,
-        "lacking_bytes": plan.lacking_bytes,
+        "missing_bytes": plan.needed.size_bytes,
+        "free_bytes": plan.free.size_bytes,
+        "lacking_bytes": plan.lack.size_bytes,
+        "free_files": plan.free.files,
+        "lacking_files": plan.lack.files,
         "kinds": [
             {"type": suffix, "split": split, "files": count, "present": there[suffix, split]}
             for (suffix, split), count in kinds.items()
@@ -230,8 +223,10 @@ def _describe_report(report: DownloadReport, seconds: float) -> str:
         lines.append(f"mended: {format_count(len(report.mended), 'file')} that had been damaged")
     if report.opened:
         lines.append(f"permissions repaired: {format_count(len(report.opened), 'file')}")
-    if report.failures:
+    if report.failed_scenes:
         lines.append(
             f"to try the failed ones again, add --scenes @{report.data_dir / 'failed.txt'} to the same command"
         )
+    elif report.failures:
+        lines.append("to try again, run the same command")
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 
 import requests
 
+from scannet_prep.errors import UsageError
 from scannet_prep.remote.failure import TransientError, is_busy, raise_for_address, raise_for_status, translated
 from scannet_prep.remote.health import ServerHealth
 from scannet_prep.remote.policy import TransferPolicy
@@ -120,14 +122,46 @@ class Client:
         """The session of this thread: connections are kept, but sessions are not made for several threads."""
         session: requests.Session | None = getattr(self._local, "session", None)
         if session is None:
-            session = requests.Session()
-            for scheme in ("http://", "https://"):
-                session.mount(scheme, WatchedAdapter())
-            # Proxies are for other machines, also where the environment forgets to say so.
-            session.trust_env = urlsplit(self._base_url).hostname not in _THIS_MACHINE
-            session.headers["User-Agent"] = f"scannet-prep/{VERSION}"
+            session = _make_session(self._base_url)
             self._local.session = session
         return session
+
+
+def check_certificates(base_url: str, certificates: bool | Path) -> None:
+    """Check that the file of certificate authorities that requests are going to use can be used.
+
+    Args:
+        base_url: Where the addresses begin.
+        certificates: As for `Client`. For True, what the environment names counts, as requests has it.
+
+    Raises:
+        UsageError: It is not there, or holds no certificate.
+    """
+    path: str | Path | bool | None = certificates
+    hint = "--ca-bundle names a file of certificates (PEM)"
+    if certificates is True:
+        with _make_session(base_url) as session:
+            path = session.merge_environment_settings(base_url, {}, None, True, None)["verify"]
+        hint = "the environment names it: mend or unset REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE, or use --ca-bundle"
+    if path is None or isinstance(path, bool) or (certificates is True and Path(path).is_dir()):
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except ssl.SSLError:
+        raise UsageError(f"{path}: holds no certificate (PEM)", hint) from None
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        raise UsageError(f"{path}: {reason}", hint) from None
+
+
+def _make_session(base_url: str) -> requests.Session:
+    session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, WatchedAdapter())
+    # Proxies are for other machines, also where the environment forgets to say so.
+    session.trust_env = urlsplit(base_url).hostname not in _THIS_MACHINE
+    session.headers["User-Agent"] = f"scannet-prep/{VERSION}"
+    return session
 
 
 class _SpeedWatch:

@@ -14,7 +14,7 @@ import requests
 import urllib3
 import urllib3.util.ssl_match_hostname
 
-from scannet_prep.errors import NotOnServerError, TransferError
+from scannet_prep.errors import CertificateError, NotOnServerError, TransferError
 
 _GONE = frozenset({404, 410})
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -81,8 +81,11 @@ def translated(url: str) -> Iterator[None]:
     except requests.exceptions.SSLError as error:
         if not _is_about_certificate(error):  # broken off while the connection was being secured
             raise TransientError(_innermost(error), trouble="connection") from error
-        raise TransferError(
-            f"{url}: the certificate cannot be verified: {_innermost(error)}",
+        asked = error.request.url if error.request is not None else url
+        # Where a file is redirected to another server, only that file is concerned.
+        is_server = urlsplit(str(asked)).netloc == urlsplit(url).netloc
+        raise (CertificateError if is_server else TransferError)(
+            f"{asked}: the certificate cannot be verified: {_innermost(error)}",
             "--ca-bundle FILE names the authority of a mirror or of your network's proxy",
         ) from error
     except (

@@ -26,7 +26,8 @@ class Fetcher:
         policy: How patient to be.
         health: What all threads know of the server.
         certificates: True for the system's authorities, a file with others, False to accept any certificate.
-        on_bytes: Told of every chunk that arrives; negative when bytes have to be dropped.
+        on_bytes: Told how many bytes have arrived, of every chunk.
+        on_drop: Told how many bytes of a partial file are of no use after all.
     """
 
     def __init__(
@@ -36,10 +37,12 @@ class Fetcher:
         health: ServerHealth,
         certificates: bool | Path,
         on_bytes: Callable[[int], None],
+        on_drop: Callable[[int], None],
     ) -> None:
         self._base_url = base_url
         self._health = health
         self._on_bytes = on_bytes
+        self._on_drop = on_drop
         self._stop = threading.Event()
         self._client = Client(base_url, policy, health, certificates)
         self._attempts = Attempts(policy, health, self._stop)
@@ -64,6 +67,7 @@ class Fetcher:
             TransferError: The server refuses, or too many attempts in a row failed.
             ServerDownError: The server does not answer anybody any more, or the transfers were stopped.
             OutputError: The disk is full.
+            PartialLostError: Another process has taken the partial file over.
         """
         url = self._base_url + remote_path
 
@@ -93,6 +97,8 @@ class Fetcher:
             expected_bytes = self._begin(answer, partial)
             if expected_bytes is not None and partial.size_bytes == expected_bytes:
                 return
+            if expected_bytes is not None:
+                partial.check_room(expected_bytes)
             for chunk in answer.read_chunks():
                 partial.append(chunk)
                 self._on_bytes(len(chunk))
@@ -123,9 +129,10 @@ class Fetcher:
         raise TransientError("the server has a shorter file than what had arrived")
 
     def _drop(self, partial: Partial, validator: str) -> None:
-        if partial.size_bytes:
-            self._on_bytes(-partial.size_bytes)
+        size_bytes = partial.size_bytes
         partial.restart(validator)
+        if size_bytes:
+            self._on_drop(size_bytes)
 
 
 def _validator(headers: Mapping[str, str]) -> str:

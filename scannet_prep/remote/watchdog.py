@@ -3,6 +3,9 @@
 A timeout of a socket strikes only where nothing comes at all. Headers, chunk sizes and redirections that arrive byte by
 byte never run into it, and the thread that reads them sees nothing until a line is whole. So a thread of its own shuts
 their sockets. It does the same to all of them when the transfers are stopped, so that nobody waits for a timeout.
+
+Connecting, with the handshake of TLS, has a timeout that counts from its beginning, and is left alone: a socket that is
+shut in the middle of that is taken for one that was never connected.
 """
 
 from __future__ import annotations
@@ -34,8 +37,7 @@ class Exchange:
 
     def __init__(self, seconds: float, what: str) -> None:
         self._lock = threading.Lock()
-        self._connection: Any = None
-        self._socket: Any = None
+        self._socket: object = None
         self._reason = ""
         self._trouble: Trouble = "server"
         self._what, self._seconds = what, seconds
@@ -46,14 +48,14 @@ class Exchange:
         self._what, self._seconds, self._trouble = what, seconds, trouble
         self.deadline_s = time.monotonic() + seconds
 
-    def use(self, connection: Any, sock: Any) -> None:  # noqa: ANN401 - urllib3 has several kinds of each
-        """Name the connection that the exchange goes over, and its socket once it is there.
+    def use(self, sock: object) -> None:
+        """Name the socket that the answer comes from.
 
         Raises:
             OSError: The exchange has been ended.
         """
         with self._lock:
-            self._connection, self._socket = connection, sock
+            self._socket = sock
         if self._reason:
             raise ConnectionAbortedError(self._reason)
 
@@ -61,8 +63,7 @@ class Exchange:
         """Shut the socket: whoever reads from it sees the end."""
         with self._lock:
             self._reason = reason or f"{self._what} after {self._seconds:.0f} s"
-            for sock in (self._socket, getattr(self._connection, "sock", None)):
-                _shut(sock)
+            _shut(self._socket)
 
     def raise_if_ended(self) -> None:
         """An end that was made from outside may look like the end of the content.
@@ -142,22 +143,14 @@ class WatchedAdapter(HTTPAdapter):
 
 
 class _PlainConnection(urllib3.connection.HTTPConnection):
-    def connect(self) -> None:
-        _use(self)
-        super().connect()
-
     def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]  # as urllib3 has it
-        _use(self, self.sock)
+        _use(self.sock)
         return super().getresponse()
 
 
 class _SecureConnection(urllib3.connection.HTTPSConnection):
-    def connect(self) -> None:
-        _use(self)
-        super().connect()
-
     def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]  # as urllib3 has it
-        _use(self, self.sock)
+        _use(self.sock)
         return super().getresponse()
 
 
@@ -172,10 +165,10 @@ class _SecurePool(urllib3.HTTPSConnectionPool):
 _POOLS = {"http": _PlainPool, "https": _SecurePool}
 
 
-def _use(connection: object, sock: object = None) -> None:
+def _use(sock: object) -> None:
     exchange: Exchange | None = getattr(_local, "exchange", None)
     if exchange is not None:
-        exchange.use(connection, sock)
+        exchange.use(sock)
 
 
 def _shut(sock: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +17,10 @@ from scannet_prep.raw.layout import find_orphans
 from scannet_prep.remote.catalog import BASE_URL, FileKind, RemoteFile, list_files, parse_types
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
+from scannet_prep.stages.download_space import Room, estimate_left, find_free_room
 from scannet_prep.stages.selection import Selection, select_scenes
 
 MAX_JOBS = 8  # the server belongs to a university chair
-RESERVE_BYTES = 200_000_000
-RESERVE_INODES = 100
 
 
 class FileOutcome(StrEnum):
@@ -45,6 +43,7 @@ class FileResult:
         message: Why it is not there.
         hint: What to do about it; may be empty.
         is_something_else: Whether the server sent something, but not this file, or said that it has no such file.
+        is_outage: Whether the server did not answer at all, which is told once and not of every file.
     """
 
     file: RemoteFile
@@ -53,6 +52,7 @@ class FileResult:
     message: str = ""
     hint: str = ""
     is_something_else: bool = False
+    is_outage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class DownloadPlan:
         files: All files that were asked for, scene by scene.
         present: Local paths of those that are there; `run` checks each of them.
         orphans: Left by the official download script where it was interrupted; nobody needs them.
-        free_bytes: Free space on the disk.
-        free_inodes: How many more files the disk can hold; None where that is unlimited.
+        needed: Typical room for what is not there, less what has arrived of it; kinds of unknown size count as nothing.
+        free: Room on the disk.
     """
 
     data_dir: Path
@@ -74,8 +74,8 @@ class DownloadPlan:
     files: tuple[RemoteFile, ...]
     present: frozenset[str]
     orphans: tuple[Path, ...]
-    free_bytes: int
-    free_inodes: int | None
+    needed: Room
+    free: Room
 
     @property
     def missing(self) -> list[RemoteFile]:
@@ -83,27 +83,14 @@ class DownloadPlan:
         return [file for file in self.files if file.local_path not in self.present]
 
     @property
-    def missing_bytes(self) -> int:
-        """Typical size of what is not there; kinds of unknown size count as nothing."""
-        return sum(file.kind.typical_bytes or 0 for file in self.missing)
-
-    @property
     def unknown_kinds(self) -> list[FileKind]:
         """Kinds of files whose size is not known beforehand."""
         return [kind for kind in dict.fromkeys(file.kind for file in self.missing) if kind.typical_bytes is None]
 
     @property
-    def lacking_bytes(self) -> int:
-        """How much more space is needed than there is; 0 where it suffices."""
-        needed = self.missing_bytes + RESERVE_BYTES if self.missing else 0
-        return max(0, needed - self.free_bytes)
-
-    @property
-    def lacking_inodes(self) -> int:
-        """How many more files are needed than the disk can hold; 0 where it can."""
-        if self.free_inodes is None or not self.missing:
-            return 0
-        return max(0, len(self.missing) + RESERVE_INODES - self.free_inodes)
+    def lack(self) -> Room:
+        """How much more room is needed than there is, with a reserve; falsy where it suffices."""
+        return self.free.find_lack(self.needed)
 
     def url(self, file: RemoteFile) -> str:
         """The address of a file."""
@@ -206,15 +193,15 @@ def plan(
     if not files:
         raise UsageError("no file of these types exists for these scenes", "test scenes have no annotation")
     parents = {(data_dir / file.local_path).parent for file in files}
-    free_bytes, free_inodes = find_free_space(data_dir)
+    present = frozenset(file.local_path for file in files if (data_dir / file.local_path).exists())
     return DownloadPlan(
         data_dir=data_dir,
         base_url=base_url.rstrip("/") + "/",
         files=files,
-        present=frozenset(file.local_path for file in files if (data_dir / file.local_path).exists()),
+        present=present,
         orphans=tuple(orphan for parent in sorted(parents) for orphan in find_orphans(parent)),
-        free_bytes=free_bytes,
-        free_inodes=free_inodes,
+        needed=estimate_left(data_dir, [file for file in files if file.local_path not in present]),
+        free=find_free_room(data_dir),
     )
 
 
@@ -224,11 +211,3 @@ def _is_address(text: str) -> bool:
         return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
     except ValueError:  # brackets without an address between them, a port that is no number
         return False
-
-
-def find_free_space(folder: Path) -> tuple[int, int | None]:
-    """Free bytes and free inodes of the disk that a folder is on, or will be on."""
-    while not folder.exists():
-        folder = folder.parent
-    status = os.statvfs(folder)
-    return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else None

@@ -2,53 +2,67 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import random
-import stat
 import threading
 import time
 from collections import deque
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.errors import (
     DiskFullError,
-    FileError,
     MissingFileError,
-    NotOnServerError,
     OutputError,
     ScanNetPrepError,
-    ServerDownError,
     TransferError,
+    UnknownSceneError,
     UsageError,
 )
-from scannet_prep.files import make_directory
-from scannet_prep.processed.folder import write_failed_list
+from scannet_prep.files import make_directory, output_error
+from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
 from scannet_prep.progress import NoProgress, Progress
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock, update_lock
+from scannet_prep.raw.lock import LOCK_NAME, update_lock
 from scannet_prep.remote.catalog import BASE_URL, RemoteFile
+from scannet_prep.remote.client import check_certificates
 from scannet_prep.remote.health import ServerHealth
-from scannet_prep.remote.partial import Partial
 from scannet_prep.remote.policy import TransferPolicy
 from scannet_prep.remote.transfer import Fetcher
-from scannet_prep.stages.check_download import check_file
-from scannet_prep.stages.download_plan import (
-    MAX_JOBS,
-    RESERVE_BYTES,
-    DownloadPlan,
-    DownloadReport,
-    FileOutcome,
-    FileResult,
-    find_free_space,
-)
+from scannet_prep.scene import SceneId
+from scannet_prep.stages.download_file import Event, FileDownload, Held, Moved, Received, read_locked
+from scannet_prep.stages.download_plan import MAX_JOBS, DownloadPlan, DownloadReport, FileOutcome, FileResult
+from scannet_prep.stages.download_space import describe_lack, estimate_left, estimate_room, find_free_room
+from scannet_prep.stages.selection import parse_scene_ids
 from scannet_prep.stages.terms import require_terms
 
+_CHORES_INTERVAL_S = 2.0
 _LOCK_INTERVAL_S = 10.0
+_KEEP_INTERVAL_S = 60.0
 _BUSY_PAUSE_S = 0.5
 _STOP_S = 1.5
 _FILES_TO_JUDGE_BY = 10
+_SPACE_HINT = "free some space, choose another folder with -o, or fetch less with --splits or --limit"
+_CONTINUE_HINT = "free some space, then run the same command again: it goes on where it stopped"
+
+
+def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True) -> None:
+    """Find out beforehand what would stop `run`, whose arguments these are; touches nothing.
+
+    Raises:
+        UsageError: Too many jobs; a file of certificates is missing, or is none.
+        LockError: `scannet.lock` is damaged.
+        OutputError: The disk will not hold it; the message has the amount that is missing. Or the folder is read-only.
+    """
+    if not 1 <= jobs <= MAX_JOBS:
+        raise UsageError(f"{jobs} connections at a time, expected 1 to {MAX_JOBS}", "the server is shared: be polite")
+    check_certificates(plan.base_url, certificates)
+    read_locked(plan.data_dir)
+    if plan.lack:
+        raise OutputError(f"{plan.data_dir}: the disk lacks {describe_lack(plan.lack)}", _SPACE_HINT)
+    if plan.missing and plan.data_dir.exists() and not os.access(plan.data_dir, os.W_OK | os.X_OK):
+        raise output_error(plan.data_dir, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def run(
@@ -72,28 +86,17 @@ def run(
 
     Raises:
         TermsError: The terms of use have not been accepted, see `scannet_prep.stages.terms`.
-        UsageError: Too many jobs.
+        UsageError: Too many jobs; a file of certificates is missing, or is none.
         LockError: `scannet.lock` is damaged.
         OutputError: The disk is full, or will be; the message has the amount that is missing.
+        CertificateError: The server's certificate cannot be verified.
+        TransferError: The address is that of something else.
     """
-    if not 1 <= jobs <= MAX_JOBS:
-        raise UsageError(f"{jobs} connections at a time, expected 1 to {MAX_JOBS}", "the server is shared: be polite")
+    check(plan, jobs=jobs, certificates=certificates)
     if needs_terms:
         require_terms(plan.data_dir)
     make_directory(plan.data_dir)
-    if plan.lacking_bytes or plan.lacking_inodes:
-        raise OutputError(
-            f"{plan.data_dir}: the disk lacks {plan.lacking_bytes:,} bytes and room for {plan.lacking_inodes:,} files",
-            "free some space, choose another folder with -o, or fetch less with --splits or --limit",
-        )
     return _Run(plan, jobs, policy or TransferPolicy(), certificates, progress or NoProgress()).run()
-
-
-@dataclass(frozen=True, slots=True)
-class _Received:
-    """Bytes that a thread has received; negative where it had to drop some."""
-
-    count: int
 
 
 class _Run:
@@ -104,59 +107,48 @@ class _Run:
     ) -> None:
         self._plan = plan
         self._progress = progress
-        self._lock_path = plan.data_dir / LOCK_NAME
-        self._locked = _read_lock(self._lock_path)
-        self._umask = _read_umask()
-        self._events: queue.SimpleQueue[FileResult | _Received | str | BaseException] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        tell = self._events.put
         health = ServerHealth(
             failures_before_outage=2 * jobs,
             first_delay_s=policy.first_delay_s,
             longest_delay_s=policy.longest_delay_s,
             patience_s=policy.outage_patience_s,
             first_patience_s=policy.first_answer_patience_s,
-            on_change=self._events.put,
+            on_change=tell,
         )
-        self._fetcher = Fetcher(plan.base_url, policy, health, certificates, lambda n: self._events.put(_Received(n)))
+        self._fetcher = Fetcher(
+            plan.base_url,
+            policy,
+            health,
+            certificates,
+            on_bytes=lambda count: tell(Received(count)),
+            on_drop=lambda count: tell(Moved(-count)),
+        )
+        self._download = FileDownload(plan, self._fetcher, tell)
         self._waiting = deque(_group_by_scene(plan.files))
-        self._guard = threading.Lock()
         self._is_stopped = threading.Event()
-        self._new_entries: dict[str, LockEntry] = {}
-        self._mended: list[str] = []
-        self._opened: list[str] = []
+        self._results: dict[str, FileResult] = {}
+        self._held: set[str] = set()
+        self._received_bytes = 0
+        self._has_told_held = self._has_told_outage = False
+        self._told_hints: set[str] = set()
+        self._chores_s = self._saved_s = self._kept_s = time.monotonic()
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(jobs)]
 
     def run(self) -> DownloadReport:
-        results: dict[str, FileResult] = {}
-        received_bytes = 0
-        self._progress.start("download", sum(file.kind.typical_bytes or 0 for file in self._plan.files), "B")
+        self._progress.start("download", estimate_room(self._plan.files).size_bytes, "B")
         for thread in self._threads:
             thread.start()
-        saved_s = time.monotonic()
         is_ended = False
         try:
-            while len(results) < len(self._plan.files):
+            while len(self._results) < len(self._plan.files):
                 try:
-                    event = self._events.get(timeout=0.2)
+                    self._handle(self._events.get(timeout=0.2))
                 except queue.Empty:
-                    event = ""
                     self._progress.advance(0)  # time passes: somebody may be reading along
-                match event:
-                    case _Received(count):
-                        received_bytes += count
-                        self._progress.advance(count)
-                    case FileResult():
-                        results[event.file.local_path] = event
-                        self._tell(event, len(results))
-                        self._check_server(results)
-                    case DiskFullError():
-                        raise self._with_amount(event, results)
-                    case BaseException():
-                        raise event
-                    case str() if event:
-                        self._progress.note(event)
-                if time.monotonic() - saved_s > _LOCK_INTERVAL_S:
-                    self._save_lock()
-                    saved_s = time.monotonic()
+                if time.monotonic() - self._chores_s > _CHORES_INTERVAL_S:
+                    self._do_chores()
             is_ended = True
         finally:
             self._stop()
@@ -164,39 +156,104 @@ class _Run:
             # Where something else has ended the run, that is what has to be told.
             with nullcontext() if is_ended else suppress(ScanNetPrepError, OSError):
                 self._save_lock()
-        report = DownloadReport(
+            with nullcontext() if is_ended else suppress(ScanNetPrepError, OSError):
+                self._save_failed_list()
+        return DownloadReport(
             data_dir=self._plan.data_dir,
-            results=tuple(results[file.local_path] for file in self._plan.files),
-            mended=tuple(sorted(self._mended)),
-            opened=tuple(sorted(self._opened)),
+            results=tuple(self._results[file.local_path] for file in self._plan.files),
+            mended=tuple(sorted(self._download.mended)),
+            opened=tuple(sorted(self._download.opened)),
             orphans=self._plan.orphans,
-            received_bytes=received_bytes,
+            received_bytes=self._received_bytes,
         )
-        write_failed_list(self._plan.data_dir, [failure.scene_id for failure in report.failed_scenes])
-        return report
 
-    def _tell(self, result: FileResult, count: int) -> None:
-        self._progress.status(f"{count:,}/{len(self._plan.files):,} files")
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Received(count):
+                self._received_bytes += count
+                self._progress.advance(count)
+            case Moved(count):
+                self._progress.advance(count)
+            case Held(local_path, is_held):
+                self._held = self._held | {local_path} if is_held else self._held - {local_path}
+                self._tell_held()
+            case FileResult():
+                self._results[event.file.local_path] = event
+                self._held.discard(event.file.local_path)
+                self._tell(event)
+                self._tell_held()
+                self._check_server()
+            case DiskFullError():
+                raise self._with_amount(event)
+            case BaseException():
+                raise event
+            case str():
+                self._progress.note(event)
+
+    def _tell(self, result: FileResult) -> None:
         if result.outcome is FileOutcome.PRESENT:
             self._progress.advance(result.size_bytes)
-        if result.outcome in (FileOutcome.FAILED, FileOutcome.MISSING):
-            self._progress.note(f"{result.outcome}: {result.message}")
+        is_failure = result.outcome in (FileOutcome.FAILED, FileOutcome.MISSING)
+        if is_failure and not (result.is_outage and self._has_told_outage):
+            self._has_told_outage |= result.is_outage
+            is_new_hint = result.hint and result.hint not in self._told_hints
+            self._told_hints.add(result.hint)
+            what = "giving up" if result.is_outage else result.outcome
+            self._progress.note(f"{what}: {result.message}" + (f"\nhint: {result.hint}" if is_new_hint else ""))
         # The total was an estimate; now this file's part of it is known.
         self._progress.resize(result.size_bytes - (result.file.kind.typical_bytes or 0))
 
-    def _with_amount(self, error: DiskFullError, results: dict[str, FileResult]) -> DiskFullError:
+    def _tell_held(self) -> None:
+        """Say so where nothing is left to do but to wait for another process."""
+        count, left = len(self._results), len(self._plan.files) - len(self._results)
+        is_waiting = 0 < left == len(self._held)
+        status = f"{count:,}/{len(self._plan.files):,} files"
+        self._progress.status(f"{status}, waiting for another process" if is_waiting else status)
+        if is_waiting and not self._has_told_held:
+            self._has_told_held = True
+            self._progress.note(
+                f"another process is at the last {'file' if left == 1 else f'{left:,} files'}: waiting for it "
+                "(that one on another machine has died is noticed after 10 minutes)"
+            )
+
+    def _with_amount(self, error: DiskFullError) -> DiskFullError:
         """Say how much is still to come, which is how much room is needed."""
-        missing = [file for file in self._plan.missing if file.local_path not in results]
-        size_bytes = sum(file.kind.typical_bytes or 0 for file in missing)
+        left = estimate_left(self._plan.data_dir, self._unfinished())
         return DiskFullError(
-            f"{error.message}; about {size_bytes:,} bytes in {len(missing):,} files are still to come", error.hint
+            f"{error.message}; about {left.size_bytes:,} bytes in {left.files:,} files are still to come", error.hint
         )
 
-    def _check_server(self, results: dict[str, FileResult]) -> None:
+    def _unfinished(self) -> list[RemoteFile]:
+        return [file for file in self._plan.files if file.local_path not in self._results]
+
+    def _do_chores(self) -> None:
+        """What has to be done now and then, whatever the threads wait for."""
+        self._check_room()
+        now_s = time.monotonic()
+        if now_s - self._saved_s > _LOCK_INTERVAL_S:
+            self._save_lock()
+            self._saved_s = now_s
+        if now_s - self._kept_s > _KEEP_INTERVAL_S:
+            self._download.keep_partials()
+            self._kept_s = now_s
+        self._chores_s = time.monotonic()
+
+    def _check_room(self) -> None:
+        """Stop while there is still some space for everybody else, once it is clear that the rest has no room."""
+        unfinished, free = self._unfinished(), find_free_room(self._plan.data_dir)
+        if not free.find_lack(estimate_room(unfinished)):
+            return
+        # Closer now: other processes may have brought some of it, and some of it has arrived in part.
+        lack = free.find_lack(estimate_left(self._plan.data_dir, unfinished))
+        if lack:
+            message = f"{self._plan.data_dir}: the disk lacks {describe_lack(lack)}, {free.size_bytes:,} bytes are free"
+            raise self._with_amount(DiskFullError(message, _CONTINUE_HINT))
+
+    def _check_server(self) -> None:
         """Stop early where the address is that of something else: each file would fail, and take its time."""
-        is_other = all(item.is_something_else for item in results.values())
-        if is_other and self._plan.base_url != BASE_URL and len(results) == _FILES_TO_JUDGE_BY:
-            example = next(iter(results.values())).message
+        is_other = all(item.is_something_else for item in self._results.values())
+        if is_other and self._plan.base_url != BASE_URL and len(self._results) == _FILES_TO_JUDGE_BY:
+            example = next(iter(self._results.values())).message
             raise TransferError(
                 f"{self._plan.base_url}: does not look like the ScanNet server; for example {example}",
                 f"--base-url looks like {BASE_URL}",
@@ -210,9 +267,16 @@ class _Run:
             thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _save_lock(self) -> None:
-        with self._guard:
-            entries, self._new_entries = self._new_entries, {}
-        update_lock(self._lock_path, entries)
+        update_lock(self._plan.data_dir / LOCK_NAME, self._download.take_new_entries())
+
+    def _save_failed_list(self) -> None:
+        """List the scenes that failed, and those of an earlier list that this run has not come to."""
+        failures = [
+            item for item in self._results.values() if item.outcome in (FileOutcome.FAILED, FileOutcome.MISSING)
+        ]
+        seen = {file.scene_id for file in self._plan.files} - {file.scene_id for file in self._unfinished()}
+        failed = {item.file.scene_id for item in failures if item.file.scene_id is not None}
+        write_failed_list(self._plan.data_dir, sorted(failed | (_read_failed_list(self._plan.data_dir) - seen)))
 
     def _work(self) -> None:
         """Bring one scene after the other, in a thread."""
@@ -233,99 +297,10 @@ class _Run:
         """Bring one file; gives False where another process is at it."""
         if self._is_stopped.is_set():
             return True
-        try:
-            result = self._bring(file)
-        except DiskFullError:
-            raise
-        except NotOnServerError as error:
-            result = FileResult(file, FileOutcome.MISSING, 0, str(error), error.hint, is_something_else=True)
-        except ScanNetPrepError as error:
-            if isinstance(error, ServerDownError) and self._is_stopped.is_set():
-                return True
-            result = FileResult(file, FileOutcome.FAILED, 0, str(error), error.hint, isinstance(error, FileError))
-        except OSError as error:
-            message = f"{self._plan.data_dir / file.local_path}: {error.strerror or error}"
-            result = FileResult(file, FileOutcome.FAILED, 0, message)
-        if result is not None:
+        result = self._download.bring(file)
+        if result is not None and not (result.is_outage and self._is_stopped.is_set()):
             self._events.put(result)
         return result is not None
-
-    def _bring(self, file: RemoteFile) -> FileResult | None:
-        path = self._plan.data_dir / file.local_path
-        entry = self._locked.get(file.local_path)
-        is_damaged = False
-        if path.exists():
-            fault = self._find_fault(file, path, entry)
-            if not fault:
-                return FileResult(file, FileOutcome.PRESENT, path.stat().st_size)
-            self._events.put(f"{path}: {fault}; fetching it again")
-            is_damaged = True
-        self._check_space(file)
-        partial = Partial.claim(path)
-        if partial is None:
-            return None
-        try:
-            if path.exists() and not is_damaged:  # another process has just finished it
-                return None
-            self._fetcher.fetch(file.remote_path, partial, lambda: check_file(file, partial.path, self._plan.data_dir))
-            self._accept(file, partial, entry)
-        finally:
-            partial.close()
-            with suppress(OSError):
-                path.parent.rmdir()  # only where nothing has come of it, so that no empty folder stays
-        if is_damaged:
-            self._mended.append(file.local_path)
-        return FileResult(file, FileOutcome.FETCHED, path.stat().st_size)
-
-    def _find_fault(self, file: RemoteFile, path: Path, entry: LockEntry | None) -> str:
-        """What is wrong with a file that is there; empty where it is whole. New ones are recorded."""
-        self._repair_mode(file, path)
-        try:
-            found = digest_file(path)
-            if entry is None:
-                check_file(file, path, self._plan.data_dir)
-        except FileError as error:
-            return error.problem
-        if entry is not None and found != entry:
-            return f"is not the file recorded in {LOCK_NAME}: {found.size_bytes:,} bytes, expected {entry.size_bytes:,}"
-        if entry is None:
-            self._record(file, found)
-        return ""
-
-    def _accept(self, file: RemoteFile, partial: Partial, entry: LockEntry | None) -> None:
-        """Compare what has arrived with what is recorded of it, and give it its final name."""
-        found = digest_file(partial.path)
-        if entry is not None and found != entry:
-            self._events.put(_Received(-partial.size_bytes))
-            partial.discard()
-            sizes = f"{found.size_bytes:,} bytes, sha256 {found.sha256[:12]}"
-            expected = f"{entry.size_bytes:,}, {entry.sha256[:12]}"
-            raise TransferError(
-                f"{self._plan.url(file)}: is not what {self._lock_path} records: {sizes}, expected {expected}",
-                f"to accept the server's new version, remove its line from {self._lock_path}",
-            )
-        partial.publish()
-        self._record(file, found)
-
-    def _record(self, file: RemoteFile, entry: LockEntry) -> None:
-        with self._guard:
-            self._new_entries[file.local_path] = entry
-
-    def _repair_mode(self, file: RemoteFile, path: Path) -> None:
-        """Give a file the permissions that the umask allows, where the official script left it for its owner only."""
-        with suppress(OSError):  # somebody else's file: nothing to be done, and readable or not
-            if stat.S_IMODE(path.stat().st_mode) == 0o600 and self._umask != 0o077:
-                path.chmod(0o666 & ~self._umask)
-                self._opened.append(file.local_path)
-
-    def _check_space(self, file: RemoteFile) -> None:
-        free_bytes, _ = find_free_space(self._plan.data_dir)
-        lacking = (file.kind.typical_bytes or 0) + RESERVE_BYTES - free_bytes
-        if lacking > 0:
-            raise DiskFullError(
-                f"{self._plan.data_dir}: the disk is nearly full: {free_bytes:,} bytes left, {lacking:,} too few",
-                "free some space, then run the same command again: it goes on where it stopped",
-            )
 
 
 def _group_by_scene(files: tuple[RemoteFile, ...]) -> list[list[RemoteFile]]:
@@ -336,14 +311,9 @@ def _group_by_scene(files: tuple[RemoteFile, ...]) -> list[list[RemoteFile]]:
     return list(groups.values())
 
 
-def _read_lock(path: Path) -> dict[str, LockEntry]:
+def _read_failed_list(data_dir: Path) -> set[SceneId]:
+    """What an earlier run has listed; nothing where that is no list of scenes."""
     try:
-        return read_lock(path)
-    except MissingFileError:
-        return {}
-
-
-def _read_umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
+        return set(parse_scene_ids([f"@{data_dir / FAILED_NAME}"]))
+    except (MissingFileError, UnknownSceneError):
+        return set()
