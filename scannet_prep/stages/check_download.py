@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from scannet_prep.errors import FileError, SegmentsError
@@ -57,8 +59,29 @@ def _sibling(remote: RemoteFile, suffix: str, data_dir: Path) -> Path:
     return (data_dir / remote.local_path).with_name(f"{remote.scene_id}{suffix}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """One version of a file, which keeps its identity when it gets its final name."""
+
+    path: Path = field(compare=False)
+    identity: tuple[int, int, int, int]
+
+
+# Asked for twice, by the segments' own check and soon after by that of the aggregation.
+@lru_cache(maxsize=16)
+def _read_segment_ids(version: _Version) -> tuple[int, frozenset[int]]:
+    """The number of vertices, and the ids of the segments."""
+    segmentation = read_segments(version.path)
+    return len(segmentation.indices), frozenset(segmentation.raw_ids.tolist())
+
+
+def _find_segment_ids(path: Path) -> tuple[int, frozenset[int]]:
+    status = path.stat()
+    return _read_segment_ids(_Version(path, (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)))
+
+
 def _check_segments(remote: RemoteFile, path: Path, data_dir: Path) -> None:
-    count = len(read_segments(path).indices)
+    count, _ = _find_segment_ids(path)
     mesh_path = _sibling(remote, MESH_SUFFIX, data_dir)
     if remote.kind.suffix != SEGMENTS_SUFFIX or not mesh_path.exists():
         return
@@ -72,7 +95,7 @@ def _check_aggregation(remote: RemoteFile, path: Path, data_dir: Path) -> None:
     segments_path = _sibling(remote, SEGMENTS_SUFFIX, data_dir)
     if remote.kind.suffix != AGGREGATION_SUFFIX or not segments_path.exists():
         return
-    known = set(read_segments(segments_path).raw_ids.tolist())
+    _, known = _find_segment_ids(segments_path)
     named = [number for group in aggregation.groups for number in group.segment_ids]
     # Single strangers are for `verify` to report; a file in which none is known belongs to something else.
     if named and not any(number in known for number in named):
