@@ -19,6 +19,7 @@ ScanNetPrepError
  │    └── SourceError             a file that is to be packed, or changed while it was
  ├── TransferError           a file cannot be fetched
  │    ├── NotOnServerError        the server says that it has no such file
+ │    ├── RefusedError            the server says that it will not give a file
  │    ├── CertificateError        the server cannot prove who it is, so that nothing can be fetched
  │    └── ServerDownError         the server does not answer anybody
  ├── AnnotationError         the files of one scene are whole but do not fit together
@@ -133,6 +134,10 @@ class TransferError(ScanNetPrepError):
 
 class NotOnServerError(TransferError):
     """The server says that it has no such file."""
+
+
+class RefusedError(TransferError):
+    """The server says that it will not give a file, for example for want of permission."""
 
 
 class CertificateError(TransferError):

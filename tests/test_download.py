@@ -220,6 +220,11 @@ def test_addresses_are_printed_for_other_programs(style: str, tmp_path: Path) ->
         ],
     }
     assert outcome.stdout.splitlines() == lines[style]
+    for _, path in expected:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    if style != "json":
+        assert run_command(*words, "--print-urls", style, "-o", tmp_path).stdout == ""
 
 
 def test_an_address_that_is_not_scannet_is_found_out_early(tmp_path: Path) -> None:

@@ -143,9 +143,9 @@ def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
     if console.is_json or style == "json":
         print(json.dumps({"exit_status": 0, "command": "download", "dir": str(folder), "files": files}))
     elif style == "plain":
-        print("\n".join(item["url"] for item in files))
+        print("".join(f"{item['url']}\n" for item in files), end="")
     else:
-        print("\n".join(f"{item['url']}\n  dir={folder}\n  out={item['path']}" for item in files))
+        print("".join(f"{item['url']}\n  dir={folder}\n  out={item['path']}\n" for item in files), end="")
     return 0
 
 

@@ -19,12 +19,16 @@ class Attempts:
         policy: How patient to be.
         health: What all threads know of the server.
         stop: Ends all pauses once it is set.
+        on_pause: Told in words of long pauses.
     """
 
-    def __init__(self, policy: TransferPolicy, health: ServerHealth, stop: threading.Event) -> None:
+    def __init__(
+        self, policy: TransferPolicy, health: ServerHealth, stop: threading.Event, on_pause: Callable[[str], None]
+    ) -> None:
         self._policy = policy
         self._health = health
         self._stop = stop
+        self._on_pause = on_pause
 
     def repeat(self, url: str, attempt: Callable[[], None], count_bytes: Callable[[], int]) -> None:
         """Call `attempt` until it succeeds.
@@ -70,7 +74,7 @@ class Attempts:
             failures += 1
             if failures >= self._policy.attempts:
                 raise TransferError(f"{url}: {failures} attempts in a row failed, the last one: {reason}")
-            self._stop.wait(self._pause_s(failures, retry_after_s))
+            self._pause(url, reason, failures, retry_after_s)
 
     def _is_outage(self, url: str, error: TransientError) -> bool:
         """Tell everybody of a failure that may concern everybody; gives whether it is certainly not this file's."""
@@ -87,8 +91,13 @@ class Attempts:
         # file is not to blame.
         return is_down and is_unreachable
 
-    def _pause_s(self, failures: int, retry_after_s: float | None) -> float:
-        if retry_after_s is not None:
-            return min(retry_after_s, self._policy.longest_retry_after_s)
-        longest_s = min(self._policy.first_delay_s * 2 ** (failures - 1), self._policy.longest_delay_s)
-        return float(longest_s * random.uniform(0.5, 1.5))  # noqa: S311 - so that workers do not knock in step
+    def _pause(self, url: str, reason: str, failures: int, retry_after_s: float | None) -> None:
+        policy = self._policy
+        if retry_after_s is None:
+            longest_s = min(policy.first_delay_s * 2 ** (failures - 1), policy.longest_delay_s)
+            pause_s = longest_s * random.uniform(0.5, 1.5)  # noqa: S311 - so that workers do not knock in step
+        else:
+            pause_s = min(retry_after_s, policy.longest_retry_after_s)
+        if pause_s > policy.told_pause_s:
+            self._on_pause(f"{url}: {reason}; the server asks to wait, trying again in {pause_s / 60:.0f} min")
+        self._stop.wait(pause_s)

@@ -14,7 +14,7 @@ import requests
 import urllib3
 import urllib3.util.ssl_match_hostname
 
-from scannet_prep.errors import CertificateError, NotOnServerError, TransferError
+from scannet_prep.errors import CertificateError, NotOnServerError, RefusedError, TransferError
 
 _GONE = frozenset({404, 410})
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -48,7 +48,7 @@ def raise_for_status(url: str, response: requests.Response) -> None:
     Raises:
         TransientError: The server cannot serve it just now.
         NotOnServerError: It has no such file.
-        TransferError: It refuses.
+        RefusedError: It will not give it.
     """
     status = response.status_code
     if status in {200, 206, 416}:
@@ -59,7 +59,7 @@ def raise_for_status(url: str, response: requests.Response) -> None:
         retry_after_s = parse_retry_after(response.headers.get("Retry-After", ""), time.time())
         trouble: Trouble = "transfer" if status == _TOO_MANY_REQUESTS else "server"
         raise TransientError(f"status {status} {response.reason}", retry_after_s, trouble)
-    raise TransferError(f"{url}: status {status} {response.reason}", _hint_for(status))
+    raise RefusedError(f"{url}: status {status} {response.reason}", _hint_for(status))
 
 
 def raise_for_address(url: str, response: requests.Response) -> None:

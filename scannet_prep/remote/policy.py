@@ -20,6 +20,7 @@ class TransferPolicy:
         first_delay_s: Mean pause after the first failure; doubled after each further one.
         longest_delay_s: Longest pause.
         longest_retry_after_s: A server that asks for a longer pause than this gets this one.
+        told_pause_s: Pauses that are longer than this are told.
         outage_patience_s: How long the server may be down for everybody.
         first_answer_patience_s: How long to wait for its first answer of all.
     """
@@ -33,6 +34,7 @@ class TransferPolicy:
     wrong_contents: int = 3
     first_delay_s: float = 1.0
     longest_delay_s: float = 60.0
-    longest_retry_after_s: float = 600.0
+    longest_retry_after_s: float = 3600.0
+    told_pause_s: float = 120.0
     outage_patience_s: float = 4 * 3600.0
     first_answer_patience_s: float = 180.0

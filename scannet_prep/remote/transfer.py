@@ -28,6 +28,7 @@ class Fetcher:
         certificates: True for the system's authorities, a file with others, False to accept any certificate.
         on_bytes: Told how many bytes have arrived, of every chunk.
         on_drop: Told how many bytes of a partial file are of no use after all.
+        on_pause: Told in words of long pauses.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Fetcher:
         certificates: bool | Path,
         on_bytes: Callable[[int], None],
         on_drop: Callable[[int], None],
+        on_pause: Callable[[str], None],
     ) -> None:
         self._base_url = base_url
         self._health = health
@@ -45,7 +47,7 @@ class Fetcher:
         self._on_drop = on_drop
         self._stop = threading.Event()
         self._client = Client(base_url, policy, health, certificates)
-        self._attempts = Attempts(policy, health, self._stop)
+        self._attempts = Attempts(policy, health, self._stop, on_pause)
 
     def stop(self) -> None:
         """End all transfers; what has arrived stays."""

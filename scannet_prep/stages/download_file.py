@@ -17,6 +17,7 @@ from scannet_prep.errors import (
     FileError,
     MissingFileError,
     NotOnServerError,
+    RefusedError,
     ScanNetPrepError,
     ServerDownError,
     TransferError,
@@ -111,7 +112,7 @@ class FileDownload:
                 FileOutcome.FAILED,
                 message=str(error),
                 hint=error.hint,
-                is_something_else=isinstance(error, FileError),
+                is_something_else=isinstance(error, FileError | RefusedError),
                 is_outage=isinstance(error, ServerDownError),
             )
         except OSError as error:

@@ -42,7 +42,7 @@ class FileResult:
         size_bytes: Its size, where it is there.
         message: Why it is not there.
         hint: What to do about it; may be empty.
-        is_something_else: Whether the server sent something, but not this file, or said that it has no such file.
+        is_something_else: Whether the server answered, but with something else, or that it does not give or have it.
         is_outage: Whether the server did not answer at all, which is told once and not of every file.
     """
 

@@ -124,6 +124,7 @@ class _Run:
             certificates,
             on_bytes=lambda count: tell(Received(count)),
             on_drop=lambda count: tell(Moved(-count)),
+            on_pause=tell,
         )
         self._download = FileDownload(plan, self._fetcher, tell)
         self._waiting = deque(_group_by_scene(plan.files))
@@ -250,13 +251,19 @@ class _Run:
             raise self._with_amount(DiskFullError(message, _CONTINUE_HINT))
 
     def _check_server(self) -> None:
-        """Stop early where the address is that of something else: each file would fail, and take its time."""
-        is_other = all(item.is_something_else for item in self._results.values())
-        if is_other and self._plan.base_url != BASE_URL and len(self._results) == _FILES_TO_JUDGE_BY:
-            example = next(iter(self._results.values())).message
+        """Stop early where the server gives nothing at all: each file would fail, and take its time."""
+        results = list(self._results.values())
+        if len(results) != _FILES_TO_JUDGE_BY or not all(item.is_something_else for item in results):
+            return
+        if self._plan.base_url != BASE_URL:
             raise TransferError(
-                f"{self._plan.base_url}: does not look like the ScanNet server; for example {example}",
-                f"--base-url looks like {BASE_URL}",
+                f"{self._plan.base_url}: does not look like the ScanNet server; for example {results[0].message}",
+                results[0].hint or f"--base-url looks like {BASE_URL}",
+            )
+        if all(item.outcome is FileOutcome.FAILED for item in results):
+            raise TransferError(
+                f"the server gives none of the first {len(results)} files; for example {results[0].message}",
+                results[0].hint or "run the same command again later: it goes on where it stopped",
             )
 
     def _stop(self) -> None:
