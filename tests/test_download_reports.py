@@ -14,7 +14,7 @@ from release_faults import at, ending
 from release_server import ReleaseServer
 from test_transfer import PATIENCE
 
-from scannet_prep.errors import DiskFullError
+from scannet_prep.errors import DiskFullError, TransferError
 from scannet_prep.progress import NoProgress
 from scannet_prep.remote.partial import Partial
 from scannet_prep.remote.policy import TransferPolicy
@@ -119,6 +119,33 @@ def test_a_server_that_stays_away_is_told_once_and_not_of_each_file(release_dir:
         report = fetch(server, tmp_path, bar, replace(PATIENCE, first_answer_patience_s=0.3))
     assert len(report.failures) == len(report.results)
     assert [note.partition(":")[0] for note in bar.notes if "has not answered" in note] == ["giving up"]
+
+
+def test_only_outages_that_last_are_told(release_dir: Path, tmp_path: Path) -> None:
+    for untold_s, expected in ((600.0, []), (0.3, ["the server does not answer", "the server answers again"])):
+        bar = Bar()
+        with ReleaseServer(release_dir, faults=[at(ending(f"scene0000_00{MESH}"), faults.ServerDown(0.6))]) as server:
+            policy = replace(PATIENCE, untold_outage_s=untold_s)
+            assert not fetch(server, tmp_path / str(untold_s), bar, policy).failures
+        assert [note.partition(" (")[0] for note in bar.notes] == expected
+
+
+def test_a_long_pause_that_the_server_asks_for_is_told(release_dir: Path, tmp_path: Path) -> None:
+    bar = Bar()
+    policy = replace(PATIENCE, longest_retry_after_s=0.9, told_pause_s=0.5)
+    with ReleaseServer(release_dir, faults=[at(ending(MESH), faults.Status(429, retry_after_s=7_200))]) as server:
+        assert not fetch(server, tmp_path, bar, policy).failures
+    assert len(bar.notes) == len(SCENES)
+    assert all("status 429" in note and "asks to wait" in note for note in bar.notes)
+
+
+def test_a_server_that_gives_nothing_is_not_asked_for_everything(release_dir: Path, tmp_path: Path) -> None:
+    scene_ids = [f"scene{number:04d}_00" for number in range(100)]
+    with ReleaseServer(release_dir, faults=[at(None, then=faults.Status(403))]) as server:
+        with pytest.raises(TransferError, match=r"does not look like .* status 403") as error:
+            fetch(server, tmp_path, scenes=scene_ids)
+        assert "signed the terms" in error.value.hint
+        assert len(server.requests()) < 30
 
 
 def test_the_list_of_failed_scenes_holds_what_is_still_to_be_mended(release_dir: Path, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from release_server import ReleaseServer
 
 from scannet_prep.errors import TransferError
 from scannet_prep.files import owner_token
-from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.raw.layout import SPLIT_DIRS
 from scannet_prep.raw.mesh import check_mesh_file
 from scannet_prep.remote.failure import parse_retry_after
@@ -61,18 +60,11 @@ def expected(release_dir: Path) -> dict[str, str]:
     return digests(release_dir)
 
 
-def fetch(
-    server: ReleaseServer,
-    data_dir: Path,
-    *,
-    jobs: int = 4,
-    policy: TransferPolicy = PATIENCE,
-    progress: Progress | None = None,
-) -> DownloadReport:
+def fetch(server: ReleaseServer, data_dir: Path, *, jobs: int = 4, policy: TransferPolicy = PATIENCE) -> DownloadReport:
     accept_terms(data_dir)
     selection = Selection(scene_ids=tuple(map(SceneId, SCENES)))
     plan = download.plan(data_dir, ["seg"], selection=selection, base_url=server.base_url)
-    return download.run(plan, jobs=jobs, policy=policy, progress=progress)
+    return download.run(plan, jobs=jobs, policy=policy)
 
 
 def fetched(data_dir: Path) -> dict[str, str]:
@@ -177,32 +169,6 @@ def test_missing_and_forbidden_files_are_not_asked_for_again(release_dir: Path, 
         }  # fmt: skip
         for item in report.failures:
             assert len(server.requests(f"/scannet/{item.file.remote_path}")) == 1
-
-
-def test_a_server_that_gives_nothing_is_not_asked_for_everything(tmp_path: Path) -> None:
-    scene_ids = tuple(SceneId(f"scene{number:04d}_00") for number in range(100))
-    write_release(tmp_path / "upstream", scene_ids[:1], vertices=500)
-    with ReleaseServer(tmp_path / "upstream", faults=[at(None, then=faults.Status(403))]) as server:
-        plan = download.plan(tmp_path / "x", [MESH], selection=Selection(scene_ids=scene_ids), base_url=server.base_url)
-        with pytest.raises(TransferError, match=r"does not look like .* status 403") as error:
-            download.run(plan, policy=PATIENCE, needs_terms=False)
-        assert "signed the terms" in error.value.hint
-        assert len(server.requests()) < 30
-
-
-def test_a_long_pause_that_the_server_asks_for_is_told(release_dir: Path, tmp_path: Path) -> None:
-    notes: list[str] = []
-
-    class Notes(NoProgress):
-        def note(self, message: str) -> None:
-            notes.append(message)
-
-    patience = replace(PATIENCE, longest_retry_after_s=0.9, told_pause_s=0.5)
-    with ReleaseServer(release_dir, faults=[at(ending(MESH), faults.Status(429, retry_after_s=7_200))]) as server:
-        report = fetch(server, tmp_path, policy=patience, progress=Notes())
-    assert not report.failures
-    assert len(notes) == len(SCENES)
-    assert all("status 429" in note and "asks to wait" in note for note in notes)
 
 
 def test_a_file_that_fails_for_ever_stops_no_other(release_dir: Path, expected: dict[str, str], tmp_path: Path) -> None:

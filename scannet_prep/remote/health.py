@@ -24,7 +24,8 @@ class ServerHealth:
         longest_delay_s: Longest time between knocks.
         patience_s: How long an outage may last before the run gives up.
         first_patience_s: The same while the server has never answered: it may be the wrong address, or no network.
-        on_change: Told in words when the server goes away and when it is back.
+        untold_s: An outage is told of only once it has lasted this long: single connections break all the time.
+        on_change: Told in words when the server is away and when it is back.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class ServerHealth:
         longest_delay_s: float,
         patience_s: float,
         first_patience_s: float,
+        untold_s: float,
         on_change: Callable[[str], None],
     ) -> None:
         self._limit = failures_before_outage
@@ -42,6 +44,8 @@ class ServerHealth:
         self._patience_s = patience_s
         self._first_patience_s = first_patience_s
         self._has_answered = False
+        self._untold_s = untold_s
+        self._is_told = False
         self._on_change = on_change
         self._condition = threading.Condition()
         self._failures = 0
@@ -89,7 +93,7 @@ class ServerHealth:
     def succeeded(self) -> None:
         """The server has sent something."""
         with self._condition:
-            was_down = self.is_down
+            was_told, self._is_told = self._is_told, False
             self._has_answered = True
             self._failures = 0
             self._failing.clear()
@@ -97,7 +101,7 @@ class ServerHealth:
             self._delay_s = self._first_delay_s
             self._knocker = None
             self._condition.notify_all()
-        if was_down:
+        if was_told:
             self._on_change("the server answers again")
 
     def failed(self, url: str, reason: str, retry_after_s: float, *, is_unreachable: bool) -> bool:
@@ -127,8 +131,10 @@ class ServerHealth:
                 self._next_knock_s = now_s + max(self._delay_s, retry_after_s)
                 self._knocker = None
             is_down = self.is_down
+            is_new = is_down and not self._is_told and now_s - self._since_s >= self._untold_s
+            self._is_told |= is_new
             self._condition.notify_all()
-        if is_down and not was_down:
+        if is_new:
             self._on_change(f"the server does not answer ({reason}); waiting for it")
         return is_down
 

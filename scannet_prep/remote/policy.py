@@ -23,6 +23,7 @@ class TransferPolicy:
         told_pause_s: Pauses that are longer than this are told.
         outage_patience_s: How long the server may be down for everybody.
         first_answer_patience_s: How long to wait for its first answer of all.
+        untold_outage_s: Outages that are shorter are not told.
     """
 
     connect_timeout_s: float = 20.0
@@ -38,3 +39,4 @@ class TransferPolicy:
     told_pause_s: float = 120.0
     outage_patience_s: float = 4 * 3600.0
     first_answer_patience_s: float = 180.0
+    untold_outage_s: float = 5.0

@@ -30,6 +30,10 @@ from scannet_prep.stages.check_download import check_file
 from scannet_prep.stages.download_plan import DownloadPlan, FileOutcome, FileResult
 
 
+class _WrongContentError(TransferError):
+    """What the server sent, several times, is not the file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Moved:
     """So many more bytes of the files are there; fewer if negative."""
@@ -112,7 +116,7 @@ class FileDownload:
                 FileOutcome.FAILED,
                 message=str(error),
                 hint=error.hint,
-                is_something_else=isinstance(error, FileError | RefusedError),
+                is_something_else=isinstance(error, _WrongContentError | RefusedError),
                 is_outage=isinstance(error, ServerDownError),
             )
         except OSError as error:
@@ -154,7 +158,7 @@ class FileDownload:
         with self._guard:
             self._partials.add(partial)
         try:
-            self._fetcher.fetch(file.remote_path, partial, lambda: check_file(file, partial.path, self._plan.data_dir))
+            self._receive(file, partial)
             self._accept(file, partial, entry)
         except BaseException:
             self._tell(Moved(-partial.size_bytes))  # what is not finished does not count, though it stays
@@ -163,6 +167,15 @@ class FileDownload:
             with self._guard:
                 self._partials.discard(partial)
         return partial.size_bytes
+
+    def _receive(self, file: RemoteFile, partial: Partial) -> None:
+        try:
+            self._fetcher.fetch(file.remote_path, partial, lambda: check_file(file, partial.path, self._plan.data_dir))
+        except FileError as error:
+            raise _WrongContentError(
+                f"{self._plan.url(file)}: is not what it should be: {error}",
+                "run the same command again later; if it stays so, the server's file is damaged",
+            ) from error
 
     def _find_fault(self, file: RemoteFile, path: Path, entry: LockEntry | None) -> str:
         """What is wrong with a file that is there; empty where it is whole. New ones are recorded."""

@@ -115,6 +115,7 @@ class _Run:
             longest_delay_s=policy.longest_delay_s,
             patience_s=policy.outage_patience_s,
             first_patience_s=policy.first_answer_patience_s,
+            untold_s=policy.untold_outage_s,
             on_change=tell,
         )
         self._fetcher = Fetcher(
@@ -214,7 +215,7 @@ class _Run:
             self._has_told_held = True
             self._progress.note(
                 f"another process is at the last {'file' if left == 1 else f'{left:,} files'}: waiting for it "
-                "(that one on another machine has died is noticed after 10 minutes)"
+                "(if that one has died on another machine, it is noticed after 10 minutes)"
             )
 
     def _with_amount(self, error: DiskFullError) -> DiskFullError:
