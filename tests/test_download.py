@@ -238,7 +238,7 @@ def test_an_address_that_is_not_scannet_is_found_out_early(tmp_path: Path) -> No
         assert outcome.status == 1
         assert "does not look like the ScanNet server" in outcome.stderr
         assert len(server.requests()) < 40 < len(official_scenes("train"))
-    assert not (tmp_path / "x/scans").exists() or not list((tmp_path / "x/scans").iterdir())
+    assert {path.name for path in (tmp_path / "x").iterdir()} == {"terms_accepted.txt"}
 
 
 def test_what_the_server_lacks_is_told_from_what_failed(release_dir: Path, tmp_path: Path) -> None:

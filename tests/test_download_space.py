@@ -43,6 +43,7 @@ def plan(data_dir: Path, base_url: str, types: str = "seg") -> download.Download
         (Room(RESERVE_BYTES + 5, RESERVE_INODES + 2), Room(5, 2), Room(0, 0)),
         (Room(RESERVE_BYTES + 4, RESERVE_INODES), Room(5, 2), Room(1, 2)),
         (Room(RESERVE_BYTES + 5, None), Room(5, 10**9), Room(0, 0)),
+        (Room(None, None), Room(5, 10**9), Room(0, 0)),
         (Room(0, 0), Room(0, 0), Room(0, 0)),
     ],
 )
@@ -85,7 +86,7 @@ def test_what_the_disk_will_not_hold_is_refused_before_anything_is_touched(
     assert main([*words, "--dry-run"]) == 0
 
 
-@pytest.mark.parametrize(("free", "lack"), [(Room(7, None), "bytes, 7 bytes are free"), (Room(PLENTY, 99), "room for")])
+@pytest.mark.parametrize(("free", "lack"), [(Room(7, None), "bytes for what is left"), (Room(PLENTY, 99), "room for")])
 def test_a_disk_that_others_fill_stops_the_run_with_the_amount(
     release_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: Room, lack: str
 ) -> None:

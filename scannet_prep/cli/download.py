@@ -31,7 +31,7 @@ Fetches the raw files that are needed: with --types seg the 7,765 files (about 2
 needs. Every file is checked before it gets its final name, and recorded with its SHA-256 in scannet.lock.
 
 Running it again checks what is there, mends what is damaged, and fetches what is missing; a file that was broken off
-goes on where it stopped.
+goes on where it stopped. Scenes that lack a file in the end are listed in failed.txt.
 """
 _EPILOG = """\
 types:
@@ -42,6 +42,7 @@ environment:
   SCANNET_PREP_ACCEPT_TERMS=1   the same as --accept-terms
   SCANNET_PREP_BASE_URL         the same as --base-url
   HTTPS_PROXY, NO_PROXY         proxies
+  REQUESTS_CA_BUNDLE            certificate authorities, where there is no --ca-bundle
 
 examples:
   scannet-prep download --types seg --dry-run
@@ -151,9 +152,16 @@ def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
 
 def _describe_start(plan: DownloadPlan) -> str:
     there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (and checked now)"
-    return (
-        f"download: {plan.base_url} -> {plan.data_dir}: {there}, about {format_bytes(plan.needed.size_bytes)} to fetch"
-    )
+    return f"download: {plan.base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}"
+
+
+def _describe_needed(plan: DownloadPlan) -> str:
+    """How much is to be fetched, as far as that is known."""
+    unknown = ", ".join(kind.suffix for kind in plan.unknown_kinds)
+    size = f"about {format_bytes(plan.needed.size_bytes or 0)}"
+    if unknown:
+        return f"{size} and {unknown} of unknown size" if plan.needed.size_bytes else "of unknown size"
+    return size
 
 
 def _describe_plan(plan: DownloadPlan) -> str:
@@ -170,11 +178,12 @@ def _describe_plan(plan: DownloadPlan) -> str:
         [suffix, split, f"{count:,}", f"{there:,}", "unknown" if suffix in unknown else format_bytes(size)]
         for (suffix, split), (count, there, size) in rows.items()
     ]
-    to_fetch = f"{format_count(len(plan.missing), 'file')} to fetch, about {format_bytes(plan.needed.size_bytes)}"
+    to_fetch = f"{format_count(len(plan.missing), 'file')} to fetch, {_describe_needed(plan)}"
+    free = "unknown" if plan.free.size_bytes is None else format_bytes(plan.free.size_bytes)
     lines = [
         format_table(["type", "split", "files", "already there", "about"], cells, right=frozenset({2, 3, 4})),
         "",
-        f"{to_fetch}; free in {plan.data_dir}: {format_bytes(plan.free.size_bytes)}",
+        f"{to_fetch}; free in {plan.data_dir}: {free}",
     ]
     if plan.lack:
         lines.append(f"the disk will not hold it: it lacks {describe_lack(plan.lack)}")

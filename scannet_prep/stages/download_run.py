@@ -33,7 +33,7 @@ from scannet_prep.remote.transfer import Fetcher
 from scannet_prep.scene import SceneId
 from scannet_prep.stages.download_file import Event, FileDownload, Held, Moved, Received, read_locked
 from scannet_prep.stages.download_plan import MAX_JOBS, DownloadPlan, DownloadReport, FileOutcome, FileResult
-from scannet_prep.stages.download_space import describe_lack, estimate_left, estimate_room, find_free_room
+from scannet_prep.stages.download_space import Room, describe_lack, estimate_bytes, estimate_left, find_free_room
 from scannet_prep.stages.selection import parse_scene_ids
 from scannet_prep.stages.terms import require_terms
 
@@ -139,7 +139,7 @@ class _Run:
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(jobs)]
 
     def run(self) -> DownloadReport:
-        self._progress.start("download", estimate_room(self._plan.files).size_bytes, "B")
+        self._progress.start("download", estimate_bytes(self._plan.files), "B")
         for thread in self._threads:
             thread.start()
         is_ended = False
@@ -243,12 +243,12 @@ class _Run:
     def _check_room(self) -> None:
         """Stop while there is still some space for everybody else, once it is clear that the rest has no room."""
         unfinished, free = self._unfinished(), find_free_room(self._plan.data_dir)
-        if not free.find_lack(estimate_room(unfinished)):
+        if not free.find_lack(Room(estimate_bytes(unfinished), len(unfinished))):
             return
         # Closer now: other processes may have brought some of it, and some of it has arrived in part.
         lack = free.find_lack(estimate_left(self._plan.data_dir, unfinished))
         if lack:
-            message = f"{self._plan.data_dir}: the disk lacks {describe_lack(lack)}, {free.size_bytes:,} bytes are free"
+            message = f"{self._plan.data_dir}: the disk lacks {describe_lack(lack)} for what is left"
             raise self._with_amount(DiskFullError(message, _CONTINUE_HINT))
 
     def _check_server(self) -> None:
@@ -257,6 +257,7 @@ class _Run:
         if len(results) != _FILES_TO_JUDGE_BY or not all(item.is_something_else for item in results):
             return
         if self._plan.base_url != BASE_URL:
+            self._results.clear()  # what something else says is nothing to list scenes by
             raise TransferError(
                 f"{self._plan.base_url}: does not look like the ScanNet server; for example {results[0].message}",
                 results[0].hint or f"--base-url looks like {BASE_URL}",

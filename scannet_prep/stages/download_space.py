@@ -19,21 +19,21 @@ class Room:
     """Room on a disk: what there is, or what is needed.
 
     Attributes:
-        size_bytes: Bytes.
+        size_bytes: Bytes; None where the file system does not tell, as some network ones do not.
         files: How many more files; None where that is unlimited.
     """
 
-    size_bytes: int
+    size_bytes: int | None
     files: int | None
 
     def find_lack(self, needed: Room) -> Room:
         """How much of what is needed is not there, with a reserve for everybody else; nothing where nothing is."""
-        if not needed.files:
-            return Room(0, 0)
-        return Room(
-            max(0, needed.size_bytes + RESERVE_BYTES - self.size_bytes),
-            0 if self.files is None else max(0, needed.files + RESERVE_INODES - self.files),
-        )
+        lacking_bytes = lacking_files = 0
+        if needed.files and self.size_bytes is not None:
+            lacking_bytes = max(0, (needed.size_bytes or 0) + RESERVE_BYTES - self.size_bytes)
+        if needed.files and self.files is not None:
+            lacking_files = max(0, needed.files + RESERVE_INODES - self.files)
+        return Room(lacking_bytes, lacking_files)
 
     def __bool__(self) -> bool:
         """Whether it is anything at all."""
@@ -45,13 +45,14 @@ def find_free_room(folder: Path) -> Room:
     while not folder.exists():
         folder = folder.parent
     status = os.statvfs(folder)
-    return Room(status.f_bavail * status.f_frsize, status.f_favail if status.f_files else None)
+    return Room(
+        status.f_bavail * status.f_frsize if status.f_blocks else None, status.f_favail if status.f_files else None
+    )
 
 
-def estimate_room(files: Iterable[RemoteFile]) -> Room:
-    """What files typically need; kinds of unknown size count as nothing."""
-    files = list(files)
-    return Room(sum(file.kind.typical_bytes or 0 for file in files), len(files))
+def estimate_bytes(files: Iterable[RemoteFile]) -> int:
+    """What files typically have; kinds of unknown size count as nothing."""
+    return sum(file.kind.typical_bytes or 0 for file in files)
 
 
 def estimate_left(data_dir: Path, files: Iterable[RemoteFile]) -> Room:
