@@ -130,6 +130,15 @@ def test_only_outages_that_last_are_told(release_dir: Path, tmp_path: Path) -> N
         assert [note.partition(" (")[0] for note in bar.notes] == expected
 
 
+def test_an_outage_that_is_announced_as_long_is_told_at_once(release_dir: Path, tmp_path: Path) -> None:
+    bar = Bar()
+    policy = replace(PATIENCE, untold_outage_s=0.15, longest_retry_after_s=0.2)
+    down = at(None, *[faults.Status(503, retry_after_s=7_200)] * 3)
+    with ReleaseServer(release_dir, faults=[down]) as server:
+        fetch(server, tmp_path, bar, policy)
+    assert bar.notes[0].startswith("the server does not answer (status 503")
+
+
 def test_a_long_pause_that_the_server_asks_for_is_told(release_dir: Path, tmp_path: Path) -> None:
     bar = Bar()
     policy = replace(PATIENCE, longest_retry_after_s=0.9, told_pause_s=0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -121,3 +122,19 @@ def test_keeping_a_closed_file_does_nothing(target: Path) -> None:
     partial.publish()
     partial.keep()
     assert files_of(target.parent) == {target.name: b"whole"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of other users")
+def test_what_another_user_left_is_copied() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to others
+        Path(folder).chmod(0o777)
+        target = Path(folder) / "scene0000_00.txt"
+        partial_path(target, "free").write_bytes(b"half")
+        os.seteuid(12345)  # may read the file and rename it, but not write to it
+        try:
+            partial = claim(target)
+            partial.append(b" and half")
+            partial.publish()
+        finally:
+            os.seteuid(0)
+        assert files_of(target.parent) == {target.name: b"half and half"}

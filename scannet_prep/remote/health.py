@@ -131,7 +131,7 @@ class ServerHealth:
                 self._next_knock_s = now_s + max(self._delay_s, retry_after_s)
                 self._knocker = None
             is_down = self.is_down
-            is_new = is_down and not self._is_told and now_s - self._since_s >= self._untold_s
+            is_new = is_down and not self._is_told and self._next_knock_s - self._since_s >= self._untold_s
             self._is_told |= is_new
             self._condition.notify_all()
         if is_new:

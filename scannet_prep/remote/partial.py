@@ -72,15 +72,17 @@ class Partial:
             return None
         for path in sorted(found, key=_count_usable_bytes, reverse=True):
             own_path = target.with_name(f"{prefix}{owner}.{path.name.rpartition('.')[2]}")
-            is_old_owner_unknown = _is_alive(path, prefix) is None
             try:
-                os.utime(path)  # before it has its new name: to other machines, an old file looks abandoned
+                # Nobody else may write into it any more; and this process may not, where it is another user's.
+                needs_copy = _is_alive(path, prefix) is None or not _is_writable(path)
+                with suppress(PermissionError):
+                    os.utime(path)  # before it has its new name: to other machines, an old file looks abandoned
                 path.rename(own_path)
             except FileNotFoundError:
                 return None  # another process was faster
             except OSError as error:
                 raise output_error(target, error) from error
-            if is_old_owner_unknown:
+            if needs_copy:
                 _renew(own_path)
             _remove_others(found, path)
             return cls(target, own_path)
@@ -263,6 +265,10 @@ def _is_busy(path: Path, prefix: str) -> bool:
         return time.time() - path.stat().st_mtime < _ABANDONED_AFTER_S
     except FileNotFoundError:
         return False
+
+
+def _is_writable(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _count_usable_bytes(path: Path) -> int:
