@@ -85,8 +85,9 @@ WAITING = {
 }
 
 
-@pytest.mark.parametrize("name", WAITING)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("name", "number"), [*((name, signal.SIGINT) for name in WAITING), ("for content", signal.SIGTERM)]
+)
 def test_an_interruption_ends_it_whatever_it_waits_for(
     release_dir: Path, tmp_path: Path, name: str, number: signal.Signals
 ) -> None:

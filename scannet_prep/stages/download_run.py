@@ -140,10 +140,10 @@ class _Run:
 
     def run(self) -> DownloadReport:
         self._progress.start("download", estimate_bytes(self._plan.files), "B")
-        for thread in self._threads:
-            thread.start()
         is_ended = False
         try:
+            for thread in self._threads:
+                thread.start()
             while len(self._results) < len(self._plan.files):
                 try:
                     self._handle(self._events.get(timeout=0.2))
@@ -272,7 +272,7 @@ class _Run:
         self._is_stopped.set()
         self._fetcher.stop()
         deadline_s = time.monotonic() + _STOP_S
-        for thread in self._threads:
+        for thread in [thread for thread in self._threads if thread.ident is not None]:  # interrupted at once
             thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _save_lock(self) -> None:
