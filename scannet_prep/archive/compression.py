@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import deflate
 
 from scannet_prep.archive.contents import KeptGroup, SourceGroup
-from scannet_prep.archive.frames import checksum_of, compress_frame
+from scannet_prep.archive.frames import MAX_FRAME_BYTES, checksum_of, compress_frame
 from scannet_prep.archive.index import MemberEntry
 from scannet_prep.archive.tar import encode_header, member_bytes, padding_bytes
 from scannet_prep.errors import ArchiveError
 from scannet_prep.files import Buffer, Fingerprint
 
-MAX_FRAME_BYTES = 1 << 26  # a group up to this size is one frame
 _CUT_BYTES = 1 << 24
 _CUT_SHIFT_BYTES = 256
 _MAX_WAITING_BYTES = 96 << 20

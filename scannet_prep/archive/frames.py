@@ -7,6 +7,7 @@ https://github.com/facebook/zstd/blob/dev/doc/zstd_compression_format.md
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,13 +19,15 @@ DEFAULT_LEVEL = 3
 MAX_LEVEL = 22
 MAX_WINDOW_BYTES = 1 << 27  # what `zstd -d` and `tar --zstd` accept without further options
 MAX_CONTENT_BYTES = 1 << 30
+MAX_FRAME_BYTES = 1 << 26  # what a frame of a group holds; a larger group has several
+MIN_FRAME_BYTES = 4 + 2 + 3 + 4  # magic number, header, one empty block, checksum
 CHECKSUM_BYTES = 4
 
 _MAGIC = 0xFD2FB528
 _MAX_HEADER_BYTES = 18
 _MAX_BLOCK_BYTES = 1 << 17
 _RAW, _RLE, _RESERVED = 0, 1, 3
-_MIN_FRAME_BYTES = 4 + 2 + 3 + CHECKSUM_BYTES
+_PIECE_BYTES = 1 << 10  # four bytes can stand for 128 KiB
 
 
 class ReadAt(Protocol):
@@ -147,8 +150,8 @@ def find_frame(read_at: ReadAt, offset: int) -> FrameSpan | None:
         ValueError: No frame of this program begins there.
     """
     start = read_at(offset, _MAX_HEADER_BYTES)
-    if len(start) < _MIN_FRAME_BYTES:
-        if not struct.pack("<I", _MAGIC).startswith(start[:4]):
+    if len(start) < MIN_FRAME_BYTES:
+        if not _begins_frame(start):
             raise ValueError("no frame begins here: wrong magic number")
         return None
     size_bytes = read_content_size(start)
@@ -167,6 +170,41 @@ def find_frame(read_at: ReadAt, offset: int) -> FrameSpan | None:
     if len(read_at(position, CHECKSUM_BYTES)) < CHECKSUM_BYTES:
         return None
     return FrameSpan(offset, position + CHECKSUM_BYTES - offset, size_bytes)
+
+
+def iter_beginning(read_at: ReadAt, offset: int, max_size_bytes: int) -> Iterator[bytes]:
+    """Decompress a frame as far as the file has it; whole frames come whole, and checked.
+
+    Args:
+        read_at: Reads the file.
+        offset: Where the frame begins.
+        max_size_bytes: How much it may hold; what is held in memory is no more than that and a little.
+
+    Raises:
+        ValueError: No frame of this program begins there, it is damaged, or holds more.
+    """
+    start = read_at(offset, _MAX_HEADER_BYTES)
+    if len(start) < MIN_FRAME_BYTES and _begins_frame(start):
+        return
+    size_bytes = read_content_size(start)
+    if size_bytes > max_size_bytes:
+        raise ValueError(f"a frame holds {size_bytes:,} bytes, at most {max_size_bytes:,} are allowed")
+    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj()
+    try:
+        while not decompressor.eof and (stored := read_at(offset, _PIECE_BYTES)):
+            offset += len(stored)
+            content = decompressor.decompress(stored)
+            size_bytes -= len(content)
+            if size_bytes < 0:
+                raise ValueError("a frame gives more than it says it holds")
+            if content:
+                yield content
+    except zstandard.ZstdError as error:
+        raise ValueError(f"a frame cannot be decompressed: {_reason(error)}") from None
+
+
+def _begins_frame(start: bytes) -> bool:
+    return struct.pack("<I", _MAGIC).startswith(start[:4])
 
 
 def _reason(error: zstandard.ZstdError) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from scannet_prep.archive.frames import MIN_FRAME_BYTES
 from scannet_prep.scene import SceneId
 
 OWN_PREFIX = ".scannet-prep/"
@@ -214,7 +215,7 @@ def parse_head(data: bytes) -> Head:
         ValueError: It is damaged, or of another version.
     """
     try:
-        return _head_from_json(json.loads(data))
+        return _head_from_json(json.loads(data, parse_constant=_refuse_constant))
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"the description of the format is damaged: {type(error).__name__}: {error}") from None
 
@@ -228,18 +229,36 @@ def parse_index(data: bytes) -> Index:
         ValueError: It is damaged, or of another version.
     """
     try:
-        value = json.loads(data)
+        value = json.loads(data, parse_constant=_refuse_constant)
         head = _head_from_json(value)
         files, *scenes = _groups_from_json([value["files"], *value["scenes"]])
         failures = {_typed(key, str): _typed(text, str) for key, text in value["failures"].items()}
     except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError(f"the index is damaged: {type(error).__name__}: {error}") from None
     names = [scene.scene_id for scene in scenes]
+    for group in (files, *scenes):
+        if not 0 < group.frame_count <= group.stored_bytes // MIN_FRAME_BYTES:
+            raise ValueError("the index is damaged: a group has no frame, or more than it has room for")
+    if not _is_unicode("".join([member.name for group in (files, *scenes) for member in group.members])):
+        raise ValueError("the index is damaged: a name is no text")
     if files.scene_id or not all(map(SceneId.is_valid, names)):
         raise ValueError("the index is damaged: something is no scene id")
     if any(first >= second for first, second in pairwise(names)):
         raise ValueError("the index is damaged: its scenes are not sorted, or one is there twice")
     return Index(head, files, tuple(scenes), failures)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it can be written; JSON can name halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")
 
 
 def _head_from_json(value: Mapping[str, Any]) -> Head:

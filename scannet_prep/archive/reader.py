@@ -9,8 +9,8 @@ from typing import Self
 
 import deflate
 
-from scannet_prep.archive.frames import FrameSpan, checksum_of, decompress_frame
-from scannet_prep.archive.index import INDEX_NAME, GroupEntry, MemberEntry, parse_index
+from scannet_prep.archive.frames import MAX_FRAME_BYTES, FrameSpan, checksum_of, decompress_frame, stored_frame_bytes
+from scannet_prep.archive.index import INDEX_NAME, GroupEntry, Index, MemberEntry, parse_index
 from scannet_prep.archive.seek_table import FOOTER_BYTES, SeekTable, parse_footer, parse_seek_table
 from scannet_prep.archive.source import ByteSource, FileSource
 from scannet_prep.archive.tar import TarMember, encode_header, parse_header
@@ -41,7 +41,7 @@ class Archive:
         self._source = source
         try:
             self.table = self._read_table()
-            self.index = parse_index(self._read_index())
+            self.index = self._read_index()
             self._check_spans()
         except ValueError as error:
             if isinstance(error, ArchiveError):
@@ -149,12 +149,11 @@ class Archive:
             tail = self._source.read(size - table_bytes, table_bytes)
         return parse_seek_table(tail[-table_bytes:], size)
 
-    def _read_index(self) -> bytes:
+    def _read_index(self) -> Index:
         number = len(self.table) - _TAIL_FRAMES
         if number < 0:
             raise ValueError("has no index")
-        span = self.table.span(number)
-        return take_index(decompress_frame(self.read_stored(span), span.size_bytes))
+        return read_index(self._source, self.table.span(number))
 
     def _check_spans(self) -> None:
         """Check that index and table agree about every group."""
@@ -164,6 +163,8 @@ class Archive:
             raise ValueError(
                 f"the index names {last.first_frame + last.frame_count:,} frames, the seek table {count:,}"
             )
+        if count and int(self.table.sizes[:count].max()) > MAX_FRAME_BYTES:
+            raise ValueError(f"the seek table names a frame of more than {MAX_FRAME_BYTES:,} bytes")
         offsets, sizes = self.table.offsets.tolist(), [0, *self.table.sizes.cumsum().tolist()]
         for group in self.index.groups:
             first, end = group.first_frame, group.first_frame + group.frame_count
@@ -186,6 +187,18 @@ def open_archive(source: str | Path | ByteSource) -> Archive:
         ArchiveError: It is truncated, damaged at its end, or was written by something else.
     """
     return Archive(FileSource(Path(source)) if isinstance(source, str | Path) else source)
+
+
+def read_index(source: ByteSource, span: FrameSpan) -> Index:
+    """Read the index from its frame.
+
+    Raises:
+        ValueError: It is damaged, or there is none.
+    """
+    if span.stored_bytes != stored_frame_bytes(span.size_bytes):
+        # Such a frame is never compressed, so that a small file cannot hold an index that fills the memory.
+        raise ValueError("the frame of the index has another size than its content asks for")
+    return parse_index(take_index(decompress_frame(source.read(span.offset, span.stored_bytes), span.size_bytes)))
 
 
 def take_index(content: bytes) -> bytes:

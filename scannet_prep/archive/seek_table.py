@@ -83,7 +83,7 @@ def parse_footer(footer: Buffer, file_bytes: int) -> int:
         raise ValueError(f"the file has only {file_bytes} bytes")
     count, descriptor, magic = _FOOTER.unpack(footer)
     if magic != _SEEKABLE_MAGIC:
-        raise ValueError("the file does not end in a seek table")
+        raise ValueError("does not end in a seek table: it is truncated, or no archive of scannet-prep pack")
     if descriptor != _HAS_CHECKSUMS:
         raise ValueError(f"the seek table has the descriptor {descriptor:#04x}, expected {_HAS_CHECKSUMS:#04x}")
     size = seek_table_bytes(count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from scannet_prep.progress import NoProgress, Progress
 SUFFIX = ".tar.zst"
 SUMS_NAME = "SHA256SUMS"
 
+_SHARD_NAME = re.compile(rf"(.+)-(\d{{5}})-of-(\d{{5}}){re.escape(SUFFIX)}", re.ASCII)
+
 
 def shard_path(path: Path, number: int, count: int) -> Path:
     """Name of a shard: `name-00000-of-00004.tar.zst` of `name.tar.zst`."""
@@ -35,6 +38,26 @@ def is_shard(item: Path, path: Path) -> bool:
     """Whether a file is named as a shard of `name.tar.zst` is."""
     stem = re.escape(path.name.removesuffix(SUFFIX))
     return re.fullmatch(rf"{stem}-\d{{5}}-of-\d{{5}}{re.escape(SUFFIX)}", item.name) is not None
+
+
+def find_missing_shards(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """The shards that are needed to make whole sets of those that are there; sorted."""
+    numbers: dict[tuple[Path, int], set[int]] = {}
+    for path in paths:
+        if match := _SHARD_NAME.fullmatch(path.name):
+            numbers.setdefault((path.with_name(match[1] + SUFFIX), int(match[3])), set()).add(int(match[2]))
+    missing = (
+        (path, number, count)
+        for (path, count), found in numbers.items()
+        for number in range(count)
+        if number not in found
+    )
+    return tuple(sorted(shard_path(*item) for item in missing))
+
+
+def is_of_set(path: Path) -> bool:
+    """Whether a file has the name of a shard, of whatever archive."""
+    return _SHARD_NAME.fullmatch(path.name) is not None
 
 
 def write_shards(

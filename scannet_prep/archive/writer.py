@@ -9,9 +9,9 @@ from pathlib import Path
 
 import deflate
 
-from scannet_prep.archive.compression import MAX_FRAME_BYTES, Frame, GroupEnd, compress_groups
+from scannet_prep.archive.compression import Frame, GroupEnd, compress_groups
 from scannet_prep.archive.contents import Contents, KeptGroup, SourceFile, SourceGroup
-from scannet_prep.archive.frames import DEFAULT_LEVEL, checksum_of, store_frame, stored_frame_bytes
+from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_FRAME_BYTES, checksum_of, store_frame, stored_frame_bytes
 from scannet_prep.archive.index import FORMAT_NAME, INDEX_NAME, GroupEntry, encode_group, encode_head, encode_index
 from scannet_prep.archive.output import FileOutput, Output, PipeOutput
 from scannet_prep.archive.seek_table import encode_seek_table, seek_table_bytes
