@@ -13,6 +13,9 @@ from scannet_prep.errors import ScanNetPrepError
 
 if TYPE_CHECKING:
     from scannet_prep.progress import Progress
+    from scannet_prep.stages.finding import Finding
+
+_MAX_HINTS = 5
 
 
 class Console:
@@ -117,3 +120,10 @@ def format_duration(seconds: float) -> str:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
+
+
+def describe_hints(findings: Sequence[Finding], *, has_all: bool) -> list[str]:
+    """Each hint once."""
+    hints = list(dict.fromkeys(finding.hint for finding in findings if finding.hint))
+    lines = [f"hint: {hint}" for hint in (hints if has_all else hints[:_MAX_HINTS])]
+    return [*lines, ""] if lines else []

@@ -49,6 +49,11 @@ class Finding:
         """Whether something is wrong."""
         return self.severity is Severity.ERROR
 
+    @property
+    def place(self) -> str:
+        """Where it was found, in words."""
+        return str(self.path)
+
     @classmethod
     def from_exception(cls, error: Exception, path: Path, scene_id: str) -> Finding:
         """Tell of an exception that was raised while a file was checked."""

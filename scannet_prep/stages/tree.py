@@ -1,15 +1,18 @@
-"""Tells what a folder is."""
+"""Tells what a path is."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
 
+from scannet_prep.archive.shards import SUFFIX
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.processed.folder import find_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.scene import SceneId
+
+_FRAME_MAGIC = (0xFD2FB528).to_bytes(4, "little")
 
 
 class TreeKind(StrEnum):
@@ -17,6 +20,17 @@ class TreeKind(StrEnum):
 
     RAW = "raw"
     PROCESSED = "processed"
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a path is an archive by its name, or by its beginning; no folder is one."""
+    if path.name.endswith(SUFFIX):
+        return not path.is_dir()
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_FRAME_MAGIC)) == _FRAME_MAGIC
+    except OSError:  # who reads it says what is wrong with it
+        return False
 
 
 def identify_tree(path: Path) -> TreeKind:
@@ -27,7 +41,7 @@ def identify_tree(path: Path) -> TreeKind:
         FileError: It cannot be looked into.
     """
     if not path.is_dir():
-        problem = "is a file, expected a folder" if path.exists() else "no such folder"
+        problem = "is a file, expected a folder or an archive (.tar.zst)" if path.exists() else "no such folder"
         raise MissingFileError(
             path, problem, "give the folder of the raw scenes, or the one that scannet-prep process wrote"
         )

@@ -1,0 +1,137 @@
+"""What `verify` and `info` say about archives."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scannet_prep.cli.console import describe_hints, format_bytes, format_count, format_duration, format_table
+
+if TYPE_CHECKING:
+    from scannet_prep.archive.index import GroupEntry
+    from scannet_prep.stages.archive_findings import ArchiveFinding
+    from scannet_prep.stages.archive_report import ArchiveReport, VerifyArchivesReport
+    from scannet_prep.stages.inventory_archive import ArchiveInventory, ArchiveSplit
+
+_MAX_ROWS = 100
+_MAX_SHOWN = 10
+_WIDTH = 100
+
+
+def describe_check(report: VerifyArchivesReport, seconds: float, *, has_all: bool) -> str:
+    """What `verify` found in archives."""
+    lines: list[str] = []
+    if report.findings:
+        shown = report.findings if has_all else report.findings[:_MAX_ROWS]
+        has_several = len(report.archives) > 1
+        header = ["", *(["archive"] if has_several else []), "where", "what"]
+        lines.append(format_table(header, [_row(finding, has_several=has_several) for finding in shown]))
+        if len(shown) < len(report.findings):
+            lines.append(f"... and {len(report.findings) - len(shown):,} more; all of them with -v or --json")
+        lines += ["", *describe_hints(report.findings, has_all=has_all)]
+    for archive in report.archives:
+        lines += _describe_archive(archive, has_all=has_all)
+    content_bytes = sum(archive.content_bytes for archive in report.archives)
+    size_bytes = sum(archive.size_bytes for archive in report.archives)
+    depth = f"{format_bytes(content_bytes)} unpacked and checked"
+    if report.is_quick:
+        depth = "the structure only; the contents were not read"
+    lines.append(f"{format_bytes(size_bytes)} ({depth}), in {format_duration(seconds)}")
+    error_count = len(report.errors)
+    lines.append(f"{format_count(error_count, 'error')}, {format_count(len(report.findings) - error_count, 'note')}")
+    return "\n".join(lines)
+
+
+def describe_inventory(found: ArchiveInventory, *, has_all: bool) -> Iterator[str]:
+    """What `info` says about archives, but for the classes."""
+    name = str(found.paths[0]) if len(found.paths) == 1 else f"{found.paths[0]} and {len(found.paths) - 1:,} more"
+    levels = ", ".join(map(str, found.levels))
+    yield f"{name}: archive of {' and '.join(_KINDS[kind] for kind in found.kinds)}, by {', '.join(found.programs)}"
+    if found.options:
+        yield "options: " + ", ".join(f"{key}: {value}" for key, value in found.options.items())
+    yield (
+        f"{format_bytes(found.size_bytes)} for {format_bytes(found.content_bytes)} unpacked "
+        f"({100 * found.ratio:.1f} %), zstd level {levels}; files: {found.file_count:,}, frames: {found.frame_count:,}"
+    )
+    if found.splits:
+        yield ""
+        yield _table(found)
+        yield ""
+        yield f"largest scene:  {_scene(found.largest)}"
+        yield f"smallest scene: {_scene(found.smallest)}"
+    yield from _describe_list(
+        "missing shards of the set", [path.name for path in found.missing_shards], has_all=has_all
+    )
+    failures = [f"{scene_id}: {text}" for scene_id, text in found.failures.items()]
+    yield from _describe_list("scenes that failed in processing", failures, has_all=has_all)
+    if found.unreadable:
+        yield f"\ncould not be read: {len(found.unreadable):,}; see above"
+
+
+_KINDS = {"processed": "processed scenes", "raw": "raw scenes", "files": "files"}
+
+
+def _describe_archive(archive: ArchiveReport, *, has_all: bool) -> list[str]:
+    vertices = f", {archive.vertex_count:,} vertices" if archive.vertex_count else ""
+    lines = [f"{archive.path}: scenes: {archive.scene_count:,}, whole: {len(archive.whole_scenes):,}{vertices}"]
+    if archive.damaged_scenes:
+        lines.append(_fill("damaged scenes: ", archive.damaged_scenes, has_all=has_all))
+    if archive.damaged_parts:
+        lines.append(f"damaged besides scenes: {', '.join(archive.damaged_parts)}")
+    if archive.is_truncated and archive.whole_scenes:
+        lines.append(_fill("whole scenes: ", archive.whole_scenes, has_all=has_all))
+    return lines
+
+
+def _fill(title: str, names: tuple[str, ...], *, has_all: bool) -> str:
+    shown = names if has_all else names[:_MAX_SHOWN]
+    more = "" if len(shown) == len(names) else f" and {len(names) - len(shown):,} more; all of them with -v or --json"
+    return textwrap.fill(title + " ".join(shown) + more, _WIDTH, subsequent_indent="  ")
+
+
+def _row(finding: ArchiveFinding, *, has_several: bool) -> list[str]:
+    part = "-" if finding.part is None else str(finding.part)
+    where = [*([finding.path.name] if has_several else []), finding.scene_id or part]
+    return [str(finding.severity), *where, finding.message]
+
+
+def _table(found: ArchiveInventory) -> str:
+    has_vertices = found.vertex_count > 0
+    sums = [
+        found.scene_count,
+        found.vertex_count,
+        *(sum(item) for item in zip(*map(_sizes, found.splits), strict=True)),
+    ]
+    numbers = [[item.scene_count, item.vertex_count, *_sizes(item)] for item in found.splits]
+    names = [item.name for item in found.splits]
+    rows = []
+    for name, row in zip([*names, "all"], [*numbers, sums], strict=True):
+        scenes, vertices, stored_bytes, size_bytes = row
+        per_vertex = f"{stored_bytes / vertices:.1f}" if vertices else "-"
+        counts = [f"{vertices:,}", per_vertex] if has_vertices else []
+        rows.append([name, f"{scenes:,}", format_bytes(stored_bytes), format_bytes(size_bytes), *counts])
+    header = ["split", "scenes", "size", "unpacked", *(["vertices", "bytes per vertex"] if has_vertices else [])]
+    return format_table(header, rows if len(names) > 1 else rows[:1], right=frozenset(range(1, 6)))
+
+
+def _sizes(item: ArchiveSplit) -> tuple[int, int]:
+    return item.stored_bytes, item.size_bytes
+
+
+def _scene(scene: GroupEntry | None) -> str:
+    if scene is None:
+        return "-"
+    vertices = f", {scene.vertex_count:,} vertices" if scene.vertex_count else ""
+    return f"{scene.scene_id}, {format_bytes(scene.stored_bytes)}{vertices}"
+
+
+def _describe_list(title: str, items: list[str], *, has_all: bool) -> Iterator[str]:
+    if not items:
+        return
+    yield f"\n{title}: {len(items):,}"
+    shown = items if has_all else items[:_MAX_SHOWN]
+    for item in shown:
+        yield textwrap.fill(item, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
+    if len(shown) < len(items):
+        yield f"  ... and {len(items) - len(shown):,} more; all of them with -v"

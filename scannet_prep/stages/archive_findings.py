@@ -1,0 +1,54 @@
+"""What a check finds in an archive: each finding says which part it is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from scannet_prep.archive.tail_check import Part
+from scannet_prep.stages.finding import Finding, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveFinding(Finding):
+    """One thing that a check found in an archive.
+
+    Attributes:
+        part: The part that it is about, if it is not a scene; None where it concerns the whole archive.
+    """
+
+    part: Part | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it was found, in words."""
+        return f"{self.path}: {self.scene_id}" if self.scene_id else str(self.path)
+
+    def to_json(self) -> dict[str, str]:
+        """A dict of plain values."""
+        # Not super(): dataclasses with slots are made anew, and then it does not find its class.
+        return Finding.to_json(self) | {"part": "" if self.part is None else str(self.part)}
+
+
+class ArchiveFindings:
+    """Collects what is found about one archive.
+
+    Args:
+        path: The archive.
+
+    Attributes:
+        path: The archive.
+        found: What was found so far.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: list[ArchiveFinding] = []
+
+    def error(self, message: str, hint: str = "", *, scene_id: str = "", part: Part | None = None) -> None:
+        """Something is wrong."""
+        self.found.append(ArchiveFinding(self.path, scene_id, Severity.ERROR, message, hint, part=part))
+
+    def note(self, message: str, hint: str = "", *, scene_id: str = "", part: Part | None = None) -> None:
+        """Something is worth knowing."""
+        self.found.append(ArchiveFinding(self.path, scene_id, Severity.NOTE, message, hint, part=part))
