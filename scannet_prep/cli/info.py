@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from scannet_prep.cli.archive_text import describe_inventory
 from scannet_prep.cli.arguments import (
     CommandParser,
     Commands,
@@ -27,24 +28,32 @@ _WIDTH = 100
 _MAX_SHOWN = 10
 
 _DESCRIPTION = """\
-Tells what is in a raw or a processed tree: scenes, vertices, bytes, and the classes of both label sets.
+Tells what is in a raw or a processed tree, or in an archive: scenes, vertices, bytes, the classes of both label sets.
 
-Of a processed tree it reads only the manifest; without one, every file.
+Of a processed tree it reads only the manifest; without one, every file. Of an archive, only the index and the manifest.
+Several archives count as the shards of one.
 """
 _EPILOG = """\
 examples:
   scannet-prep info data/processed
   scannet-prep info data/ScanNet -v
   scannet-prep info data/processed --json
+  scannet-prep info data/scannet.tar.zst
 """
 
 
 def add_command(commands: Commands) -> None:
     """Add the command to the program."""
     parser: CommandParser = commands.add_parser(
-        "info", help="tell what is in a raw or a processed tree", description=_DESCRIPTION, epilog=_EPILOG
+        "info",
+        help="tell what is in a raw or a processed tree, or in an archive",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
     )
-    parser.add_argument("path", type=path_argument, metavar="PATH", help="folder with raw or with processed scenes")
+    parser.add_argument(
+        "paths", type=path_argument, nargs="+", metavar="PATH",
+        help="folder with raw or with processed scenes; or an archive, or all shards of one",
+    )  # fmt: skip
     run_options = parser.add_argument_group("how to run")
     add_jobs_argument(run_options)  # type: ignore[arg-type]  # argparse's groups take arguments as parsers do
     add_output_arguments(parser)
@@ -55,7 +64,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import inventory
 
-    plan = inventory.plan(arguments.path)
+    plan = inventory.plan(arguments.paths)
     found = inventory.run(plan, jobs=jobs_from(arguments), progress=console.progress())
     for finding in found.unreadable:
         console.warn(f"cannot be read: {finding.path}: {finding.message}", finding.hint)
@@ -67,9 +76,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _describe(found: Inventory, *, has_all: bool) -> Iterator[str]:
+    from scannet_prep.stages.inventory_archive import ArchiveInventory
     from scannet_prep.stages.inventory_raw import RawInventory
 
-    if isinstance(found, RawInventory):
+    if isinstance(found, ArchiveInventory):
+        yield from describe_inventory(found, has_all=has_all)
+    elif isinstance(found, RawInventory):
         yield from _describe_raw(found)
     else:
         yield from _describe_processed(found, has_all=has_all)
