@@ -53,6 +53,7 @@ def test_all_commands_shown_work_in_the_order_shown(working_dir: Path) -> None:
 def test_every_python_example_runs(working_dir: Path, block: str) -> None:
     (working_dir / "example.py").write_text(block)
     run_command("process", cwd=working_dir)
+    run_command("pack", cwd=working_dir)
     subprocess.run([sys.executable, "-W", "error", "example.py"], cwd=working_dir, check=True, capture_output=True)
 
 

@@ -24,18 +24,19 @@ class Verify:
         self._capsys = capsys
         self.value: dict[str, Any] = {}
 
-    def __call__(self, path: Path, *arguments: str) -> tuple[int, list[Row]]:
+    def __call__(self, path: Path | list[Path], *arguments: str) -> tuple[int, list[Row]]:
         self._capsys.readouterr()
         # A limit tells the command that a part is wanted, so that it says nothing of the official lists.
         words = arguments or ("--limit", "1000")
-        status = main(["verify", str(path), "--json", "--jobs", "1", *words])
+        paths = path if isinstance(path, list) else [path]
+        status = main(["verify", *map(str, paths), "--json", "--jobs", "1", *words])
         lines = self._capsys.readouterr().out.splitlines()
         assert len(lines) == 1
         self.value = json.loads(lines[0])
         assert self.value["exit_status"] == status
         findings = self.value.get("findings", [])
         return status, [
-            (item["severity"], item["scene_id"], os.path.relpath(item["path"], path), item["message"])
+            (item["severity"], item["scene_id"], os.path.relpath(item["path"], paths[0]), item["message"])
             for item in findings
         ]
 

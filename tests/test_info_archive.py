@@ -1,0 +1,124 @@
+"""`info` on archives: from the index alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archive_parts import Parts
+from archives import pack_tree, write_tree
+from verifying import TEST, TRAIN, VAL
+
+from scannet_prep.archive.shards import write_shards
+from scannet_prep.cli.main import main
+from scannet_prep.stages.pack_contents import find_contents
+from scannet_prep.stages.selection import Selection
+
+
+def info(paths: list[Path], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    status = main(["info", *map(str, paths), "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def archive_path(whole_dir: Path, tmp_path: Path) -> Path:
+    pack_tree(whole_dir / "processed", tmp_path / "scannet.tar.zst").close()
+    return tmp_path / "scannet.tar.zst"
+
+
+def overwrite(path: Path, *names: str) -> None:
+    data = bytearray(path.read_bytes())
+    for name, start, end in Parts.of(path).bounds:
+        if name in names:
+            data[start:end] = bytes(end - start)
+    path.write_bytes(data)
+
+
+def test_an_archive_is_described_though_no_scene_can_be_read(
+    archive_path: Path, whole_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bounds = {name: end - start for name, start, end in Parts.of(archive_path).bounds}
+    overwrite(archive_path, TRAIN, VAL, TEST)
+    status, value = info([archive_path], capsys)
+    _, folder = info([whole_dir / "processed"], capsys)
+    assert status == 0
+    assert (value["kind"], value["archive_kind"]) == ("archive", "processed")
+    assert (value["scenes"], value["vertices"]) == (3, 1800)
+    for split, scene_id in (("train", TRAIN), ("val", VAL), ("test", TEST)):
+        found = value["splits"][split]
+        assert (found["scenes"], found["vertices"], found["stored_bytes"]) == (1, 600, bounds[scene_id])
+        assert found["size_bytes"] >= folder["splits"][split]["size_bytes"]
+    assert value["size_bytes"] == archive_path.stat().st_size
+    assert value["ratio"] == value["size_bytes"] / value["content_bytes"]
+    assert value["options"] == {key: item for key, item in folder["options"][0].items() if key != "scenes"}
+    assert (value["levels"], value["failures"], value["missing_shards"]) == ([3], {}, [])
+    assert value["programs"][0].startswith("scannet-prep ")
+    assert value["label_sets"] == folder["label_sets"]
+    sizes = {name: bounds[name] for name in (TRAIN, VAL, TEST)}
+    assert value["largest_scene"]["scene_id"] == max(sizes, key=sizes.__getitem__)
+    assert value["smallest_scene"]["stored_bytes"] == min(sizes.values())
+    files = [path for path in (whole_dir / "processed").rglob("*") if path.is_file()]
+    assert value["files"] == len(files)
+
+
+def test_where_the_manifest_cannot_be_read_the_index_still_tells(
+    archive_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overwrite(archive_path, "files")
+    status, value = info([archive_path], capsys)
+    assert status == 3
+    assert (value["scenes"], value["label_sets"]) == (3, {})
+    assert [item["path"] for item in value["unreadable"]] == [str(archive_path)]
+
+
+def test_raw_archives_and_those_without_scenes_are_described(
+    whole_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack_tree(whole_dir / "raw", tmp_path / "raw.tar.zst").close()
+    status, value = info([tmp_path / "raw.tar.zst"], capsys)
+    assert (status, value["archive_kind"], value["scenes"], value["options"]) == (0, "raw", 3, {})
+    pack_tree(write_tree(tmp_path / "tree", {"a.txt": b"a"}), tmp_path / "files.tar.zst").close()
+    status, value = info([tmp_path / "files.tar.zst"], capsys)
+    assert (status, value["archive_kind"], value["scenes"], value["files"]) == (0, "files", 0, 1)
+    assert (value["largest_scene"], value["splits"]) == (None, {})
+
+
+def test_shards_are_described_together_and_missing_ones_named(
+    whole_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contents = find_contents(whole_dir / "processed", tmp_path / "s.tar.zst", Selection()).contents
+    paths = [item.path for item in write_shards(contents, tmp_path / "s.tar.zst", 20_000) if item.path is not None]
+    _, whole = info(paths, capsys)
+    assert (whole["scenes"], whole["missing_shards"]) == (3, [])
+    assert whole["size_bytes"] == sum(path.stat().st_size for path in paths)
+    _, part = info(paths[1:], capsys)
+    assert (part["scenes"], part["missing_shards"]) == (2, [str(paths[0])])
+    # Classes of the scenes that are here, though the manifest names all.
+    annotated = {name: table["scenes"] for name, table in part["label_sets"].items()}
+    assert annotated == {"ScanNet20": 1, "ScanNet200": 1}
+
+
+def test_people_get_a_table(archive_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(archive_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{archive_path}: archive of processed scenes, by scannet-prep ")
+    assert any(line.startswith("all") and " 1,800 " in line for line in lines)
+    assert any(line.startswith("largest scene:") for line in lines)
+    assert any(line.startswith("ScanNet200: ") for line in lines)
+    assert max(map(len, lines[1:])) <= 100
+
+
+def test_what_cannot_be_told_of_stops_the_command(archive_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other_path = archive_path.with_name("other.tar.zst")
+    assert info([other_path], capsys)[0] == 1
+    assert info([archive_path, archive_path], capsys)[0] == 2
+    assert info([archive_path.parent, archive_path.parent], capsys)[0] == 2
+    shutil.copy(archive_path, other_path)
+    overwrite(other_path, "index")
+    status, value = info([other_path], capsys)
+    assert (status, value["error"]) == (1, "ArchiveError")
+    assert "scannet-prep verify" in value["hint"]
