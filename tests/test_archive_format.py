@@ -13,7 +13,8 @@ import pytest
 from archive_parts import Parts
 from archives import pack_tree, write_tree
 
-from scannet_prep.archive import compression
+from scannet_prep.archive import compression, open_archive
+from scannet_prep.archive.source import FileSource
 from scannet_prep.archive.walk import FoundGroup, Gap, walk_groups
 from scannet_prep.stages import verify_archive
 from scannet_prep.stages.archive_report import ArchiveReport
@@ -126,6 +127,22 @@ def test_a_truncated_file_with_a_damaged_scene_keeps_the_others(
         assert (report.resume_offset == start) is not is_ignored, offset
         ignored_count += is_ignored
     assert ignored_count < 10
+
+
+def test_of_a_scene_of_several_frames_only_those_are_read_that_hold_the_file(archive_path: Path) -> None:
+    class CountingSource(FileSource):
+        def read(self, offset: int, size: int, /) -> bytes:
+            offsets.append(offset)
+            return super().read(offset, size)
+
+    offsets: list[int] = []
+    with open_archive(CountingSource(archive_path)) as archive:
+        group = archive.index.groups[2]
+        for member in group.members:
+            offsets.clear()
+            data = archive.read_member(group, member)
+            assert data == (archive_path.with_name("tree") / member.name).read_bytes()
+            assert len(offsets) == {3000: 4, 460: 2}[member.size_bytes]
 
 
 def test_bytes_after_the_end_are_found(archive_path: Path, tmp_path: Path) -> None:

@@ -116,17 +116,21 @@ class Archive:
     def read_member(self, group: GroupEntry, member: MemberEntry) -> memoryview:
         """Read one file of a group, checked by the checksums of its frames, its header and its CRC-32.
 
+        Of a group of several frames, only those are read that hold the file.
+
         Raises:
             ArchiveError: The group is damaged.
         """
-        spans = self.spans(group)
-        content = (
-            self._decompress(group, self.read_stored(spans[0]), spans[0])
-            if len(spans) == 1
-            else b"".join(self._decompress(group, self.read_stored(span), span) for span in spans)
-        )
         header = encode_header(member.name, member.size_bytes)
         start, end = member.offset, member.offset + member.size_bytes
+        pieces, first, position = list[bytes](), 0, 0
+        for span in self.spans(group):
+            if position < end and position + span.size_bytes > start - len(header):
+                first = first if pieces else position
+                pieces.append(self._decompress(group, self.read_stored(span), span))
+            position += span.size_bytes
+        content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        start, end = start - first, end - first
         data = memoryview(content)[start:end]
         if content[start - len(header) : start] != header or len(data) != member.size_bytes:
             raise self._error(f"{group.name}: {member.name} does not lie where the index says")
