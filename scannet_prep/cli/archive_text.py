@@ -31,7 +31,7 @@ def describe_check(report: VerifyArchivesReport, seconds: float, *, has_all: boo
             lines.append(f"... and {len(report.findings) - len(shown):,} more; all of them with -v or --json")
         lines += ["", *describe_hints(report.findings, has_all=has_all)]
     for archive in report.archives:
-        lines += _describe_archive(archive, has_all=has_all)
+        lines += _describe_archive(archive, is_quick=report.is_quick, has_all=has_all)
     content_bytes = sum(archive.content_bytes for archive in report.archives)
     size_bytes = sum(archive.size_bytes for archive in report.archives)
     depth = f"{format_bytes(content_bytes)} unpacked and checked"
@@ -72,9 +72,10 @@ def describe_inventory(found: ArchiveInventory, *, has_all: bool) -> Iterator[st
 _KINDS = {"processed": "processed scenes", "raw": "raw scenes", "files": "files"}
 
 
-def _describe_archive(archive: ArchiveReport, *, has_all: bool) -> list[str]:
+def _describe_archive(archive: ArchiveReport, *, is_quick: bool, has_all: bool) -> list[str]:
     vertices = f", {archive.vertex_count:,} vertices" if archive.vertex_count else ""
-    lines = [f"{archive.path}: scenes: {archive.scene_count:,}, whole: {len(archive.whole_scenes):,}{vertices}"]
+    whole = "whole in structure" if is_quick else "whole"
+    lines = [f"{archive.path}: scenes: {archive.scene_count:,}, {whole}: {len(archive.whole_scenes):,}{vertices}"]
     if archive.damaged_scenes:
         lines.append(_fill("damaged scenes: ", archive.damaged_scenes, has_all=has_all))
     if archive.damaged_parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -212,7 +213,7 @@ def _check_archive(plan: ArchivePlan, jobs: int, progress: Progress, *, is_quick
         findings.error(problem, _MANIFEST_HINT, scene_id=scene_id, part=None if scene_id else Part.FILES)
     resume_offset = _find_resume_offset(layout, checks, tail.whole_end)
     if tail.cut_off_part is not None:
-        _tell_truncation(plan, len(whole), manifest.scene_count, tail.cut_off_part, resume_offset, findings)
+        _tell_truncation(plan, len(whole), manifest.scene_count, resume_offset, findings)
     damaged = tuple(sorted({check.scene_id for check in checks if not check.is_whole} - {""}))
     parts = [part for part, _ in tail.problems]
     if any(not check.is_whole and check.place.offset == 0 for check in checks):
@@ -245,25 +246,16 @@ def _tell_group(check: GroupCheck, findings: ArchiveFindings) -> None:
 
 
 def _tell_truncation(
-    plan: ArchivePlan,
-    whole_count: int,
-    expected_count: int | None,
-    part: Part,
-    resume_offset: int,
-    findings: ArchiveFindings,
+    plan: ArchivePlan, whole_count: int, expected_count: int | None, resume_offset: int, findings: ArchiveFindings
 ) -> None:
-    size_bytes = plan.source.size_bytes
     expected_count = len(plan.layout.index.scenes) if plan.layout.index is not None else expected_count
     of_all = "" if expected_count is None else f" of {expected_count:,}"
-    where = "among the scenes or in the index" if part is Part.INDEX else f"at or in the {part}"
-    if not size_bytes:
-        where = "which is its beginning"
+    path = shlex.quote(str(plan.path))
     findings.error(
-        f"is truncated at byte {size_bytes:,}, {where}; whole scenes: {whole_count:,}{of_all}; "
+        f"is truncated at byte {plan.source.size_bytes:,}; whole scenes: {whole_count:,}{of_all}; "
         f"go on from byte {resume_offset:,}",
-        f"to go on with the transfer: truncate -s {resume_offset} {plan.path}; then curl -C - -o {plan.path} URL, or "
-        f"rsync --append-verify SOURCE {plan.path}. To get out what is whole: "
-        f"scannet-prep unpack --salvage {plan.path}",
+        f"to go on with the transfer: truncate -s {resume_offset} {path}; then curl -C - -o {path} URL, or "
+        f"rsync --append-verify SOURCE {path}. To get out what is whole: scannet-prep unpack --salvage {path}",
     )
 
 
