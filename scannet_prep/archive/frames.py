@@ -37,6 +37,13 @@ class ReadAt(Protocol):
         """Read."""
 
 
+class Readable(Protocol):
+    """Gives up to so many bytes; none at its end."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Read."""
+
+
 @dataclass(frozen=True, slots=True)
 class FrameSpan:
     """Where a frame lies, and how much it holds.
@@ -118,6 +125,54 @@ def decompress_frame(frame: Buffer, size_bytes: int) -> bytes:
     return content
 
 
+def decompress_start(stored: Buffer, size: int) -> bytes:
+    """Decompress the beginning of a frame, which proves nothing yet: the checksum stands at its end.
+
+    Args:
+        stored: The frame, or enough of it: its header and first block.
+        size: How much is wanted; less is given where the frame holds less.
+
+    Raises:
+        ValueError: It is damaged, or not as this program writes frames.
+    """
+    wanted = min(size, read_content_size(stored[:_MAX_HEADER_BYTES]))
+    reader = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).stream_reader(stored)
+    try:
+        start = bytes(reader.read(wanted))
+    except zstandard.ZstdError as error:
+        raise ValueError(f"a frame cannot be decompressed: {_reason(error)}") from None
+    if len(start) < wanted:
+        raise ValueError(f"the beginning of a frame gave {len(start):,} bytes, expected {wanted:,}")
+    return start
+
+
+def iter_decompressed(stored: Readable | bytes, size_bytes: int, piece_bytes: int = 1 << 20) -> Iterator[bytes]:
+    """Decompress a frame piece by piece, without ever holding all of it, and check it.
+
+    Args:
+        stored: The frame, or what gives its bytes, and nothing more. That these are all of them is for the caller to
+            know, by the headers of its blocks.
+        size_bytes: What its content is said to be.
+        piece_bytes: Size of a piece.
+
+    Raises:
+        ValueError: It is damaged, or needs more memory than this program allows.
+    """
+    left = size_bytes
+    try:
+        reader = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).stream_reader(stored)  # type: ignore[arg-type]  # it only reads
+        # After the last byte of the content, one more read takes and compares the checksum.
+        while piece := reader.read(piece_bytes):
+            left -= len(piece)
+            if left < 0:
+                raise ValueError(f"a frame gives more than the {size_bytes:,} bytes that it says")
+            yield piece
+    except zstandard.ZstdError as error:
+        raise ValueError(f"a frame cannot be decompressed: {_reason(error)}") from None
+    if left:
+        raise ValueError(f"a frame gave {size_bytes - left:,} bytes, expected {size_bytes:,}")
+
+
 def read_content_size(start: Buffer) -> int:
     """Read from the first bytes of a frame (18 are enough) how much it holds.
 
@@ -157,16 +212,12 @@ def find_frame(read_at: ReadAt, offset: int) -> FrameSpan | None:
     size_bytes = read_content_size(start)
     position = offset + zstandard.frame_header_size(start)
     is_last = False
-    block_bytes = 0
     while not is_last:
         head = read_at(position, 3)
         if len(head) < 3:
             return None
-        number = int.from_bytes(head, "little")
-        is_last, kind, block_bytes = bool(number & 1), number >> 1 & 3, number >> 3
-        if kind == _RESERVED or block_bytes > _MAX_BLOCK_BYTES:
-            raise ValueError("a frame has a damaged block")
-        position += 3 + (1 if kind == _RLE else block_bytes)
+        is_last, block_bytes = parse_block_header(head)
+        position += 3 + block_bytes
     if len(read_at(position, CHECKSUM_BYTES)) < CHECKSUM_BYTES:
         return None
     return FrameSpan(offset, position + CHECKSUM_BYTES - offset, size_bytes)
@@ -205,6 +256,19 @@ def iter_beginning(read_at: ReadAt, offset: int, max_size_bytes: int) -> Iterato
 
 def _begins_frame(start: bytes) -> bool:
     return struct.pack("<I", _MAGIC).startswith(start[:4])
+
+
+def parse_block_header(head: bytes) -> tuple[bool, int]:
+    """Read the three bytes before a block: whether it is the last of its frame, and its size in the file.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    number = int.from_bytes(head, "little")
+    is_last, kind, block_bytes = bool(number & 1), number >> 1 & 3, number >> 3
+    if kind == _RESERVED or block_bytes > _MAX_BLOCK_BYTES:
+        raise ValueError("a frame has a damaged block")
+    return is_last, 1 if kind == _RLE else block_bytes
 
 
 def _reason(error: zstandard.ZstdError) -> str:

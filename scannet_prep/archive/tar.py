@@ -177,3 +177,19 @@ def parse_header(head: bytes) -> TarMember | None:
     if member.size_bytes < 0 or encode_header(member.name, member.size_bytes) != head:
         raise ValueError(f"a tar header is not as this program writes it: {member.name[:80]!r}")
     return member
+
+
+def begins_group(start: bytes, size_bytes: int) -> bool:
+    """Whether a frame is the first of a group: a member begins with it, or it is the end of the tar stream.
+
+    The later frames of a group begin in the middle of a block, so that no archive in an archive is taken for one.
+
+    Args:
+        start: The first block of its content.
+        size_bytes: Size of its content.
+    """
+    try:
+        parse_header(start[:BLOCK_BYTES])
+    except ValueError:
+        return size_bytes == len(END_OF_ARCHIVE) and not any(start[:BLOCK_BYTES])
+    return True
