@@ -42,6 +42,8 @@ def test_the_help_shown_is_the_live_one() -> None:
 def test_all_commands_shown_work_in_the_order_shown(working_dir: Path) -> None:
     assert len(COMMANDS) >= 5
     for command in COMMANDS:
+        if "|" in command:  # to another machine, which there is not; the tests of unpack have the pipe
+            continue
         words = shlex.split(command)[1:]
         if words[0] == "download":  # there is no network here
             words.append("--dry-run")
