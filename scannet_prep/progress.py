@@ -9,7 +9,7 @@ class Progress(Protocol):
     """Receives the progress of one piece of work at a time."""
 
     def start(self, title: str, total: int, unit: str) -> None:
-        """Begin a piece of work of `total` units (for example 1613 of "scenes")."""
+        """Begin a piece of work of `total` units (for example 1613 of "scenes"); 0 where nobody knows how many."""
 
     def advance(self, count: int = 1) -> None:
         """So many more units are finished, well or not."""

@@ -31,6 +31,19 @@ class ByteSource(Protocol):
         """Give back what is held open; reading opens it again."""
 
 
+def open_source(place: str | Path | ByteSource) -> ByteSource:
+    """Make an object that reads the bytes of an archive.
+
+    Args:
+        place: A path, or such an object already.
+
+    Raises:
+        MissingFileError: There is no such file.
+        ArchiveError: It is no file, or cannot be looked at.
+    """
+    return FileSource(Path(place)) if isinstance(place, str | Path) else place
+
+
 class FileSource:
     """An archive on a disk.
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from scannet_prep.cli import demo, download, info, pack, process, verify
+from scannet_prep.cli import demo, download, info, pack, process, unpack, verify
 from scannet_prep.cli.arguments import CommandParser
 from scannet_prep.cli.console import Console
 from scannet_prep.errors import ScanNetPrepError, UsageError
 from scannet_prep.version import VERSION
 
-_COMMANDS = (download, process, pack, verify, info, demo)
+_COMMANDS = (download, process, pack, unpack, verify, info, demo)
 _INTERRUPTED = 130
 
 _EPILOG = """\

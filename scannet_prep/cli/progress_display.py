@@ -12,6 +12,7 @@ from scannet_prep.cli.console import format_bytes, format_duration
 
 _SECONDS_BETWEEN_LINES = 30.0
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{unit}{postfix}, {rate_fmt}, {elapsed}, {remaining} left"
+_COUNT = "{desc}: {n_fmt}{unit}{postfix}, {rate_fmt}, {elapsed}"
 
 
 class QuietProgress:
@@ -56,7 +57,7 @@ class BarProgress:
 
         knows_width = os.get_terminal_size(sys.stderr.fileno()).columns > 0  # some containers' terminals do not
         self._bar = tqdm(
-            total=total,
+            total=total or None,  # None: nobody knows
             desc=title,
             unit=unit if unit == "B" else f" {unit}",
             unit_scale=unit == "B",
@@ -64,7 +65,7 @@ class BarProgress:
             dynamic_ncols=knows_width,
             ncols=None if knows_width else 80,
             smoothing=0.1,
-            bar_format=_BAR,
+            bar_format=_BAR if total else _COUNT,
         )
 
     def advance(self, count: int = 1) -> None:
@@ -73,7 +74,7 @@ class BarProgress:
 
     def resize(self, change: int) -> None:
         """Change the length that stands for everything."""
-        if change:
+        if change and self._bar.total is not None:
             self._bar.total = max(0, self._bar.total + change)
 
     def status(self, text: str) -> None:
@@ -109,6 +110,10 @@ class LineProgress:
             return
         self._printed_s = now_s
         rate = self._done / (now_s - self._started_s)
+        if not self._total:
+            size = format_bytes(self._done) if self._unit == "B" else f"{self._done} {self._unit}"
+            print(f"{self._title}: {size}", file=sys.stderr, flush=True)
+            return
         left = f"{format_duration(max(0, self._total - self._done) / rate)} left" if rate > 0 else "no end in sight"
         if self._unit == "B":
             counts = f"{format_bytes(self._done)} of {format_bytes(self._total)}, {format_bytes(int(max(0.0, rate)))}/s"
