@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from archives import has_tool, read_tree
 from commands import run_command
 
 import scannet_prep
@@ -42,13 +44,33 @@ def test_the_help_shown_is_the_live_one() -> None:
 def test_all_commands_shown_work_in_the_order_shown(working_dir: Path) -> None:
     assert len(COMMANDS) >= 5
     for command in COMMANDS:
-        if "|" in command:  # to another machine, which there is not; the tests of unpack have the pipe
+        if "|" in command:
             continue
         words = shlex.split(command)[1:]
         if words[0] == "download":  # there is no network here
             words.append("--dry-run")
         outcome = run_command(*words, cwd=working_dir)
         assert outcome.status == 0, (command, outcome.stderr)
+
+
+def test_the_pipes_to_another_machine_bring_everything_there(working_dir: Path, tmp_path: Path) -> None:
+    pipes = [command for command in COMMANDS if "|" in command]
+    assert len(pipes) == 2
+    (tmp_path / "ssh").write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')  # another machine is another folder here
+    (tmp_path / "scannet-prep").write_text(f'#!/bin/sh\nexec "{sys.executable}" -W error -m scannet_prep "$@"\n')
+    for name in ("ssh", "scannet-prep"):
+        (tmp_path / name).chmod(0o755)
+    run_command("process", cwd=working_dir)
+    expected = read_tree(working_dir / "data/processed")
+    for number, (command, place) in enumerate(zip(pipes, ("data/processed", "."), strict=True)):
+        if number == 1 and not has_tool("tar"):
+            continue
+        there = tmp_path / f"there{number}"
+        there.mkdir()
+        line = command.replace("/datasets", str(there))
+        environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        subprocess.run(["sh", "-c", line], cwd=working_dir, env=environment, check=True, capture_output=True)
+        assert read_tree(there / place) == expected
 
 
 @pytest.mark.parametrize("block", PYTHON_BLOCKS)
