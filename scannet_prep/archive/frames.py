@@ -7,6 +7,7 @@ https://github.com/facebook/zstd/blob/dev/doc/zstd_compression_format.md
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,6 +25,7 @@ MIN_FRAME_BYTES = 4 + 2 + 3 + 4  # magic number, header, one empty block, checks
 CHECKSUM_BYTES = 4
 
 _MAGIC = 0xFD2FB528
+_thread = threading.local()
 _MAX_HEADER_BYTES = 18
 _MAX_BLOCK_BYTES = 1 << 17
 _RAW, _RLE, _RESERVED = 0, 1, 3
@@ -66,7 +68,11 @@ class FrameSpan:
 
 def compress_frame(content: Buffer, level: int) -> bytes:
     """Compress into one frame, with content size and checksum. The same bytes for the same content, level and zstd."""
-    return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True).compress(content)
+    # One for each thread: they cannot be shared, and making one for each frame takes time.
+    compressors: dict[int, zstandard.ZstdCompressor] = vars(_thread).setdefault("compressors", {})
+    if level not in compressors:
+        compressors[level] = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
+    return compressors[level].compress(content)
 
 
 def store_frame(content: bytes) -> bytes:

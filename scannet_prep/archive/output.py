@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
 from scannet_prep.errors import OutputError
 from scannet_prep.files import Buffer, make_directory, output_error, owner_token
+
+_FLUSH_BYTES = 64 << 20
 
 
 class Output(Protocol):
@@ -39,6 +42,9 @@ class FileOutput:
     def __init__(self, path: Path) -> None:
         self.path = path
         make_directory(path.parent)
+        self._unflushed_bytes = 0
+        self._flusher = ThreadPoolExecutor(1, "flush")
+        self._flushing: Future[None] | None = None
         # `remove_stale_temporaries` knows names of this form.
         self._partial_path = path.with_name(f".{path.name}.{owner_token()}.{secrets.token_hex(4)}.tmp")
         try:
@@ -47,13 +53,19 @@ class FileOutput:
             raise output_error(path, error) from error
 
     def write(self, data: Buffer, /) -> None:
-        """Write all of the data.
+        """Write all of the data, and let the disk begin with it, so that little is left to wait for at the end.
 
         Raises:
             OutputError: It cannot be written.
         """
         try:
             _write_fully(self._descriptor, data)
+            self._unflushed_bytes += len(data)
+            is_flushing = self._flushing is not None and not self._flushing.done()
+            if self._unflushed_bytes >= _FLUSH_BYTES and not is_flushing:
+                self._finish_flushing()
+                self._unflushed_bytes = 0
+                self._flushing = self._flusher.submit(os.fsync, self._descriptor)
         except OSError as error:
             raise output_error(self.path, error) from error
 
@@ -64,6 +76,7 @@ class FileOutput:
             OutputError: The disk does not take it.
         """
         try:
+            self._finish_flushing()
             os.fsync(self._descriptor)
         except OSError as error:
             raise output_error(self.path, error) from error
@@ -91,10 +104,17 @@ class FileOutput:
 
     def discard(self) -> None:
         """Remove what was written; nothing happens after `commit`."""
+        self._flusher.shutdown()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
             self._partial_path.unlink(missing_ok=True)
+
+    def _finish_flushing(self) -> None:
+        """Wait for the flush that was begun. It may have failed, and the system tells that once."""
+        flushing, self._flushing = self._flushing, None
+        if flushing is not None:
+            flushing.result()
 
 
 class PipeOutput:
