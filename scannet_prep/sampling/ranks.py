@@ -1,0 +1,110 @@
+"""Which rank this process is, and of how many."""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+from dataclasses import dataclass
+
+from scannet_prep.errors import UsageError
+
+_GIVE = "give both: rank=..., world_size=...; torchrun sets RANK and WORLD_SIZE"
+# Launchers that tell their processes in other words: number of processes, rank.
+_LAUNCHERS = (
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("PMI_SIZE", "PMI_RANK"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of this process among those that share the work.
+
+    Attributes:
+        rank: From 0.
+        world_size: Number of processes.
+        is_given: Whether the caller named it; else it was found.
+    """
+
+    rank: int
+    world_size: int
+    is_given: bool = True
+
+    def check(self) -> None:
+        """Refuse to go on where this process has joined others since its place was looked for.
+
+        Raises:
+            UsageError: `torch.distributed` was initialized afterwards, and says something else.
+        """
+        joined = None if self.is_given else _ask_torch()
+        if joined is not None and joined != (self.rank, self.world_size):
+            raise UsageError(
+                f"this sampler was made for rank {self.rank} of {self.world_size}, but torch.distributed was "
+                f"initialized afterwards and says rank {joined[0]} of {joined[1]}",
+                "call torch.distributed.init_process_group before you make the sampler",
+            )
+
+
+def find_place(rank: int | None, world_size: int | None) -> Place:
+    """Find the rank of this process and the number of processes.
+
+    What the caller says counts; else what `torch.distributed` says where it is initialized (it is asked only if it has
+    been imported); else the environment variables RANK and WORLD_SIZE. Alone is a process only if nothing says
+    otherwise.
+
+    Raises:
+        UsageError: There are several processes, and it cannot be known which one this is.
+    """
+    joined = _ask_torch()
+    is_given = rank is not None and world_size is not None
+    if world_size is None:
+        world_size = joined[1] if joined else _read_number("WORLD_SIZE")
+    if rank is None:
+        rank = joined[0] if joined else _read_number("RANK")
+    if world_size is None:
+        if rank is not None:
+            raise UsageError(f"the rank is {rank}, but the number of ranks is not known", _GIVE)
+        _refuse_other_launchers()
+        return Place(0, 1, is_given=False)
+    world_size = operator.index(world_size)
+    if rank is None:
+        if world_size != 1:
+            raise UsageError(
+                f"there are {world_size} ranks (WORLD_SIZE), but it cannot be known which one this is: RANK is not set",
+                _GIVE + "; under srun, rank=int(os.environ['SLURM_PROCID'])",
+            )
+        rank = 0
+    rank = operator.index(rank)
+    if not 0 <= rank < world_size:
+        raise UsageError(f"rank {rank} of {world_size}: expected 0 to {world_size - 1}", _GIVE)
+    return Place(rank, world_size, is_given)
+
+
+def _ask_torch() -> tuple[int, int] | None:
+    """Rank and number of ranks of `torch.distributed`, where it has been imported and initialized."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _read_number(name: str) -> int | None:
+    text = os.environ.get(name)
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"the environment variable {name} is {text!r}, expected a whole number", _GIVE)
+    return int(text)
+
+
+def _refuse_other_launchers() -> None:
+    for size_name, rank_name in _LAUNCHERS:
+        text = os.environ.get(size_name, "")
+        if text.isascii() and text.isdigit() and int(text) > 1:
+            raise UsageError(
+                f"this process is one of {text} ({size_name}), but WORLD_SIZE is not set: all would get the same data",
+                f"rank=int(os.environ[{rank_name!r}]), world_size=int(os.environ[{size_name!r}]); "
+                "or, if each works for itself, rank=0, world_size=1",
+            )
