@@ -11,24 +11,34 @@ from typing import TYPE_CHECKING
 from scannet_prep.version import VERSION
 
 if TYPE_CHECKING:
+    from scannet_prep.collation.arrays import collate
+    from scannet_prep.collation.batch import Batch
+    from scannet_prep.collation.tensors import collate_torch
     from scannet_prep.dataset import ScanNet
     from scannet_prep.errors import ScanNetPrepError
     from scannet_prep.labels import SCANNET20, SCANNET200, LabelClass, LabelSet
     from scannet_prep.processed.scene import ProcessedScene, read_processed
+    from scannet_prep.sampling.batches import PointBudgetBatchSampler
+    from scannet_prep.sampling.evaluation import EvalSampler
     from scannet_prep.scene import SceneId, Split
     from scannet_prep.splits import official_scenes
 
 __all__ = [
     "SCANNET20",
     "SCANNET200",
+    "Batch",
+    "EvalSampler",
     "LabelClass",
     "LabelSet",
+    "PointBudgetBatchSampler",
     "ProcessedScene",
     "ScanNet",
     "ScanNetPrepError",
     "SceneId",
     "Split",
     "__version__",
+    "collate",
+    "collate_torch",
     "official_scenes",
     "read_processed",
 ]
@@ -38,13 +48,18 @@ __version__ = VERSION
 _HOMES = {
     "SCANNET20": "labels",
     "SCANNET200": "labels",
+    "Batch": "collation.batch",
+    "EvalSampler": "sampling.evaluation",
     "LabelClass": "labels",
     "LabelSet": "labels",
+    "PointBudgetBatchSampler": "sampling.batches",
     "ProcessedScene": "processed.scene",
     "ScanNet": "dataset",
     "ScanNetPrepError": "errors",
     "SceneId": "scene",
     "Split": "scene",
+    "collate": "collation.arrays",
+    "collate_torch": "collation.tensors",
     "official_scenes": "splits",
     "read_processed": "processed.scene",
 }

@@ -5,19 +5,23 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from types import TracebackType
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UnknownSceneError, UsageError
+from scannet_prep.class_weights import Formula, count_classes, weigh_classes
+from scannet_prep.errors import ScanNetPrepError, TransformError, UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, LabelSet
+from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.reader import FolderReader
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 
 Sample: TypeAlias = dict[str, Any]
+Transform: TypeAlias = Callable[[Sample, np.random.Generator], Any]
 
 
 class ScanNet:
@@ -33,26 +37,33 @@ class ScanNet:
     - `segments`: int64 (V,), contiguous index of the segment (superpoint); -1 in scenes that have none (test);
     - `scene_id`: str.
 
-    Both label sets can be read from any processed folder. Picklable, and safe under fork and spawn: no file stays open.
+    Both label sets can be read from any processed folder. Picklable, and safe under fork and spawn.
+
+    A transform gets its random numbers from (seed, epoch, index) alone, so a sample is the same whatever the number of
+    workers and however they are started, and wherever training was resumed. The epoch comes with the index:
+    `dataset[index, epoch]`, which is what `PointBudgetBatchSampler` gives. A plain index means epoch 0: **with another
+    sampler that gives plain indices, each scene gets the same random numbers in every epoch**.
 
     Args:
         path: A folder that `scannet-prep process` wrote.
         split: `train`, `val` or `test`.
         labels: SCANNET20 or SCANNET200.
         ignore_id: Stands for unlabeled in `labels`.
-        transform: Called with each sample; what it returns is what `ds[i]` gives.
+        transform: Called with each sample and a random generator; what it returns is what `ds[i]` gives.
+        seed: Of the random generator. Runs that are to differ need another one here as well as in the sampler.
 
     Attributes:
         split: The split.
         label_set: The classes: ids, names, colours, and head, common and tail of ScanNet200.
         ignore_id: As given.
         transform: As given.
+        seed: As given.
 
     Raises:
         MissingFileError: `path` is no processed folder.
         ManifestError: Processing has not finished, or the manifest is damaged.
         UnknownSplitError: There is no such split, or the folder holds none of its scenes.
-        UsageError: `labels` is no label set.
+        UsageError: `labels` is no label set, or `seed` is negative.
     """
 
     def __init__(
@@ -62,16 +73,20 @@ class ScanNet:
         split: str,
         labels: LabelSet = SCANNET20,
         ignore_id: int = -1,
-        transform: Callable[[Sample], Any] | None = None,
+        transform: Transform | None = None,
+        seed: int = 0,
     ) -> None:
         if not isinstance(labels, LabelSet):
             raise UsageError(
                 f"labels is {labels!r}, expected a label set", "from scannet_prep import SCANNET20, SCANNET200"
             )
+        if seed < 0:
+            raise UsageError(f"seed is {seed}, expected a whole number from 0", "seed=0")
         self.split = Split.parse(split)
         self.label_set = labels
         self.ignore_id = ignore_id
         self.transform = transform
+        self.seed = seed
         self._path = Path(path)
         self._reader = FolderReader(self._path, self.split)
 
@@ -95,21 +110,105 @@ class ScanNet:
         """Number of vertices of each scene, int64 (len,); known without opening the scenes."""
         return self._reader.lengths
 
-    def __getitem__(self, key: int | str) -> Any:  # noqa: ANN401 - a transform may return anything
-        """Read one scene, by index or by scene id.
+    def __getitem__(self, key: int | str | tuple[int | str, int]) -> Any:  # noqa: ANN401 - a transform's result
+        """Read one scene, by index or by scene id; with an epoch, `ds[index, epoch]`, for the transform.
 
         Raises:
             IndexError: The index is out of range.
             UnknownSceneError: This split has no scene of that id.
             MissingFileError: The scene's file is gone.
             ProcessedFileError: The scene's file is damaged.
+            TransformError: The transform failed.
         """
-        sample = self._read(self._find(key) if isinstance(key, str) else self._check_index(key))
-        return sample if self.transform is None else self.transform(sample)
+        scene, epoch = key if isinstance(key, tuple) else (key, 0)
+        index = self._find(scene) if isinstance(scene, str) else self._check_index(scene)
+        try:
+            sample = self._read(index)
+        except ScanNetPrepError:
+            raise  # it names the file
+        except Exception as error:
+            error.add_note(f"while reading {self._reader.file_path(index)}")
+            raise
+        if self.transform is None:
+            return sample
+        generator = self._make_generator(index, epoch)
+        try:
+            return self.transform(sample, generator)
+        except Exception as error:
+            path = self._reader.file_path(index)
+            raise TransformError(
+                f"{self._reader.scene_id(index)} ({path}): the transform failed: {type(error).__name__}: {error}",
+                f"see it again with dataset[{index}, {epoch}]",
+            ) from error
 
     def __iter__(self) -> Iterator[Any]:
         """All samples, in order."""
         return (self[index] for index in range(len(self)))
+
+    def __enter__(self) -> Self:
+        """The dataset itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open; reading again opens it again."""
+        self._reader.close()
+
+    def class_counts(self) -> NDArray[np.int64]:
+        """Vertices of each class over all scenes of the split, int64 (classes,), in the order of the train ids.
+
+        From the manifest, without opening scenes; where a folder has none, every scene is read once.
+
+        Raises:
+            ScanNetPrepError: The manifest, or without one a scene, is damaged.
+        """
+        counts: NDArray[np.int64] = self._count_classes().sum(axis=0)
+        return counts
+
+    def class_weights(self, formula: Formula = "inverse_sqrt") -> NDArray[np.float32]:
+        """Weights of the classes for a loss, for example `torch.nn.CrossEntropyLoss(weight=...)`.
+
+        With n_c vertices of class c, and p_c = n_c / sum(n), its share of the labeled vertices of the split:
+
+        - `inverse`: 1 / p_c.
+        - `inverse_sqrt`: 1 / sqrt(p_c).
+        - `log`: 1 / ln(1.02 + p_c), as in ENet (Paszke et al. 2016).
+        - `median_frequency`: median(f) / f_c, where f_c is n_c divided by the labeled vertices of the scenes that have
+          class c (Eigen and Fergus 2015); the median is over the classes that occur.
+
+        Then all are scaled so that the mean over the classes that occur is 1. A class without a vertex has weight 0.
+        Vertices without a class, and scenes without annotation, do not count.
+
+        Args:
+            formula: One of the above.
+
+        Returns:
+            float32 (classes,), in the order of the train ids.
+
+        Raises:
+            UsageError: There is no such formula, or no vertex has a class (test scenes).
+            ScanNetPrepError: The manifest, or without one a scene, is damaged.
+        """
+        counts = self._count_classes()
+        return weigh_classes(counts, counts.sum(axis=1), formula)
+
+    def _count_classes(self) -> NDArray[np.int64]:
+        """Vertices by scene and class, (scenes, classes)."""
+        key = self.label_set.raw_ids_key
+        scenes = self._reader.count_raw_ids(key)
+        if scenes is None:
+            scenes = [count_ids(self._open(index).read(key)) for index in range(len(self))]
+        return count_classes(scenes, self.label_set)
+
+    def _make_generator(self, index: int, epoch: int) -> np.random.Generator:
+        if (epoch := operator.index(epoch)) < 0:
+            raise UsageError(f"epoch is {epoch}, expected a whole number from 0", f"dataset[{index}, 0]")
+        return np.random.default_rng(np.random.SeedSequence((self.seed, epoch, index)))
 
     def _check_index(self, key: int) -> int:
         index = operator.index(key)
@@ -133,9 +232,11 @@ class ScanNet:
             hint = f"make it: scannet-prep process --scenes {scene_id} -o {self._path}"
         raise UnknownSceneError(f"{self._path}: has no {self.split} scene {scene_id!r}", hint)
 
+    def _open(self, index: int) -> NpzReader:
+        return NpzReader(self._reader.read(index), self._reader.file_path(index))
+
     def _read(self, index: int) -> Sample:
-        path = self._reader.file_path(index)
-        npz = NpzReader(self._reader.read(index), path)
+        npz = self._open(index)
         raw_ids = npz.read(self.label_set.raw_ids_key)
         segments = npz.read("segments").astype(np.int64) if "segments" in npz.keys else np.full(len(raw_ids), -1)
         return {

@@ -23,6 +23,7 @@ ScanNetPrepError
  │    ├── CertificateError        the server cannot prove who it is, so that nothing can be fetched
  │    └── ServerDownError         the server does not answer anybody
  ├── AnnotationError         the files of one scene are whole but do not fit together
+ ├── TransformError          a transform of the training source failed on a scene
  ├── WorkerDiedError         the operating system ended a worker while it worked on a scene
  └── OutputError             the results cannot be written, for example for want of permission
       └── DiskFullError           disk full, quota used up, or mounted read-only
@@ -158,6 +159,10 @@ class SourceError(FileError):
 
 class AnnotationError(ScanNetPrepError, ValueError):
     """The files of one scene are whole, each by itself, but do not fit together."""
+
+
+class TransformError(ScanNetPrepError, RuntimeError):
+    """A transform of the training source failed; names the scene, its file, and how to see it again."""
 
 
 class WorkerDiedError(ScanNetPrepError, RuntimeError):

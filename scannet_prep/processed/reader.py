@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +86,29 @@ class FolderReader:
     def file_path(self, index: int) -> Path:
         """The file of a scene."""
         return processed_path(self._path, self._split, self.scene_id(index))
+
+    def count_raw_ids(self, raw_ids_key: Literal["nyu40_ids", "scannet_ids"]) -> list[Mapping[int, int]] | None:
+        """Vertices of each scene by raw id, from the manifest; None where the folder has none.
+
+        Raises:
+            ManifestError: It is damaged, or tells of other scenes than when the folder was opened.
+        """
+        manifest = read_manifest(self._path)
+        if manifest is None:
+            return None
+        try:
+            entries = [manifest.scenes[scene_id] for scene_id in self.scene_ids]
+        except KeyError as error:
+            raise ManifestError(
+                self._path / MANIFEST_NAME,
+                f"no longer names {error.args[0]}, which was there when the folder was opened",
+                "make the dataset again",
+            ) from None
+        is_nyu40 = raw_ids_key == "nyu40_ids"
+        return [entry.nyu40_counts if is_nyu40 else entry.scannet_counts for entry in entries]
+
+    def close(self) -> None:
+        """Nothing is open between reads."""
 
     def read(self, index: int) -> bytearray:
         """Read the whole file of a scene.

@@ -125,7 +125,7 @@ def pack(lengths: NDArray[np.int64], limits: Limits, world_size: int) -> BasePac
 
 def _count_batches(tight: int, regular: int, oversize: int, full_batches: float, world_size: int) -> tuple[int, int]:
     """Number of regular batches, and of padding."""
-    roomy = min(max(tight, int(np.ceil(full_batches / _MAX_FILL))), regular)
+    roomy = min(max(tight, int(full_batches / _MAX_FILL)), regular)
     for wanted in (roomy, tight):
         count = -(-(wanted + oversize) // world_size) * world_size - oversize
         if count <= regular:

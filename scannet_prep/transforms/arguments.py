@@ -1,0 +1,36 @@
+"""Checks of what transforms are made with, and of what they are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.errors import UsageError
+
+
+def check_range(transform: object, name: str, *, lowest: float, highest: float = np.inf) -> None:
+    """Refuse a number that makes no sense.
+
+    Raises:
+        UsageError: It is not in the range, or no number.
+    """
+    value = getattr(transform, name)
+    if not isinstance(value, int | float | np.number) or not lowest <= value <= highest:
+        expected = f"at least {lowest:g}" if highest == np.inf else f"from {lowest:g} to {highest:g}"
+        raise UsageError(f"{type(transform).__name__}: {name} is {value!r}, expected a number {expected}")
+
+
+def colors_as_given(sample: dict[str, Any], transform: object) -> NDArray[np.uint8]:
+    """The colours of a sample, which must not have been normalized yet.
+
+    Raises:
+        UsageError: They are no uint8.
+    """
+    colors: NDArray[np.uint8] = sample["colors"]
+    if colors.dtype != np.uint8:
+        raise UsageError(
+            f"{type(transform).__name__}: colors are {colors.dtype}, expected uint8, 0..255", "put it before Normalize"
+        )
+    return colors

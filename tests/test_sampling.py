@@ -1,0 +1,424 @@
+"""Batches by a budget of points: plans that agree, cover every scene once, and keep their limits."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scannet_prep import EvalSampler, PointBudgetBatchSampler
+from scannet_prep.errors import UsageError
+
+Step = list[list[int]]  # the batch of each rank
+
+
+def all_samplers(lengths: Any, world_size: int, **options: Any) -> list[PointBudgetBatchSampler]:
+    return [PointBudgetBatchSampler(lengths, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+
+
+def steps_of(samplers: list[PointBudgetBatchSampler]) -> list[Step]:
+    """What all ranks get, step by step; fails where one has more steps than another."""
+    batches = [[[index for index, _ in batch] for batch in sampler] for sampler in samplers]
+    return [list(step) for step in zip(*batches, strict=True)]
+
+
+def count_scenes(steps: list[Step]) -> Counter[int]:
+    return Counter(scene for step in steps for batch in step for scene in batch)
+
+
+def check_plan(steps: list[Step], lengths: Any, max_points: int, max_scenes: int | None, padding: int) -> None:
+    """Compare a plan of a whole epoch with what is promised, in plain loops."""
+    counts = count_scenes(steps)
+    assert set(counts) == set(range(len(lengths)))
+    assert sum(counts.values()) - len(lengths) == padding
+    for step in steps:
+        for batch in step:
+            assert batch
+            assert len(set(batch)) == len(batch)
+            assert sum(lengths[scene] for scene in batch) <= max_points or len(batch) == 1
+            assert max_scenes is None or len(batch) <= max_scenes
+
+
+@st.composite
+def problems(draw: Any) -> dict[str, Any]:
+    """Lengths, limits and ranks, with many ties, scenes above the budget, and just enough scenes."""
+    world_size = draw(st.integers(1, 9))
+    sizes = st.one_of(st.integers(0, 100), st.sampled_from([1, 33, 34, 50, 51, 99, 100, 101, 500]))
+    return {
+        "lengths": draw(st.lists(sizes, min_size=world_size, max_size=60)),
+        "max_points": draw(st.sampled_from([1, 50, 100, 101, 150, 1000, 10_000])),
+        "max_scenes": draw(st.sampled_from([None, 1, 2, 3, 7])),
+        "world_size": world_size,
+        "seed": draw(st.integers(0, 3)),
+        "shuffle": draw(st.booleans()),
+    }
+
+
+@given(problems(), st.lists(st.integers(0, 1000), min_size=1, max_size=3, unique=True))
+def test_all_ranks_have_equal_steps_that_cover_every_scene_within_the_limits(
+    problem: dict[str, Any], epochs: list[int]
+) -> None:
+    samplers = all_samplers(**problem)
+    for epoch in epochs:
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        summary = samplers[0].describe()
+        steps = steps_of(samplers)
+        assert len(steps) == len(samplers[0]) == samplers[-1].steps_left == summary.step_count
+        assert summary.padding < problem["world_size"]
+        check_plan(steps, problem["lengths"], problem["max_points"], problem["max_scenes"], summary.padding)
+
+
+@given(problems())
+def test_scenes_come_twice_only_where_there_are_too_few_batches_to_split(problem: dict[str, Any]) -> None:
+    samplers = all_samplers(**problem)
+    if samplers[0].describe().padding:
+        steps = steps_of(samplers)
+        assert all(len(batch) == 1 for step in steps for batch in step)
+        assert len(problem["lengths"]) % problem["world_size"]
+
+
+@given(problems(), st.data())
+def test_resuming_at_any_step_gives_the_rest_of_the_uninterrupted_order(problem: dict[str, Any], data: Any) -> None:
+    samplers = all_samplers(**problem)
+    epoch = data.draw(st.integers(0, 5))
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    whole = steps_of(samplers)
+    for done in range(len(whole) + 1):
+        states = [copy.deepcopy(sampler.state_dict(steps_done=done)) for sampler in samplers]
+        assert all(state == states[0] for state in states)
+        resumed = all_samplers(**problem)
+        for sampler in resumed:
+            sampler.load_state_dict(json.loads(json.dumps(states[0])))
+            sampler.set_epoch(sampler.epoch)  # as at the top of a loop over epochs
+        assert resumed[0].epoch == (epoch if done < len(whole) else epoch + 1)
+        if done < len(whole):
+            assert steps_of(resumed) == whole[done:]
+
+
+@given(problems(), st.data())
+def test_changes_of_the_number_of_ranks_lose_no_scene_and_repeat_none_but_padding(
+    problem: dict[str, Any], data: Any
+) -> None:
+    lengths, epoch = problem["lengths"], 3
+    world_size = problem.pop("world_size")
+    state, seen, padding_allowed = None, Counter[int](), 0
+    while state is None or state["epoch"] == epoch:
+        samplers = all_samplers(**problem, world_size=world_size)
+        for sampler in samplers:
+            if state is not None:
+                sampler.load_state_dict(state)
+            sampler.set_epoch(epoch)
+        padding_allowed += world_size - 1
+        steps = steps_of(samplers)
+        assert steps
+        for batch in (batch for step in steps for batch in step):
+            assert sum(lengths[scene] for scene in batch) <= problem["max_points"] or len(batch) == 1
+            assert len(batch) <= (problem["max_scenes"] or len(lengths))
+        if max(count_scenes(steps).values()) > 1:  # nothing could be split any more
+            assert all(len(batch) == 1 for step in steps for batch in step)
+        done = data.draw(st.integers(0, len(steps)))
+        if state is not None and not done:
+            done = len(steps)
+        state = samplers[0].state_dict(steps_done=done)
+        seen += count_scenes(steps[:done])
+        world_size = data.draw(st.integers(1, min(9, len(lengths))))
+    assert set(seen) == set(range(len(lengths)))
+    assert sum(seen.values()) - len(lengths) <= padding_allowed
+
+
+def test_with_scenes_to_split_another_number_of_ranks_repeats_nothing() -> None:
+    lengths = np.random.default_rng(0).integers(10, 100, 300)
+    for before, after in ((4, 3), (3, 8), (8, 1), (1, 7)):
+        old = all_samplers(lengths, before, max_points=500)
+        done = len(old[0]) // 2
+        steps = steps_of(old)[:done]
+        new = all_samplers(lengths, after, max_points=500)
+        for sampler in new:
+            sampler.load_state_dict(old[0].state_dict(steps_done=done))
+        rest = steps_of(new)
+        assert max(count_scenes(steps + rest).values()) == 1
+        assert len(count_scenes(steps + rest)) == 300
+        assert len(rest) == -(-(len(old[0]) - done) * before // after)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [50, 50, 34, 33, 33] * 12,  # halves and thirds that fill batches to the brim
+        [51] * 30 + [49] * 30 + [100] * 4,
+        [70, 60, 50, 40, 30, 20, 10] * 9,
+        [26, 26, 27, 27, 46, 48] * 10,  # where taking the largest first needs one batch too many
+        list(range(1, 101)),
+        [101, 250, 99, 1] * 10,
+    ],
+)
+def test_nasty_lengths_have_the_same_number_of_steps_in_100_epochs(lengths: list[int], world_size: int) -> None:
+    samplers = all_samplers(lengths, world_size, max_points=100)
+    plans = []
+    for epoch in range(100 if world_size == 1 else 20):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        plans.append(steps_of(samplers))
+        assert len(plans[-1]) == len(samplers[0])
+        check_plan(plans[-1], lengths, 100, None, samplers[0].describe().padding)
+    assert len({str(plan) for plan in plans}) == len(plans)
+
+
+def test_seed_and_epoch_change_the_plan_and_nothing_else_does() -> None:
+    lengths = np.random.default_rng(1).integers(10, 100, 200)
+
+    def plan(seed: int, epoch: int) -> list[Any]:
+        sampler = PointBudgetBatchSampler(lengths, max_points=300, rank=1, world_size=2, seed=seed)
+        sampler.set_epoch(epoch)
+        return list(sampler)
+
+    assert plan(0, 0) == plan(0, 0)
+    assert plan(0, 0) != plan(1, 0)
+    assert [batch for batch, _ in plan(0, 1)[0]] != [batch for batch, _ in plan(0, 0)[0]]
+    assert all(epoch == 7 for batch in plan(0, 7) for _, epoch in batch)
+    # In a process of its own, with another hash seed and without anything else imported.
+    script = (
+        "import numpy as np; from scannet_prep import PointBudgetBatchSampler\n"
+        "s = PointBudgetBatchSampler(np.random.default_rng(1).integers(10, 100, 200), max_points=300, rank=1,"
+        " world_size=2)\ns.set_epoch(5); print(list(s))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(plan(0, 5))
+
+
+def realistic_lengths(seed: int = 0, count: int = 1201) -> Any:
+    """Log-normal, mean 149,000, at most 550,000, as in the train split."""
+    sizes = np.random.default_rng(seed).lognormal(0, 0.6, count)
+    for _ in range(50):
+        sizes = np.clip(sizes * 149_000 / sizes.mean(), 5_000, 550_000)
+    return sizes.astype(np.int64)
+
+
+@pytest.mark.parametrize("world_size", [1, 4, 8])
+@pytest.mark.parametrize("max_points", [550_000, 600_000, 1_200_000])
+def test_on_realistic_lengths_batches_are_full_and_steps_even(world_size: int, max_points: int) -> None:
+    sampler = PointBudgetBatchSampler(realistic_lengths(), max_points=max_points, rank=0, world_size=world_size)
+    for epoch in range(5):
+        sampler.set_epoch(epoch)
+        summary = sampler.describe()
+        assert summary.fill >= 0.93
+        assert 1 <= summary.imbalance <= 1.02
+        assert (summary.padding, summary.oversize) == (0, 0)
+
+
+def test_other_scenes_share_a_batch_in_the_next_epoch() -> None:
+    sampler = PointBudgetBatchSampler(realistic_lengths(), max_points=600_000, rank=0, world_size=1)
+    pairs: list[set[tuple[int, int]]] = []
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        batches = [sorted(index for index, _ in batch) for batch in sampler]
+        pairs.append({(a, b) for batch in batches for a in batch for b in batch if a < b})
+    for before, after in zip(pairs, pairs[1:], strict=False):
+        assert len(before & after) < 0.15 * len(before)
+
+
+def test_a_hundred_thousand_scenes_are_planned() -> None:
+    lengths = realistic_lengths(count=100_000)
+    sampler = PointBudgetBatchSampler(lengths, max_points=600_000, rank=3, world_size=8)
+    assert sampler.describe().fill > 0.97
+    assert sum(len(batch) for batch in sampler) == pytest.approx(100_000 / 8, rel=0.05)
+
+
+def test_a_scene_above_the_budget_is_a_batch_of_its_own() -> None:
+    sampler = PointBudgetBatchSampler([40, 500, 60, 30, 70], max_points=100, rank=0, world_size=1, shuffle=False)
+    assert list(sampler) == [[(1, 0)], [(4, 0), (3, 0)], [(2, 0), (0, 0)]]
+    assert str(sampler.describe()) == (
+        "epoch 0: 5 scenes in 3 steps on 1 ranks\nfill 1.000 of 100 points, imbalance 1.0000, largest batch 500 points; "
+        "scenes above the budget, alone in their batch: 1"
+    )
+
+
+def test_padding_is_counted_and_differs_between_epochs() -> None:
+    samplers = all_samplers([100] * 5, 4, max_points=100)
+    repeated = set()
+    for epoch in range(20):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        assert samplers[0].describe().padding == 3
+        repeated |= {scene for scene, count in count_scenes(steps_of(samplers)).items() if count > 1}
+    assert repeated == {0, 1, 2, 3, 4}
+    assert "scenes that come twice, to make the ranks even: 3" in str(samplers[0].describe())
+
+
+def test_imbalance_and_fill_are_what_a_loop_finds() -> None:
+    lengths = realistic_lengths(2, 60)
+    samplers = all_samplers(lengths, 3, max_points=700_000)
+    summary = samplers[0].describe()
+    loads = [[sum(int(lengths[scene]) for scene in batch) for batch in step] for step in steps_of(samplers)]
+    assert summary.imbalance == pytest.approx(sum(max(step) / (sum(step) / 3) for step in loads) / len(loads))
+    assert summary.fill == pytest.approx(sum(sum(step) for step in loads) / (3 * len(loads) * 700_000))
+    assert summary.largest == max(max(step) for step in loads)
+
+
+def test_an_epoch_is_not_given_out_twice_by_mistake() -> None:
+    sampler = PointBudgetBatchSampler([10] * 8, max_points=20, rank=0, world_size=1)
+    next(iter(sampler))  # a look at the first batch does not count
+    first = list(sampler)
+    with pytest.raises(UsageError, match="epoch 0 has been given out already") as caught:
+        list(sampler)
+    assert "set_epoch" in caught.value.hint
+    sampler.set_epoch(0)
+    assert list(sampler) == first
+    fixed = PointBudgetBatchSampler([10] * 8, max_points=20, rank=0, world_size=1, shuffle=False)
+    assert list(fixed) == list(fixed)
+
+
+def test_an_iteration_that_is_under_way_keeps_its_epoch() -> None:
+    sampler = PointBudgetBatchSampler([10] * 8, max_points=20, rank=0, world_size=1)
+    iterator = iter(sampler)
+    next(iterator)
+    sampler.set_epoch(1)
+    assert {epoch for batch in iterator for _, epoch in batch} == {0}
+    assert {epoch for batch in sampler for _, epoch in batch} == {1}
+
+
+def test_the_state_of_a_resumed_epoch_counts_from_where_it_was_resumed() -> None:
+    whole = list(PointBudgetBatchSampler([10] * 20, max_points=20, rank=0, world_size=1))
+    sampler = PointBudgetBatchSampler([10] * 20, max_points=20, rank=0, world_size=1)
+    for done, left in ((3, whole[3:]), (2, whole[5:]), (0, whole[5:])):
+        sampler.load_state_dict(sampler.state_dict(steps_done=done))
+        assert sampler.steps_left == len(left)
+        assert list(sampler) == left
+    assert len(sampler) == len(whole)
+    with pytest.raises(UsageError, match=f"steps_done is {len(left) + 1}, but this iteration over epoch 0 has"):
+        sampler.state_dict(steps_done=len(left) + 1)
+    sampler.set_epoch(1)
+    assert sampler.steps_left == len(whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_points": 30}, "saved with max_points=20, this sampler has max_points=30"),
+        ({"max_scenes": 2}, "max_scenes=None"),
+        ({"seed": 5}, "seed=0"),
+        ({"shuffle": False}, "shuffle=True"),
+        ({"lengths": [10] * 9}, "8 scenes then, 9 now"),
+        ({"lengths": [10] * 7 + [11]}, "as many, but of other lengths"),
+    ],
+)
+def test_a_state_of_other_settings_is_refused(change: dict[str, Any], message: str) -> None:
+    options: dict[str, Any] = {"lengths": [10] * 8, "max_points": 20, "rank": 0, "world_size": 1}
+    state = PointBudgetBatchSampler(**options).state_dict(steps_done=1)
+    with pytest.raises(UsageError, match=message) as caught:
+        PointBudgetBatchSampler(**options | change).load_state_dict(state)
+    assert "set_epoch" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"version": 2}, {"epoch": None}, {"epoch": -1}, {"stretches": [[1]]}, {"stretches": [[0, 1]]},
+        {"stretches": 3}, {"stretches": [[1, 400]]}, {"stretches": [[99, 1]]},
+    ],
+)  # fmt: skip
+def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
+    sampler = PointBudgetBatchSampler([10] * 8, max_points=20, rank=0, world_size=1)
+    state = sampler.state_dict(steps_done=1)
+    for bad in ({}, state | damage):
+        with pytest.raises(UsageError, match="state"):
+            sampler.load_state_dict(bad)
+    assert sampler.steps_left == len(sampler)
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ({"lengths": [10, 20], "world_size": 3}, "2 scenes for 3 ranks", "at most 2 ranks"),
+        ({"lengths": []}, "expected one number for each scene", "dataset.lengths"),
+        ({"lengths": [[1, 2]]}, "shape", "dataset.lengths"),
+        ({"lengths": [1.5, 2]}, "float64, expected whole numbers", "dataset.lengths"),
+        ({"lengths": [3, -1]}, "-1 at position 1", "dataset.lengths"),
+        ({"max_points": 0}, "max_points is 0", "max_points="),
+        ({"max_points": 1e6}, "max_points is 1000000.0", "max_points="),
+        ({"max_scenes": 0}, "max_scenes is 0", "max_scenes="),
+        ({"seed": -1}, "seed is -1", "seed="),
+        ({"rank": 2}, "rank 2 of 2", "world_size"),
+        ({"rank": -1}, "rank -1 of 2", "world_size"),
+        ({"rank": 0, "world_size": None}, "number of ranks is not known", "world_size"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], message: str, hint: str) -> None:
+    valid: dict[str, Any] = {"lengths": [10, 20], "max_points": 100, "rank": 1, "world_size": 2}
+    with pytest.raises(UsageError, match=message) as caught:
+        PointBudgetBatchSampler(**valid | options)
+    assert hint in caught.value.hint
+
+
+VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, (0, 1)),
+        ({"RANK": "2", "WORLD_SIZE": "4"}, (2, 4)),
+        ({"WORLD_SIZE": "1"}, (0, 1)),
+        ({"WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "4"}, (0, 1)),
+        ({"SLURM_STEP_NUM_TASKS": "1"}, (0, 1)),
+        ({"WORLD_SIZE": "4"}, "cannot be known which one this is"),
+        ({"RANK": "1"}, "number of ranks is not known"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "rank 4 of 4"),
+        ({"RANK": "one", "WORLD_SIZE": "4"}, "RANK is 'one'"),
+        ({"WORLD_SIZE": "0"}, "rank 0 of 0|cannot be known"),
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}, "all would get the same data"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "all would get the same data"),
+    ],
+)
+@pytest.mark.parametrize("kind", [PointBudgetBatchSampler, EvalSampler])
+def test_the_rank_is_found_in_the_environment_or_it_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, environment: dict[str, str], expected: Any
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    options = {"max_points": 100} if kind is PointBudgetBatchSampler else {}
+    if isinstance(expected, str):
+        with pytest.raises(UsageError, match=expected):
+            kind([10] * 8, **options)
+        sampler = kind([10] * 8, rank=0, world_size=2, **options)  # what is said counts
+        assert (sampler.rank, sampler.world_size) == (0, 2)
+    else:
+        sampler = kind([10] * 8, **options)
+        assert (sampler.rank, sampler.world_size) == expected
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=50), st.integers(1, 9))
+def test_evaluation_gives_every_scene_to_one_rank_once(lengths: list[int], world_size: int) -> None:
+    samplers = [EvalSampler(lengths, rank=rank, world_size=world_size) for rank in range(world_size)]
+    hands = [list(sampler) for sampler in samplers]
+    assert sorted(scene for hand in hands for scene in hand) == list(range(len(lengths)))
+    assert [len(sampler) for sampler in samplers] == [len(hand) for hand in hands]
+    assert {len(hand) for hand in hands} <= {samplers[0].step_count, samplers[0].step_count - 1}
+    assert max(len(hand) for hand in hands) == samplers[0].step_count
+    assert hands == [list(sampler) for sampler in samplers]
+    loads = [sum(lengths[scene] for scene in hand) for hand in hands]
+    assert max(loads) - min(loads) <= max(lengths)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 9), st.integers(9, 200))
+def test_evaluation_steps_are_of_similar_size(world_size: int, count: int) -> None:
+    lengths = realistic_lengths(4, count)
+    hands = [list(EvalSampler(lengths, rank=rank, world_size=world_size)) for rank in range(world_size)]
+    order = sorted(lengths.tolist(), reverse=True)
+    for step in range(count // world_size):
+        found = sorted((int(lengths[hand[step]]) for hand in hands), reverse=True)
+        assert found == order[step * world_size : (step + 1) * world_size]
