@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -224,7 +225,7 @@ def test_other_scenes_share_a_batch_in_the_next_epoch() -> None:
         sampler.set_epoch(epoch)
         batches = [sorted(index for index, _ in batch) for batch in sampler]
         pairs.append({(a, b) for batch in batches for a in batch for b in batch if a < b})
-    for before, after in zip(pairs, pairs[1:], strict=False):
+    for before, after in pairwise(pairs):
         assert len(before & after) < 0.15 * len(before)
 
 
@@ -239,7 +240,8 @@ def test_a_scene_above_the_budget_is_a_batch_of_its_own() -> None:
     sampler = PointBudgetBatchSampler([40, 500, 60, 30, 70], max_points=100, rank=0, world_size=1, shuffle=False)
     assert list(sampler) == [[(1, 0)], [(4, 0), (3, 0)], [(2, 0), (0, 0)]]
     assert str(sampler.describe()) == (
-        "epoch 0: 5 scenes in 3 steps on 1 ranks\nfill 1.000 of 100 points, imbalance 1.0000, largest batch 500 points; "
+        "epoch 0: 5 scenes in 3 steps on 1 ranks\n"
+        "fill 1.000 of 100 points, imbalance 1.0000, largest batch 500 points; "
         "scenes above the budget, alone in their batch: 1"
     )
 

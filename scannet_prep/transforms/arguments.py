@@ -10,16 +10,21 @@ from numpy.typing import NDArray
 from scannet_prep.errors import UsageError
 
 
-def check_range(transform: object, name: str, *, lowest: float, highest: float = np.inf) -> None:
+def check_range(
+    transform: object, name: str, *, lowest: float, highest: float = np.inf, is_whole: bool = False
+) -> None:
     """Refuse a number that makes no sense.
 
     Raises:
         UsageError: It is not in the range, or no number.
     """
     value = getattr(transform, name)
-    if not isinstance(value, int | float | np.number) or not lowest <= value <= highest:
+    types = int | np.integer if is_whole else int | float | np.number
+    if not isinstance(value, types) or not lowest <= value <= highest:
         expected = f"at least {lowest:g}" if highest == np.inf else f"from {lowest:g} to {highest:g}"
-        raise UsageError(f"{type(transform).__name__}: {name} is {value!r}, expected a number {expected}")
+        raise UsageError(
+            f"{type(transform).__name__}: {name} is {value!r}, expected a {'whole ' * is_whole}number {expected}"
+        )
 
 
 def colors_as_given(sample: dict[str, Any], transform: object) -> NDArray[np.uint8]:

@@ -51,7 +51,7 @@ class CropPoints:
 
     def __post_init__(self) -> None:
         """Check the argument."""
-        check_range(self, "max_points", lowest=1)
+        check_range(self, "max_points", lowest=1, is_whole=True)
 
     def __call__(self, sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
         """Crop."""

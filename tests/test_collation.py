@@ -1,0 +1,200 @@
+"""Joining samples to batches, and sending them between processes."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import os
+import pickle
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scannet_prep import Batch, collate, collate_torch
+from scannet_prep.errors import UsageError
+from scannet_prep.transforms import Compose, CropPoints, GridSample
+
+
+def make_sample(count: int, number: int = 0) -> dict[str, Any]:
+    generator = np.random.default_rng(number)
+    return {
+        "points": generator.uniform(-1, 1, (count, 3)).astype(np.float32),
+        "colors": generator.integers(0, 256, (count, 3), dtype=np.uint8),
+        "labels": generator.integers(-1, 20, count),
+        "scene_id": f"scene{number:04}_00",
+    }
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6))
+def test_a_batch_is_what_a_loop_joins(counts: list[int]) -> None:
+    samples = [make_sample(count, number) for number, count in enumerate(counts)]
+    batch = collate(samples)
+    assert list(batch) == ["points", "colors", "labels", "scene_ids", "offset", "batch"]
+    for key in ("points", "colors", "labels"):
+        assert batch[key].tolist() == [row for sample in samples for row in sample[key].tolist()], key
+        assert batch[key].dtype == samples[0][key].dtype
+    assert batch["scene_ids"] == [sample["scene_id"] for sample in samples]
+    assert batch["offset"].tolist() == [sum(counts[: number + 1]) for number in range(len(counts))]
+    assert batch["batch"].tolist() == [number for number, count in enumerate(counts) for _ in range(count)]
+    assert batch["offset"].dtype == batch["batch"].dtype == np.int64
+
+
+def test_the_way_back_from_a_grid_leads_to_the_places_in_the_batch() -> None:
+    samples = [make_sample(30, number) for number in range(3)]
+    sampled = [
+        Compose(GridSample(0.7), CropPoints(12))(sample, np.random.default_rng(number))
+        for number, sample in enumerate(samples)
+    ]
+    batch = collate(sampled)
+    assert len(batch["grid"]) == len(batch["points"])
+    assert batch["inverse_offset"].tolist() == [30, 60, 90]
+    expected = [
+        None if place < 0 else sample["points"][place].tolist()
+        for sample in sampled
+        for place in sample["inverse"].tolist()
+    ]
+    assert None in expected
+    found = [None if place < 0 else batch["points"][place].tolist() for place in batch["inverse"].tolist()]
+    assert found == expected
+
+
+def test_other_keys_are_joined_by_what_they_are() -> None:
+    samples = [make_sample(3, 0), make_sample(5, 1)]
+    for number, sample in enumerate(samples):
+        sample |= {"boxes": np.full((number + 1, 6), number), "scale": 1.5 + number, "flag": np.bool_(number)}
+        sample |= {"height": np.float32(number), "center": np.array(number), "note": {"a": number}}
+    batch = collate(samples)
+    assert batch["boxes"].tolist() == [[0] * 6, [1] * 6, [1] * 6]
+    assert batch["boxes_offset"].tolist() == [1, 3]
+    assert batch["scale"].tolist() == [1.5, 2.5]
+    assert batch["flag"].tolist() == [False, True]
+    assert (batch["height"].dtype, batch["center"].tolist()) == (np.float32, [0, 1])
+    assert batch["note"] == [{"a": 0}, {"a": 1}]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"extra": 1}, "different keys: scene0001_00 has colors, extra, labels.*scene0000_00 has colors, labels"),
+        ({"colors": np.zeros((5, 3), np.float32)}, r"'colors' cannot be joined: scene0001_00 has float32 \(n, 3\)"),
+        ({"labels": np.zeros((5, 1), np.int64)}, r"'labels' cannot be joined: scene0001_00 has int64 \(n, 1\)"),
+        ({"labels": None}, "'labels' cannot be joined: scene0001_00 has NoneType"),
+        ({"labels": np.zeros(4, np.int64)}, "scene0001_00: 'labels' has 4 rows, but there are 5 points"),
+        ({"points": None}, "sample 1 is a dict with points"),
+    ],
+)
+def test_samples_that_do_not_fit_together_are_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        collate([make_sample(4), make_sample(5, 1) | change])
+
+
+def test_what_is_no_sample_is_refused() -> None:
+    for samples, message in (([], "no samples"), ([3], "sample 0 is a int"), ([{"a": 1}], "a dict with a, expected")):
+        with pytest.raises(UsageError, match=message):
+            collate(samples)
+    with pytest.raises(UsageError, match="'batch', which the batch needs"):
+        collate([make_sample(3) | {"batch": 1}])
+
+
+def echo(connection: Any) -> None:
+    """Send back whatever comes, until None."""
+    while (value := connection.recv()) is not None:
+        connection.send(value)
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def check_equal(found: Any, expected: Any) -> None:
+    assert type(found) is Batch
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        assert type(found[key]) is type(value), key
+        if isinstance(value, list):
+            assert found[key] == value
+        else:
+            assert found[key].dtype == value.dtype
+            assert np.array_equal(np.asarray(found[key]), np.asarray(value)), key
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_batch_crosses_processes_whole_writable_and_without_a_trace(start_method: str) -> None:
+    context = multiprocessing.get_context(start_method)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=echo, args=(theirs,), daemon=True)
+    process.start()
+    batch = collate([make_sample(7, 1), make_sample(100_000, 2), make_sample(0, 3)])
+    batch |= {"objects": np.array([None, "text"], object), "empty": np.zeros((0, 3)), "none": None}
+    ours.send(batch)  # starts the server of descriptors
+    ours.recv()
+    before = open_descriptors()
+    kept = []
+    for _ in range(3):
+        ours.send(batch)
+        kept.append(ours.recv())
+        assert "/dev/shm" not in Path("/proc/self/maps").read_text()
+    none, objects = batch.pop("none"), batch.pop("objects")
+    for found in kept:
+        assert (found.pop("none"), found.pop("objects").tolist()) == (none, objects.tolist())
+        check_equal(found, batch)
+        found["points"][:] = 5
+        assert found["labels"].flags.writeable
+    del kept, found
+    assert open_descriptors() == before
+    ours.send(None)
+    process.join()
+
+
+def test_where_there_is_no_anonymous_memory_batches_travel_as_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    batch = collate([make_sample(7, 1)])
+    check_equal(pickle.loads(ForkingPickler.dumps(batch)), batch)
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "memfd_create", lambda *_: (_ for _ in ()).throw(OSError(24, "Too many open files")))
+    check_equal(pickle.loads(ForkingPickler.dumps(batch)), batch)
+
+
+def test_pickling_and_copying_elsewhere_are_those_of_a_dict() -> None:
+    batch = collate([make_sample(7, 1)])
+    check_equal(pickle.loads(pickle.dumps(batch)), batch)
+    check_equal(copy.copy(batch), batch)
+    check_equal(copy.deepcopy(batch), batch)
+    assert pickle.loads(pickle.dumps(collate)) is collate
+    assert pickle.loads(pickle.dumps(collate_torch)) is collate_torch
+
+
+@pytest.mark.torch
+def test_tensors_have_the_types_and_values_of_the_arrays() -> None:
+    torch = pytest.importorskip("torch")
+    samples = [make_sample(3, 1) | {"name": np.array(["a", "b"])}, make_sample(5, 2) | {"name": np.array(["c"])}]
+    expected, found = collate(samples), collate_torch(samples)
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        if key in {"scene_ids", "name"}:
+            assert np.array_equal(found[key], value)
+        else:
+            assert isinstance(found[key], torch.Tensor)
+            assert np.array_equal(found[key].numpy(), value)
+    sent = pickle.loads(ForkingPickler.dumps(found))
+    check_equal(sent, found)
+    sent["points"] += 1
+    with_gradient = Batch(weight=torch.ones(3, requires_grad=True).sum(), plain=torch.ones(2)[::2])
+    assert pickle.loads(ForkingPickler.dumps(Batch(plain=with_gradient["plain"])))["plain"].tolist() == [1]
+
+
+@pytest.mark.torch
+def test_the_lines_for_ocnn_and_torch_geometric_fit_what_they_want() -> None:
+    """Shapes and types only: neither is a dependency."""
+    torch = pytest.importorskip("torch")
+    batch = collate_torch([make_sample(3, 1) | {"normals": np.ones((3, 3), np.float32)}, make_sample(5, 2) | {
+        "normals": np.ones((5, 3), np.float32)}])  # fmt: skip
+    parts = [part.shape[0] for part in batch["points"].tensor_split(batch["offset"][:-1])]
+    assert parts == [3, 5]
+    assert batch["batch"].bincount().tolist() == [3, 5]
+    assert torch.nn.functional.pad(batch["offset"], (1, 0)).tolist() == [0, 3, 8]

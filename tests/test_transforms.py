@@ -1,0 +1,281 @@
+"""Transforms, each compared with a plain loop."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scannet_prep.errors import UsageError
+from scannet_prep.transforms import (
+    ColorJitter,
+    Compose,
+    CropPoints,
+    Drop,
+    Flip,
+    GridSample,
+    Jitter,
+    Normalize,
+    RotateZ,
+    Scale,
+)
+
+ALL = [
+    ColorJitter(), CropPoints(20), Drop(0.5), Flip(), GridSample(0.5), Jitter(), Normalize(), RotateZ(), Scale(),
+    Compose(GridSample(0.3), CropPoints(15), Drop(), RotateZ(), Flip(), Scale(), Jitter(), ColorJitter(), Normalize()),
+]  # fmt: skip
+
+
+def make_sample(count: int = 40, seed: int = 0) -> dict[str, Any]:
+    generator = np.random.default_rng(seed)
+    normals = generator.normal(size=(count, 3))
+    return {
+        "points": generator.uniform(-1, 2, (count, 3)).astype(np.float32),
+        "normals": (normals / np.linalg.norm(normals, axis=1, keepdims=True)).astype(np.float32),
+        "colors": generator.integers(0, 256, (count, 3), dtype=np.uint8),
+        "labels": np.arange(count),
+        "instances": generator.integers(-1, 3, count),
+        "segments": generator.integers(0, 9, count),
+        "height": np.arange(count) / 7,  # not ours, but of the vertices
+        "boxes": np.ones((count + 1, 6)),  # neither
+        "scene_id": "scene0000_00",
+    }
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def check_rows(before: dict[str, Any], after: dict[str, Any], kept: list[int]) -> None:
+    """Every array of the vertices holds the kept rows; everything else is untouched."""
+    for key in ("points", "normals", "colors", "labels", "instances", "segments", "height"):
+        assert after[key].tolist() == [before[key][index].tolist() for index in kept], key
+        assert after[key].dtype == before[key].dtype
+    assert after["boxes"] is before["boxes"]
+    assert after["scene_id"] == "scene0000_00"
+
+
+@pytest.mark.parametrize("transform", ALL)
+def test_the_generator_alone_decides_and_the_given_sample_stays_as_it_is(transform: Any) -> None:
+    sample, untouched = make_sample(), make_sample()
+    first = transform(sample, rng(3))
+    again = pickle.loads(pickle.dumps(transform))(sample, rng(3))
+    assert pickle.loads(pickle.dumps(transform)) == transform
+    for key, value in sample.items():
+        assert np.array_equal(value, untouched[key]), key
+    assert first is not sample
+    for key, value in first.items():
+        assert np.array_equal(value, again[key]), key
+        if isinstance(value, np.ndarray) and key != "boxes":
+            assert value.flags.c_contiguous, key
+    assert first["points"].dtype == first["normals"].dtype == np.float32
+    if transform != Normalize():
+        assert any(
+            not np.array_equal(first[key], transform(sample, rng(seed))[key])
+            for seed in range(9)
+            for key in ("points", "colors")
+        )
+
+
+@pytest.mark.parametrize("transform", [ColorJitter(), CropPoints(5), Drop(), Flip(), Jitter(), RotateZ(), Scale()])
+def test_a_scene_without_vertices_stays_one(transform: Any) -> None:
+    assert len(transform(make_sample(0), rng())["points"]) == 0
+
+
+@given(st.integers(1, 45), st.integers(0, 20), st.booleans())
+def test_crop_keeps_the_nearest_to_one_of_the_vertices(max_points: int, seed: int, has_ties: bool) -> None:
+    sample = make_sample(40, seed)
+    if has_ties:
+        sample["points"] = np.rint(sample["points"])
+    found = CropPoints(max_points)(sample, rng(seed))
+    kept = found["labels"].tolist()
+    check_rows(sample, found, kept)
+    assert kept == sorted(kept)
+    assert len(kept) == min(40, max_points)
+    points = [tuple(map(float, point)) for point in sample["points"].tolist()]
+    centre = points[int(rng(seed).integers(40))]
+    by_distance = sorted(range(40), key=lambda index: (round(math.dist(points[index], centre), 5), index))
+    assert max_points >= 40 or kept == sorted(by_distance[:max_points])
+
+
+@given(st.floats(0, 1), st.integers(0, 20))
+def test_drop_keeps_its_share_in_order(share: float, seed: int) -> None:
+    sample = make_sample()
+    found = Drop(share)(sample, rng(seed))
+    kept = found["labels"].tolist()
+    check_rows(sample, found, kept)
+    assert kept == sorted(set(kept))
+    assert len(kept) == max(1, 40 - round(40 * share))
+
+
+@given(st.sampled_from([0.1, 0.25, 0.5, 1.0, 10.0]), st.integers(0, 20), st.integers(1, 60))
+def test_grid_sampling_keeps_one_of_each_cell_and_the_way_back(size: float, seed: int, count: int) -> None:
+    sample = make_sample(count, seed)
+    found = GridSample(size)(sample, rng(seed))
+    kept = found["labels"].tolist()
+    check_rows(sample, found, kept)
+    cells = [tuple(math.floor(float(value) / size) for value in point) for point in sample["points"]]
+    smallest = [min(cell[axis] for cell in cells) for axis in range(3)]
+    assert kept == sorted(kept)
+    assert sorted(cells[index] for index in kept) == sorted(set(cells))
+    assert found["grid"].dtype == np.int32
+    for index, cell in zip(kept, found["grid"].tolist(), strict=True):
+        assert cell == [value - start for value, start in zip(cells[index], smallest, strict=True)]
+    assert len(found["inverse"]) == count
+    for index, place in enumerate(found["inverse"].tolist()):
+        assert cells[kept[place]] == cells[index]
+    assert "inverse" not in GridSample(size, has_inverse=False)(sample, rng(seed))
+
+
+def test_grid_sampling_gives_every_vertex_of_a_cell_a_chance() -> None:
+    sample = make_sample(4)
+    sample["points"] = np.zeros((4, 3), np.float32)
+    chosen = [int(GridSample(1)(sample, rng(seed))["labels"][0]) for seed in range(200)]
+    assert {index: chosen.count(index) > 25 for index in range(4)} == dict.fromkeys(range(4), True)
+
+
+@pytest.mark.parametrize("after", [CropPoints(7), Drop(0.5)])
+def test_the_way_back_survives_a_later_selection(after: Any) -> None:
+    sample = make_sample()
+    sampled = GridSample(0.8)(sample, rng())
+    found = after(sampled, rng(1))
+    kept = found["labels"].tolist()
+    assert 0 < len(kept) < len(sampled["labels"])
+    for before, place in zip(sampled["inverse"].tolist(), found["inverse"].tolist(), strict=True):
+        representative = int(sampled["labels"][before])
+        assert place == (kept.index(representative) if representative in kept else -1)
+
+
+def test_the_way_back_is_kept_where_it_is_as_long_as_the_points() -> None:
+    sample = make_sample(5)
+    sample["points"] = np.arange(15, dtype=np.float32).reshape(5, 3)
+    sampled = GridSample(1)(sample, rng())
+    found = CropPoints(2)(sampled, rng(2))
+    assert len(sampled["inverse"]) == len(sampled["points"]) == len(found["inverse"]) == 5
+    assert sorted(found["inverse"].tolist()) == [-1, -1, -1, 0, 1]
+
+
+@given(st.integers(0, 50))
+def test_rotation_turns_points_and_normals_by_the_same_angle(seed: int) -> None:
+    sample = make_sample(8, seed)
+    found = RotateZ(1.0)(sample, rng(seed))
+    angle = float(rng(seed).uniform(-1.0, 1.0))
+    for key in ("points", "normals"):
+        for before, after in zip(sample[key].tolist(), found[key].tolist(), strict=True):
+            turned = complex(before[0], before[1]) * complex(math.cos(angle), math.sin(angle))
+            assert after == pytest.approx([turned.real, turned.imag, before[2]], abs=1e-6)
+
+
+def test_a_flip_reflects_points_and_normals_alike() -> None:
+    sample = make_sample(6)
+    seen = set()
+    for seed in range(30):
+        found = Flip()(sample, rng(seed))
+        signs = np.sign(found["points"][0] / sample["points"][0])
+        seen.add(tuple(signs.tolist()))
+        for key in ("points", "normals"):
+            assert found[key].tolist() == [[x * a for x, a in zip(row, signs, strict=True)] for row in sample[key]]
+    assert seen == {(1, 1, 1), (-1, 1, 1), (1, -1, 1), (-1, -1, 1)}
+    assert (Flip(1.0)(sample, rng())["points"][:, :2] == -sample["points"][:, :2]).all()
+    assert (Flip(0.0)(sample, rng())["points"] == sample["points"]).all()
+
+
+def test_normals_stay_normal_to_a_surface_under_rotation_and_flip() -> None:
+    # A slanted plane: differences of points are at right angles to the normal.
+    sample = make_sample(30)
+    normal = np.array([1.0, 2.0, 2.0]) / 3
+    sample["points"] -= ((sample["points"] @ normal)[:, np.newaxis] * normal).astype(np.float32)
+    sample["normals"] = np.tile(normal, (30, 1)).astype(np.float32)
+    for seed in range(10):
+        found = Compose(RotateZ(), Flip(), Scale())(sample, rng(seed))
+        assert np.abs((found["points"] - found["points"][0]) @ found["normals"][0]).max() < 1e-5
+        assert np.linalg.norm(found["normals"], axis=1) == pytest.approx(1, abs=1e-6)
+
+
+@given(st.integers(0, 50))
+def test_scale_multiplies_points_and_leaves_normals(seed: int) -> None:
+    sample = make_sample(6, seed)
+    found = Scale(0.5, 2.0)(sample, rng(seed))
+    factor = float(rng(seed).uniform(0.5, 2.0))
+    for before, after in zip(sample["points"].tolist(), found["points"].tolist(), strict=True):
+        assert after == pytest.approx([factor * value for value in before], rel=1e-6)
+    assert found["normals"] is sample["normals"]
+
+
+def test_jitter_is_normal_noise_that_is_cut() -> None:
+    sample = make_sample(20_000)
+    change = Jitter(0.01, 0.015)(sample, rng())["points"] - sample["points"]
+    assert np.abs(change).max() <= 0.015 + 1e-6
+    assert np.isclose(np.abs(change), 0.015, atol=1e-6).mean() == pytest.approx(0.1336, abs=0.01)  # beyond 1.5 sigma
+    assert np.median(np.abs(change)) == pytest.approx(0.00674, rel=0.05)
+    assert change.mean() == pytest.approx(0, abs=1e-4)
+    assert (Jitter(0.0)(sample, rng())["points"] == sample["points"]).all()
+
+
+def test_color_jitter_shifts_channels_and_adds_noise() -> None:
+    sample = make_sample(20_000)
+    sample["colors"][:] = 128
+    for seed in range(3):
+        found = ColorJitter(20, 4)(sample, rng(seed))["colors"]
+        shift = rng(seed).uniform(-20, 20, 3)
+        assert found.dtype == np.uint8
+        assert found.mean(axis=0) == pytest.approx(128 + shift, abs=0.2)
+        assert found.std(axis=0) == pytest.approx(4, rel=0.05)
+    sample["colors"][:] = 250
+    assert ColorJitter(0, 50)(sample, rng())["colors"].max() == 255
+    assert (ColorJitter(0, 0)(sample, rng())["colors"] == 250).all()
+
+
+def test_normalize_centres_and_scales_as_a_loop_does() -> None:
+    sample = make_sample()
+    found = Normalize()(sample, rng())
+    axes = sample["points"].T.tolist()
+    origin = [(min(axes[0]) + max(axes[0])) / 2, (min(axes[1]) + max(axes[1])) / 2, min(axes[2])]
+    for before, after in zip(sample["points"].tolist(), found["points"].tolist(), strict=True):
+        assert after == pytest.approx([a - b for a, b in zip(before, origin, strict=True)], abs=1e-6)
+    assert found["colors"].dtype == np.float32
+    for before, after in zip(sample["colors"].tolist(), found["colors"].tolist(), strict=True):
+        assert after == pytest.approx([value / 127.5 - 1 for value in before], abs=1e-6)
+
+
+def test_compose_hands_on_sample_and_generator_in_order() -> None:
+    sample = make_sample()
+    generator = rng(5)
+    expected = Jitter()(RotateZ()(sample, generator), generator)
+    assert np.array_equal(Compose(RotateZ(), Jitter())(sample, rng(5))["points"], expected["points"])
+    assert Compose()(sample, rng()) is sample
+    assert repr(Compose(Flip(0.25), Normalize())) == "Compose(Flip(probability=0.25), Normalize())"
+    assert Compose(Flip()) == Compose(Flip()) != Compose(Flip(), Flip())
+    assert hash(Compose(Flip())) == hash(Compose(Flip()))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CropPoints(0), "CropPoints: max_points is 0"),
+        (lambda: CropPoints(1e5), "max_points is 100000.0, expected a whole number at least 1"),
+        (lambda: Drop(1.5), "Drop: share is 1.5, expected a number from 0 to 1"),
+        (lambda: Flip(-1), "Flip: probability is -1"),
+        (lambda: GridSample(0), "GridSample: size is 0"),
+        (lambda: GridSample("2cm"), "size is '2cm'"),
+        (lambda: RotateZ(180), "max_angle is 180"),
+        (lambda: Scale(1.1, 0.9), "largest is 0.9"),
+        (lambda: Jitter(-0.1), "sigma is -0.1"),
+        (lambda: Jitter(float("nan")), "sigma is nan"),
+        (lambda: ColorJitter(300), "shift is 300"),
+        (lambda: GridSample(1e-5)(Scale(1e6, 1e6)(make_sample(), rng()), rng()), "too many to count"),
+        (lambda: Compose(GridSample(1), GridSample(1))(make_sample(), rng()), "has an inverse map already"),
+        (lambda: Compose(Normalize(), ColorJitter())(make_sample(), rng()), "colors are float32, expected uint8"),
+        (lambda: Compose(Normalize(), Normalize())(make_sample(), rng()), "colors are float32, expected uint8"),
+        (lambda: GridSample(1)(make_sample(0), rng()), "there are no points"),
+        (lambda: Normalize()(make_sample(0), rng()), "there are no points"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make()
