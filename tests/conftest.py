@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from training_sources import SOURCES, make_folder, make_source
 from verifying import SCENES, Verify
 
 from scannet_prep.cli.main import main
@@ -38,3 +39,14 @@ def out_dir(whole_dir: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def verify(capsys: pytest.CaptureFixture[str]) -> Verify:
     return Verify(capsys)
+
+
+@pytest.fixture(scope="session")
+def training_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("training"))
+
+
+@pytest.fixture(scope="session", params=SOURCES)
+def source(request: pytest.FixtureRequest, training_folder: Path) -> Path:
+    """What a dataset is opened with, in each form that there is."""
+    return make_source(request.param, training_folder)

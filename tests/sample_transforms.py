@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
+import numpy as np
 
-def count_points(sample: dict[str, Any]) -> int:
+
+def count_points(sample: dict[str, Any], generator: np.random.Generator) -> int:
     return len(sample["points"])
+
+
+def draw(sample: dict[str, Any], generator: np.random.Generator) -> list[int]:
+    """What the generator gives."""
+    return generator.integers(0, 1 << 30, 3).tolist()
+
+
+def fail_on_third_scene(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    if sample["scene_id"] == "scene0000_02":
+        raise ZeroDivisionError("no such voxel")
+    return sample
+
+
+def die_on_third_scene(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    """Die as from the kernel's out-of-memory killer."""
+    if sample["scene_id"] == "scene0000_02":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample
