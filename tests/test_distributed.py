@@ -1,0 +1,129 @@
+"""Training on several ranks, by the real torchrun with gloo: no hang, nothing lost, gradients as on one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_sources import TRAIN
+
+pytestmark = pytest.mark.torch
+JOB = Path(__file__).parent / "training_job.py"
+EPOCHS = 3
+
+
+def torchrun(rank_count: int, *words: str | Path) -> tuple[int, str]:
+    """Run the job; a hang ends it, and the test.
+
+    Returns:
+        Exit status and what it printed.
+    """
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={rank_count}", JOB]
+    environment = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
+    process = subprocess.Popen(
+        [*map(str, command), *map(str, words)],
+        env=environment | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        pytest.fail(f"the job hangs:\n{output}")
+    return process.returncode, output
+
+
+def read_logs(out_dir: Path, rank_count: int) -> list[list[dict[str, Any]]]:
+    return [
+        [json.loads(line) for line in (out_dir / f"rank{rank}.jsonl").read_text().splitlines()]
+        for rank in range(rank_count)
+    ]
+
+
+def scenes_by_step(logs: list[list[dict[str, Any]]]) -> list[tuple[int, list[list[str]]]]:
+    """Epoch and the scenes of each rank, step by step; fails where ranks have different numbers of steps."""
+    return [(step[0]["epoch"], [line["scenes"] for line in step]) for step in zip(*logs, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def two_ranks(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out_dir = tmp_path_factory.mktemp("two")
+    status, output = torchrun(2, training_folder, out_dir)
+    assert status == 0, output
+    return out_dir
+
+
+def check_epochs(logs: list[list[dict[str, Any]]]) -> None:
+    steps = scenes_by_step(logs)
+    for epoch in range(EPOCHS):
+        seen = Counter(scene for number, step in steps if number == epoch for scenes in step for scene in scenes)
+        assert seen == Counter(TRAIN)
+    counts = Counter(epoch for epoch, _ in steps)
+    assert set(counts) == set(range(EPOCHS))
+    assert len(set(counts.values())) == 1
+
+
+def test_two_ranks_do_every_scene_once_an_epoch(two_ranks: Path) -> None:
+    check_epochs(read_logs(two_ranks, 2))
+    hands = json.loads((two_ranks / "evaluated.json").read_text())
+    assert sorted(scene for hand in hands for scene in hand) == TRAIN
+
+
+def test_three_ranks_do_every_scene_once_an_epoch(training_folder: Path, tmp_path: Path) -> None:
+    status, output = torchrun(3, training_folder, tmp_path)
+    assert status == 0, output
+    check_epochs(read_logs(tmp_path, 3))
+
+
+def test_gradients_are_those_of_one_process_over_the_same_batches(training_folder: Path, two_ranks: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from training_job import gradients_of, loss_of, make_dataset, make_model
+
+    from scannet_prep import collate_torch
+
+    dataset = make_dataset(training_folder)
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in zip(*read_logs(two_ranks, 2), strict=True):
+        optimizer.zero_grad()
+        for line in step:
+            batch = collate_torch([dataset[scene_id, line["epoch"]] for scene_id in line["scenes"]])
+            (loss_of(model, batch) / len(step)).backward()
+        optimizer.step()
+        for line in step:
+            for found, expected in zip(line["gradients"], gradients_of(model), strict=True):
+                assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    for name, value in torch.load(two_ranks / "final.pt").items():
+        assert torch.allclose(value, model.state_dict()[name], rtol=1e-9)
+
+
+def test_a_killed_run_goes_on_where_it_stopped(training_folder: Path, tmp_path: Path, two_ranks: Path) -> None:
+    torch = pytest.importorskip("torch")
+    status, output = torchrun(2, training_folder, tmp_path, "--die-at", "1", "1")
+    assert status != 0, output
+    before = scenes_by_step(read_logs(tmp_path, 2))
+    whole = scenes_by_step(read_logs(two_ranks, 2))
+    assert whole[: len(before)] == before
+    assert before[-1][0] == whole[len(before)][0] == 1, "it was to die within epoch 1"
+    status, output = torchrun(2, training_folder, tmp_path)
+    assert status == 0, output
+    assert scenes_by_step(read_logs(tmp_path, 2)) == whole
+    expected = torch.load(two_ranks / "final.pt")
+    for name, value in torch.load(tmp_path / "final.pt").items():
+        assert torch.equal(value, expected[name])
+
+
+def test_a_worker_that_dies_ends_the_job_with_a_message(training_folder: Path, tmp_path: Path) -> None:
+    status, output = torchrun(2, training_folder, tmp_path, "--die-in", "worker")
+    assert status != 0
+    assert "DataLoader worker (pid" in output
+    assert "killed by signal: Killed" in output
