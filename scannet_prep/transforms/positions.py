@@ -126,6 +126,7 @@ class Normalize:
         points, colors = sample["points"], colors_as_given(sample, self)
         if not len(points):
             raise UsageError("Normalize: there are no points")
-        lowest, highest = points.min(axis=0), points.max(axis=0)
+        columns = points.T.copy()  # much faster than along axis 0
+        lowest, highest = columns.min(axis=1), columns.max(axis=1)
         origin = np.array([*((lowest + highest) / 2)[:2], lowest[2]], np.float32)
         return {**sample, "points": points - origin, "colors": colors / np.float32(127.5) - np.float32(1)}

@@ -25,7 +25,7 @@ def select_vertices(sample: dict[str, Any], kept: NDArray[np.int64]) -> dict[str
     """
     count = len(sample["points"])
     result = {
-        key: value[kept]
+        key: value.take(kept, axis=0)
         if isinstance(value, np.ndarray) and value.ndim and len(value) == count and key != "inverse"
         else value
         for key, value in sample.items()
@@ -118,29 +118,39 @@ class GridSample:
         points = sample["points"]
         if not len(points):
             raise UsageError("GridSample: there are no points")
-        cells = np.floor(points.astype(np.float64) / self.size)
-        cells -= cells.min(axis=0)
-        extent = cells.max(axis=0) + 1
-        if not np.isfinite(extent).all() or extent.max() > np.iinfo(np.int32).max or extent.prod() > 2.0**62:
+        cells = np.floor(points.T.astype(np.float64) / self.size)
+        cells -= cells.min(axis=1, keepdims=True)
+        extent = cells.max(axis=1) + 1
+        bits = len(points).bit_length()
+        if not np.isfinite(extent).all() or extent.max() > np.iinfo(np.int32).max or extent.prod() > 2.0 ** (62 - bits):
             cells_text = " x ".join(f"{number:g}" for number in extent)
             raise UsageError(f"GridSample: the scene has {cells_text} cells, too many to count", "choose a larger size")
-        cells = cells.astype(np.int64)
+        x, y, z = cells.astype(np.int64)
         width = extent.astype(np.int64)
-        kept, inverse = _choose_one_each((cells[:, 0] * width[1] + cells[:, 1]) * width[2] + cells[:, 2], generator)
-        result = select_vertices({**sample, "grid": cells.astype(np.int32)}, kept)
+        kept, inverse = _choose_one_each((x * width[1] + y) * width[2] + z, bits, generator)
+        grid = np.ascontiguousarray(cells.T, np.int32)
+        result = select_vertices({**sample, "grid": grid}, kept)
         return {**result, "inverse": inverse} if self.has_inverse else result
 
 
 def _choose_one_each(
-    keys: NDArray[np.int64], generator: np.random.Generator
+    keys: NDArray[np.int64], bits: int, generator: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Choose one position at random for each key that occurs.
+
+    Args:
+        keys: Below 2 ** (63 - bits).
+        bits: That a position needs.
+        generator: Source of randomness.
 
     Returns:
         The chosen positions, ascending; and for each position, which of them has its key.
     """
-    order = np.argsort(keys, kind="stable")
-    is_first = np.diff(keys[order], prepend=keys[order[0]] - 1) != 0
+    # Key and position in one number: much faster than a stable argsort, with the same result on every processor.
+    joined = np.sort((keys << bits) | np.arange(len(keys)))
+    order = joined & ((1 << bits) - 1)
+    joined >>= bits
+    is_first = np.diff(joined, prepend=-1) != 0
     starts = np.flatnonzero(is_first)
     counts = np.diff(starts, append=len(keys))
     chosen = order[starts + (generator.random(len(starts)) * counts).astype(np.int64)]

@@ -1,0 +1,168 @@
+"""Part `loader`: vertices per second through PyTorch's loader, and how even and full the batches of all ranks are."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmark.scenes import make_scenes
+from scannet_prep import PointBudgetBatchSampler, ScanNet, collate_torch
+from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.stages import process
+from scannet_prep.transforms import ColorJitter, Compose, CropPoints, Flip, GridSample, Normalize, RotateZ
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from benchmark.settings import Result, Settings
+
+_MAX_POINTS = 600_000
+_WORKERS = 2
+_AUGMENTATION = Compose(
+    GridSample(0.02, has_inverse=False), CropPoints(100_000), RotateZ(), Flip(), ColorJitter(), Normalize()
+)
+# The train split: number of scenes, mean and largest number of vertices; spread as of a log-normal distribution.
+_SCENES, _MEAN, _LARGEST, _SIGMA = 1201, 149_000, 550_000, 0.6
+_EPOCHS = 100
+_RANKS = (4, 8)
+_FIXED_BATCH = 4
+
+
+def measure(settings: Settings) -> Result:
+    """Measure everything."""
+    if find_spec("torch") is None:
+        raise SystemExit("error: part loader needs PyTorch\nhint: pip install torch")
+    raw_dir, out_dir = settings.folder / "raw", settings.folder / "processed"
+    make_scenes(raw_dir, 2 * settings.scene_count, settings.vertex_count, settings.seed)
+    process.run(process.plan(raw_dir, out_dir, ProcessOptions(scannet200=True, align_axis=True)))
+    return {
+        "throughput": measure_throughput({"folder": out_dir}, out_dir, settings.repeat),
+        "balance": {str(ranks): _measure_balance(ranks, settings.seed) for ranks in _RANKS},
+    }
+
+
+def measure_throughput(sources: Mapping[str, Path], folder: Path, repeat: int) -> Result:
+    """Time an epoch of each loader, with workers that are running, and of a plain loop, in turns; the fastest counts.
+
+    Args:
+        sources: What a dataset is opened with, by name; all of the same scenes.
+        folder: The processed folder, for the plain loop.
+        repeat: Number of turns.
+    """
+    paths = sorted((folder / "train").glob("*.npz"))
+    loaders: dict[str, Any] = {}
+    for name, path in sources.items():
+        loaders[name] = _make_loader(path)
+        loaders[f"{name}, augmented"] = _make_loader(path, transform=_AUGMENTATION)
+    loaders["folder, tensors sent by PyTorch"] = _make_loader(folder, collate_fn=_collate_plainly)
+    vertex_count = int(ScanNet(folder, split="train").lengths.sum())
+    seconds: dict[str, list[float]] = {}
+    for epoch in range(repeat + 1):  # the first starts the workers
+        seconds.setdefault("plain loop over np.load", []).append(_time(_load(path) for path in paths))
+        for name, loader in loaders.items():
+            loader.batch_sampler.set_epoch(epoch)
+            seconds.setdefault(name, []).append(_time(loader))
+    rates = {name: vertex_count / min(values[1:]) for name, values in seconds.items()}
+    return {"vertices_per_s": rates, "scenes": len(paths), "workers": _WORKERS, "max_points": _MAX_POINTS}
+
+
+def _make_loader(path: Path, transform: Any = None, collate_fn: Any = collate_torch) -> Any:  # noqa: ANN401 - torch's
+    dataset = ScanNet(path, split="train", transform=transform)
+    sampler = PointBudgetBatchSampler(dataset.lengths, max_points=_MAX_POINTS, rank=0, world_size=1)
+    torch_data: Any = importlib.import_module("torch.utils.data")
+    return torch_data.DataLoader(
+        dataset,
+        batch_sampler=sampler,
+        collate_fn=collate_fn,
+        num_workers=_WORKERS,
+        persistent_workers=True,
+    )
+
+
+def _collate_plainly(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The same batch as a dict that PyTorch sends in its own way."""
+    return dict(collate_torch(samples))
+
+
+def _load(path: Path) -> int:
+    with np.load(path) as content:
+        return sum(content[key].nbytes for key in content.files)
+
+
+def _time(items: Iterable[object]) -> float:
+    start = time.perf_counter()
+    for _ in items:
+        pass
+    return time.perf_counter() - start
+
+
+def _measure_balance(ranks: int, seed: int) -> Result:
+    """Steps, imbalance and fill of many epochs, beside a fixed number of scenes in a batch."""
+    torch_data: Any = importlib.import_module("torch.utils.data")
+    lengths = _make_lengths(seed)
+    sampler = PointBudgetBatchSampler(lengths, max_points=_MAX_POINTS, rank=0, world_size=ranks)
+    fixed = [torch_data.DistributedSampler(lengths, num_replicas=ranks, rank=rank) for rank in range(ranks)]
+    ours, theirs = [], []
+    for epoch in range(_EPOCHS):
+        sampler.set_epoch(epoch)
+        ours.append(sampler.describe())
+        for item in fixed:
+            item.set_epoch(epoch)
+        loads = np.array([_load_of_batches(lengths, list(item)) for item in fixed])
+        theirs.append(float((loads.max(axis=0) / loads.mean(axis=0)).mean()))
+    return {
+        "epochs": _EPOCHS,
+        "step_counts": sorted({summary.step_count for summary in ours}),
+        "imbalance": {"mean": float(np.mean([item.imbalance for item in ours]))}
+        | {"worst": max(item.imbalance for item in ours)},
+        "fill": {"mean": float(np.mean([item.fill for item in ours])), "worst": min(item.fill for item in ours)},
+        "padding": max(summary.padding for summary in ours),
+        "fixed": {"imbalance": float(np.mean(theirs)), "padding": fixed[0].total_size - len(lengths)},
+    }
+
+
+def _make_lengths(seed: int) -> NDArray[np.int64]:
+    """Vertex counts with the mean and the maximum of the train split."""
+    sizes = np.random.default_rng(seed).lognormal(0, _SIGMA, _SCENES)
+    for _ in range(50):
+        sizes = np.clip(sizes * _MEAN / sizes.mean(), 5_000, _LARGEST)
+    return sizes.astype(np.int64)
+
+
+def _load_of_batches(lengths: NDArray[np.int64], scenes: list[int]) -> list[int]:
+    starts = range(0, len(scenes), _FIXED_BATCH)
+    return [int(lengths[scenes[start : start + _FIXED_BATCH]].sum()) for start in starts]
+
+
+def describe(result: Result) -> str:
+    """Show the figures as tables."""
+    throughput = result["throughput"]
+    rates = throughput["vertices_per_s"]
+    plain = rates["plain loop over np.load"]
+    what = f"{throughput['scenes']} scenes, batches of {throughput['max_points']:,} points"
+    lines = [
+        f"loader: {throughput['workers']} workers, {what}, warm",
+        f"  {'million vertices per second':<36}{'':>8}{'to np.load':>12}",
+        *(f"  {name:<36}{rate / 1e6:8.1f}{rate / plain:12.2f}" for name, rate in rates.items()),
+        "",
+        f"balance: {_SCENES:,} scenes, log-normal, mean {_MEAN:,}, at most {_LARGEST:,} vertices; {_EPOCHS} epochs",
+        f"  {'ranks':<8}{'steps':>7}{'imbalance':>12}{'worst':>9}{'fill':>8}{'worst':>9}{'twice':>7}",
+    ]
+    for ranks, item in result["balance"].items():
+        steps = " ".join(map(str, item["step_counts"]))
+        lines.append(
+            f"  {ranks:<8}{steps:>7}{item['imbalance']['mean']:12.4f}{item['imbalance']['worst']:9.4f}"
+            f"{item['fill']['mean']:8.3f}{item['fill']['worst']:9.3f}{item['padding']:7}"
+        )
+        lines.append(
+            f"  {'':<8}DistributedSampler, {_FIXED_BATCH} scenes a batch: imbalance {item['fixed']['imbalance']:.4f}, "
+            f"scenes that come twice {item['fixed']['padding']}"
+        )
+    return "\n".join(lines)
