@@ -118,7 +118,7 @@ class GridSample:
         points = sample["points"]
         if not len(points):
             raise UsageError("GridSample: there are no points")
-        cells = np.floor(points.T.astype(np.float64) / self.size)
+        cells = np.floor(np.ascontiguousarray(points.T, np.float64) / self.size)
         cells -= cells.min(axis=1, keepdims=True)
         extent = cells.max(axis=1) + 1
         bits = len(points).bit_length()
