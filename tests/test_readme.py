@@ -19,6 +19,7 @@ from scannet_prep.synthetic import write_release
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+TRAINING = [block for block in PYTHON_BLOCKS if "import torch" in block]
 COMMANDS = [
     line.partition("#")[0].strip()
     for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
@@ -73,12 +74,36 @@ def test_the_pipes_to_another_machine_bring_everything_there(working_dir: Path, 
         assert read_tree(there / place) == expected
 
 
-@pytest.mark.parametrize("block", PYTHON_BLOCKS)
+@pytest.mark.parametrize("block", [block for block in PYTHON_BLOCKS if block not in TRAINING])
 def test_every_python_example_runs(working_dir: Path, block: str) -> None:
     (working_dir / "example.py").write_text(block)
     run_command("process", cwd=working_dir)
     run_command("pack", cwd=working_dir)
     subprocess.run([sys.executable, "-W", "error", "example.py"], cwd=working_dir, check=True, capture_output=True)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("launcher", [[], ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]])
+def test_the_training_script_runs_as_it_stands_and_goes_on_from_its_checkpoint(
+    source: Path, tmp_path: Path, launcher: list[str]
+) -> None:
+    pytest.importorskip("torch")
+    (script,) = TRAINING
+    (tmp_path / "train.py").write_text(script.replace('"data/processed"', repr(str(source))))
+    command = [sys.executable, *launcher, "train.py"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+
+    def train() -> list[str]:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return re.findall(r"epoch (\d): accuracy [01]\.\d{3}\n", done.stdout)
+
+    assert script.count('"data/processed"') == 1
+    assert train() == ["0", "1", "2"]
+    assert train() == []
+    assert (tmp_path / "checkpoint.pt").exists()
 
 
 def test_every_command_and_public_name_is_documented() -> None:
@@ -93,8 +118,9 @@ def test_every_command_and_public_name_is_documented() -> None:
 
 def test_the_public_names_are_pinned() -> None:
     assert sorted(scannet_prep.__all__) == [
-        "LabelClass", "LabelSet", "ProcessedScene", "SCANNET20", "SCANNET200", "ScanNet", "ScanNetPrepError", "SceneId",
-        "Split", "__version__", "official_scenes", "read_processed",
+        "Batch", "EvalSampler", "LabelClass", "LabelSet", "PointBudgetBatchSampler", "ProcessedScene", "SCANNET20",
+        "SCANNET200", "ScanNet", "ScanNetPrepError", "SceneId", "Split", "__version__", "collate", "collate_torch",
+        "official_scenes", "read_processed",
     ]  # fmt: skip
     assert set(scannet_prep.__all__) <= set(dir(scannet_prep))
     with pytest.raises(AttributeError, match="no attribute 'Scannet'"):
