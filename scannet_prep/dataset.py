@@ -80,7 +80,7 @@ class ScanNet:
             raise UsageError(
                 f"labels is {labels!r}, expected a label set", "from scannet_prep import SCANNET20, SCANNET200"
             )
-        if seed < 0:
+        if operator.index(seed) < 0:
             raise UsageError(f"seed is {seed}, expected a whole number from 0", "seed=0")
         self.split = Split.parse(split)
         self.label_set = labels

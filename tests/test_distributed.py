@@ -122,6 +122,47 @@ def test_a_killed_run_goes_on_where_it_stopped(training_folder: Path, tmp_path: 
         assert torch.equal(value, expected[name])
 
 
+LATE = """
+import sys
+from torch import distributed
+from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNetPrepError
+
+rank = int(sys.argv[1])
+early = [PointBudgetBatchSampler([10] * 8, max_points=20), EvalSampler([10] * 8)]
+distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+for sampler in early:
+    try:
+        list(sampler)
+    except ScanNetPrepError as error:
+        print(error, "/", error.hint)
+late = PointBudgetBatchSampler([10] * 8, max_points=20)
+print(late.rank, late.world_size, len(list(late)))
+distributed.barrier()
+distributed.destroy_process_group()
+"""
+
+
+def test_ranks_that_torch_alone_knows_are_found_or_a_sampler_that_was_made_too_early_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    environment = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", LATE, str(rank), str(tmp_path / "store")],
+            env=environment, stdout=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    for rank, process in enumerate(running):
+        output, _ = process.communicate(timeout=60)
+        *complaints, last = output.splitlines()
+        assert process.returncode == 0
+        assert last == f"{rank} 2 2"
+        assert len(complaints) == 2
+        for complaint in complaints:
+            assert f"says rank {rank} of 2" in complaint
+            assert "init_process_group before you make the sampler" in complaint
+
+
 def test_a_worker_that_dies_ends_the_job_with_a_message(training_folder: Path, tmp_path: Path) -> None:
     status, output = torchrun(2, training_folder, tmp_path, "--die-in", "worker")
     assert status != 0

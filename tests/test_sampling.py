@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -346,6 +347,7 @@ def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
         ({"lengths": []}, "expected one number for each scene", "dataset.lengths"),
         ({"lengths": [[1, 2]]}, "shape", "dataset.lengths"),
         ({"lengths": [1.5, 2]}, "float64, expected whole numbers", "dataset.lengths"),
+        ({"lengths": SimpleNamespace(lengths=[1])}, "lengths is a SimpleNamespace", "dataset.lengths"),
         ({"lengths": [3, -1]}, "-1 at position 1", "dataset.lengths"),
         ({"max_points": 0}, "max_points is 0", "max_points="),
         ({"max_points": 1e6}, "max_points is 1000000.0", "max_points="),

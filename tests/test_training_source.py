@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 import re
@@ -18,7 +19,7 @@ from sample_transforms import draw, fail_on_third_scene
 from training_sources import SIZES, TRAIN
 
 from scannet_prep import SCANNET20, SCANNET200, LabelSet, PointBudgetBatchSampler, ScanNet, collate, read_processed
-from scannet_prep.errors import ProcessedFileError, TransformError, UsageError
+from scannet_prep.errors import ManifestError, ProcessedFileError, TransformError, UsageError
 from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitter, RotateZ
 
 RANDOM = Compose(GridSample(0.05), CropPoints(300), RotateZ(), Flip(), Jitter())
@@ -115,6 +116,26 @@ def test_class_weights_follow_their_formulas(source: Path, training_folder: Path
         assert found.dtype == np.float32
         assert found.tolist() == pytest.approx(expected, rel=1e-5), name
     assert np.array_equal(dataset.class_weights(), dataset.class_weights("inverse_sqrt"))
+
+
+def test_without_a_manifest_classes_are_counted_in_the_scenes(training_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(training_folder, tmp_path / "processed"))
+    expected = {
+        labels: ScanNet(folder, split="val", labels=labels).class_counts() for labels in (SCANNET20, SCANNET200)
+    }
+    (folder / "manifest.json").unlink()
+    for labels, counts in expected.items():
+        assert np.array_equal(ScanNet(folder, split="val", labels=labels).class_counts(), counts)
+
+
+def test_a_folder_that_has_lost_a_scene_meanwhile_is_an_error(training_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(training_folder, tmp_path / "processed"))
+    dataset = ScanNet(folder, split="train")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["scenes"]["scene0001_00"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ManifestError, match="no longer names scene0001_00"):
+        dataset.class_counts()
 
 
 def test_class_weights_of_nothing_are_an_error(source: Path) -> None:

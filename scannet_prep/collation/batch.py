@@ -31,49 +31,61 @@ def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
     arrays: list[tuple[str, bool, NDArray[Any]]] = []
     for key, value in batch.items():
         is_tensor, array = _find_array(value)
-        if array is None:
-            plain[key] = value
-        else:
-            plain[key] = None  # keeps the order
+        plain[key] = value if array is None else None  # keeps the order
+        if array is not None:
             arrays.append((key, is_tensor, array))
-    size = 0
-    layout = []
-    for key, is_tensor, array in arrays:
-        layout.append((key, is_tensor, array.dtype.str, array.shape, size))
-        size += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
     try:
-        descriptor = os.memfd_create("batch", os.MFD_CLOEXEC) if size else None
-    except (AttributeError, OSError):  # not Linux, or no descriptors left
-        descriptor = None
-    if descriptor is None:
-        return _receive_plainly, (plain, [(key, is_tensor, array) for key, is_tensor, array in arrays])
+        return _receive, (*_write_arrays([array for *_, array in arrays]), plain, [_describe(item) for item in arrays])
+    except (AttributeError, OSError):
+        # Not Linux, or no descriptors or memory left. An error here, in a thread of multiprocessing's, would not reach
+        # the training process: it would wait for ever.
+        return _receive_plainly, (plain, arrays)
+
+
+def _write_arrays(arrays: list[NDArray[Any]]) -> tuple[Any, int]:
+    """Write arrays into an anonymous file.
+
+    Returns:
+        Its descriptor, ready to be sent, and its size.
+    """
+    descriptor = os.memfd_create("batch", os.MFD_CLOEXEC)
     try:
+        start = 0
+        for array in arrays:
+            data = memoryview(array.reshape(-1).view(np.uint8).data)
+            written = 0
+            while written < len(data):
+                written += os.pwrite(descriptor, data[written:], start + written)
+            start += _padded(array.nbytes)
+        size = max(start, _ALIGNMENT)
         os.ftruncate(descriptor, size)
-        for (*_, start), (*_, array) in zip(layout, arrays, strict=True):
-            _write(descriptor, memoryview(array.reshape(-1).view(np.uint8).data), start)
-        return _receive, (DupFd(descriptor), size, plain, layout)
+        return DupFd(descriptor), size
     finally:
         os.close(descriptor)
 
 
-def _write(descriptor: int, data: memoryview, start: int) -> None:
-    while data:
-        written = os.pwrite(descriptor, data, start)
-        data, start = data[written:], start + written
+def _padded(size_bytes: int) -> int:
+    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _describe(item: tuple[str, bool, NDArray[Any]]) -> tuple[str, bool, str, tuple[int, ...]]:
+    key, is_tensor, array = item
+    return key, is_tensor, array.dtype.str, array.shape
 
 
 def _find_array(value: object) -> tuple[bool, NDArray[Any] | None]:
     """Whether it is a tensor, and the array that can be sent as bytes; None where there is none."""
     torch: Any = sys.modules.get("torch")  # where it is not loaded, nothing is a tensor
-    is_tensor = torch is not None and isinstance(value, torch.Tensor)
+    is_tensor = torch is not None and type(value) is torch.Tensor
     if is_tensor:
         tensor: Any = value
-        if tensor.device.type != "cpu" or tensor.requires_grad or tensor.layout is not torch.strided:
+        try:
+            value = tensor.numpy()
+        except (RuntimeError, TypeError):  # on a GPU, with a gradient, sparse, or of a type that NumPy does not know
             return True, None
-        value = tensor.numpy()
-    if not isinstance(value, np.ndarray) or value.dtype.hasobject or value.dtype.names:
+    if type(value) is not np.ndarray or value.dtype.kind not in "biufc":
         return is_tensor, None
-    return is_tensor, np.ascontiguousarray(value)
+    return is_tensor, np.ascontiguousarray(value).reshape(value.shape)
 
 
 def _receive(sent: Any, size: int, plain: dict[str, Any], layout: list[Any]) -> Batch:  # noqa: ANN401 - a DupFd
@@ -83,10 +95,11 @@ def _receive(sent: Any, size: int, plain: dict[str, Any], layout: list[Any]) -> 
         memory = mmap.mmap(descriptor, size)
     finally:
         os.close(descriptor)
-    arrays = [
-        (key, is_tensor, np.ndarray(shape, np.dtype(dtype), memory, start))
-        for key, is_tensor, dtype, shape, start in layout
-    ]
+    arrays, start = [], 0
+    for key, is_tensor, dtype, shape in layout:
+        array: NDArray[Any] = np.ndarray(shape, np.dtype(dtype), memory, start)
+        arrays.append((key, is_tensor, array))
+        start += _padded(array.nbytes)
     return _receive_plainly(plain, arrays)
 
 

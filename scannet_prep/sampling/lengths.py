@@ -16,6 +16,8 @@ def check_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
     Raises:
         UsageError: They are not whole numbers in one dimension, there are none, or one is negative.
     """
+    if hasattr(lengths, "lengths"):  # as an array, it would be read scene by scene
+        raise UsageError(f"lengths is a {type(lengths).__name__}, expected one number for each scene", _HINT)
     array = np.asarray(lengths)
     if array.ndim != 1 or not len(array):
         raise UsageError(f"lengths has the shape {array.shape}, expected one number for each scene", _HINT)
