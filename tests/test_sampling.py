@@ -88,6 +88,7 @@ def test_scenes_come_twice_only_where_there_are_too_few_batches_to_split(problem
         assert len(problem["lengths"]) % problem["world_size"]
 
 
+@settings(max_examples=50)
 @given(problems(), st.data())
 def test_resuming_at_any_step_gives_the_rest_of_the_uninterrupted_order(problem: dict[str, Any], data: Any) -> None:
     samplers = all_samplers(**problem)

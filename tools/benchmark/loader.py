@@ -30,6 +30,7 @@ _AUGMENTATION = Compose(
 )
 # The train split: number of scenes, mean and largest number of vertices; spread as of a log-normal distribution.
 _SCENES, _MEAN, _LARGEST, _SIGMA = 1201, 149_000, 550_000, 0.6
+_MANY_SCENES = 100_000
 _EPOCHS = 100
 _RANKS = (4, 8)
 _FIXED_BATCH = 4
@@ -45,6 +46,7 @@ def measure(settings: Settings) -> Result:
     return {
         "throughput": measure_throughput({"folder": out_dir}, out_dir, settings.repeat),
         "balance": {str(ranks): _measure_balance(ranks, settings.seed) for ranks in _RANKS},
+        "planning": _measure_planning(settings),
     }
 
 
@@ -128,9 +130,21 @@ def _measure_balance(ranks: int, seed: int) -> Result:
     }
 
 
-def _make_lengths(seed: int) -> NDArray[np.int64]:
+def _measure_planning(settings: Settings) -> Result:
+    """Time the plan of very many scenes: what is done once, and what is done each epoch; the fastest counts."""
+    lengths = _make_lengths(settings.seed, _MANY_SCENES)
+    once_s, epoch_s = [], []
+    for _ in range(settings.repeat):
+        start = time.perf_counter()
+        sampler = PointBudgetBatchSampler(lengths, max_points=_MAX_POINTS, rank=0, world_size=_RANKS[-1])
+        once_s.append(time.perf_counter() - start)
+        epoch_s.append(_time(sampler))
+    return {"scenes": _MANY_SCENES, "once_s": min(once_s), "epoch_s": min(epoch_s)}
+
+
+def _make_lengths(seed: int, count: int = _SCENES) -> NDArray[np.int64]:
     """Vertex counts with the mean and the maximum of the train split."""
-    sizes = np.random.default_rng(seed).lognormal(0, _SIGMA, _SCENES)
+    sizes = np.random.default_rng(seed).lognormal(0, _SIGMA, count)
     for _ in range(50):
         sizes = np.clip(sizes * _MEAN / sizes.mean(), 5_000, _LARGEST)
     return sizes.astype(np.int64)
@@ -165,4 +179,9 @@ def describe(result: Result) -> str:
             f"  {'':<8}DistributedSampler, {_FIXED_BATCH} scenes a batch: imbalance {item['fixed']['imbalance']:.4f}, "
             f"scenes that come twice {item['fixed']['padding']}"
         )
+    planning = result["planning"]
+    lines.append(
+        f"  planning {planning['scenes']:,} scenes: {planning['once_s']:.2f} s once, "
+        f"{planning['epoch_s']:.2f} s an epoch"
+    )
     return "\n".join(lines)
