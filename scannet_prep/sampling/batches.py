@@ -21,7 +21,8 @@ from scannet_prep.sampling.summary import PlanSummary, summarize
 class PointBudgetBatchSampler:
     """Batches of scenes whose vertices add up to a budget, for `DataLoader(dataset, batch_sampler=...)`.
 
-    Every rank computes the same plan of the epoch from (lengths, budget, seed, epoch) and takes its part:
+    Every rank computes the same plan of the epoch from (lengths, budget, seed, epoch) and takes its part (all need the
+    same version of NumPy, whose random numbers may change between versions):
 
     - The number of steps is the same on all ranks and in all epochs.
     - Every scene comes exactly once in an epoch, over all ranks. Only where the number of scenes does not allow equal

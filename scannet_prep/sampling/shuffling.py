@@ -55,12 +55,13 @@ def shuffle(packing: Packing, lengths: NDArray[np.int64], limits: Limits, genera
     if len(packing) < 2:
         return packing
     places = _lay_out(packing, lengths, limits)
-    mean = float(places.points.mean())
+    # Sums of whole numbers are exact: every processor plans the same.
+    mean = int(places.points.sum()) / len(packing)
     ceiling = min(float(limits.max_points), max(float(places.points.max()), _MAX_EXCESS * mean))
     values = np.append(lengths, 0)
-    per_batch = float(places.sizes.mean())
+    per_batch = int(places.sizes.sum()) / len(packing)
     # In batches of many scenes, several at a time change places.
-    at_once = [1 << power for power in range(int(np.log2(max(1.0, per_batch / 4))) + 1)]
+    at_once = [1 << power for power in range(max(1, int(per_batch / 4).bit_length()))]
     for turn in range(int(_OFFERS_PER_PLACE * min(per_batch, _MANY_PLACES))):
         _exchange(places, values, (2 * mean - ceiling, ceiling), at_once[turn % len(at_once)], generator)
     return _collect(places, len(lengths))
