@@ -64,6 +64,7 @@ def problems(draw: Any) -> dict[str, Any]:
     }
 
 
+@settings(max_examples=60)
 @given(problems(), st.lists(st.integers(0, 1000), min_size=1, max_size=3, unique=True))
 def test_all_ranks_have_equal_steps_that_cover_every_scene_within_the_limits(
     problem: dict[str, Any], epochs: list[int]
@@ -88,7 +89,7 @@ def test_scenes_come_twice_only_where_there_are_too_few_batches_to_split(problem
         assert len(problem["lengths"]) % problem["world_size"]
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(problems(), st.data())
 def test_resuming_at_any_step_gives_the_rest_of_the_uninterrupted_order(problem: dict[str, Any], data: Any) -> None:
     samplers = all_samplers(**problem)
@@ -108,6 +109,7 @@ def test_resuming_at_any_step_gives_the_rest_of_the_uninterrupted_order(problem:
             assert steps_of(resumed) == whole[done:]
 
 
+@settings(max_examples=30)
 @given(problems(), st.data())
 def test_changes_of_the_number_of_ranks_lose_no_scene_and_repeat_none_but_padding(
     problem: dict[str, Any], data: Any
@@ -154,7 +156,7 @@ def test_with_scenes_to_split_another_number_of_ranks_repeats_nothing() -> None:
         assert len(rest) == -(-(len(old[0]) - done) * before // after)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@pytest.mark.parametrize("world_size", [1, 3, 8])
 @pytest.mark.parametrize(
     "lengths",
     [
@@ -169,7 +171,7 @@ def test_with_scenes_to_split_another_number_of_ranks_repeats_nothing() -> None:
 def test_nasty_lengths_have_the_same_number_of_steps_in_100_epochs(lengths: list[int], world_size: int) -> None:
     samplers = all_samplers(lengths, world_size, max_points=100)
     plans = []
-    for epoch in range(100 if world_size == 1 else 20):
+    for epoch in range(100 if world_size == 1 else 10):
         for sampler in samplers:
             sampler.set_epoch(epoch)
         plans.append(steps_of(samplers))
@@ -228,7 +230,7 @@ def test_other_scenes_share_a_batch_in_the_next_epoch() -> None:
         batches = [sorted(index for index, _ in batch) for batch in sampler]
         pairs.append({(a, b) for batch in batches for a in batch for b in batch if a < b})
     for before, after in pairwise(pairs):
-        assert len(before & after) < 0.15 * len(before)
+        assert len(before & after) < 0.1 * len(before)
 
 
 def test_a_hundred_thousand_scenes_are_planned() -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scannet_prep.sampling.packing import Limits, Packing
 
 # How often each place is offered a change, on average, and from how many places a batch on it is not offered more.
-_OFFERS_PER_PLACE = 50
+_OFFERS_PER_PLACE = 100
 _MANY_PLACES = 40
 # How much fuller than the mean a batch may get, where the budget would allow more: even batches keep memory and time
 # of a step even.
