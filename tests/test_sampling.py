@@ -156,7 +156,7 @@ def test_with_scenes_to_split_another_number_of_ranks_repeats_nothing() -> None:
         assert len(rest) == -(-(len(old[0]) - done) * before // after)
 
 
-@pytest.mark.parametrize("world_size", [1, 3, 8])
+@pytest.mark.parametrize("world_size", [1, 7])
 @pytest.mark.parametrize(
     "lengths",
     [
@@ -168,10 +168,10 @@ def test_with_scenes_to_split_another_number_of_ranks_repeats_nothing() -> None:
         [101, 250, 99, 1] * 10,
     ],
 )
-def test_nasty_lengths_have_the_same_number_of_steps_in_100_epochs(lengths: list[int], world_size: int) -> None:
+def test_nasty_lengths_have_the_same_number_of_steps_in_every_epoch(lengths: list[int], world_size: int) -> None:
     samplers = all_samplers(lengths, world_size, max_points=100)
     plans = []
-    for epoch in range(100 if world_size == 1 else 10):
+    for epoch in range(40 if world_size == 1 else 10):
         for sampler in samplers:
             sampler.set_epoch(epoch)
         plans.append(steps_of(samplers))
@@ -231,6 +231,15 @@ def test_other_scenes_share_a_batch_in_the_next_epoch() -> None:
         pairs.append({(a, b) for batch in batches for a in batch for b in batch if a < b})
     for before, after in pairwise(pairs):
         assert len(before & after) < 0.1 * len(before)
+
+
+def test_the_number_of_steps_is_the_same_in_a_hundred_epochs() -> None:
+    sampler = PointBudgetBatchSampler(realistic_lengths(5, 150), max_points=550_000, rank=3, world_size=4)
+    counts = set()
+    for epoch in range(100):
+        sampler.set_epoch(epoch)
+        counts.add(len(list(sampler)))
+    assert counts == {len(sampler)}
 
 
 def test_a_hundred_thousand_scenes_are_planned() -> None:
