@@ -100,6 +100,8 @@ def test_what_is_no_sample_is_refused() -> None:
             collate(samples)
     with pytest.raises(UsageError, match="'batch', which the batch needs"):
         collate([make_sample(3) | {"batch": 1}])
+    with pytest.raises(UsageError, match="'boxes_offset', which the batch needs"):
+        collate([make_sample(3) | {"boxes": np.ones((2, 6)), "boxes_offset": np.array([2])}])
 
 
 def echo(connection: Any) -> None:

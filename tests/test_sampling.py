@@ -317,6 +317,14 @@ def test_the_state_of_a_resumed_epoch_counts_from_where_it_was_resumed() -> None
     assert sampler.steps_left == len(whole)
 
 
+def test_without_shuffling_all_of_the_epoch_comes_again_after_the_rest_of_it() -> None:
+    sampler = PointBudgetBatchSampler([10] * 8, max_points=20, rank=0, world_size=1, shuffle=False)
+    whole = list(sampler)
+    sampler.load_state_dict(sampler.state_dict(steps_done=3))
+    assert list(sampler) == whole[3:]
+    assert list(sampler) == whole == list(sampler)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

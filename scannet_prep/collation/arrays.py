@@ -91,7 +91,7 @@ def _check_samples(samples: Sequence[dict[str, Any]]) -> list[str]:
                 f"{_name(samples[0])} has {', '.join(sorted(samples[0]))}",
                 "a transform must return the same keys for every scene",
             )
-        if clash := {"offset", "batch", "scene_ids"} & set(sample):
+        if clash := {"offset", "batch", "scene_ids", *(f"{key}_offset" for key in sample)} & set(sample):
             raise UsageError(f"{_name(sample)} has a key {min(clash)!r}, which the batch needs", "give it another name")
     return list(samples[0])
 

@@ -110,11 +110,13 @@ class PointBudgetBatchSampler:
                 `torch.distributed` was initialized after the sampler was made, and says another rank.
         """
         self._place.check()
-        if self._is_given_out and self._shuffle:
-            raise UsageError(
-                f"epoch {self.epoch} has been given out already: its batches and random numbers would come again",
-                "call sampler.set_epoch(epoch) before each epoch",
-            )
+        if self._is_given_out:
+            if self._shuffle:
+                raise UsageError(
+                    f"epoch {self.epoch} has been given out already: its batches and random numbers would come again",
+                    "call sampler.set_epoch(epoch) before each epoch",
+                )
+            self._progress = Progress(self.epoch)  # all of it, also where the last time was only the rest of it
         progress, plan = self._progress, self._plan()
         for step in range(plan.step_count):
             if step + 1 == plan.step_count and progress is self._progress:
