@@ -12,7 +12,7 @@ import deflate
 from scannet_prep.archive.frames import MAX_FRAME_BYTES, FrameSpan, checksum_of, decompress_frame, stored_frame_bytes
 from scannet_prep.archive.index import INDEX_NAME, GroupEntry, Index, MemberEntry, parse_index
 from scannet_prep.archive.seek_table import FOOTER_BYTES, SeekTable, parse_footer, parse_seek_table
-from scannet_prep.archive.source import ByteSource, FileSource
+from scannet_prep.archive.source import ByteSource, open_source
 from scannet_prep.archive.tar import TarMember, encode_header, parse_header
 from scannet_prep.errors import ArchiveError
 
@@ -180,17 +180,20 @@ class Archive:
         return ArchiveError(self._source.name, problem, _HINT)
 
 
-def open_archive(source: str | Path | ByteSource) -> Archive:
+def open_archive(place: str | Path | ByteSource) -> Archive:
     """Open an archive.
 
     Args:
-        source: Its path, or an object that reads its bytes.
+        place: Its path, its address (`https://` or `http://`), or an object that reads its bytes, such as
+            `scannet_prep.remote.ranges.RangeSource` with options.
 
     Raises:
         MissingFileError: There is no such file.
         ArchiveError: It is truncated, damaged at its end, or was written by something else.
+        UsageError: It is no address.
+        TransferError: It is on a web server, which does not give it.
     """
-    return Archive(FileSource(Path(source)) if isinstance(source, str | Path) else source)
+    return Archive(open_source(place))
 
 
 def read_index(source: ByteSource, span: FrameSpan) -> Index:

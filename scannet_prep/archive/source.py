@@ -25,6 +25,7 @@ class ByteSource(Protocol):
 
         Raises:
             ArchiveError: It cannot be read, or is no longer the file that was opened.
+            TransferError: It is on a web server, which does not give it.
         """
 
     def close(self) -> None:
@@ -35,13 +36,24 @@ def open_source(place: str | Path | ByteSource) -> ByteSource:
     """Make an object that reads the bytes of an archive.
 
     Args:
-        place: A path, or such an object already.
+        place: A path, an address (`https://` or `http://`), or such an object already.
 
     Raises:
         MissingFileError: There is no such file.
-        ArchiveError: It is no file, or cannot be looked at.
+        ArchiveError: It is no file, cannot be looked at, or the server gives no ranges of it.
+        UsageError: It is no address.
+        TransferError: It is on a web server, which does not give it.
     """
+    if is_url(place):
+        from scannet_prep.remote.ranges import RangeSource  # requests is not for those who train from a file
+
+        return RangeSource(str(place))
     return FileSource(Path(place)) if isinstance(place, str | Path) else place
+
+
+def is_url(place: object) -> bool:
+    """Whether it is an address on the web; a path is none, also where it looks like one."""
+    return isinstance(place, str) and place.lower().startswith(("https://", "http://"))
 
 
 class FileSource:

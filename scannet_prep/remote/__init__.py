@@ -1,1 +1,1 @@
-"""The ScanNet server: what it has, and how to fetch it. The only part of the program that touches the network."""
+"""The ScanNet server and others: what they have, and how to fetch it. Nothing else here touches the network."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,16 @@ from urllib.parse import urlsplit
 import requests
 
 from scannet_prep.errors import UsageError
-from scannet_prep.remote.failure import TransientError, is_busy, raise_for_address, raise_for_status, translated
+from scannet_prep.remote.address import public_url
+from scannet_prep.remote.failure import (
+    RELEASE_HINTS,
+    Hints,
+    TransientError,
+    is_busy,
+    raise_for_address,
+    raise_for_status,
+    translated,
+)
 from scannet_prep.remote.health import ServerHealth
 from scannet_prep.remote.policy import TransferPolicy
 from scannet_prep.remote.watchdog import Exchange, Watchdog, WatchedAdapter
@@ -71,19 +81,35 @@ class Client:
         policy: How patient to be.
         health: Told when the server answers.
         certificates: True for the system's authorities, a file with others, False to accept any certificate.
+        hints: What to say about refusals.
     """
 
-    def __init__(self, base_url: str, policy: TransferPolicy, health: ServerHealth, certificates: bool | Path) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        policy: TransferPolicy,
+        health: ServerHealth,
+        certificates: bool | Path,
+        hints: Hints = RELEASE_HINTS,
+    ) -> None:
         self._base_url = base_url
         self._policy = policy
         self._health = health
         self._verify = str(certificates) if isinstance(certificates, Path) else certificates
+        self._hints = hints
         self._watchdog = Watchdog()
         self._local = threading.local()
+        self._sessions: weakref.WeakSet[requests.Session] = weakref.WeakSet()  # those of threads that live
 
     def stop(self) -> None:
         """End all requests, whatever they wait for, and those to come."""
         self._watchdog.stop()
+
+    def close(self) -> None:
+        """Do what `stop` does, and close the connections of all threads."""
+        self.stop()
+        for session in list(self._sessions):
+            session.close()
 
     @contextmanager
     def open(self, url: str, headers: Mapping[str, str]) -> Iterator[Answer]:
@@ -95,14 +121,15 @@ class Client:
             TransientError: Trying again may help.
             NotOnServerError, TransferError: It will not.
         """
+        shown_url = public_url(url)
         with self._watchdog.watch(self._policy.answer_timeout_s, "no whole answer") as exchange:
             try:
-                with translated(url), self._ask(url, headers) as response:
+                with translated(shown_url, self._hints), self._ask(url, headers) as response:
                     exchange.raise_if_ended()
                     if not is_busy(response):
                         self._health.succeeded()
-                    raise_for_address(url, response)
-                    raise_for_status(url, response)
+                    raise_for_address(shown_url, response)
+                    raise_for_status(shown_url, response, self._hints)
                     yield Answer(response, exchange, self._policy, self._health)
             except TransientError:
                 exchange.raise_if_ended()  # then the error is only what the end looked like
@@ -124,6 +151,7 @@ class Client:
         if session is None:
             session = _make_session(self._base_url)
             self._local.session = session
+            self._sessions.add(session)
         return session
 
 

@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -15,12 +16,38 @@ import urllib3
 import urllib3.util.ssl_match_hostname
 
 from scannet_prep.errors import CertificateError, NotOnServerError, RefusedError, TransferError
+from scannet_prep.remote.address import public_url
 
 _GONE = frozenset({404, 410})
+_REFUSALS = frozenset({401, 403})
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _TOO_MANY_REQUESTS = 429  # asks this client to slow down; the others say that the server has troubles of its own
 
 Trouble = Literal["transfer", "server", "connection"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What to do about refusals; it depends on what is asked for.
+
+    Attributes:
+        access: Where the server wants to know who asks, or refuses.
+        address: Where the address is none.
+        certificate: Where the certificate cannot be verified.
+        missing: Where the server has no such file.
+    """
+
+    access: str
+    address: str
+    certificate: str
+    missing: str = ""
+
+
+RELEASE_HINTS = Hints(
+    access="access rests on having signed the terms; a mirror may want another --base-url",
+    address="--base-url https://...",
+    certificate="--ca-bundle FILE names the authority of a mirror or of your network's proxy",
+)
 
 
 class TransientError(Exception):
@@ -42,8 +69,13 @@ def is_busy(response: requests.Response) -> bool:
     return response.status_code in _BUSY
 
 
-def raise_for_status(url: str, response: requests.Response) -> None:
+def raise_for_status(url: str, response: requests.Response, hints: Hints) -> None:
     """Turn a status that brings no content into an error; 416 is for who asked for a range to understand.
+
+    Args:
+        url: What was asked for, as it may be shown.
+        response: The answer.
+        hints: What to say about refusals.
 
     Raises:
         TransientError: The server cannot serve it just now.
@@ -54,12 +86,12 @@ def raise_for_status(url: str, response: requests.Response) -> None:
     if status in {200, 206, 416}:
         return
     if status in _GONE:
-        raise NotOnServerError(f"{url}: the server has no such file ({status})")
+        raise NotOnServerError(f"{url}: the server has no such file ({status})", hints.missing)
     if status in _BUSY:
         retry_after_s = parse_retry_after(response.headers.get("Retry-After", ""), time.time())
         trouble: Trouble = "transfer" if status == _TOO_MANY_REQUESTS else "server"
         raise TransientError(f"status {status} {response.reason}", retry_after_s, trouble)
-    raise RefusedError(f"{url}: status {status} {response.reason}", _hint_for(status))
+    raise RefusedError(f"{url}: status {status} {response.reason}", hints.access if status in _REFUSALS else "")
 
 
 def raise_for_address(url: str, response: requests.Response) -> None:
@@ -70,40 +102,43 @@ def raise_for_address(url: str, response: requests.Response) -> None:
     """
     hops = [hop.url for hop in (*response.history, response)]
     if urlsplit(url).scheme == "https" and any(urlsplit(hop).scheme != "https" for hop in hops):
-        raise TransferError(f"{url}: is redirected to an address without encryption: {hops[-1]}")
+        raise TransferError(f"{url}: is redirected to an address without encryption: {public_url(hops[-1])}")
 
 
 @contextmanager
-def translated(url: str) -> Iterator[None]:
-    """Turn the errors of requests and urllib3 into ours, and tell those that may pass from those that will not."""
+def translated(url: str, hints: Hints) -> Iterator[None]:
+    """Turn the errors of requests and urllib3 into ours, and tell those that may pass from those that will not.
+
+    Ours come without theirs, which show the whole address with what may be secret in it.
+    """
     try:
         yield
     except requests.exceptions.SSLError as error:
         if not _is_about_certificate(error):  # broken off while the connection was being secured
-            raise TransientError(_innermost(error), trouble="connection") from error
-        asked = error.request.url if error.request is not None else url
+            raise TransientError(_innermost(error), trouble="connection") from None
+        asked = public_url(str(error.request.url)) if error.request is not None else url
         # Where a file is redirected to another server, only that file is concerned.
-        is_server = urlsplit(str(asked)).netloc == urlsplit(url).netloc
+        is_server = urlsplit(asked).netloc == urlsplit(url).netloc
         raise (CertificateError if is_server else TransferError)(
             f"{asked}: the certificate cannot be verified: {_innermost(error)}",
-            "--ca-bundle FILE names the authority of a mirror or of your network's proxy",
-        ) from error
+            hints.certificate,
+        ) from None
     except (
         requests.exceptions.InvalidURL,
         requests.exceptions.InvalidSchema,
         requests.exceptions.MissingSchema,
     ) as error:
-        raise TransferError(f"{url}: is no address: {error}", "--base-url https://...") from error
-    except requests.exceptions.TooManyRedirects as error:
-        raise TransferError(f"{url}: is redirected in a circle") from error
+        raise TransferError(f"{url}: is no address that can be asked: {type(error).__name__}", hints.address) from None
+    except requests.exceptions.TooManyRedirects:
+        raise TransferError(f"{url}: is redirected in a circle") from None
     except (requests.exceptions.ChunkedEncodingError, requests.exceptions.ContentDecodingError) as error:
-        raise TransientError(_innermost(error)) from error
+        raise TransientError(_innermost(error)) from None
     except requests.exceptions.ReadTimeout as error:
-        raise TransientError(_innermost(error), trouble="server") from error
+        raise TransientError(_innermost(error), trouble="server") from None
     except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
-        raise TransientError(_innermost(error), trouble="connection") from error
+        raise TransientError(_innermost(error), trouble="connection") from None
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise TransientError(_innermost(error)) from error
+        raise TransientError(_innermost(error)) from None
 
 
 def parse_retry_after(value: str, now_s: float) -> float | None:
@@ -119,12 +154,6 @@ def parse_retry_after(value: str, now_s: float) -> float | None:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now_s)
     except (TypeError, ValueError):
         return None
-
-
-def _hint_for(status: int) -> str:
-    if status in {401, 403}:
-        return "access rests on having signed the terms; a mirror may want another --base-url"
-    return ""
 
 
 def _unwrap(error: BaseException) -> Iterator[BaseException]:

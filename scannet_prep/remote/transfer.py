@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from scannet_prep.errors import FileError
+from scannet_prep.remote.address import public_url
 from scannet_prep.remote.attempts import Attempts
 from scannet_prep.remote.client import Answer, Client
 from scannet_prep.remote.failure import TransientError
@@ -81,7 +82,7 @@ class Fetcher:
                 self._drop(partial, "")
                 raise
 
-        self._attempts.repeat(url, attempt, lambda: partial.size_bytes)
+        self._attempts.repeat(public_url(url), attempt, lambda: partial.size_bytes)
 
     def _receive(self, url: str, partial: Partial) -> None:
         """Make one request, and append what it gives.

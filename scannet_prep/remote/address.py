@@ -1,0 +1,15 @@
+"""Addresses as messages may show them."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+
+def public_url(url: str) -> str:
+    """An address without what may be secret in it: user, password, and the query, which holds signatures and tokens."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets that do not close
+        return f"{url.partition(':')[0]}://..."
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=host, query="..." if parts.query else "", fragment="").geturl()
