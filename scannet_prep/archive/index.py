@@ -11,11 +11,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scannet_prep.archive.frames import MIN_FRAME_BYTES
 from scannet_prep.scene import SceneId
@@ -26,7 +28,6 @@ INDEX_NAME = f"{OWN_PREFIX}index.json"
 
 _FORMAT = "scannet-prep archive"
 _FORMAT_VERSION = 1
-_MAX_INT = (1 << 63) - 1
 
 Value = TypeVar("Value")
 
@@ -280,46 +281,61 @@ def _head_from_json(value: Mapping[str, Any]) -> Head:
 def _groups_from_json(values: list[dict[str, Any]]) -> list[GroupEntry]:
     """Check whole columns at once: an archive of 1,613 scenes is to open within milliseconds."""
     frames = _column(values, "frames", list)
-    if any(len(pair) != 2 for pair in frames):
-        raise ValueError("the index is damaged: a group has no first frame and number of frames")
-    columns: list[Sequence[Any]] = [
-        _column(values, "id", str),
-        _column(values, "split", str),
-        _numbers(_column(values, "vertices", int)),
-        _numbers([pair[0] for pair in frames]),
-        _numbers([pair[1] for pair in frames]),
-        _numbers(_column(values, "offset", int)),
-        _numbers(_column(values, "stored", int)),
-        _numbers(_column(values, "stored_crc32", int)),
-        _numbers(_column(values, "size", int)),
-        _column(values, "sha256", str),
-    ]
     members = _column(values, "members", list)
-    names, *numbers = zip(*chain.from_iterable(members), strict=True) if any(members) else ((), (), (), ())
-    if set(map(type, names)) - {str} or len(numbers) != len(MemberEntry._fields) - 1:
-        raise ValueError("the index is damaged: something among its members is no member")
-    for column in numbers:
-        _numbers(column)
-    columns.append([tuple(map(MemberEntry._make, items)) for items in members])
-    groups = list(map(GroupEntry._make, zip(*columns, strict=True)))
-    _check_groups(groups)
-    return groups
+    if set(map(len, frames)) - {2}:
+        raise ValueError("the index is damaged: a group has no first frame and number of frames")
+    texts = {key: _column(values, key, str) for key in ("id", "split", "sha256")}
+    numbers = {key: _column(values, key, int) for key in ("vertices", "offset", "stored", "stored_crc32", "size")}
+    numbers["first_frame"], numbers["frame_count"] = map(list, zip(*frames, strict=True))
+    arrays = {key: _to_array(column) for key, column in numbers.items()}
+    _check_sequence(arrays["first_frame"], arrays["frame_count"])
+    _check_sequence(arrays["offset"], arrays["stored"])
+    _check_members(members, arrays["size"], texts["id"])
+    columns = {
+        "scene_id": texts["id"],
+        "split": texts["split"],
+        "vertex_count": numbers["vertices"],
+        "first_frame": numbers["first_frame"],
+        "frame_count": numbers["frame_count"],
+        "offset": numbers["offset"],
+        "stored_bytes": numbers["stored"],
+        "stored_crc32": numbers["stored_crc32"],
+        "size_bytes": numbers["size"],
+        "sha256": texts["sha256"],
+        "members": [tuple([_make_member(item) for item in items]) for items in members],
+    }
+    return list(map(_make_group, zip(*map(columns.__getitem__, GroupEntry._fields), strict=True)))
 
 
-def _check_groups(groups: list[GroupEntry]) -> None:
-    """Check that groups follow each other without gap, and members within them in order."""
-    starts = np.array([(group.first_frame, group.offset) for group in groups], np.int64)
-    lengths = np.array([(group.frame_count, group.stored_bytes) for group in groups], np.int64)
-    if (starts[1:] != starts[:-1] + lengths[:-1]).any() or starts[0].any():
+# What `_make` of a named tuple does, without counting again what has been counted.
+_make_group = partial(tuple.__new__, GroupEntry)
+_make_member = partial(tuple.__new__, MemberEntry)
+
+
+def _check_sequence(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+    """Check that groups follow each other without gap."""
+    if (starts[1:] - lengths[:-1] != starts[:-1]).any() or starts[0]:
         raise ValueError("the index is damaged: its groups do not follow each other")
-    for group in groups:
-        end = 0
-        for _, offset, size_bytes, _ in group.members:
-            if offset < end:
-                raise ValueError(f"the index is damaged: members of {group.name} overlap")
-            end = offset + size_bytes
-        if end > group.size_bytes:
-            raise ValueError(f"the index is damaged: members of {group.name} exceed its size")
+
+
+def _check_members(members: list[list[Any]], sizes: NDArray[np.int64], names: list[str]) -> None:
+    """Check that members follow each other within their groups."""
+    flat = list(chain.from_iterable(members))
+    if not flat:
+        return
+    if set(map(type, flat)) - {list} or set(map(len, flat)) - {len(MemberEntry._fields)}:
+        raise ValueError("the index is damaged: something among its members is no member")
+    texts, *columns = zip(*flat, strict=True)
+    if set(map(type, texts)) - {str}:
+        raise ValueError("the index is damaged: a member has no name")
+    starts, lengths, _ = map(_to_array, columns)
+    groups = np.repeat(np.arange(len(members)), [len(items) for items in members])
+    limits = sizes[groups]
+    limits[:-1][groups[1:] == groups[:-1]] = starts[1:][groups[1:] == groups[:-1]]  # the next member of the same group
+    wrong = (starts > limits) | (lengths > limits - starts)
+    if wrong.any():
+        name = names[groups[wrong.argmax()]]
+        raise ValueError(f"the index is damaged: members of {name or 'no scene'} overlap, or exceed its size")
 
 
 def _column(values: list[dict[str, Any]], key: str, kind: type[Value]) -> list[Value]:
@@ -329,10 +345,14 @@ def _column(values: list[dict[str, Any]], key: str, kind: type[Value]) -> list[V
     return column
 
 
-def _numbers(column: Sequence[int]) -> Sequence[int]:
-    if set(map(type, column)) - {int} or (column and (min(column) < 0 or max(column) > _MAX_INT)):
-        raise ValueError("the index is damaged: something is no number, or negative, or too large")
-    return column
+def _to_array(column: Sequence[int]) -> NDArray[np.int64]:
+    # NumPy would take truth values, fractions and texts for numbers, too.
+    if set(map(type, column)) - {int}:
+        raise ValueError("the index is damaged: something is no number")
+    array = np.array(column, np.int64)
+    if len(array) and array.min() < 0:
+        raise ValueError("the index is damaged: a number is negative")
+    return array
 
 
 def _typed(value: object, kind: type[Value]) -> Value:
