@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,15 @@ from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.reader import FolderReader
+from scannet_prep.processed.scene_source import SceneSource
+from scannet_prep.remote.address import is_url
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 
+if TYPE_CHECKING:
+    from scannet_prep.archive.source import ByteSource
+
+Place: TypeAlias = "str | Path | ByteSource"
 Sample: TypeAlias = dict[str, Any]
 Transform: TypeAlias = Callable[[Sample, np.random.Generator], Any]
 
@@ -37,7 +43,8 @@ class ScanNet:
     - `segments`: int64 (V,), contiguous index of the segment (superpoint); -1 in scenes that have none (test);
     - `scene_id`: str.
 
-    Both label sets can be read from any processed folder. Picklable, and safe under fork and spawn.
+    Both label sets can be read from any processed folder or archive. Picklable, safe under fork, spawn and forkserver,
+    and in threads. An archive is opened by each process for itself; nothing is unpacked, and nothing shared.
 
     A transform gets its random numbers from (seed, epoch, index) alone, so a sample is the same whatever the number of
     workers and however they are started, and wherever training was resumed. The epoch comes with the index:
@@ -45,7 +52,10 @@ class ScanNet:
     sampler that gives plain indices, each scene gets the same random numbers in every epoch**.
 
     Args:
-        path: A folder that `scannet-prep process` wrote.
+        path: A folder that `scannet-prep process` wrote, or an archive that `scannet-prep pack` made of it: its path,
+            its address (`https://...`), or an object that reads its bytes, such as
+            `scannet_prep.remote.ranges.RangeSource` with options; or a list of archives, such as all shards of a set,
+            in any order.
         split: `train`, `val` or `test`.
         labels: SCANNET20 or SCANNET200.
         ignore_id: Stands for unlabeled in `labels`.
@@ -60,15 +70,18 @@ class ScanNet:
         seed: As given.
 
     Raises:
-        MissingFileError: `path` is no processed folder.
+        MissingFileError: `path` is no processed folder, or there is no such archive.
         ManifestError: Processing has not finished, or the manifest is damaged.
-        UnknownSplitError: There is no such split, or the folder holds none of its scenes.
-        UsageError: `labels` is no label set, or `seed` is negative.
+        ArchiveError: An archive is damaged, is not made of processed scenes, or does not go together with the others of
+            a list; or a shard of a set is missing.
+        TransferError: The web server does not give the archive.
+        UnknownSplitError: There is no such split, or there are no scenes of it.
+        UsageError: `labels` is no label set, `seed` is negative, or the list is empty.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        path: Place | Sequence[Place],
         *,
         split: str,
         labels: LabelSet = SCANNET20,
@@ -87,18 +100,16 @@ class ScanNet:
         self.ignore_id = ignore_id
         self.transform = transform
         self.seed = seed
-        self._path = Path(path)
-        self._reader = FolderReader(self._path, self.split)
+        self._reader = _open_scenes(path, self.split)
 
     def __len__(self) -> int:
         """Number of scenes."""
         return len(self._reader)
 
     def __repr__(self) -> str:
-        """Path, split, number of scenes and label set."""
-        return (
-            f"ScanNet({str(self._path)!r}, split={str(self.split)!r}, labels={self.label_set.name}): {len(self)} scenes"
-        )
+        """Place, split, number of scenes and label set."""
+        made = f"ScanNet({self._reader.place!r}, split={str(self.split)!r}, labels={self.label_set.name})"
+        return f"{made}: {len(self)} scenes"
 
     @property
     def scene_ids(self) -> list[str]:
@@ -116,8 +127,10 @@ class ScanNet:
         Raises:
             IndexError: The index is out of range.
             UnknownSceneError: This split has no scene of that id.
-            MissingFileError: The scene's file is gone.
+            MissingFileError: The scene's file, or the archive, is gone.
             ProcessedFileError: The scene's file is damaged.
+            ArchiveError: The scene is damaged, or the archive is no longer the one that was opened.
+            TransferError: The web server does not give the scene.
             TransformError: The transform failed.
         """
         scene, epoch = key if isinstance(key, tuple) else (key, 0)
@@ -213,7 +226,7 @@ class ScanNet:
     def _check_index(self, key: int) -> int:
         index = operator.index(key)
         if not -len(self) <= index < len(self):
-            raise IndexError(f"index {index} is out of range: {self._path} has {len(self)} {self.split} scenes")
+            raise IndexError(f"index {index} is out of range: {self._reader.name} has {len(self)} {self.split} scenes")
         return index % len(self)
 
     def _find(self, scene_id: str) -> int:
@@ -227,10 +240,10 @@ class ScanNet:
         official = find_official_split(scene_id)
         hint = ""
         if official is not None and official != self.split:
-            hint = f"it is a {official} scene: ScanNet({str(self._path)!r}, split={str(official)!r})"
+            hint = f"it is a {official} scene: ScanNet({self._reader.place!r}, split={str(official)!r})"
         elif official is not None:
-            hint = f"make it: scannet-prep process --scenes {scene_id} -o {self._path}"
-        raise UnknownSceneError(f"{self._path}: has no {self.split} scene {scene_id!r}", hint)
+            hint = self._reader.how_to_add(scene_id)
+        raise UnknownSceneError(f"{self._reader.name}: has no {self.split} scene {scene_id!r}", hint)
 
     def _open(self, index: int) -> NpzReader:
         return NpzReader(self._reader.read(index), self._reader.file_path(index))
@@ -248,3 +261,18 @@ class ScanNet:
             "segments": segments,
             "scene_id": self._reader.scene_id(index),
         }
+
+
+def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:
+    if isinstance(path, str | Path) and not is_url(path) and not _is_archive(Path(path)):
+        return FolderReader(Path(path), split)
+    from scannet_prep.archive.scenes import ArchiveReader  # who trains from a folder needs no zstandard
+
+    if isinstance(path, Sequence) and not isinstance(path, str):
+        return ArchiveReader(path, split)
+    return ArchiveReader([path], split, is_list=False)
+
+
+def _is_archive(path: Path) -> bool:
+    """Whether it is to be read as an archive; by its name, where there is nothing."""
+    return not path.is_dir() and (path.exists() or path.suffix == ".zst")

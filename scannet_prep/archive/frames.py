@@ -31,6 +31,8 @@ _MAX_BLOCK_BYTES = 1 << 17
 _RAW, _RLE, _RESERVED = 0, 1, 3
 _PIECE_BYTES = 1 << 10  # four bytes can stand for 128 KiB
 
+_local = threading.local()  # a decompressor is not for several threads
+
 
 class ReadAt(Protocol):
     """Reads so many bytes at an offset; fewer only at the end of the file."""
@@ -177,6 +179,34 @@ def iter_decompressed(stored: Readable | bytes, size_bytes: int, piece_bytes: in
         raise ValueError(f"a frame cannot be decompressed: {_reason(error)}") from None
     if left:
         raise ValueError(f"a frame gave {size_bytes - left:,} bytes, expected {size_bytes:,}")
+
+
+def decompress_into(frame: Buffer, target: memoryview) -> None:
+    """Decompress a whole frame into memory that is there already, and check it; nothing is copied on the way.
+
+    Args:
+        frame: The frame, and nothing more.
+        target: Writable, of the size that the content is said to have.
+
+    Raises:
+        ValueError: It is damaged, or not as this program writes frames.
+    """
+    # The reader below would be content with a frame that ends early or with something after it.
+    span = find_frame(lambda offset, size: bytes(frame[offset : offset + size]), 0)
+    if span is None or span.end != len(frame):
+        raise ValueError("a frame does not end where it should")
+    if span.size_bytes != len(target):
+        raise ValueError(f"a frame holds {span.size_bytes:,} bytes, expected {len(target):,}")
+    decompressor: zstandard.ZstdDecompressor | None = getattr(_local, "decompressor", None)
+    if decompressor is None:
+        decompressor = _local.decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+    try:
+        with decompressor.stream_reader(frame) as reader:
+            size = reader.readinto(target)  # with room for all of the content, zstd writes to it directly
+    except zstandard.ZstdError as error:
+        raise ValueError(f"a frame cannot be decompressed: {_reason(error)}") from None
+    if size != span.size_bytes:
+        raise ValueError(f"a frame gave {size:,} bytes, expected {span.size_bytes:,}")
 
 
 def read_content_size(start: Buffer) -> int:

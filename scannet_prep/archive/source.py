@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any, Protocol
 
 from scannet_prep.errors import ArchiveError, MissingFileError
+from scannet_prep.remote.address import is_url
 
 
 class ByteSource(Protocol):
@@ -49,11 +51,6 @@ def open_source(place: str | Path | ByteSource) -> ByteSource:
 
         return RangeSource(str(place))
     return FileSource(Path(place)) if isinstance(place, str | Path) else place
-
-
-def is_url(place: object) -> bool:
-    """Whether it is an address on the web; a path is none, also where it looks like one."""
-    return isinstance(place, str) and place.lower().startswith(("https://", "http://"))
 
 
 class FileSource:
@@ -142,6 +139,10 @@ class FileSource:
         except OSError as error:
             raise ArchiveError(self._path, f"cannot be read: {error.strerror or error}") from error
         status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            what = "is a folder" if stat.S_ISDIR(status.st_mode) else "is no file that can be read at any place"
+            raise ArchiveError(self._path, f"{what}, expected an archive (.tar.zst)")
         identity = status.st_size, status.st_mtime_ns
         if self._identity is None:
             self._identity = identity

@@ -110,7 +110,7 @@ def read_manifest(out_dir: Path) -> Manifest | None:
     return parse_manifest(data, path)
 
 
-def parse_manifest(data: bytes, path: Path) -> Manifest:
+def parse_manifest(data: bytes, path: str | Path) -> Manifest:
     """Read a manifest from its bytes.
 
     Args:

@@ -102,7 +102,7 @@ class NpzReader:
         ProcessedFileError: The file is truncated, damaged, or was written by another program.
     """
 
-    def __init__(self, data: Buffer, path: Path) -> None:
+    def __init__(self, data: Buffer, path: str | Path) -> None:
         self._data = memoryview(data)
         self._path = path
         self._members = self._read_directory()

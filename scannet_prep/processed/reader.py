@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from scannet_prep.errors import ManifestError, MissingFileError, ProcessedFileError, UnknownSplitError
 from scannet_prep.processed.folder import (
@@ -20,13 +17,14 @@ from scannet_prep.processed.folder import (
 )
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneFailure, read_manifest
 from scannet_prep.processed.npz import read_first_shape
+from scannet_prep.processed.scene_source import SceneSource
 from scannet_prep.scene import Split
 
 _HEAD_BYTES = 512
 _AGAIN = "run the same scannet-prep process command again: it goes on where it stopped"
 
 
-class FolderReader:
+class FolderReader(SceneSource):
     """The scenes of one split of a processed folder.
 
     Args:
@@ -41,7 +39,6 @@ class FolderReader:
 
     def __init__(self, path: Path, split: Split) -> None:
         self._path = path
-        self._split = split
         manifest = read_manifest(path) if path.is_dir() else None
         if manifest is None:
             vertex_counts = _count_from_headers(path, split)
@@ -49,43 +46,17 @@ class FolderReader:
         else:
             vertex_counts = _count_from_manifest(path, manifest, split)
             failures = [item for item in manifest.failures.values() if item.scene_id not in vertex_counts]
-        # Arrays and not lists: reading a list changes its reference counts, and with them, after a fork, whole pages.
-        self._scene_ids = np.array(sorted(vertex_counts), dtype="S12")
-        self.lengths: NDArray[np.int64] = np.array([vertex_counts[name] for name in sorted(vertex_counts)], np.int64)
-        self._failures = {failure.scene_id: failure.message for failure in failures}
-        if self._failures:
-            warnings.warn(
-                f"{path}: scenes that failed in processing are missing: {len(self._failures)}, "
-                f"for example {min(self._failures)}; see {path / FAILED_NAME}",
-                stacklevel=3,
-            )
-
-    def __len__(self) -> int:
-        """Number of scenes."""
-        return len(self._scene_ids)
-
-    @property
-    def scene_ids(self) -> list[str]:
-        """All scenes, sorted."""
-        return [name.decode() for name in self._scene_ids.tolist()]
-
-    def scene_id(self, index: int) -> str:
-        """The scene at a position."""
-        return bytes(self._scene_ids[index]).decode()
-
-    def find(self, scene_id: str) -> int | None:
-        """Position of a scene; None where this split has none of that name."""
-        name = scene_id.encode()
-        index = int(np.searchsorted(self._scene_ids, np.bytes_(name)))
-        return index if index < len(self) and self._scene_ids[index] == name else None
-
-    def why_missing(self, scene_id: str) -> str:
-        """What processing said of a scene that failed; empty where it said nothing."""
-        return self._failures.get(scene_id, "")
+        super().__init__(str(path), split, vertex_counts, {item.scene_id: item.message for item in failures})
+        if failures:
+            warn_of_failures(self.name, self._failures, f"see {path / FAILED_NAME}")
 
     def file_path(self, index: int) -> Path:
         """The file of a scene."""
         return processed_path(self._path, self._split, self.scene_id(index))
+
+    def how_to_add(self, scene_id: str) -> str:
+        """What to type to get a scene that is missing."""
+        return f"make it: scannet-prep process --scenes {scene_id} -o {self._path}"
 
     def count_raw_ids(self, raw_ids_key: Literal["nyu40_ids", "scannet_ids"]) -> list[Mapping[int, int]] | None:
         """Vertices of each scene by raw id, from the manifest; None where the folder has none.
@@ -131,6 +102,14 @@ class FolderReader:
         return data
 
 
+def warn_of_failures(name: str, failures: Collection[str], hint: str) -> None:
+    """Say that scenes are missing, to whoever has made the dataset."""
+    warnings.warn(
+        f"{name}: scenes that failed in processing are missing: {len(failures)}, for example {min(failures)}; {hint}",
+        stacklevel=5,
+    )
+
+
 def _again(path: Path) -> str:
     return f"make it again: scannet-prep process --scenes {path.stem}, with the same options and -o as before"
 
@@ -144,7 +123,8 @@ def _count_from_manifest(path: Path, manifest: Manifest, split: Split) -> dict[s
         )
     check_mixture(path, manifest)
     counts = {name: entry.vertex_count for name, entry in manifest.scenes.items() if entry.split == split}
-    _check_split(path, split, {entry.split for entry in manifest.scenes.values()}, bool(counts))
+    hint = f"make them: scannet-prep process -o {path} --splits {split}"
+    check_split(str(path), split, {entry.split for entry in manifest.scenes.values()}, hint)
     return counts
 
 
@@ -179,17 +159,26 @@ def _count_from_headers(path: Path, split: Split) -> dict[str, int]:
             hint or f"make them: scannet-prep process -o {path}",
         )
     counts: dict[str, int] = {name: _read_vertex_count(file) for name, (where, file) in found.items() if where == split}
-    _check_split(path, split, {where for where, _ in found.values()}, bool(counts))
+    hint = f"make them: scannet-prep process -o {path} --splits {split}"
+    check_split(str(path), split, {where for where, _ in found.values()}, hint)
     return counts
 
 
-def _check_split(path: Path, split: Split, present: set[Split], has_scenes: bool) -> None:
-    if not has_scenes:
+def check_split(name: str, split: Split, present: Collection[str], hint: str) -> None:
+    """Check that there are scenes of a split.
+
+    Args:
+        name: Where, for messages.
+        split: The split.
+        present: Those that there are.
+        hint: What to do where it is not among them.
+
+    Raises:
+        UnknownSplitError: It is not among them.
+    """
+    if split not in present:
         others = ", ".join(sorted(present)) or "no scenes at all"
-        raise UnknownSplitError(
-            f"{path}: holds no {split} scenes, only {others}",
-            f"make them: scannet-prep process -o {path} --splits {split}",
-        )
+        raise UnknownSplitError(f"{name}: holds no {split} scenes, only {others}", hint)
 
 
 def is_processed_file(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Addresses as messages may show them."""
+"""Addresses on the web: told from paths, and as messages may show them."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ def public_url(url: str) -> str:
         return f"{url.partition(':')[0]}://..."
     host = parts.netloc.rpartition("@")[2]
     return parts._replace(netloc=host, query="..." if parts.query else "", fragment="").geturl()
+
+
+def is_url(place: object) -> bool:
+    """Whether it is an address on the web; a `Path` is none, also where it looks like one."""
+    return isinstance(place, str) and place.lower().startswith(("https://", "http://"))
