@@ -131,7 +131,8 @@ class FileSource:
 
     def _open_file(self) -> int:
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            # Not blocking: a pipe is to be refused, not waited for.
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             raise MissingFileError(
                 self._path, "no such archive", "name an archive (.tar.zst) that scannet-prep pack made"

@@ -1,0 +1,319 @@
+"""Scenes in archives: what only an archive can have wrong with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from archives import pack_tree, write_tree
+from commands import run_command
+from hypothesis import given
+from hypothesis import strategies as st
+from release_server import ROOT, ReleaseServer
+from scene_places import Stored, flip
+
+from scannet_prep import ScanNet
+from scannet_prep.archive import ArchiveKind, Contents, Head, SourceFile, SourceGroup, open_archive, write_archive
+from scannet_prep.archive.frames import compress_frame, decompress_into
+from scannet_prep.archive.scenes import ArchiveReader
+from scannet_prep.archive.shards import find_missing_shard
+from scannet_prep.errors import ArchiveError, MissingFileError, NotOnServerError, UnknownSceneError, UsageError
+from scannet_prep.remote.ranges import RangeSource
+from scannet_prep.scene import Split
+
+SCENES = ("scene0000_00", "scene0001_00", "scene0002_00", "scene0003_00", "scene0005_00")
+
+
+@pytest.fixture(scope="module")
+def folder(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(whole_dir / "processed", tmp_path_factory.mktemp("scenes") / "processed"))
+
+
+@pytest.fixture
+def archive_path(folder: Path, tmp_path: Path) -> Path:
+    pack_tree(folder, tmp_path / "scannet.tar.zst").close()
+    return tmp_path / "scannet.tar.zst"
+
+
+@pytest.fixture
+def shards(folder: Path, tmp_path: Path) -> tuple[Path, ...]:
+    return Stored.store("shards", folder, tmp_path / "shards").paths
+
+
+def test_an_archive_that_is_replaced_stays_readable_where_it_is_open_and_is_refused_elsewhere(
+    archive_path: Path,
+) -> None:
+    dataset = ScanNet(archive_path, split="train")
+    expected = dataset[0]["points"]
+    data = archive_path.read_bytes()
+    new_path = archive_path.with_name("new")
+    new_path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    os.utime(new_path, ns=(1, 1))
+    new_path.replace(archive_path)
+    assert np.array_equal(dataset[0]["points"], expected)
+    copy = pickle.loads(pickle.dumps(dataset))
+    dataset.close()
+    for reader in (copy, dataset):
+        with pytest.raises(ArchiveError, match=r"scannet\.tar\.zst: was replaced or changed") as caught:
+            reader[0]
+        assert "open it again" in caught.value.hint
+
+
+def test_an_archive_that_is_deleted_stays_readable_where_it_is_open(archive_path: Path) -> None:
+    dataset = ScanNet(archive_path, split="train")
+    archive_path.unlink()
+    assert dataset[0]["scene_id"] == SCENES[0]
+    dataset.close()
+    with pytest.raises(MissingFileError, match="no such archive"):
+        dataset[0]
+
+
+def test_an_archive_that_is_cut_off_while_it_is_open_is_an_error(archive_path: Path) -> None:
+    dataset = ScanNet(archive_path, split="train")
+    os.truncate(archive_path, 3_000)
+    with pytest.raises(ArchiveError, match="scene0000_00: is damaged: the archive ends after"):
+        dataset[0]
+
+
+def read_first(dataset: ScanNet) -> str:
+    return str(dataset[0]["scene_id"])
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+def test_errors_reach_the_process_that_waits_for_them(archive_path: Path, start_method: str) -> None:
+    dataset = ScanNet(archive_path, split="train")
+    with open_archive(archive_path) as archive:
+        scene = archive.index.scenes[0]
+    flip(archive_path, scene.offset + scene.stored_bytes // 2)
+    context = multiprocessing.get_context(start_method)
+    with (
+        ProcessPoolExecutor(1, mp_context=context) as pool,
+        pytest.raises(ArchiveError, match=r"scannet\.tar\.zst"),
+    ):
+        pool.submit(read_first, dataset).result()
+
+
+def test_shards_may_come_in_any_order(shards: tuple[Path, ...], folder: Path) -> None:
+    expected = ScanNet(folder, split="train")
+    for order in (shards, shards[::-1], random.Random(1).sample(shards, len(shards))):
+        dataset = ScanNet(order, split="train")
+        assert dataset.scene_ids == expected.scene_ids
+        assert all(
+            np.array_equal(sample["points"], other["points"]) for sample, other in zip(dataset, expected, strict=True)
+        )
+        assert f"{order[0]} and {len(order) - 1} more: has no train" in str(find_error(lambda: dataset["scene0191_00"]))  # noqa: B023
+
+
+def find_error(function: Any) -> Exception:
+    with pytest.raises(UnknownSceneError) as caught:
+        function()
+    return caught.value
+
+
+def test_a_missing_shard_is_named(shards: tuple[Path, ...]) -> None:
+    for missing in range(len(shards)):
+        left = [path for path in shards if path is not shards[missing]]
+        with pytest.raises(ArchiveError, match=f"of which {shards[missing].name} is missing") as caught:
+            ScanNet(left, split="train")
+        assert "name all shards" in caught.value.hint
+    with pytest.raises(ArchiveError, match=f"of which {shards[1].name} is missing"):
+        ScanNet(shards[0], split="train")
+    alone = shards[0].with_name("alone.tar.zst")
+    shards[0].rename(alone)
+    with open_archive(alone) as archive:
+        ids = [scene.scene_id for scene in archive.index.scenes if scene.split == "train"]
+    assert ScanNet(alone, split="train").scene_ids == ids
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        ([], None),
+        (["a.tar.zst", "a-1-of-2.tar.zst", "a-00000-of-00002.tar"], None),
+        (["a-00000-of-00001.tar.zst"], None),
+        (["a-00001-of-00002.tar.zst"], "a-00000-of-00002.tar.zst"),
+        (["a-00001-of-00002.tar.zst", "a-00000-of-00002.tar.zst"], None),
+        (["a-00000-of-00002.tar.zst", "b-00001-of-00002.tar.zst"], "a-00001-of-00002.tar.zst"),
+        (["a-00000-of-00002.tar.zst", "a-00001-of-00003.tar.zst"], "a-00001-of-00002.tar.zst"),
+    ],
+)
+def test_sets_of_shards_are_told_by_their_names(names: list[str], missing: str | None) -> None:
+    assert find_missing_shard(names) == missing
+
+
+def test_archives_with_the_same_scenes_are_refused(archive_path: Path, shards: tuple[Path, ...]) -> None:
+    for places in ([archive_path, archive_path], [*shards, archive_path]):
+        with pytest.raises(ArchiveError, match=r"holds scene0000_00, and so does .*\.tar\.zst"):
+            ScanNet(places, split="val")
+
+
+@pytest.mark.parametrize(("key", "value"), [("align_axis", True), ("labels_from", "ply")])
+def test_archives_with_scenes_that_were_made_otherwise_are_refused(
+    archive_path: Path, tmp_path: Path, key: str, value: object
+) -> None:
+    def write(name: str, scene_id: str, options: dict[str, object]) -> Path:
+        with open_archive(archive_path) as archive:
+            scene = archive.index.scenes[0]
+            data = bytes(archive.read_member(scene, scene.members[0]))
+            head = replace(archive.index.head, options=dict(archive.index.head.options) | options)
+        group = SourceGroup(scene_id, "train", 9, (SourceFile.from_content(f"train/{scene_id}.npz", data),))
+        write_archive(Contents(head, (), (group,)), tmp_path / name)
+        return tmp_path / name
+
+    first, second = write("a.tar.zst", "scene0000_00", {}), write("b.tar.zst", "scene0000_01", {key: value})
+    with pytest.raises(ArchiveError, match=rf"b\.tar\.zst: holds .*{key}={value}, those of .*a\.tar\.zst with {key}="):
+        ScanNet([first, second], split="train")
+    assert len(ScanNet([first, write("c.tar.zst", "scene0000_01", {"faces": True})], split="train")) == 2
+
+
+def test_only_archives_of_processed_scenes_can_be_trained_from(whole_dir: Path, tmp_path: Path) -> None:
+    pack_tree(whole_dir / "raw", tmp_path / "raw.tar.zst").close()
+    with pytest.raises(ArchiveError, match="holds raw scenes, not processed scenes") as caught:
+        ScanNet(tmp_path / "raw.tar.zst", split="train")
+    assert f"unpack {tmp_path / 'raw.tar.zst'}" in caught.value.hint
+    pack_tree(write_tree(tmp_path / "files", {"notes.txt": b"x"}), tmp_path / "files.tar.zst").close()
+    with pytest.raises(ArchiveError, match="holds files, not processed scenes") as caught:
+        ScanNet(tmp_path / "files.tar.zst", split="train")
+    assert "pack data/processed" in caught.value.hint
+
+
+def test_a_list_has_archives_only_and_at_least_one(folder: Path, archive_path: Path) -> None:
+    with pytest.raises(UsageError, match="the list of archives is empty"):
+        ScanNet([], split="train")
+    with pytest.raises(ArchiveError, match="processed: is a folder"):
+        ScanNet([archive_path, folder], split="train")
+
+
+def test_a_scene_without_its_file_or_number_of_vertices_is_an_error(tmp_path: Path) -> None:
+    head = Head(ArchiveKind.PROCESSED)
+    for name, vertex_count, message in (
+        ("val/scene0000_00.npz", 5, "scene0000_00: has no file train/scene0000_00.npz"),
+        ("train/scene0000_00.npz", 0, "does not say how many vertices"),
+    ):
+        group = SourceGroup("scene0000_00", "train", vertex_count, (SourceFile.from_content(name, b"x"),))
+        write_archive(Contents(head, (), (group,)), tmp_path / "a.tar.zst")
+        with pytest.raises(ArchiveError, match=message):
+            ScanNet(tmp_path / "a.tar.zst", split="train")
+
+
+def test_a_scene_of_several_frames_is_read_whole(tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(70 << 20)
+    files = (
+        SourceFile.from_content("train/a_scene0000_00.txt", b"before it"),
+        SourceFile.from_content("train/scene0000_00.npz", data),
+    )
+    contents = Contents(Head(ArchiveKind.PROCESSED), (), (SourceGroup("scene0000_00", "train", 5, files),))
+    write_archive(contents, tmp_path / "a.tar.zst", jobs=2)
+    with open_archive(tmp_path / "a.tar.zst") as archive:
+        assert archive.index.scenes[0].frame_count > 1
+    reader = ArchiveReader([tmp_path / "a.tar.zst"], Split.TRAIN)
+    found = reader.read(0)
+    assert found == data
+    assert not found.readonly
+    reader.close()
+
+
+def write_random_scenes(path: Path, size_bytes: int) -> Path:
+    rng = random.Random(1)
+    groups = tuple(
+        SourceGroup(name, "train", 5, (SourceFile.from_content(f"train/{name}.npz", rng.randbytes(size_bytes)),))
+        for name in SCENES
+    )
+    write_archive(Contents(Head(ArchiveKind.PROCESSED), (), groups), path)
+    return path
+
+
+def test_a_scene_that_the_index_takes_for_another_is_an_error(tmp_path: Path) -> None:
+    reader = ArchiveReader([write_random_scenes(tmp_path / "a.tar.zst", 100)], Split.TRAIN)
+    reader._scenes = np.roll(reader._scenes, 1, axis=0)  # as from an index that was made wrong
+    with pytest.raises(ArchiveError, match=r"train/scene0000_00\.npz does not lie where the index says"):
+        reader.read(0)
+
+
+def test_training_from_a_file_imports_nothing_of_the_network(archive_path: Path) -> None:
+    script = (
+        "import sys; from scannet_prep import ScanNet\n"
+        f"ScanNet({str(archive_path)!r}, split='train')[0]\n"
+        "print([name for name in ('torch', 'requests', 'pandas', 'plyfile', 'numba') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_each_scene_on_the_web_is_one_range(tmp_path: Path) -> None:
+    write_random_scenes(tmp_path / "a.tar.zst", 1_000_000)
+    with ReleaseServer(tmp_path) as server, open_archive(tmp_path / "a.tar.zst") as archive:
+        server.files[f"{ROOT}a.tar.zst"] = tmp_path / "a.tar.zst"
+        reader = ArchiveReader([f"{server.origin}{ROOT}a.tar.zst"], Split.TRAIN)
+        assert [request.range for request in server.requests()] == ["bytes=-1048576"]
+        for index, scene in enumerate(archive.index.scenes[:3]):
+            assert reader.read(index) == archive.read_member(scene, scene.members[0])
+        assert [request.range for request in server.requests()[1:]] == [
+            f"bytes={scene.offset}-{scene.offset + scene.stored_bytes - 1}" for scene in archive.index.scenes[:3]
+        ]
+        with pytest.raises(NotOnServerError):
+            ScanNet(f"{server.origin}{ROOT}other.tar.zst", split="train")
+        source = RangeSource(f"{server.origin}{ROOT}a.tar.zst")
+        assert ArchiveReader([source], Split.TRAIN).read(2) == reader.read(2)
+        reader.close()
+
+
+def test_an_address_is_no_path(monkeypatch: pytest.MonkeyPatch, archive_path: Path, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ReleaseServer(tmp_path) as server:
+        server.files[f"{ROOT}a.tar.zst"] = archive_path
+        url = f"{server.origin}{ROOT}a.tar.zst"
+        local = tmp_path / url
+        local.parent.mkdir(parents=True)
+        local.write_text("a path that looks like an address")
+        dataset = ScanNet(url, split="train")
+        assert repr(dataset).startswith(f"ScanNet('{url}', split='train'")
+        assert "//127" in find_error(lambda: dataset["x"]).args[0]
+
+
+@given(st.binary(max_size=300_000), st.integers(1, 5))
+def test_frames_are_decompressed_in_place(content: bytes, level: int) -> None:
+    frame = compress_frame(content, level)
+    target = bytearray(b"\xaa" * (len(content) + 20))
+    decompress_into(frame, memoryview(target)[10 : 10 + len(content)])
+    assert target == b"\xaa" * 10 + content + b"\xaa" * 10
+    for wrong in (len(content) + 1, max(0, len(content) - 1)):
+        if wrong != len(content):
+            with pytest.raises(ValueError, match="a frame holds"):
+                decompress_into(frame, memoryview(bytearray(wrong)))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda frame: frame[:-1],
+        lambda frame: frame[:-4],
+        lambda frame: frame[:5],
+        lambda frame: frame[:0],
+        lambda frame: frame + b"x",
+        lambda frame: frame + frame,
+        lambda frame: frame[:-1] + bytes([frame[-1] ^ 1]),
+        lambda frame: b"x" + frame,
+    ],
+)
+def test_damaged_frames_are_errors(damage: Any) -> None:
+    content = bytes(range(256)) * 2_000
+    with pytest.raises(ValueError, match="frame"):
+        decompress_into(damage(compress_frame(content, 3)), memoryview(bytearray(len(content))))
+
+
+def test_the_command_packs_what_the_dataset_reads(folder: Path, tmp_path: Path) -> None:
+    assert run_command("pack", folder, "-o", tmp_path / "x.tar.zst").status == 0
+    dataset, expected = ScanNet(tmp_path / "x.tar.zst", split="train"), ScanNet(folder, split="train")
+    assert dataset.lengths.tolist() == expected.lengths.tolist()
