@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
@@ -244,7 +244,7 @@ def parse_index(data: bytes) -> Index:
         raise ValueError("the index is damaged: a name is no text")
     if files.scene_id or not all(map(SceneId.is_valid, names)):
         raise ValueError("the index is damaged: something is no scene id")
-    if any(first >= second for first, second in pairwise(names)):
+    if len(set(names)) != len(names) or names != sorted(names):
         raise ValueError("the index is damaged: its scenes are not sorted, or one is there twice")
     return Index(head, files, tuple(scenes), failures)
 

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import deflate
 import numpy as np
+from numpy.typing import NDArray
 
 from scannet_prep.archive.frames import decompress_into
 from scannet_prep.archive.index import ArchiveKind, GroupEntry, MemberEntry
@@ -41,7 +42,7 @@ class _Place(NamedTuple):
         stored_bytes: Size of the frames of the group.
         stored_crc32: CRC-32 of them.
         size_bytes: Size of the tar bytes of the group.
-        first_frame: First of its frames in the array of all.
+        first_frame: First of its frames, counted through all archives.
         frame_count: Number of its frames.
         start: First byte of the file in the tar bytes.
         end: The byte after the last.
@@ -84,44 +85,33 @@ class ArchiveReader(SceneSource):
         opened = [open_archive(archive) for archive in archives]
         names = [archive.name for archive in opened]
         _check_archives(opened)
-        found = {
-            scene.scene_id: (number, scene)
+        found = sorted(
+            (scene.scene_id, number, scene)
             for number, archive in enumerate(opened)
             for scene in archive.index.scenes
             if scene.split == split
-        }
+        )
+        vertex_counts = {name: scene.vertex_count for name, _, scene in found}
         failures = {
             scene_id: message
             for archive in opened
             for scene_id, message in archive.index.failures.items()
-            if scene_id not in found
+            if scene_id not in vertex_counts
         }
-        super().__init__(
-            names if is_list else names[0],
-            split,
-            {name: scene.vertex_count for name, (_, scene) in found.items()},
-            failures,
-        )
+        super().__init__(names if is_list else names[0], split, vertex_counts, failures)
         present = {scene.split for archive in opened for scene in archive.index.scenes}
         check_split(self.name, split, present, f"pack them: scannet-prep process --splits {split}, then pack again")
         self._sources = [archive.source for archive in opened]
-        frames: list[tuple[int, int]] = []
-        self._scenes = np.array(
+        self._frames = np.concatenate([_frame_sizes(archive) for archive in opened])
+        self._scenes = _find_places(opened, [(number, scene, f"{split}/{name}.npz") for name, number, scene in found])
+        self._manifests = _find_places(
+            opened,
             [
-                _find_place(opened[number], number, scene, f"{split}/{scene.scene_id}.npz", frames)
-                for _, (number, scene) in sorted(found.items())
-            ],
-            np.int64,
-        )
-        self._manifests = np.array(
-            [
-                _find_place(archive, number, archive.index.files, MANIFEST_NAME, frames)
+                (number, archive.index.files, MANIFEST_NAME)
                 for number, archive in enumerate(opened)
-                if any(member.name == MANIFEST_NAME for member in archive.index.files.members)
+                if _find_member(archive.index.files, MANIFEST_NAME) is not None
             ],
-            np.int64,
         )
-        self._frames = np.array(frames, np.int64)
         if failures:
             warn_of_failures(self.name, failures, f"scannet-prep info {names[0]} lists them")
 
@@ -198,28 +188,44 @@ class ArchiveReader(SceneSource):
         return content[place.start : place.end]
 
 
-def _find_place(archive: Archive, number: int, group: GroupEntry, name: str, frames: list[tuple[int, int]]) -> _Place:
-    """Find a file; the frames of its group are added to `frames`."""
-    member = _find_member(group, name)
-    if member is None:
-        raise ArchiveError(archive.name, f"{group.name}: has no file {name}", "pack it again from its folder")
-    spans = archive.spans(group)
-    frames += [(span.stored_bytes, span.size_bytes) for span in spans]
-    return _Place(
-        number,
-        group.offset,
-        group.stored_bytes,
-        group.stored_crc32,
-        group.size_bytes,
-        len(frames) - len(spans),
-        len(spans),
-        member.offset,
-        member.offset + member.size_bytes,
-    )
+def _frame_sizes(archive: Archive) -> NDArray[np.int64]:
+    """Sizes of all frames of an archive, in the file and of their content, int64 (n, 2)."""
+    return np.stack([np.diff(archive.table.offsets), archive.table.sizes], axis=1)
+
+
+def _find_places(archives: Sequence[Archive], wanted: Sequence[tuple[int, GroupEntry, str]]) -> NDArray[np.int64]:
+    """Find files: a `_Place` in each row, int64 (n, 9).
+
+    Args:
+        archives: All archives.
+        wanted: Of each file the number of its archive, its group and its name.
+    """
+    members: list[MemberEntry] = []
+    for number, group, name in wanted:
+        member = _find_member(group, name)
+        if member is None:
+            raise ArchiveError(archives[number].name, f"{group.name}: has no file {name}", "pack it again")
+        members.append(member)
+    first_frames = np.cumsum([0, *(len(archive.table) for archive in archives)]).tolist()
+    columns = {
+        "source": [number for number, _, _ in wanted],
+        "offset": [group.offset for _, group, _ in wanted],
+        "stored_bytes": [group.stored_bytes for _, group, _ in wanted],
+        "stored_crc32": [group.stored_crc32 for _, group, _ in wanted],
+        "size_bytes": [group.size_bytes for _, group, _ in wanted],
+        "first_frame": [first_frames[number] + group.first_frame for number, group, _ in wanted],
+        "frame_count": [group.frame_count for _, group, _ in wanted],
+        "start": [member.offset for member in members],
+        "end": [member.offset + member.size_bytes for member in members],
+    }
+    return np.array([columns[name] for name in _Place._fields], np.int64).T.copy()
 
 
 def _find_member(group: GroupEntry, name: str) -> MemberEntry | None:
-    return next((member for member in group.members if member.name == name), None)
+    for member in group.members:
+        if member.name == name:
+            return member
+    return None
 
 
 def _check_archives(archives: Sequence[Archive]) -> None:
