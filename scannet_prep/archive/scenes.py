@@ -176,7 +176,7 @@ class ArchiveReader(SceneSource):
             raise ValueError(f"the archive ends after {len(stored):,} of its {place.stored_bytes:,} bytes")
         if deflate.crc32(stored) != place.stored_crc32:
             raise ValueError("its bytes have not the CRC-32 that the index names")
-        content = memoryview(np.empty(place.size_bytes, np.uint8))  # unlike a bytearray, not cleared first
+        content = np.empty(place.size_bytes, np.uint8).data  # unlike a bytearray, not cleared first
         offset = position = 0
         frames = self._frames[place.first_frame : place.first_frame + place.frame_count]
         for stored_bytes, size_bytes in frames.tolist():
