@@ -269,6 +269,21 @@ def test_each_scene_on_the_web_is_one_range(tmp_path: Path) -> None:
         reader.close()
 
 
+def test_shards_may_be_on_the_web(tmp_path: Path, folder: Path, shards: tuple[Path, ...]) -> None:
+    with ReleaseServer(tmp_path) as server:
+        server.files |= {f"{ROOT}{path.name}": path for path in shards}
+        urls = [f"{server.origin}{ROOT}{path.name}?token=x" for path in shards]
+        dataset = ScanNet([urls[0], *shards[1:]], split="train")
+        assert np.array_equal(dataset[0]["points"], ScanNet(folder, split="train")[0]["points"])
+        with pytest.raises(ArchiveError, match=f"of which {shards[2].name} is missing"):
+            ScanNet([*urls[:2], *urls[3:]], split="train")
+        script = f"from scannet_prep import ScanNet\ndataset = ScanNet({urls!r}, split='train')\ndataset[0]"
+        done = subprocess.run(
+            [sys.executable, "-X", "dev", "-W", "error", "-c", script], capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""  # nothing is complained of where nobody closes anything
+
+
 def test_an_address_is_no_path(monkeypatch: pytest.MonkeyPatch, archive_path: Path, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with ReleaseServer(tmp_path) as server:
