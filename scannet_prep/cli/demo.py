@@ -79,7 +79,7 @@ def _describe(report: DemoReport, seconds: float) -> str:
         f"3. packed as one archive: {packed}",
         f"   {report.plan.archive_path}",
         "",
-        "4. read as a dataset, with either label set",
+        "4. read as a dataset, from the folder and from the archive, with either label set",
         *(line for view in report.views for line in _describe_view(view)),
         *(f"   {key:<10} {text}" for key, text in report.views[0].arrays.items()),
         "",

@@ -172,7 +172,7 @@ def run(plan: DemoPlan, *, jobs: int = 1, progress: Progress | None = None) -> D
         downloaded=downloaded,
         processed=report,
         packed=packed,
-        views=(_view(plan, "SCANNET200"), _view(plan, "SCANNET20")),
+        views=(_view(plan.processed_dir, "SCANNET200"), _view(plan.archive_path, "SCANNET20")),
     )
 
 
@@ -187,9 +187,9 @@ def _download(plan: DemoPlan, scene_ids: list[SceneId], progress: Progress | Non
     return report
 
 
-def _view(plan: DemoPlan, label_set_name: str) -> DatasetView:
+def _view(place: Path, label_set_name: str) -> DatasetView:
     label_set = {"SCANNET20": SCANNET20, "SCANNET200": SCANNET200}[label_set_name]
-    dataset = ScanNet(plan.processed_dir, split=Split.TRAIN, labels=label_set)
+    dataset = ScanNet(place, split=Split.TRAIN, labels=label_set)
     counts = np.zeros(len(label_set), np.int64)
     sample: Sample
     for sample in dataset:
@@ -197,7 +197,7 @@ def _view(plan: DemoPlan, label_set_name: str) -> DatasetView:
         counts += np.bincount(labels[labels != dataset.ignore_id], minlength=len(label_set))
     order = np.argsort(-counts, kind="stable")
     return DatasetView(
-        code=f'ScanNet("{plan.processed_dir}", split="train", labels={label_set_name})',
+        code=f'ScanNet("{place}", split="train", labels={label_set_name})',
         scene_count=len(dataset),
         arrays={
             key: f"{value.dtype} {value.shape}" for key, value in dataset[0].items() if isinstance(value, np.ndarray)

@@ -12,7 +12,7 @@ import numpy as np
 from benchmark.scenes import make_scenes
 from scannet_prep import PointBudgetBatchSampler, ScanNet, collate_torch
 from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.stages import process
+from scannet_prep.stages import pack, process
 from scannet_prep.transforms import ColorJitter, Compose, CropPoints, Flip, GridSample, Normalize, RotateZ
 
 if TYPE_CHECKING:
@@ -43,8 +43,10 @@ def measure(settings: Settings) -> Result:
     raw_dir, out_dir = settings.folder / "raw", settings.folder / "processed"
     make_scenes(raw_dir, 2 * settings.scene_count, settings.vertex_count, settings.seed)
     process.run(process.plan(raw_dir, out_dir, ProcessOptions(scannet200=True, align_axis=True)))
+    archive_path = settings.folder / "loader.tar.zst"
+    pack.run(pack.plan(out_dir, archive_path))
     return {
-        "throughput": measure_throughput({"folder": out_dir}, out_dir, settings.repeat),
+        "throughput": measure_throughput({"folder": out_dir, "archive": archive_path}, out_dir, settings.repeat),
         "balance": {str(ranks): _measure_balance(ranks, settings.seed) for ranks in _RANKS},
         "planning": _measure_planning(settings),
     }
