@@ -213,8 +213,8 @@ def test_batches_are_the_same_after_resuming(source: Path) -> None:
 def error_of(loader: Any) -> tuple[type[Exception], str]:
     """How a loader fails.
 
-    The traceback is cut off: the cycle that it is in would keep the loader's iterator, which then cannot end its workers
-    at once, because its queues have gone before it.
+    The traceback is cut off: it is in a cycle, which would keep the loader's iterator until its queues are gone, and
+    without those it waits for its workers.
     """
     try:
         list(loader)
