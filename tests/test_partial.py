@@ -95,7 +95,7 @@ def test_an_owner_elsewhere_that_waits_shows_that_it_lives(target: Path, sleeper
     assert sleeper.path.read_bytes() == b"half a file"
 
 
-@pytest.mark.parametrize("owner", ["free", DEAD])
+@pytest.mark.parametrize("owner", ["free", DEAD], ids=["free", "dead"])
 def test_what_is_taken_over_looks_used_to_other_machines(target: Path, owner: str) -> None:
     partial_path(target, owner).write_bytes(b"half")
     make_old(partial_path(target, owner))
