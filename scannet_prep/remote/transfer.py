@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from scannet_prep.errors import FileError
@@ -16,7 +17,8 @@ from scannet_prep.remote.health import ServerHealth
 from scannet_prep.remote.partial import Partial
 from scannet_prep.remote.policy import TransferPolicy
 
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE)
+_CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 
 
 class Fetcher:
@@ -97,12 +99,15 @@ class Fetcher:
         if partial.size_bytes:
             headers = {"Range": f"bytes={partial.size_bytes}-", "If-Range": partial.validator}
         with self._client.open(url, headers) as answer:
+            chunks = answer.read_chunks()
+            if partial.size_bytes and answer.status == 200:
+                chunks = _look_first(chunks)  # before all that has arrived is given up for it
             expected_bytes = self._begin(answer, partial)
             if expected_bytes is not None and partial.size_bytes == expected_bytes:
                 return
             if expected_bytes is not None:
                 partial.check_room(expected_bytes)
-            for chunk in answer.read_chunks():
+            for chunk in chunks:
                 partial.append(chunk)
                 self._on_bytes(len(chunk))
         if expected_bytes is not None and partial.size_bytes < expected_bytes:
@@ -120,12 +125,15 @@ class Fetcher:
             return _content_length(headers)
         match = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
         if status == 206:
-            if match is None or match[1] is None or int(match[1]) != partial.size_bytes:
+            if match is None or match[1] is None or int(match[1]) != partial.size_bytes or _is_encoded(headers):
                 self._drop(partial, "")
                 raise TransientError(f"asked to go on, the server sent {headers.get('Content-Range', 'no range')!r}")
             if not partial.size_bytes:  # not asked for, but a whole file all the same
                 self._drop(partial, _validator(headers))
-            return None if match[3] == "*" else int(match[3])
+            elif not _may_be_same_version(headers, partial.validator):
+                self._drop(partial, "")
+                raise TransientError("asked to go on, the server sent the rest of another version")
+            return int(match[3])
         if match is not None and match[3] == str(partial.size_bytes):
             return partial.size_bytes  # 416: it was whole already
         self._drop(partial, "")
@@ -140,15 +148,40 @@ class Fetcher:
 
 def _validator(headers: Mapping[str, str]) -> str:
     """What identifies this version of the file for `If-Range`: a strong ETag, else the date; empty where neither is."""
-    if headers.get("Content-Encoding", "identity") != "identity":
+    if _is_encoded(headers):
         return ""  # offsets into compressed bytes mean nothing
     etag = headers.get("ETag", "")
-    if etag and not etag.startswith("W/"):
-        return etag
-    return headers.get("Last-Modified", "")
+    return etag if etag.startswith('"') else headers.get("Last-Modified", "")
+
+
+def _may_be_same_version(headers: Mapping[str, str], validator: str) -> bool:
+    """Whether the rest of a file goes with what has arrived: servers that ignore `If-Range` send that of any version.
+
+    The answer has to repeat an ETag (RFC 9110, 15.3.7), but not a date.
+    """
+    if validator.startswith('"'):
+        return headers.get("ETag") == validator
+    return headers.get("Last-Modified", validator) == validator
 
 
 def _content_length(headers: Mapping[str, str]) -> int | None:
     length = headers.get("Content-Length", "")
-    is_plain = headers.get("Content-Encoding", "identity") == "identity"
-    return int(length) if is_plain and length.isdigit() else None
+    # Chunks have lengths of their own, which count instead (RFC 9112, 6.3).
+    is_length = not _is_encoded(headers) and "Transfer-Encoding" not in headers and _CONTENT_LENGTH.fullmatch(length)
+    return int(length) if is_length else None
+
+
+def _is_encoded(headers: Mapping[str, str]) -> bool:
+    return headers.get("Content-Encoding", "").strip().lower() not in ("", "identity")
+
+
+def _look_first(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Give the same chunks, unless they are those of a page: no file of the release begins with `<`, nor is one empty.
+
+    Raises:
+        TransientError: They are.
+    """
+    first = next(chunks, b"")
+    if not first or first.lstrip().startswith(b"<"):
+        raise TransientError(f"asked to go on, the server sent {'a page' if first else 'nothing'} in place of the file")
+    return itertools.chain([first], chunks)
