@@ -36,6 +36,7 @@ class Source:
     content_encoding: str | None = None
     exists: bool = True
     ranges: bool = True
+    heeds_if_range: bool = True
     is_release: bool = True
 
 
@@ -192,6 +193,28 @@ class RangesIgnored(Fault):
 
     def change_source(self, source):
         source.ranges = False
+
+
+@dataclass(frozen=True)
+class IfRangeIgnored(Fault):
+    """206 whatever the version that the client has a part of."""
+
+    def change_source(self, source):
+        source.heeds_if_range = False
+
+
+@dataclass(frozen=True)
+class Header(Fault):
+    """A header that is not true; None leaves it out."""
+
+    name: str
+    value: str | None
+
+    def change_answer(self, answer):
+        answer.headers.pop(self.name, None)
+        if self.value is not None:
+            answer.headers[self.name] = self.value
+        answer.is_last = True
 
 
 @dataclass(frozen=True)

@@ -263,7 +263,7 @@ def answer_honestly(request: Request, source: Source) -> Answer:
         replace_answer(answer, 404 if request.method in ("GET", "HEAD") else 405, b"No.\n")
         return answer
     size = len(source.content)
-    span = find_span(request.range, size) if source.ranges and is_if_range_met(request.if_range, source) else None
+    span = find_span(request.range, size) if source.ranges and may_resume(request.if_range, source) else None
     headers = {
         "Content-Type": source.content_type,
         "Content-Encoding": source.content_encoding,
@@ -282,6 +282,10 @@ def answer_honestly(request: Request, source: Source) -> Answer:
     headers["Content-Length"] = str(len(answer.body))
     answer.headers.update((name, value) for name, value in headers.items() if value is not None)
     return answer
+
+
+def may_resume(if_range: str | None, source: Source) -> bool:
+    return is_if_range_met(if_range, source) or not source.heeds_if_range
 
 
 def is_if_range_met(if_range: str | None, source: Source) -> bool:

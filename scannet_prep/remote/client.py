@@ -131,19 +131,26 @@ class Client:
                     raise_for_address(shown_url, response)
                     raise_for_status(shown_url, response, self._hints)
                     yield Answer(response, exchange, self._policy, self._health)
-            except TransientError:
+            except TransientError as error:
                 exchange.raise_if_ended()  # then the error is only what the end looked like
+                if exchange.is_connected and error.trouble == "connection":
+                    error.trouble = "server"  # it is there, and ends connections, perhaps for this file alone
                 raise
 
     def _ask(self, url: str, headers: Mapping[str, str]) -> requests.Response:
-        return self._session().get(
-            url,
-            # Without identity, servers compress, and then neither lengths nor offsets mean anything.
-            headers={"Accept-Encoding": "identity", **headers},
-            stream=True,
-            timeout=(self._policy.connect_timeout_s, self._policy.read_timeout_s),
-            verify=self._verify,
-        )
+        try:
+            return self._session().get(
+                url,
+                # Without identity, servers compress, and then neither lengths nor offsets mean anything.
+                headers={"Accept-Encoding": "identity", **headers},
+                stream=True,
+                timeout=(self._policy.connect_timeout_s, self._policy.read_timeout_s),
+                verify=self._verify,
+            )
+        except requests.exceptions.RequestException:
+            raise
+        except ValueError as error:  # redirections to what is no address, some of which requests does not foresee
+            raise requests.exceptions.InvalidURL(error) from None
 
     def _session(self) -> requests.Session:
         """The session of this thread: connections are kept, but sessions are not made for several threads."""

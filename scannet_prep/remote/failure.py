@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import email.utils
+import re
 import ssl
 import time
 from collections.abc import Iterator
@@ -148,11 +150,13 @@ def parse_retry_after(value: str, now_s: float) -> float | None:
         value: The header.
         now_s: Seconds since the epoch.
     """
-    if value.strip().isdigit():
+    if re.fullmatch(r"\s*[0-9]+\s*", value):
         return float(value)
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now_s)
-    except (TypeError, ValueError):
+        date = email.utils.parsedate_to_datetime(value)
+        # Without a zone, it is meant as all dates of HTTP are.
+        return max(0.0, (date if date.tzinfo else date.replace(tzinfo=dt.UTC)).timestamp() - now_s)
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

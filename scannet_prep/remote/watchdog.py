@@ -43,6 +43,11 @@ class Exchange:
         self._what, self._seconds = what, seconds
         self.deadline_s = time.monotonic() + seconds
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the request has reached a server."""
+        return self._socket is not None
+
     def extend(self, seconds: float, what: str, trouble: Trouble) -> None:
         """Begin to wait for something else, for so many seconds from now on."""
         self._what, self._seconds, self._trouble = what, seconds, trouble
@@ -103,6 +108,8 @@ class Watchdog:
             _local.exchange = None
             with self._condition:
                 self._exchanges.discard(exchange)
+                if self._is_stopped:  # nothing is left to wait for
+                    self._condition.notify_all()
 
     def stop(self) -> None:
         """End all exchanges, and those to come."""
