@@ -138,3 +138,12 @@ def test_what_another_user_left_is_copied() -> None:
         finally:
             os.seteuid(0)
         assert files_of(target.parent) == {target.name: b"half and half"}
+
+
+@pytest.mark.parametrize("validator", ["abcde", "\u00e9"])
+def test_a_validator_that_is_none_is_not_used(target: Path, validator: str) -> None:
+    target.with_name(f".{target.name}.part.free.{validator}").write_bytes(b"bytes")
+    partial = Partial.claim(target)
+    assert partial is not None
+    assert partial.validator == ""
+    partial.discard()

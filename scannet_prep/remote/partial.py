@@ -102,7 +102,10 @@ class Partial:
     def validator(self) -> str:
         """The ETag or Last-Modified of the bytes; empty where they cannot be resumed."""
         encoded = self._encoded_validator
-        return "" if encoded == _NO_VALIDATOR else base64.urlsafe_b64decode(encoded).decode("latin-1")
+        try:
+            return "" if encoded == _NO_VALIDATOR else base64.urlsafe_b64decode(encoded).decode("latin-1")
+        except ValueError:  # no name that this program gives
+            return ""
 
     @property
     def _encoded_validator(self) -> str:
