@@ -14,7 +14,8 @@ from release_faults import at, ending
 from release_server import ReleaseServer
 from test_transfer import PATIENCE
 
-from scannet_prep.errors import DiskFullError, TransferError
+from scannet_prep.errors import DiskFullError, OutputError, TransferError
+from scannet_prep.processed.folder import write_failed_list
 from scannet_prep.progress import NoProgress
 from scannet_prep.remote.partial import Partial
 from scannet_prep.remote.policy import TransferPolicy
@@ -216,3 +217,9 @@ def test_partial_files_are_kept_from_other_machines_whatever_their_owner_waits_f
     with ReleaseServer(release_dir, faults=[at(path, faults.Status(429, retry_after_s=1))]) as server:
         assert not fetch(server, tmp_path, Bar(), replace(PATIENCE, longest_retry_after_s=1.0)).failures
     assert any(MESH in name for name in kept)
+
+
+def test_a_list_of_failed_scenes_that_cannot_be_removed_is_told(tmp_path: Path) -> None:
+    (tmp_path / "failed.txt").mkdir()
+    with pytest.raises(OutputError, match=r"failed\.txt: cannot be written"):
+        write_failed_list(tmp_path, [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from scannet_prep.files import make_directory, write_atomically, write_if_changed
+from scannet_prep.files import make_directory, output_error, write_atomically, write_if_changed
 from scannet_prep.processed.manifest import Manifest
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
@@ -124,7 +124,10 @@ def write_failed_list(out_dir: Path, scene_ids: Sequence[str]) -> None:
     if scene_ids:
         write_if_changed(path, _encode_failed_list(scene_ids))
     else:
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise output_error(path, error) from error
 
 
 def _encode_failed_list(scene_ids: Sequence[str]) -> bytes:
