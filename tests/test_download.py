@@ -10,7 +10,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import release_faults as faults
 from commands import COMMAND, digests, run_command
+from release_faults import at, ending
 from release_server import ReleaseServer
 
 from scannet_prep.raw.lock import read_lock
@@ -163,6 +165,8 @@ def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(
         (["--types", "seg", "--base-url", "kaldir"], 2, "is no base URL"),
         (["--types", "seg", "--base-url", "http://["], 2, "is no base URL"),
         (["--types", "seg", "--base-url", "http://host:99999/"], 2, "is no base URL"),
+        (["--types", "seg", "--base-url", "http://a host/"], 2, "is no base URL"),
+        (["--types", "seg", "--base-url", "http://host/?token=1"], 2, "'http://host/?...' is no base URL"),
         (["--types", ".sens", "--splits", "test", "--dry-run", "--print-urls", "plain"], 2, "not allowed with"),
         (["--types", "_vh_clean_2.labels.ply", "--splits", "test"], 2, "no file of these types exists"),
     ],
@@ -172,6 +176,24 @@ def test_wrong_requests_touch_nothing(tmp_path: Path, words: list[str], status: 
     assert outcome.status == status
     assert message in outcome.stderr
     assert not (tmp_path / "x").exists()
+
+
+def test_a_password_of_a_mirror_is_never_shown(release_dir: Path, tmp_path: Path) -> None:
+    page = at(ending(".txt"), then=faults.HtmlPage())
+    with ReleaseServer(release_dir, faults=[page]) as server:
+        base_url = server.base_url.replace("//", "//user:secret@")
+        for words in (["--dry-run"], ["--dry-run", "--json"], ["--json"], []):
+            outcome = run_command(
+                "download", "--types", "seg", "--scenes", *SCENES, "-o", tmp_path, "--accept-terms",
+                "--base-url", base_url, *words,
+            )  # fmt: skip
+            assert "secret" not in outcome.stdout + outcome.stderr
+        assert outcome.status == 3
+        elsewhere = run_command(
+            "download", "--types", "seg", "-o", tmp_path / "x", "--accept-terms", "--base-url", base_url + "elsewhere"
+        )
+    assert "does not look like" in elsewhere.stderr
+    assert "secret" not in elsewhere.stderr
 
 
 @pytest.mark.parametrize("name", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])

@@ -152,7 +152,7 @@ def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
 
 def _describe_start(plan: DownloadPlan) -> str:
     there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (and checked now)"
-    return f"download: {plan.base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}"
+    return f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}"
 
 
 def _describe_needed(plan: DownloadPlan) -> str:
@@ -199,7 +199,7 @@ def _plan_to_json(plan: DownloadPlan) -> dict[str, Any]:
         "command": "download",
         "dry_run": True,
         "data_dir": str(plan.data_dir),
-        "base_url": plan.base_url,
+        "base_url": plan.shown_base_url,
         "files": len(plan.files),
         "present": len(plan.present),
         "missing_bytes": plan.needed.size_bytes,

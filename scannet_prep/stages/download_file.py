@@ -23,6 +23,7 @@ from scannet_prep.errors import (
     TransferError,
 )
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock
+from scannet_prep.remote.address import public_url
 from scannet_prep.remote.catalog import RemoteFile
 from scannet_prep.remote.partial import Partial, PartialLostError
 from scannet_prep.remote.transfer import Fetcher
@@ -173,7 +174,7 @@ class FileDownload:
             self._fetcher.fetch(file.remote_path, partial, lambda: check_file(file, partial.path, self._plan.data_dir))
         except FileError as error:
             raise _WrongContentError(
-                f"{self._plan.url(file)}: is not what it should be: {error}",
+                f"{public_url(self._plan.url(file))}: is not what it should be: {error}",
                 "run the same command again later; if it stays so, the server's file is damaged",
             ) from error
 
@@ -202,7 +203,7 @@ class FileDownload:
             sizes = f"{found.size_bytes:,} bytes, sha256 {found.sha256[:12]}"
             expected = f"{entry.size_bytes:,}, {entry.sha256[:12]}"
             raise TransferError(
-                f"{self._plan.url(file)}: is not what {lock_path} records: {sizes}, expected {expected}",
+                f"{public_url(self._plan.url(file))}: is not what {lock_path} records: {sizes}, expected {expected}",
                 f"to accept the server's new version, remove its line from {lock_path}",
             )
         partial.publish()

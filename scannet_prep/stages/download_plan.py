@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.files import check_is_folder
 from scannet_prep.processed.manifest import SceneFailure
 from scannet_prep.raw.layout import find_orphans
+from scannet_prep.remote.address import public_url
 from scannet_prep.remote.catalog import BASE_URL, FileKind, RemoteFile, list_files, parse_types
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
@@ -91,6 +93,11 @@ class DownloadPlan:
     def lack(self) -> Room:
         """How much more room is needed than there is, with a reserve; falsy where it suffices."""
         return self.free.find_lack(self.needed)
+
+    @property
+    def shown_base_url(self) -> str:
+        """Where the files come from, as messages may show it: without a password."""
+        return public_url(self.base_url)
 
     def url(self, file: RemoteFile) -> str:
         """The address of a file."""
@@ -183,7 +190,7 @@ def plan(
     """
     check_is_folder(data_dir)
     if not _is_address(base_url):
-        raise UsageError(f"{base_url!r} is no base URL", f"it looks like {BASE_URL}")
+        raise UsageError(f"{public_url(base_url)!r} is no base URL", f"it looks like {BASE_URL}")
     everything = [scene_id for split in Split for scene_id in official_scenes(split)]
     selected = select_scenes(everything, selection or Selection(), data_dir)
     if selected.failures:
@@ -208,6 +215,7 @@ def plan(
 def _is_address(text: str) -> bool:
     try:
         address = urlsplit(text)
-        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+        is_prefix = not (address.query or address.fragment or re.search(r"\s", text))  # paths are added to it
+        return is_prefix and address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
     except ValueError:  # brackets without an address between them, a port that is no number
         return False

@@ -259,7 +259,7 @@ class _Run:
         if self._plan.base_url != BASE_URL:
             self._results.clear()  # what something else says is nothing to list scenes by
             raise TransferError(
-                f"{self._plan.base_url}: does not look like the ScanNet server; for example {results[0].message}",
+                f"{self._plan.shown_base_url}: does not look like the ScanNet server; for example {results[0].message}",
                 results[0].hint or f"--base-url looks like {BASE_URL}",
             )
         if all(item.outcome is FileOutcome.FAILED for item in results):
