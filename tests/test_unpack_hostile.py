@@ -283,3 +283,18 @@ def test_a_description_that_is_not_that_of_the_index_is_a_contradiction(tmp_path
     archive = forge(tmp_path / "a.tar.zst", GOOD, edit=lambda value: value.__setitem__("notice", "another"))
     with pytest.raises(ArchiveError, match="another description"):
         run_pipe(archive, tmp_path / "pipe")
+
+
+def test_a_frame_larger_than_any_that_is_made_is_not_decompressed(tmp_path: Path) -> None:
+    huge, _ = tar_bytes([("scene0001_00/x", bytes((64 << 20) + 512))])
+    archive = forge(tmp_path / "a.tar.zst", SCENES[:3], contents={"scene0001_00": huge})
+    truncated = tmp_path / "truncated.tar.zst"
+    truncated.write_bytes(archive.read_bytes()[:-10])
+    report = unpack.run(unpack.plan([truncated], tmp_path / "file", is_salvage=True))
+    assert [(item.scene_id, "at most 67,108,864" in item.message) for item in report.failures] == [
+        ("scene0001_00", True)
+    ]
+    assert sorted(read_tree(tmp_path / "file")) == ["failed.txt", "scene0000_00/x", "scene0002_00/x"]
+    outcome = unpack_pipe(archive, "-o", tmp_path / "pipe")
+    assert "at most 67,108,864" in outcome.stderr
+    assert sorted(read_tree(tmp_path / "pipe")) == ["scene0000_00/x", "scene0002_00/x"]

@@ -226,9 +226,18 @@ def read_content_size(start: Buffer) -> int:
     # A frame that says its content is its window needs no more than the content.
     if parameters.window_size > max(MAX_WINDOW_BYTES, parameters.content_size):
         raise ValueError(f"a frame needs a window of {parameters.window_size:,} bytes, at most {MAX_WINDOW_BYTES:,}")
-    if parameters.content_size > MAX_CONTENT_BYTES:
-        raise ValueError(f"a frame holds {parameters.content_size:,} bytes, at most {MAX_CONTENT_BYTES:,} are allowed")
+    check_frame_size(parameters.content_size, MAX_CONTENT_BYTES)
     return int(parameters.content_size)
+
+
+def check_frame_size(size_bytes: int, max_bytes: int = MAX_FRAME_BYTES) -> None:
+    """Check that a frame is not larger than this program makes them, before memory is taken for it.
+
+    Raises:
+        ValueError: It is.
+    """
+    if size_bytes > max_bytes:
+        raise ValueError(f"a frame holds {size_bytes:,} bytes, at most {max_bytes:,} are allowed")
 
 
 def find_frame(read_at: ReadAt, offset: int) -> FrameSpan | None:
@@ -274,8 +283,7 @@ def iter_beginning(read_at: ReadAt, offset: int, max_size_bytes: int) -> Iterato
     if len(start) < MIN_FRAME_BYTES and _begins_frame(start):
         return
     size_bytes = read_content_size(start)
-    if size_bytes > max_size_bytes:
-        raise ValueError(f"a frame holds {size_bytes:,} bytes, at most {max_size_bytes:,} are allowed")
+    check_frame_size(size_bytes, max_size_bytes)
     decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj()
     try:
         while not decompressor.eof and (stored := read_at(offset, _PIECE_BYTES)):

@@ -13,6 +13,7 @@ from scannet_prep.archive.frames import (
     MAX_FRAME_BYTES,
     FrameSpan,
     ReadAt,
+    check_frame_size,
     checksum_of,
     decompress_frame,
     find_frame,
@@ -204,8 +205,7 @@ def _iter_frames(read_at: ReadAt, place: Place) -> Iterator[FrameSpan]:
         span = find_frame(read_at, offset)
         if span is None or span.end > place.end:
             raise ValueError("a frame runs beyond the end of the group")
-        if span.size_bytes > MAX_FRAME_BYTES:
-            raise ValueError(f"a frame holds {span.size_bytes:,} bytes, at most {MAX_FRAME_BYTES:,} are allowed")
+        check_frame_size(span.size_bytes)
         if span.stored_bytes > _WINDOW_BYTES:
             raise ValueError(f"a frame has {span.stored_bytes:,} bytes, more than its content can need")
         yield span

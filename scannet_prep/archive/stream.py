@@ -11,6 +11,8 @@ import zstandard
 
 from scannet_prep.archive.frames import (
     CHECKSUM_BYTES,
+    MAX_FRAME_BYTES,
+    check_frame_size,
     decompress_start,
     iter_decompressed,
     parse_block_header,
@@ -161,8 +163,11 @@ class StreamGroup:
         """Of the tar bytes, when all have been taken."""
         return self._digest.hexdigest()
 
-    def iter_content(self) -> Iterator[bytes]:
+    def iter_content(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> Iterator[bytes]:
         """The tar bytes, once. When the last piece has been taken, the checksums of all frames have been compared.
+
+        Args:
+            max_frame_bytes: How much a frame may hold.
 
         Raises:
             ValueError: It is damaged.
@@ -173,12 +178,14 @@ class StreamGroup:
             yield from self._digested(iter_decompressed(stored, self.size_bytes))
             return
         self.is_damaged = True  # until all of it has been taken
+        check_frame_size(self._frame.size_bytes, max_frame_bytes)
         yield from self._digested(iter_decompressed(_Chunks(self._take_frame()), self._frame.size_bytes))
         while self.size_bytes % BLOCK_BYTES:
             if self._pipe.is_at_table():
                 raise ValueError("the seek table comes in the middle of it")
             self._frame = _StreamFrame(self._pipe)
             self.size_bytes += self._frame.size_bytes
+            check_frame_size(self._frame.size_bytes, max_frame_bytes)
             yield from self._digested(iter_decompressed(_Chunks(self._take_frame()), self._frame.size_bytes))
         self.is_damaged = False
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scannet_prep.archive.extraction import Extraction, UnpackedFile
-from scannet_prep.archive.frames import decompress_frame
+from scannet_prep.archive.frames import check_frame_size, decompress_frame
 from scannet_prep.archive.index import FORMAT_NAME, OWN_PREFIX, MemberEntry
 from scannet_prep.archive.pending import FileOutcome, has_content
 from scannet_prep.archive.source import ByteSource
@@ -151,4 +151,5 @@ class Unpacker:
 
 def _iter_found(source: ByteSource, group: FoundGroup) -> Iterator[bytes]:
     for span in group.spans:
+        check_frame_size(span.size_bytes)
         yield decompress_frame(source.read(span.offset, span.stored_bytes), span.size_bytes)

@@ -263,7 +263,7 @@ class _PipeRun:
     def _read_index(self, group: StreamGroup) -> Index:
         if group.size_bytes > _MAX_INDEX_BYTES:
             raise ValueError(f"the index has {group.size_bytes:,} bytes, at most {_MAX_INDEX_BYTES:,} are expected")
-        return parse_index(take_index(b"".join(group.iter_content())))
+        return parse_index(take_index(b"".join(group.iter_content(_MAX_INDEX_BYTES))))
 
     def _finish(self) -> UnpackReport:
         """Compare what has gone by with the index, and bring the folder's lists up to date."""
