@@ -21,7 +21,7 @@ from scannet_prep.errors import DiskFullError, FileError, MissingFileError, Outp
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _TEMPORARY_SUFFIX = ".tmp"
-_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +101,22 @@ def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool =
         raise output_error(path, error) from error
 
 
-def output_error(path: Path, error: OSError) -> OutputError:
-    """Say why a file cannot be written, and what to do about it."""
+def output_error(
+    path: Path, error: OSError, then: str = "then run the same command again: it continues"
+) -> OutputError:
+    """Say why a file cannot be written, and what to do about it.
+
+    Args:
+        path: The file.
+        error: What the operating system says.
+        then: What to do when there is room.
+    """
     hint = ""
-    if error.errno in _SPACE_ERRNOS:
-        hint = "free some space or choose another folder with -o, then run the same command again: it continues"
+    if error.errno in SPACE_ERRNOS:
+        hint = f"free some space or choose another folder with -o, {then}"
     elif error.errno in {errno.EACCES, errno.EPERM}:
         hint = "choose a folder that you may write to with -o"
-    kind = DiskFullError if error.errno in _SPACE_ERRNOS else OutputError
+    kind = DiskFullError if error.errno in SPACE_ERRNOS else OutputError
     return kind(f"{path}: cannot be written: {error.strerror or error}", hint)
 
 

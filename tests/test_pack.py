@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,11 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verifying import SCENES, TEST, TRAIN, VAL
 
-from scannet_prep.archive import ArchiveKind, open_archive
+from scannet_prep.archive import ArchiveKind, open_archive, write_archive
 from scannet_prep.archive.compression import MAX_FRAME_BYTES
+from scannet_prep.errors import OutputError
 from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.raw.lock import LOCK_NAME, digest_file, encode_lock, read_lock
+from scannet_prep.stages.pack_contents import find_contents
+from scannet_prep.stages.selection import Selection
 
 TREE = {
     "notes.txt": b"of no scene",
@@ -215,6 +219,51 @@ def test_shards_hold_every_scene_once_and_sha256sum_agrees(tmp_path: Path) -> No
     assert "a-00000-of-00009.tar.zst" in outcome.stderr
 
 
+def test_earlier_shards_leave_no_line_in_the_sums(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "tree", {f"scene{number:04}_00": os.urandom(400_000) for number in range(6)})
+    for size in ("1MB", "2MB"):
+        assert pack(tree, "-o", tmp_path / "a.tar.zst", "--shard-size", size)[0] == 0
+    for path in tmp_path.glob("a-*-of-00003.tar.zst"):
+        path.unlink()  # as the warning says
+    subprocess.run(["sha256sum", "-c", "--strict", "SHA256SUMS"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    assert len(list(tmp_path.glob("a-*"))) == 2
+
+
+def test_there_may_be_more_shards_than_open_files(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "tree", {f"scene{number:04}_00": os.urandom(1_000_000) for number in range(30)})
+    limit = (25, 25)
+    outcome = run_command(
+        "pack", tree, "-o", tmp_path / "a.tar.zst", "--shard-size", "1MB", "--jobs", "1",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limit),
+    )  # fmt: skip
+    assert (outcome.status, len(list(tmp_path.glob("a-*-of-00030.tar.zst")))) == (0, 30), outcome.stderr
+
+
+def test_of_a_link_the_archive_is_replaced_that_it_leads_to(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "tree", {f"{TRAIN}.bin": b"one"})
+    (tmp_path / "nas").mkdir()
+    link, target = tree / "a.tar.zst", tmp_path / "nas" / "b.tar.zst"
+    assert pack(tree, "-o", target)[0] == 0
+    link.symlink_to(target)
+    assert pack(tree, "-o", link)[0] == 0
+    write_tree(tree, {f"{VAL}.bin": b"two"})
+    assert pack(tree, "-o", link, "--append")[1]["added"] == 1
+    assert link.is_symlink()
+    assert [scene.scene_id for scene in open_archive(target).index.scenes] == [TRAIN, VAL]
+    assert [item.name for item in open_archive(target).index.files.members] == [".scannet-prep/format.json"]
+
+
+@pytest.mark.parametrize("words", [(), ("--shard-size", "1MB")])
+def test_a_device_or_a_pipe_is_not_replaced_by_an_archive(words: tuple[str, ...], tree: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.tar.zst")
+    status, value = pack(tree, "-o", tmp_path / "a.tar.zst", *words)
+    assert (status, value["error"]) == (1, "OutputError")
+    assert "pack - >" in value["hint"]
+    assert (tmp_path / "a.tar.zst").is_fifo()
+    with pytest.raises(OutputError, match="is a device or a pipe"):
+        write_archive(find_contents(tree, None, Selection()).contents, tmp_path / "a.tar.zst")
+
+
 def test_appended_scenes_give_the_bytes_of_packing_all_at_once(out_dir: Path, tmp_path: Path) -> None:
     whole, grown = tmp_path / "whole.tar.zst", tmp_path / "grown.tar.zst"
     assert pack(out_dir, "-o", whole)[0] == 0
@@ -334,6 +383,7 @@ def test_what_is_no_file_is_refused_by_name(kind: str, tree: Path, tmp_path: Pat
     outcome = run_command("pack", tree, "-o", tmp_path / "a.tar.zst")
     assert outcome.status == 1
     assert "odd" in outcome.stderr
+    assert "codec" not in outcome.stderr
     assert not (tmp_path / "a.tar.zst").exists()
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from archives import pack_tree, write_tree
-from commands import run_command, start_command
+from commands import COMMAND, run_command, start_command
 
 from scannet_prep.archive import open_archive
 from scannet_prep.archive.output import FileOutput
@@ -124,7 +126,8 @@ def test_a_full_disk_is_said_and_leaves_the_old_archive(tree: Path, tmp_path: Pa
     outcome = run_command("pack", tree, "-o", target, preexec_fn=limit)
     assert outcome.status == 1
     assert "cannot be written" in outcome.stderr
-    assert "hint" in outcome.stderr
+    assert "hint: free some space" in outcome.stderr
+    assert "it continues" not in outcome.stderr
     assert check_whole(target) == 1
     assert not list(tmp_path.glob(".*.tmp"))
 
@@ -137,6 +140,17 @@ def test_a_reader_that_ends_early_is_an_error(tree: Path) -> None:
     assert process.stderr is not None
     assert "whoever read it has ended" in process.stderr.read()
     process.stderr.close()
+
+
+def test_a_closed_or_full_output_is_an_error(tree: Path) -> None:
+    outcome = run_command("pack", tree, "-", "-q", preexec_fn=lambda: os.close(1))
+    assert (outcome.status, "standard output is closed" in outcome.stderr) == (2, True)
+    with Path("/dev/full").open("wb") as full:
+        words = [*COMMAND, "pack", str(tree), "-", "-q"]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert "standard output: cannot be written" in done.stderr
+    assert "-o" not in done.stderr
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:

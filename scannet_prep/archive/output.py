@@ -9,10 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from scannet_prep.errors import OutputError
-from scannet_prep.files import Buffer, make_directory, output_error, owner_token
+from scannet_prep.errors import DiskFullError, OutputError
+from scannet_prep.files import SPACE_ERRNOS, Buffer, make_directory, output_error, owner_token
 
 _FLUSH_BYTES = 64 << 20
+_THEN = "then run the same command again"  # from the beginning
 
 
 class Output(Protocol):
@@ -24,6 +25,23 @@ class Output(Protocol):
         Raises:
             OutputError: It cannot be written.
         """
+
+
+def resolve_output(path: Path) -> Path:
+    """Follow a link to the file that is going to be replaced, so that the link stays and an archive elsewhere grows.
+
+    Raises:
+        OutputError: A folder, a device or a pipe has the name; a file would take its place.
+    """
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
+    if path.is_dir():
+        raise OutputError(f"{path}: is a folder", f"name a file in it: -o {path / 'scannet.tar.zst'}")
+    if path.exists() and not path.is_file():
+        raise OutputError(
+            f"{path}: is a device or a pipe, and a file would take its place", f"scannet-prep pack - > {path}"
+        )
+    return path
 
 
 class FileOutput:
@@ -43,6 +61,7 @@ class FileOutput:
         self.path = path
         make_directory(path.parent)
         self._unflushed_bytes = 0
+        self._is_committed = False
         self._flusher = ThreadPoolExecutor(1, "flush")
         self._flushing: Future[None] | None = None
         # `remove_stale_temporaries` knows names of this form.
@@ -50,7 +69,7 @@ class FileOutput:
         try:
             self._descriptor = os.open(self._partial_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise output_error(path, error) from error
+            raise output_error(path, error, _THEN) from error
 
     def write(self, data: Buffer, /) -> None:
         """Write all of the data, and let the disk begin with it, so that little is left to wait for at the end.
@@ -67,10 +86,10 @@ class FileOutput:
                 self._unflushed_bytes = 0
                 self._flushing = self._flusher.submit(os.fsync, self._descriptor)
         except OSError as error:
-            raise output_error(self.path, error) from error
+            raise output_error(self.path, error, _THEN) from error
 
-    def flush(self) -> None:
-        """Bring everything to the disk, so that even a power failure leaves a whole file or none.
+    def close(self) -> None:
+        """Bring everything to the disk, so that even a power failure leaves a whole file or none; no more data comes.
 
         Raises:
             OutputError: The disk does not take it.
@@ -78,19 +97,19 @@ class FileOutput:
         try:
             self._finish_flushing()
             os.fsync(self._descriptor)
+            self._close_descriptor()
         except OSError as error:
-            raise output_error(self.path, error) from error
+            raise output_error(self.path, error, _THEN) from error
 
     def commit(self, path: Path) -> None:
-        """Give the file its name.
+        """Give the file its name, when it has been closed.
 
         Raises:
             OutputError: It cannot be renamed.
         """
         try:
-            os.close(self._descriptor)
-            self._descriptor = -1
             self._partial_path.replace(path)
+            self._is_committed = True
             folder = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
@@ -100,15 +119,19 @@ class FileOutput:
             finally:
                 os.close(folder)
         except OSError as error:
-            raise output_error(path, error) from error
+            raise output_error(path, error, _THEN) from error
 
     def discard(self) -> None:
         """Remove what was written; nothing happens after `commit`."""
-        self._flusher.shutdown()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._close_descriptor()
+        if not self._is_committed:
             self._partial_path.unlink(missing_ok=True)
+
+    def _close_descriptor(self) -> None:
+        self._flusher.shutdown()
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def _finish_flushing(self) -> None:
         """Wait for the flush that was begun. It may have failed, and the system tells that once."""
@@ -140,7 +163,11 @@ class PipeOutput:
         except BrokenPipeError:
             raise OutputError(f"{self._name}: whoever read it has ended", "look at what it says") from None
         except OSError as error:
-            raise output_error(Path(self._name), error) from error
+            hint = "free some space where it goes, then run the same command again"
+            kind = DiskFullError if error.errno in SPACE_ERRNOS else OutputError
+            raise kind(
+                f"{self._name}: cannot be written: {error.strerror or error}", hint if kind is DiskFullError else ""
+            ) from error
 
 
 def _write_fully(descriptor: int, data: Buffer) -> None:

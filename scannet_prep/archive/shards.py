@@ -15,13 +15,13 @@ from scannet_prep.archive.frames import DEFAULT_LEVEL
 from scannet_prep.archive.output import FileOutput
 from scannet_prep.archive.writer import ArchiveWriter, NextGroup, WrittenArchive, files_group, write_groups
 from scannet_prep.errors import MissingFileError
-from scannet_prep.files import Buffer, read_file, write_atomically
+from scannet_prep.files import Buffer, locked_directory, read_file, write_atomically
 from scannet_prep.progress import NoProgress, Progress
 
 SUFFIX = ".tar.zst"
 SUMS_NAME = "SHA256SUMS"
 
-_SHARD_NAME = re.compile(rf"(.+)-(\d{{5}})-of-(\d{{5}}){re.escape(SUFFIX)}", re.ASCII)
+_SHARD_NAME = re.compile(rf"(.+)-(\d{{5}})-of-(\d{{5}}){re.escape(SUFFIX)}", re.ASCII | re.DOTALL)
 
 
 def shard_path(path: Path, number: int, count: int) -> Path:
@@ -42,17 +42,15 @@ def is_shard(item: Path, path: Path) -> bool:
 
 def find_missing_shards(paths: Iterable[Path]) -> tuple[Path, ...]:
     """The shards that are needed to make whole sets of those that are there; sorted."""
-    numbers: dict[tuple[Path, int], set[int]] = {}
-    for path in paths:
-        if match := _SHARD_NAME.fullmatch(path.name):
-            numbers.setdefault((path.with_name(match[1] + SUFFIX), int(match[3])), set()).add(int(match[2]))
-    missing = (
-        (path, number, count)
-        for (path, count), found in numbers.items()
-        for number in range(count)
-        if number not in found
-    )
-    return tuple(sorted(shard_path(*item) for item in missing))
+    return tuple(sorted(map(Path, find_missing_names(map(str, paths)))))
+
+
+def find_missing_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Do the same for names, which may also be addresses."""
+    given = set(names)
+    sets = {(match[1], match[3]) for name in given if (match := _SHARD_NAME.fullmatch(name))}
+    all_names = {f"{stem}-{number:05d}-of-{count}{SUFFIX}" for stem, count in sets for number in range(int(count))}
+    return tuple(sorted(all_names - given))
 
 
 def is_of_set(path: Path) -> bool:
@@ -92,6 +90,8 @@ def write_shards(
         shards: list[_Shard] = []
 
         def begin_shard() -> ArchiveWriter:
+            if shards:
+                shards[-1].finish()
             output = _DigestOutput(path)
             stack.callback(output.discard)
             shards.append(_Shard(output, ArchiveWriter(output, contents)))
@@ -112,16 +112,16 @@ def write_shards(
             return writer
 
         write_groups(contents, level, jobs, progress or NoProgress(), choose)
+        shards[-1].finish()
         written = []
         for number, shard in enumerate(shards):
-            size_bytes = shard.writer.finish()
-            shard.output.flush()
             final_path = shard_path(path, number, len(shards))
             digest = shard.output.digest.hexdigest()
-            written.append(WrittenArchive(final_path, size_bytes, shard.writer.scene_count, digest))
-        for number, shard in enumerate(shards):
-            shard.output.commit(shard_path(path, number, len(shards)))
-        _write_sums(path.with_name(SUMS_NAME), written)
+            written.append(WrittenArchive(final_path, shard.size_bytes, shard.writer.scene_count, digest))
+        for shard, archive in zip(shards, written, strict=True):
+            shard.output.commit(archive.path or path)
+        with locked_directory(path.parent):
+            _write_sums(path, written)
     return written
 
 
@@ -142,10 +142,16 @@ class _DigestOutput(FileOutput):
         self.digest.update(data)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Shard:
     output: _DigestOutput
     writer: ArchiveWriter
+    size_bytes: int = 0
+
+    def finish(self) -> None:
+        """Bring all of it to the disk. It is closed before the next one begins: there may be more than open files."""
+        self.size_bytes = self.writer.finish()
+        self.output.close()
 
 
 def _write_first_group(writer: ArchiveWriter, contents: Contents, files: tuple[SourceFile, ...], level: int) -> None:
@@ -157,15 +163,17 @@ def _write_first_group(writer: ArchiveWriter, contents: Contents, files: tuple[S
 
 
 def _write_sums(path: Path, written: list[WrittenArchive]) -> None:
-    """Write what `sha256sum -c` reads; lines about other files stay."""
+    """Write what `sha256sum -c` reads; lines about other files stay, but none about earlier shards of `path`."""
     lines = {}
+    sums_path = path.with_name(SUMS_NAME)
     try:
-        for line in read_file(path).decode("utf-8", "surrogateescape").splitlines():
-            lines[line[66:]] = line
+        for line in read_file(sums_path).decode("utf-8", "surrogateescape").splitlines():
+            if not is_shard(Path(line[66:]), path):
+                lines[line[66:]] = line
     except MissingFileError:
         pass
     names = [archive.path.name for archive in written if archive.path is not None]
     for name, archive in zip(names, written, strict=True):
         lines[name] = f"{archive.sha256}  {name}"
     text = "".join(f"{line}\n" for _, line in sorted(lines.items()))
-    write_atomically(path, [text.encode("utf-8", "surrogateescape")], is_durable=True)
+    write_atomically(sums_path, [text.encode("utf-8", "surrogateescape")], is_durable=True)

@@ -13,7 +13,7 @@ from scannet_prep.archive.compression import Frame, GroupEnd, compress_groups
 from scannet_prep.archive.contents import Contents, KeptGroup, SourceFile, SourceGroup
 from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_FRAME_BYTES, checksum_of, store_frame, stored_frame_bytes
 from scannet_prep.archive.index import FORMAT_NAME, INDEX_NAME, GroupEntry, encode_group, encode_head, encode_index
-from scannet_prep.archive.output import FileOutput, Output, PipeOutput
+from scannet_prep.archive.output import FileOutput, Output, PipeOutput, resolve_output
 from scannet_prep.archive.seek_table import encode_seek_table, seek_table_bytes
 from scannet_prep.archive.tar import END_OF_ARCHIVE, encode_header, padding_bytes
 from scannet_prep.progress import NoProgress, Progress
@@ -65,13 +65,13 @@ def write_archive(
         if isinstance(target, PipeOutput):
             output = target
         else:
-            output = FileOutput(target)
+            output = FileOutput(resolve_output(target))
             stack.callback(output.discard)
         writer = ArchiveWriter(output, contents)
         write_groups(contents, level, jobs, progress or NoProgress(), lambda _: writer)
         size_bytes = writer.finish()
         if isinstance(output, FileOutput):
-            output.flush()
+            output.close()
             if before_commit is not None:
                 before_commit()
             output.commit(output.path)

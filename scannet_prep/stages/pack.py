@@ -11,11 +11,11 @@ from typing import Any
 from scannet_prep.archive.contents import Contents, KeptGroup, SourceGroup
 from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_LEVEL
 from scannet_prep.archive.index import ArchiveKind
-from scannet_prep.archive.output import PipeOutput
+from scannet_prep.archive.output import PipeOutput, resolve_output
 from scannet_prep.archive.reader import open_archive
-from scannet_prep.archive.shards import SUFFIX, find_shards, write_shards
+from scannet_prep.archive.shards import find_shards, write_shards
 from scannet_prep.archive.writer import WrittenArchive, write_archive
-from scannet_prep.errors import ArchiveError, DiskFullError, MissingFileError, OutputError, UsageError
+from scannet_prep.errors import ArchiveError, DiskFullError, MissingFileError, UsageError
 from scannet_prep.files import Fingerprint, check_is_folder, find_free_bytes, remove_stale_temporaries
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.scene import Split
@@ -163,6 +163,9 @@ def plan(
         OutputError: The target cannot be written.
     """
     _check_usage(target, level, shard_bytes, appends=appends)
+    if target is not None:
+        resolved = resolve_output(target)
+        target = resolved if shard_bytes is None else target  # shards have names of their own
     found = find_contents(source, target, selection or Selection(), level=level, allows_incomplete=allows_incomplete)
     contents = found.contents
     if not contents.files and not contents.scenes:
@@ -242,8 +245,6 @@ def _check_usage(target: Path | None, level: int, shard_bytes: int | None, *, ap
         raise UsageError("shards cannot be added to", "pack all of them again, or add to a single archive")
     if target is None:
         return
-    if target.is_dir():
-        raise OutputError(f"{target}: is a folder", f"name a file in it: -o {target / 'scannet'}{SUFFIX}")
     check_is_folder(target.parent)
 
 

@@ -95,6 +95,8 @@ def _is_leftover(name: str) -> bool:
 
 def _is_own(path: Path, target: Path) -> bool:
     """Whether a file is the archive that is written, one of its shards, or their sums."""
+    if path.is_symlink() and path.resolve() == target.resolve():
+        return True
     is_named_so = path.name in {target.name, SUMS_NAME} or is_shard(path, target)
     return is_named_so and path.parent.resolve() == target.parent.resolve()
 
@@ -103,5 +105,6 @@ def _check_name(name: str, path: Path) -> None:
     try:
         name.encode()
         check_member_name(name)
-    except ValueError as error:  # also UnicodeEncodeError, of names that are not UTF-8
-        raise SourceError(Path(os.fsdecode(os.fsencode(path))), f"cannot be packed: {error}", "rename it") from None
+    except ValueError as error:
+        reason = "its name is not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
+        raise SourceError(path, f"cannot be packed: {reason}", "rename it") from None

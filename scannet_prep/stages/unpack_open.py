@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from scannet_prep.archive.source import ByteSource, open_source
 from scannet_prep.errors import ArchiveError, UsageError
 from scannet_prep.stages.unpack_salvage import LostArchive, walk_archive
 
-_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.tar\.zst)", re.DOTALL)
 _SALVAGE_HINT = "to get out all that is whole, add --salvage; scannet-prep verify says how much that is"
 
 
@@ -40,19 +38,6 @@ class GroupTask:
     def size_bytes(self) -> int:
         """Size of the tar bytes."""
         return self.entry.size_bytes
-
-
-def find_missing_shards(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of shards that belong to a set of which others were given."""
-    given = set(names)
-    missing: dict[str, None] = {}
-    for name in names:
-        match = _SHARD.fullmatch(name)
-        for number in range(int(match[3])) if match else ():
-            other = f"{match[1]}-{number:05d}-of-{match[3]}{match[4]}" if match else ""
-            if other not in given:
-                missing[other] = None
-    return tuple(missing)
 
 
 def open_place(item: str | Path | ByteSource) -> ByteSource:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from scannet_prep.archive.index import ArchiveKind
 from scannet_prep.archive.reader import Archive
+from scannet_prep.archive.shards import find_missing_names
 from scannet_prep.archive.source import ByteSource
 from scannet_prep.archive.walk import Gap
 from scannet_prep.errors import DiskFullError, UnknownSceneError, UsageError
@@ -17,7 +18,6 @@ from scannet_prep.splits import find_official_split
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack_open import (
     GroupTask,
-    find_missing_shards,
     join_files,
     join_scenes,
     open_archives,
@@ -120,7 +120,7 @@ def plan(
     """
     selection = selection or Selection()
     sources = [open_place(item) for item in archives]
-    missing = find_missing_shards([source.name for source in sources])
+    missing = find_missing_names(source.name for source in sources)
     opened, lost = open_archives(sources, is_salvage=is_salvage)
     heads = [(archive.name, archive.index.head) for archive in opened]
     heads += [(item.source.name, item.head) for item in lost if item.head is not None]
