@@ -30,7 +30,8 @@ Makes one archive of a processed folder (or of a raw tree, or of any folder with
 
 The archive is a plain .tar.zst that any tar opens. Scenes can be read from it one by one, also over HTTP, and a Dataset
 trains from it directly. Every part has a digest. The same files give the same bytes. It gets its name when it is whole
-and on the disk; an archive that holds all of it already is left alone.
+and on the disk. Of a processed folder, an archive that holds just the same already is left alone: its manifest tells.
+Other folders are packed again, and with --append only what the archive lacks.
 """
 _EPILOG = """\
 examples:
@@ -136,6 +137,8 @@ def _check_pipe(arguments: argparse.Namespace) -> None:
         return
     if arguments.json:
         raise UsageError("--json and the archive cannot both go to standard output", "name a file: -o FILE")
+    if sys.__stdout__ is None:
+        raise UsageError("standard output is closed", "name a file: -o FILE")
     if sys.stdout.isatty():
         raise UsageError(
             "the archive would go to the terminal",
