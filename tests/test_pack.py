@@ -274,6 +274,17 @@ def test_appended_scenes_give_the_bytes_of_packing_all_at_once(out_dir: Path, tm
     assert pack(out_dir, "-o", grown, "--append")[1]["up_to_date"] is True
 
 
+def test_appending_takes_files_of_no_scene_too(tree: Path, tmp_path: Path) -> None:
+    target = tmp_path / "a.tar.zst"
+    pack_tree(tree, target).close()
+    write_tree(tree, {"notes.txt": b"changed", "new.txt": b"new"})
+    status, value = pack(tree, "-o", target, "--append")
+    assert (status, value["added"], value["up_to_date"]) == (0, 0, False)
+    pack_tree(tree, tmp_path / "whole.tar.zst").close()
+    assert target.read_bytes() == (tmp_path / "whole.tar.zst").read_bytes()
+    assert pack(tree, "-o", target, "--append")[1]["up_to_date"] is True
+
+
 def test_appending_another_version_of_a_scene_is_refused(tmp_path: Path) -> None:
     target = tmp_path / "a.tar.zst"
     tree = write_tree(tmp_path / "tree", {f"{TRAIN}.bin": b"one", f"{VAL}.bin": b"val"})

@@ -10,7 +10,7 @@ from typing import Any
 
 from scannet_prep.archive.contents import Contents, KeptGroup, SourceGroup
 from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_LEVEL
-from scannet_prep.archive.index import ArchiveKind
+from scannet_prep.archive.index import ArchiveKind, Index
 from scannet_prep.archive.output import PipeOutput, resolve_output
 from scannet_prep.archive.reader import open_archive
 from scannet_prep.archive.shards import find_shards, write_shards
@@ -173,7 +173,10 @@ def plan(
     if appends and target is not None:
         with locked_archive(target), open_archive(target) as archive:
             contents = append_contents(archive, found)
-    has_new = any(isinstance(scene, SourceGroup) for scene in contents.scenes)
+            has_new = any(isinstance(scene, SourceGroup) for scene in contents.scenes)
+            is_up_to_date = not has_new and _has_files(archive.index, contents)
+    else:
+        is_up_to_date = shard_bytes is None and _holds(target, contents)
     return PackPlan(
         source=source,
         target=target,
@@ -181,7 +184,7 @@ def plan(
         level=level,
         shard_bytes=shard_bytes,
         appends=appends,
-        is_up_to_date=(appends and not has_new) or (shard_bytes is None and _holds(target, contents)),
+        is_up_to_date=is_up_to_date,
         left_out=found.left_out,
     )
 
@@ -255,7 +258,7 @@ def _holds(target: Path | None, contents: Contents) -> bool:
     try:
         with open_archive(target) as archive:
             index = archive.index
-            if (index.head, index.failures) != (contents.head, contents.failures):
+            if index.head != contents.head:
                 return False
             found = {entry.scene_id: KeptGroup(archive, entry) for entry in index.scenes}
             is_same_set = list(found) == [scene.scene_id for scene in contents.scenes]
@@ -263,11 +266,16 @@ def _holds(target: Path | None, contents: Contents) -> bool:
                 isinstance(scene, SourceGroup) and is_same(scene, found[scene.scene_id]) for scene in contents.scenes
             ):
                 return False
-            held = [(item.name, item.size_bytes, item.crc32) for item in index.files.members[1:]]
     except (ArchiveError, MissingFileError):
         return False  # it is written anew
+    return _has_files(index, contents)
+
+
+def _has_files(index: Index, contents: Contents) -> bool:
+    """Whether an archive holds just these files of no scene, and names the same failures."""
+    held = [(item.name, Fingerprint(item.size_bytes, item.crc32)) for item in index.files.members[1:]]
     files = [(file.name, Fingerprint.from_bytes(*file.read())) for file in contents.files]
-    return held == [(name, fingerprint.size_bytes, fingerprint.crc32) for name, fingerprint in files]
+    return held == files and index.failures == contents.failures
 
 
 def _check_space(plan: PackPlan, folder: Path) -> None:
