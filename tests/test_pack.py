@@ -274,6 +274,29 @@ def test_appended_scenes_give_the_bytes_of_packing_all_at_once(out_dir: Path, tm
     assert pack(out_dir, "-o", grown, "--append")[1]["up_to_date"] is True
 
 
+def test_large_files_that_an_archive_has_are_known_again(tmp_path: Path) -> None:
+    target = tmp_path / "a.tar.zst"
+    tree = write_tree(tmp_path / "tree", {f"{TRAIN}.bin": os.urandom(2_500_000), "notes.txt": os.urandom(2_500_000)})
+    pack_tree(tree, target).close()
+    status, value = pack(tree, "-o", target, "--append")
+    assert (status, value.get("up_to_date")) == (0, True), value
+    write_tree(tree, {f"{VAL}.bin": b"val"})
+    assert pack(tree, "-o", target, "--append")[1]["added"] == 1
+
+
+def test_a_large_lock_is_merged_whole(raw_dir: Path, tmp_path: Path) -> None:
+    entry = digest_file(next(raw_dir.rglob("*.ply")))
+    names = [f"scans/{TRAIN}/{TRAIN}_{number}.ply" for number in range(14_000)]
+    (raw_dir / LOCK_NAME).write_bytes(encode_lock(dict.fromkeys(names, entry)))
+    assert (raw_dir / LOCK_NAME).stat().st_size > 1 << 20
+    target = tmp_path / "a.tar.zst"
+    assert pack(raw_dir, "-o", target, "--scenes", VAL)[0] == 0
+    assert pack(raw_dir, "-o", target, "--append")[0] == 0
+    archive = open_archive(target)
+    (member,) = (item for item in archive.index.files.members if item.name == LOCK_NAME)
+    assert bytes(archive.read_member(archive.index.files, member)) == (raw_dir / LOCK_NAME).read_bytes()
+
+
 def test_appending_takes_files_of_no_scene_too(tree: Path, tmp_path: Path) -> None:
     target = tmp_path / "a.tar.zst"
     pack_tree(tree, target).close()

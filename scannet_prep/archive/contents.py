@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+import deflate
+
 from scannet_prep.archive.index import GroupEntry, Head
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.tar import member_bytes
@@ -63,7 +65,8 @@ class SourceFile:
         """Read it in pieces.
 
         Args:
-            buffer: Where to put it, in one piece; None for pieces of 1 MiB, of which only the last one is valid.
+            buffer: Where to put it, in one piece; None for pieces of 1 MiB, of which only the last one is valid: they
+                cannot be collected.
 
         Raises:
             SourceError: It cannot be read, or has changed since it was found.
@@ -90,6 +93,29 @@ class SourceFile:
             raise SourceError(self.path, f"cannot be read: {error.strerror or error}") from error
         if left:
             raise SourceError(self.path, f"gave {self.size_bytes - left:,} of {self.size_bytes:,} bytes")
+
+    def read_whole(self) -> bytes:
+        """Read it at once.
+
+        Raises:
+            SourceError: It cannot be read, or has changed since it was found.
+        """
+        content = bytearray(self.size_bytes)
+        with memoryview(content) as room:
+            for _ in self.read(room):
+                pass
+        return bytes(content)
+
+    def compute_fingerprint(self) -> Fingerprint:
+        """Read it, and tell what it is.
+
+        Raises:
+            SourceError: It cannot be read, or has changed since it was found.
+        """
+        crc32 = 0
+        for piece in self.read():
+            crc32 = deflate.crc32(piece, crc32)
+        return Fingerprint(self.size_bytes, crc32)
 
     def check_digest(self, found: Fingerprint) -> None:
         """Check that what was read is what the manifest says.

@@ -274,7 +274,7 @@ def _holds(target: Path | None, contents: Contents) -> bool:
 def _has_files(index: Index, contents: Contents) -> bool:
     """Whether an archive holds just these files of no scene, and names the same failures."""
     held = [(item.name, Fingerprint(item.size_bytes, item.crc32)) for item in index.files.members[1:]]
-    files = [(file.name, Fingerprint.from_bytes(*file.read())) for file in contents.files]
+    files = [(file.name, file.compute_fingerprint()) for file in contents.files]
     return held == files and index.failures == contents.failures
 
 

@@ -13,7 +13,6 @@ from scannet_prep.archive.contents import Contents, KeptGroup, SourceFile, Sourc
 from scannet_prep.archive.index import FORMAT_NAME, ArchiveKind
 from scannet_prep.archive.reader import Archive
 from scannet_prep.errors import ArchiveError, MissingFileError, OutputError, UsageError
-from scannet_prep.files import Fingerprint
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, parse_manifest
 from scannet_prep.processed.reader import check_mixture
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, parse_lock
@@ -112,7 +111,7 @@ def _is_same(scene: SourceGroup, kept: KeptGroup) -> bool:
     if members != [(file.name, file.size_bytes) for file in scene.files]:
         return False
     return all(
-        Fingerprint.from_bytes(*file.read()).crc32 == member.crc32
+        file.compute_fingerprint().crc32 == member.crc32
         for file, member in zip(scene.files, kept.entry.members, strict=True)
     )
 
@@ -135,5 +134,5 @@ def _merge(archive: Archive, old_files: dict[str, SourceFile], added: Manifest) 
 
 
 def _merge_locks(old: SourceFile, new: SourceFile) -> SourceFile:
-    entries = parse_lock(b"".join(old.read()), old.path) | parse_lock(b"".join(new.read()), new.path)
+    entries = parse_lock(old.read_whole(), old.path) | parse_lock(new.read_whole(), new.path)
     return SourceFile.from_content(LOCK_NAME, encode_lock(entries))
