@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from archives import pack_tree, write_tree
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scannet_prep.archive.index import Index, encode_group, encode_index, parse_index
+from scannet_prep.archive.tar import encode_header, header_bytes
 
 FILES = {
     "manifest.txt": b"m" * 700,
@@ -109,6 +110,15 @@ JSON = st.recursive(
     lambda items: st.lists(items, max_size=3) | st.dictionaries(st.text(max_size=3), items, max_size=2),
     max_leaves=4,
 )
+
+
+@given(
+    st.integers(90, 110).flatmap(lambda size: st.text("aä\u4e2d/", min_size=size, max_size=size)) | st.text(max_size=9),
+    st.integers(0, 99) | st.integers(8**11 - 3, 8**11 + 3),
+)
+def test_the_size_of_a_header_is_known_without_encoding_it(name: str, size_bytes: int) -> None:
+    assume("\0" not in name and name.isprintable() and name)
+    assert header_bytes(name, size_bytes) == len(encode_header(name, size_bytes))
 
 
 @given(st.data())

@@ -14,7 +14,7 @@ import deflate
 from scannet_prep.archive.index import FORMAT_NAME, MemberEntry
 from scannet_prep.archive.pending import FileOutcome, PendingFile
 from scannet_prep.archive.safety import check_name, check_parents
-from scannet_prep.archive.tar import TarMember, TarParser, encode_header, padding_bytes
+from scannet_prep.archive.tar import TarMember, TarParser, header_bytes, padding_bytes
 from scannet_prep.errors import OutputError
 from scannet_prep.files import Buffer
 
@@ -172,7 +172,7 @@ class Extraction:
             self._target.close()
             self._crc32 = self._target.crc32
         name, size_bytes = self._member.name, self._member.size_bytes
-        self._position += len(encode_header(name, size_bytes))
+        self._position += header_bytes(name, size_bytes)
         self.members.append(MemberEntry(name, self._position, size_bytes, self._crc32))
         self._position += size_bytes + padding_bytes(size_bytes)
         self._target = None

@@ -29,7 +29,7 @@ from scannet_prep.archive.index import (
 )
 from scannet_prep.archive.layout import Layout, Place
 from scannet_prep.archive.source import ByteSource
-from scannet_prep.archive.tar import TarMember, TarParser, encode_header, padding_bytes
+from scannet_prep.archive.tar import TarMember, TarParser, header_bytes, padding_bytes
 from scannet_prep.archive.walk import find_first_name
 from scannet_prep.errors import ArchiveError
 from scannet_prep.files import Buffer
@@ -234,7 +234,7 @@ class _TarContent:
         for item in self._parser.feed(content):
             if isinstance(item, TarMember):
                 self._member, self._crc32 = item, 0
-                self._start = self._end + len(encode_header(item.name, item.size_bytes))
+                self._start = self._end + header_bytes(item.name, item.size_bytes)
                 self._end = self._start + item.size_bytes + padding_bytes(item.size_bytes)
             elif item is not None:
                 self._crc32 = deflate.crc32(item, self._crc32)

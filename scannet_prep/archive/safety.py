@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from scannet_prep.archive.index import FORMAT_NAME, GroupEntry, Index, check_member_name, find_scene_id
-from scannet_prep.archive.tar import BLOCK_BYTES, encode_header, padding_bytes
-
-_MAX_SHORT_NAME = 100
-_MAX_SHORT_SIZE = 8**11 - 1  # what fits into the size field of one block
+from scannet_prep.archive.tar import header_bytes, padding_bytes
 
 
 def check_layout(index: Index) -> None:
@@ -66,13 +63,10 @@ def check_parents(names: set[str]) -> None:
 def _check_places(group: GroupEntry) -> None:
     position = 0
     for name, offset, size_bytes, _ in group.members:
-        if name.isascii() and len(name) <= _MAX_SHORT_NAME and size_bytes <= _MAX_SHORT_SIZE:
-            position += BLOCK_BYTES
-        else:
-            try:
-                position += len(encode_header(name, size_bytes))
-            except UnicodeEncodeError:
-                raise ValueError(f"the name {name[:80]!r} is no text") from None
+        try:
+            position += header_bytes(name, size_bytes)
+        except UnicodeEncodeError:
+            raise ValueError(f"the name {name[:80]!r} is no text") from None
         if offset != position:
             raise ValueError(f"{group.name}: {name[:80]!r} is said to lie at byte {offset:,}, expected {position:,}")
         position += size_bytes + padding_bytes(size_bytes)

@@ -14,6 +14,7 @@ BLOCK_BYTES = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK_BYTES)
 
 _MODE = 0o644
+_MAX_BLOCK_SIZE = 8**11 - 1  # what fits into the size field of one block
 _MAX_EXTENSION_BYTES = 1 << 16
 _PAX_LENGTH = re.compile(rb"(\d{1,6}) ")
 
@@ -42,6 +43,17 @@ def encode_header(name: str, size_bytes: int) -> bytes:
     return _encode_long_header(name, size_bytes)
 
 
+def header_bytes(name: str, size_bytes: int) -> int:
+    """Size of `encode_header`, mostly known without encoding it.
+
+    Raises:
+        ValueError: The name cannot be written as UTF-8.
+    """
+    if len(name) <= tarfile.LENGTH_NAME and name.isascii() and size_bytes <= _MAX_BLOCK_SIZE:
+        return BLOCK_BYTES
+    return len(encode_header(name, size_bytes))
+
+
 def padding_bytes(size_bytes: int) -> int:
     """How many zeros follow so many bytes of data."""
     return -size_bytes % BLOCK_BYTES
@@ -49,7 +61,7 @@ def padding_bytes(size_bytes: int) -> int:
 
 def member_bytes(name: str, size_bytes: int) -> int:
     """Size of a whole member: header, data, and zeros up to the next block."""
-    return len(encode_header(name, size_bytes)) + size_bytes + padding_bytes(size_bytes)
+    return header_bytes(name, size_bytes) + size_bytes + padding_bytes(size_bytes)
 
 
 @lru_cache(maxsize=256)
