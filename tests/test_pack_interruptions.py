@@ -73,16 +73,20 @@ def test_killed_while_appending_the_old_archive_stays_valid(tree: Path, tmp_path
     assert check_whole(target) == 60
 
 
-def test_ctrl_c_leaves_the_old_archive_and_no_rest(tree: Path, tmp_path: Path) -> None:
+# `timeout` and Slurm send SIGTERM to the process, and again to its group.
+@pytest.mark.parametrize("numbers", [(signal.SIGINT,), (signal.SIGTERM, signal.SIGTERM)])
+def test_interrupted_it_leaves_the_old_archive_alone(numbers: tuple[int, ...], tree: Path, tmp_path: Path) -> None:
     target = tmp_path / "a.tar.zst"
     pack_tree(write_tree(tmp_path / "small", {"scene0000_00.bin": b"old"}), target).close()
     process = start_command("pack", tree, "-o", target, "--level", "19")
     while not list(tmp_path.glob(".*.tmp")) and process.poll() is None:
         time.sleep(0.002)
-    process.send_signal(signal.SIGINT)
+    for number in numbers:
+        process.send_signal(number)
     _, stderr = process.communicate(timeout=10)
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
+    assert "goes on" not in stderr  # it begins anew
     assert check_whole(target) == 1
     assert not list(tmp_path.glob(".*.tmp"))
 
@@ -111,6 +115,10 @@ def test_a_file_that_changes_while_it_is_packed_stops_the_run(tree: Path, tmp_pa
     plan = pack.plan(changing, tmp_path / "a.tar.zst")
     write_tree(changing, {"scene0001_00.bin": b"another"})
     with pytest.raises(SourceError, match="changed while it was packed: 6 bytes at first, then 7"):
+        pack.run(plan)
+    write_tree(changing, {"scene0001_00.bin": b"second"})
+    os.utime(changing / "scene0001_00.bin", ns=(1, 1))
+    with pytest.raises(SourceError, match="changed while it was packed: it was written to, and has the same size"):
         pack.run(plan)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tree"]
 

@@ -132,12 +132,13 @@ class SourceFile:
             )
 
     def _check(self, status: os.stat_result) -> None:
-        if (status.st_size, status.st_mtime_ns) != (self.size_bytes, self.modified_ns):
-            raise SourceError(
-                self.path,
-                f"changed while it was packed: {self.size_bytes:,} bytes at first, then {status.st_size:,}",
-                _CHANGED_HINT,
-            )
+        if status.st_size != self.size_bytes:
+            how = f"{self.size_bytes:,} bytes at first, then {status.st_size:,}"
+        elif status.st_mtime_ns != self.modified_ns:
+            how = "it was written to, and has the same size"
+        else:
+            return
+        raise SourceError(self.path, f"changed while it was packed: {how}", _CHANGED_HINT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.fail(error, status)
     except KeyboardInterrupt:
         status = _INTERRUPTED
-        console.fail(ScanNetPrepError("interrupted", "run the same command again: it goes on where it stopped"), status)
+        goes_on = "" if words[:1] == ["pack"] else ": it goes on where it stopped"
+        console.fail(ScanNetPrepError("interrupted", f"run the same command again{goes_on}"), status)
     except BrokenPipeError:
         # Whoever read our output has seen enough, for example `| head`. Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -103,4 +104,6 @@ def make_parser() -> CommandParser:
 
 def _interrupt(_signum: int, _frame: FrameType | None) -> None:
     """End as Ctrl-C does: Slurm sends SIGTERM some time before it kills."""
+    # Slurm and timeout send it to the process and to its group: the second must not disturb the cleaning up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
