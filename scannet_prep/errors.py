@@ -83,6 +83,7 @@ class FileError(ScanNetPrepError):
 
     Attributes:
         path: The file.
+        place: The same as a text; an address, if it is on the web.
         problem: What was found and what was expected.
     """
 
@@ -90,6 +91,7 @@ class FileError(ScanNetPrepError):
         super().__init__(f"{path}: {problem}", hint)
         self.args = (path, problem, hint)
         self.path = Path(path)
+        self.place = str(path)
         self.problem = problem
 
 

@@ -126,7 +126,7 @@ def test_quick_reads_little_and_says_so(
     pack_tree(write_tree(tmp_path / "tree", files), path).close()
     damage(path, VAL, 0.9)
     assert verify(path)[0] == 3
-    monkeypatch.setattr(verify_archive, "FileSource", CountingSource)
+    monkeypatch.setattr("scannet_prep.archive.source.FileSource", CountingSource)
     assert verify(path, "--quick") == (0, [])
     assert verify.value["quick"] is True
     assert CountingSource.read_bytes < path.stat().st_size / 4

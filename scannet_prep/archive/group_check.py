@@ -10,7 +10,6 @@ import deflate
 
 from scannet_prep.archive.frames import (
     CHECKSUM_BYTES,
-    MAX_FRAME_BYTES,
     FrameSpan,
     ReadAt,
     check_frame_size,
@@ -28,6 +27,7 @@ from scannet_prep.archive.index import (
     find_scene_id,
 )
 from scannet_prep.archive.layout import Layout, Place
+from scannet_prep.archive.read_ahead import WINDOW_BYTES, ReadAhead, choose_reader
 from scannet_prep.archive.source import ByteSource
 from scannet_prep.archive.tar import TarMember, TarParser, header_bytes, padding_bytes
 from scannet_prep.archive.walk import find_first_name
@@ -35,7 +35,6 @@ from scannet_prep.errors import ArchiveError
 from scannet_prep.files import Buffer
 
 _MAX_FIRST_BYTES = 1 << 16
-_WINDOW_BYTES = MAX_FRAME_BYTES + (1 << 20)  # any frame fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +135,13 @@ def read_found_member(source: ByteSource, check: GroupCheck, member: MemberEntry
 
 
 def _check_structure(source: ByteSource, place: Place) -> GroupCheck:
+    read_at = choose_reader(source, place.end)
     frames = [
-        FoundFrame(span.stored_bytes, span.size_bytes, source.read(span.end - CHECKSUM_BYTES, CHECKSUM_BYTES))
-        for span in _iter_frames(source.read, place)
+        FoundFrame(span.stored_bytes, span.size_bytes, read_at(span.end - CHECKSUM_BYTES, CHECKSUM_BYTES))
+        for span in _iter_frames(read_at, place)
     ]
     size_bytes = sum(frame.size_bytes for frame in frames)
-    name = find_first_name(source.read, place.offset)
+    name = find_first_name(read_at, place.offset)
     if name is None:
         raise ValueError("holds no file")
     entry = place.entry
@@ -156,7 +156,7 @@ def _check_structure(source: ByteSource, place: Place) -> GroupCheck:
 
 def _check_content(source: ByteSource, place: Place, head: Head | None, advance: Callable[[int], None]) -> GroupCheck:
     entry, frames, content, crc32 = place.entry, list[FoundFrame](), _TarContent(), 0
-    window = _Window(source, place.end)
+    window = ReadAhead(source, place.end)
     for span in _iter_frames(window.read, place):
         stored = window.read(span.offset, span.stored_bytes)
         crc32 = deflate.crc32(stored, crc32)
@@ -178,26 +178,6 @@ def _check_content(source: ByteSource, place: Place, head: Head | None, advance:
     return GroupCheck(place, scene_id, "", tuple(frames), members, content.size_bytes)
 
 
-class _Window:
-    """Reads ahead: for the headers of frames and blocks alone, a server would be asked for each."""
-
-    def __init__(self, source: ByteSource, end: int) -> None:
-        self._source = source
-        self._end = end
-        self._start = 0
-        self._data = b""
-
-    def read(self, offset: int, size: int, /) -> bytes:
-        """Read so many bytes at an offset; fewer only where the group ends."""
-        size = max(0, min(size, self._end - offset))
-        start = offset - self._start
-        if not 0 <= start <= start + size <= len(self._data):
-            self._data = b""  # two of them need not be held
-            self._data = self._source.read(offset, min(max(size, _WINDOW_BYTES), self._end - offset))
-            self._start, start = offset, 0
-        return self._data[start : start + size]
-
-
 def _iter_frames(read_at: ReadAt, place: Place) -> Iterator[FrameSpan]:
     """Go from frame to frame; where the group ends, one must end too."""
     offset = place.offset
@@ -206,7 +186,7 @@ def _iter_frames(read_at: ReadAt, place: Place) -> Iterator[FrameSpan]:
         if span is None or span.end > place.end:
             raise ValueError("a frame runs beyond the end of the group")
         check_frame_size(span.size_bytes)
-        if span.stored_bytes > _WINDOW_BYTES:
+        if span.stored_bytes > WINDOW_BYTES:
             raise ValueError(f"a frame has {span.stored_bytes:,} bytes, more than its content can need")
         yield span
         offset = span.end

@@ -13,6 +13,7 @@ from scannet_prep.archive.frames import (
     stored_frame_bytes,
 )
 from scannet_prep.archive.index import FORMAT_NAME, INDEX_NAME, GroupEntry, Index
+from scannet_prep.archive.read_ahead import choose_reader
 from scannet_prep.archive.reader import read_index
 from scannet_prep.archive.seek_table import FOOTER_BYTES, SeekTable, parse_footer, parse_seek_table
 from scannet_prep.archive.source import ByteSource
@@ -84,7 +85,7 @@ def find_layout(source: ByteSource) -> Layout:
         if layout.index is not None:
             return layout
         problem = layout.problem
-    items = list(walk_groups(source.read, source.size_bytes))
+    items = list(walk_groups(choose_reader(source, source.size_bytes), source.size_bytes))
     found = [item for item in items if isinstance(item, FoundGroup)]
     for group in reversed(found):
         if _has_index(source, group):

@@ -260,12 +260,11 @@ def _check_archives(archives: Sequence[Archive]) -> None:
 
 
 def _check_sets(archives: Sequence[Archive]) -> None:
-    names = [PurePosixPath(archive.name.partition("?")[0]).name for archive in archives]
-    missing = find_missing_shards(map(Path, names))  # by names alone: a set may lie on several disks
+    missing = find_missing_shards(archive.name for archive in archives)
     if missing:
         raise ArchiveError(
             archives[0].name,
-            f"belongs to a set of shards, of which {missing[0]} is missing",
+            f"belongs to a set of shards, of which {PurePosixPath(missing[0]).name} is missing",
             "name all shards: ScanNet(sorted(glob.glob('...-of-...tar.zst')), ...); a part that is to be used alone "
             "needs a name of its own",
         )

@@ -17,6 +17,7 @@ from scannet_prep.archive.writer import ArchiveWriter, NextGroup, WrittenArchive
 from scannet_prep.errors import MissingFileError
 from scannet_prep.files import Buffer, locked_directory, read_file, write_atomically
 from scannet_prep.progress import NoProgress, Progress
+from scannet_prep.remote.address import is_url
 
 SUFFIX = ".tar.zst"
 SUMS_NAME = "SHA256SUMS"
@@ -40,22 +41,44 @@ def is_shard(item: Path, path: Path) -> bool:
     return re.fullmatch(rf"{stem}-\d{{5}}-of-\d{{5}}{re.escape(SUFFIX)}", item.name) is not None
 
 
-def find_missing_shards(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """The shards that are needed to make whole sets of those that are there; sorted."""
-    return tuple(sorted(map(Path, find_missing_names(map(str, paths)))))
+def find_missing_shards(names: Iterable[str | Path]) -> tuple[str, ...]:
+    """The shards that are needed to make whole sets of those that are there; sorted.
+
+    A set may lie on several disks, or partly on the web: what belongs together is told by the last part of the names.
+
+    Args:
+        names: Paths, or addresses as messages show them.
+
+    Returns:
+        Each beside the first that there is of its set.
+    """
+    folders: dict[tuple[str, int], str] = {}
+    numbers: dict[tuple[str, int], set[int]] = {}
+    for name in map(str, names):
+        folder, match = _split_name(name)
+        if match is not None:
+            key = match[1], int(match[3])
+            folders.setdefault(key, folder)
+            numbers.setdefault(key, set()).add(int(match[2]))
+    missing = (
+        f"{folders[stem, count]}{stem}-{number:05d}-of-{count:05d}{SUFFIX}"
+        for (stem, count), found in numbers.items()
+        for number in range(count)
+        if number not in found
+    )
+    return tuple(sorted(missing))
 
 
-def find_missing_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Do the same for names, which may also be addresses."""
-    given = set(names)
-    sets = {(match[1], match[3]) for name in given if (match := _SHARD_NAME.fullmatch(name))}
-    all_names = {f"{stem}-{number:05d}-of-{count}{SUFFIX}" for stem, count in sets for number in range(int(count))}
-    return tuple(sorted(all_names - given))
+def is_of_set(name: str) -> bool:
+    """Whether an archive has the name of a shard, of whatever set."""
+    return _split_name(name)[1] is not None
 
 
-def is_of_set(path: Path) -> bool:
-    """Whether a file has the name of a shard, of whatever archive."""
-    return _SHARD_NAME.fullmatch(path.name) is not None
+def _split_name(name: str) -> tuple[str, re.Match[str] | None]:
+    """Folder, with the slash, and the parts of a shard's name; of an address, the query is none of it."""
+    path = name.partition("?")[0] if is_url(name) else name
+    folder, slash, last = path.rpartition("/")
+    return folder + slash, _SHARD_NAME.fullmatch(last)
 
 
 def write_shards(

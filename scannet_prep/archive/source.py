@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from scannet_prep.errors import ArchiveError, MissingFileError
+from scannet_prep.errors import ArchiveError, MissingFileError, UsageError
 from scannet_prep.remote.address import is_url
 
 
@@ -34,11 +35,12 @@ class ByteSource(Protocol):
         """Give back what is held open; reading opens it again."""
 
 
-def open_source(place: str | Path | ByteSource) -> ByteSource:
+def open_source(place: str | Path | ByteSource, *, certificates: bool | Path = True) -> ByteSource:
     """Make an object that reads the bytes of an archive.
 
     Args:
         place: A path, an address (`https://` or `http://`), or such an object already.
+        certificates: Of an address, whom to trust, as `RangeSource` takes it.
 
     Raises:
         MissingFileError: There is no such file.
@@ -49,8 +51,27 @@ def open_source(place: str | Path | ByteSource) -> ByteSource:
     if is_url(place):
         from scannet_prep.remote.ranges import RangeSource  # requests is not for those who train from a file
 
-        return RangeSource(str(place))
+        return RangeSource(str(place), certificates=certificates)
     return FileSource(Path(place)) if isinstance(place, str | Path) else place
+
+
+def open_sources(places: Sequence[str | Path | ByteSource], *, certificates: bool | Path = True) -> list[ByteSource]:
+    """Make objects that read the bytes of several archives.
+
+    Args:
+        places: As `open_source` takes them.
+        certificates: Likewise.
+
+    Raises:
+        UsageError: The same archive is named twice, or it is no address.
+        MissingFileError: There is no such file.
+        ArchiveError: It is no file, cannot be looked at, or the server gives no ranges of it.
+        TransferError: It is on a web server, which does not give it.
+    """
+    keys = [Path(place) if isinstance(place, str | Path) and not is_url(place) else place for place in places]
+    if any(key in keys[:number] for number, key in enumerate(keys)):
+        raise UsageError("the same archive is named twice", "name each once")
+    return [open_source(place, certificates=certificates) for place in places]
 
 
 class FileSource:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli.console import describe_hints, format_bytes, format_count, format_duration, format_table
@@ -45,7 +46,7 @@ def describe_check(report: VerifyArchivesReport, seconds: float, *, has_all: boo
 
 def describe_inventory(found: ArchiveInventory, *, has_all: bool) -> Iterator[str]:
     """What `info` says about archives, but for the classes."""
-    name = str(found.paths[0]) if len(found.paths) == 1 else f"{found.paths[0]} and {len(found.paths) - 1:,} more"
+    name = found.names[0] if len(found.names) == 1 else f"{found.names[0]} and {len(found.names) - 1:,} more"
     levels = ", ".join(map(str, found.levels))
     yield f"{name}: archive of {' and '.join(_KINDS[kind] for kind in found.kinds)}, by {', '.join(found.programs)}"
     if found.options:
@@ -61,7 +62,7 @@ def describe_inventory(found: ArchiveInventory, *, has_all: bool) -> Iterator[st
         yield f"largest scene:  {_scene(found.largest)}"
         yield f"smallest scene: {_scene(found.smallest)}"
     yield from _describe_list(
-        "missing shards of the set", [path.name for path in found.missing_shards], has_all=has_all
+        "missing shards of the set", [Path(name).name for name in found.missing_shards], has_all=has_all
     )
     failures = [f"{scene_id}: {text}" for scene_id, text in found.failures.items()]
     yield from _describe_list("scenes that failed in processing", failures, has_all=has_all)
@@ -75,7 +76,7 @@ _KINDS = {"processed": "processed scenes", "raw": "raw scenes", "files": "files"
 def _describe_archive(archive: ArchiveReport, *, is_quick: bool, has_all: bool) -> list[str]:
     vertices = f", {archive.vertex_count:,} vertices" if archive.vertex_count else ""
     whole = "whole in structure" if is_quick else "whole"
-    lines = [f"{archive.path}: scenes: {archive.scene_count:,}, {whole}: {len(archive.whole_scenes):,}{vertices}"]
+    lines = [f"{archive.name}: scenes: {archive.scene_count:,}, {whole}: {len(archive.whole_scenes):,}{vertices}"]
     if archive.damaged_scenes:
         lines.append(_fill("damaged scenes: ", archive.damaged_scenes, has_all=has_all))
     if archive.damaged_parts:
@@ -93,7 +94,7 @@ def _fill(title: str, names: tuple[str, ...], *, has_all: bool) -> str:
 
 def _row(finding: ArchiveFinding, *, has_several: bool) -> list[str]:
     part = "-" if finding.part is None else str(finding.part)
-    where = [*([finding.path.name] if has_several else []), finding.scene_id or part]
+    where = [*([Path(finding.path).name] if has_several else []), finding.scene_id or part]
     return [str(finding.severity), *where, finding.message]
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import time
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from scannet_prep.cli.arguments import (
     selection_from,
 )
 from scannet_prep.cli.console import Console, format_bytes, format_count, format_duration, format_table
+from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 
 if TYPE_CHECKING:
     from scannet_prep.stages.download import DownloadPlan, DownloadReport
@@ -70,9 +70,7 @@ def add_command(commands: Commands) -> None:
     server = parser.add_argument_group("server")
     server.add_argument("--jobs", type=positive_number, default=4, metavar="N", help="connections, 1 to 8 (default: 4)")
     server.add_argument("--base-url", metavar="URL", help="a mirror (default: the ScanNet server)")
-    trust = server.add_mutually_exclusive_group()
-    trust.add_argument("--ca-bundle", type=path_argument, metavar="FILE", help="certificate authorities to trust")
-    trust.add_argument("--insecure", action="store_true", help="accept any certificate: whoever answers is believed")
+    add_trust_arguments(server)  # type: ignore[arg-type]  # argparse's groups take arguments as parsers do
     instead = parser.add_argument_group("instead of fetching").add_mutually_exclusive_group()
     instead.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     instead.add_argument(
@@ -93,10 +91,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return _print_urls(plan, arguments.print_urls, console)
     if arguments.dry_run:
         return console.result(_describe_plan(plan), _plan_to_json(plan), 0)
-    certificates = False if arguments.insecure else arguments.ca_bundle or True
+    certificates = certificates_from(arguments, console)
     download.check(plan, jobs=arguments.jobs, certificates=certificates)
-    if arguments.insecure:
-        _warn_of_insecurity(console)
     _ask_for_terms(arguments, console)
     console.say(_describe_start(plan))
     started_s = time.monotonic()
@@ -108,14 +104,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"left over from another download program, may be removed: {path}")
     value = {"command": "download", **report.to_json(), "seconds": round(seconds, 3)}
     return console.result(_describe_report(report, seconds), value, 3 if report.failures else 0)
-
-
-def _warn_of_insecurity(console: Console) -> None:
-    """Say once and loudly what urllib3 would say of every request."""
-    from urllib3.exceptions import InsecureRequestWarning
-
-    console.warn("warning: --insecure: certificates are not verified; whoever answers is believed")
-    warnings.simplefilter("ignore", InsecureRequestWarning)
 
 
 def _ask_for_terms(arguments: argparse.Namespace, console: Console) -> None:

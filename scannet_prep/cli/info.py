@@ -14,9 +14,10 @@ from scannet_prep.cli.arguments import (
     add_jobs_argument,
     add_output_arguments,
     jobs_from,
-    path_argument,
+    place_argument,
 )
 from scannet_prep.cli.console import Console, format_bytes, format_table
+from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 
 if TYPE_CHECKING:
     from scannet_prep.stages.class_table import ClassCount, ClassTable
@@ -39,6 +40,7 @@ examples:
   scannet-prep info data/ScanNet -v
   scannet-prep info data/processed --json
   scannet-prep info data/scannet.tar.zst
+  scannet-prep info https://host/scannet.tar.zst
 """
 
 
@@ -51,11 +53,12 @@ def add_command(commands: Commands) -> None:
         epilog=_EPILOG,
     )
     parser.add_argument(
-        "paths", type=path_argument, nargs="+", metavar="PATH",
-        help="folder with raw or with processed scenes; or an archive, or all shards of one",
+        "places", type=place_argument, nargs="+", metavar="PATH",
+        help="folder with raw or with processed scenes; or an archive, or all shards of one: paths or addresses",
     )  # fmt: skip
     run_options = parser.add_argument_group("how to run")
     add_jobs_argument(run_options)  # type: ignore[arg-type]  # argparse's groups take arguments as parsers do
+    add_trust_arguments(parser.add_argument_group("server, for addresses"))  # type: ignore[arg-type]  # likewise
     add_output_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -64,7 +67,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import inventory
 
-    plan = inventory.plan(arguments.paths)
+    certificates = certificates_from(arguments, console)
+    plan = inventory.plan(arguments.places, certificates=certificates)
     found = inventory.run(plan, jobs=jobs_from(arguments), progress=console.progress())
     for finding in found.unreadable:
         console.warn(f"cannot be read: {finding.path}: {finding.message}", finding.hint)

@@ -15,10 +15,12 @@ from scannet_prep.cli.arguments import (
     add_selection_arguments,
     jobs_from,
     path_argument,
+    place_argument,
     positive_number,
     selection_from,
 )
 from scannet_prep.cli.console import Console, format_bytes, format_count, format_duration
+from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ examples:
 
 Other programs open these archives too: tar --zstd -xf data/scannet.tar.zst -C somewhere
 """
-_PIPE = "-"
+_PIPE = Path("-")
 
 
 def add_command(commands: Commands) -> None:
@@ -55,7 +57,7 @@ def add_command(commands: Commands) -> None:
         epilog=_EPILOG,
     )
     parser.add_argument(
-        "archives", nargs="+", metavar="ARCHIVE",
+        "archives", type=place_argument, nargs="+", metavar="ARCHIVE",
         help="path or address of an archive, or several (shards); - for standard input",
     )  # fmt: skip
     parser.add_argument(
@@ -72,6 +74,7 @@ def add_command(commands: Commands) -> None:
         help="threads (default: the processors that affinity, container and Slurm grant)",
     )  # fmt: skip
     run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    add_trust_arguments(parser.add_argument_group("server, for addresses"))  # type: ignore[arg-type]  # as parsers do
     add_output_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -93,11 +96,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             progress=console.progress(),
         )
     else:
+        certificates = certificates_from(arguments, console)
         plan = unpack.plan(
-            [_source(word) for word in arguments.archives],
+            arguments.archives,
             arguments.output,
             selection=selection,
             is_salvage=arguments.salvage,
+            certificates=certificates,
         )
         _tell_warnings(plan, console)
         if arguments.dry_run:
@@ -105,11 +110,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.say(_describe_start(plan))
         report = unpack.run(plan, jobs=jobs, progress=console.progress())
     return _tell_report(report, time.monotonic() - started_s, console)
-
-
-def _source(word: str) -> str | Path:
-    """A path, with `~` for the home folder, or an address."""
-    return word if "://" in word else path_argument(word)
 
 
 def _check_pipe(arguments: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ import argparse
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli.arguments import (
@@ -16,9 +17,11 @@ from scannet_prep.cli.arguments import (
     add_selection_arguments,
     jobs_from,
     path_argument,
+    place_argument,
     selection_from,
 )
 from scannet_prep.cli.console import Console, describe_hints, format_bytes, format_count, format_duration, format_table
+from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ examples:
   scannet-prep verify data/processed --json
   scannet-prep verify data/scannet.tar.zst
   scannet-prep verify data/scannet-*-of-*.tar.zst --quick
+  scannet-prep verify https://host/scannet.tar.zst --scenes scene0011_00
 """
 
 
@@ -55,8 +59,8 @@ def add_command(commands: Commands) -> None:
         "verify", help="check a raw or a processed tree, or an archive", description=_DESCRIPTION, epilog=_EPILOG
     )
     parser.add_argument(
-        "paths", type=path_argument, nargs="+", metavar="PATH",
-        help="folder with raw or with processed scenes; or an archive, or all shards of one",
+        "places", type=place_argument, nargs="+", metavar="PATH",
+        help="folder with raw or with processed scenes; or an archive, or all shards of one: paths or addresses",
     )  # fmt: skip
     parser.add_argument(
         "--complete", action="store_true", help="a scene of the official lists that is not there is an error"
@@ -65,11 +69,14 @@ def add_command(commands: Commands) -> None:
         "--against", type=path_argument, metavar="FILE", help="compare a raw tree with the scannet.lock of another copy"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="of an archive, check the structure only, and read little of it"
+        "--quick",
+        action="store_true",
+        help="of an archive, check the structure only, and read little of it (on the web, all is fetched even so)",
     )
     add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
     add_jobs_argument(run_options)  # type: ignore[arg-type]  # argparse's groups take arguments as parsers do
+    add_trust_arguments(parser.add_argument_group("server, for addresses"))  # type: ignore[arg-type]  # likewise
     add_output_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -79,14 +86,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages import verify
     from scannet_prep.stages.tree import is_archive
 
-    if any(map(is_archive, arguments.paths)):
+    if any(map(is_archive, arguments.places)):
         return _run_archives(arguments, console)
-    if len(arguments.paths) > 1:
+    if len(arguments.places) > 1:
         raise UsageError("one folder can be checked at a time", "name one folder, or several archives")
     if arguments.quick:
         raise UsageError("--quick is for archives", "leave it out: every file of a folder is read")
     plan = verify.plan(
-        arguments.paths[0],
+        arguments.places[0],
         selection=selection_from(arguments),
         must_be_complete=arguments.complete,
         against=arguments.against,
@@ -107,14 +114,16 @@ def _run_archives(arguments: argparse.Namespace, console: Console) -> int:
 
     if arguments.against is not None:
         raise UsageError("only raw trees have digests to compare", "leave out --against")
+    certificates = certificates_from(arguments, console)
     plan = verify_archive.plan(
-        arguments.paths,
+        arguments.places,
         selection=selection_from(arguments),
         is_quick=arguments.quick,
         must_be_complete=arguments.complete,
+        certificates=certificates,
     )
     for item in plan.archives:
-        console.say(f"verify: {item.path}: scenes to check: {item.scene_count:,}")
+        console.say(f"verify: {item.name}: scenes to check: {item.scene_count:,}")
     started_s = time.monotonic()
     report = verify_archive.run(plan, jobs=jobs_from(arguments), progress=console.progress())
     seconds = time.monotonic() - started_s
@@ -152,10 +161,11 @@ def _describe(report: VerifyReport, seconds: float, *, has_all: bool) -> str:
 
 
 def _row(finding: Finding, report: VerifyReport) -> list[str]:
-    if finding.path == report.path:
+    path = Path(finding.path)
+    if path == report.path:
         name = "-"
-    elif finding.path.is_relative_to(report.path):
-        name = os.path.relpath(finding.path, report.path)
+    elif path.is_relative_to(report.path):
+        name = os.path.relpath(path, report.path)
     else:
-        name = str(finding.path)
+        name = str(path)
     return [str(finding.severity), finding.scene_id or "-", name, finding.message]

@@ -28,8 +28,8 @@ _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18})")
 _HINTS = Hints(
     access="name who asks: https://USER:PASSWORD@..., or a line for this machine in ~/.netrc",
     address="name it as https://HOST/PATH/NAME.tar.zst",
-    certificate="REQUESTS_CA_BUNDLE=FILE names the authority of the server or of your network's proxy; "
-    "in Python, RangeSource(URL, certificates=Path(FILE)) does",
+    certificate="--ca-bundle FILE or REQUESTS_CA_BUNDLE=FILE names the authority of the server or of your network's "
+    "proxy; in Python, RangeSource(URL, certificates=Path(FILE)) does",
     missing="look at the address in a browser; names are case-sensitive",
 )
 

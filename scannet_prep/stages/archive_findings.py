@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from scannet_prep.archive.tail_check import Part
 from scannet_prep.stages.finding import Finding, Severity
@@ -34,21 +33,21 @@ class ArchiveFindings:
     """Collects what is found about one archive.
 
     Args:
-        path: The archive.
+        name: Path or address of the archive.
 
     Attributes:
-        path: The archive.
+        name: Path or address of the archive.
         found: What was found so far.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.found: list[ArchiveFinding] = []
 
     def error(self, message: str, hint: str = "", *, scene_id: str = "", part: Part | None = None) -> None:
         """Something is wrong."""
-        self.found.append(ArchiveFinding(self.path, scene_id, Severity.ERROR, message, hint, part=part))
+        self.found.append(ArchiveFinding(self.name, scene_id, Severity.ERROR, message, hint, part=part))
 
     def note(self, message: str, hint: str = "", *, scene_id: str = "", part: Part | None = None) -> None:
         """Something is worth knowing."""
-        self.found.append(ArchiveFinding(self.path, scene_id, Severity.NOTE, message, hint, part=part))
+        self.found.append(ArchiveFinding(self.name, scene_id, Severity.NOTE, message, hint, part=part))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from scannet_prep.archive.index import Index
@@ -16,7 +15,7 @@ class ArchiveReport:
     """What was found about one archive.
 
     Attributes:
-        path: Where it is.
+        name: Where it is: its path or address.
         index: What it says about itself; None where that is lost.
         size_bytes: Size of the file.
         content_bytes: Size of the tar bytes that were read, or that the headers of the frames name.
@@ -29,7 +28,7 @@ class ArchiveReport:
         findings: Errors first, then by scene.
     """
 
-    path: Path
+    name: str
     index: Index | None
     size_bytes: int
     content_bytes: int
@@ -56,7 +55,7 @@ class ArchiveReport:
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values."""
         return {
-            "path": str(self.path),
+            "path": self.name,
             "archive_kind": None if self.index is None else str(self.index.head.kind),
             "scenes": self.scene_count,
             "vertices": self.vertex_count,

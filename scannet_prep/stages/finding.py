@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from scannet_prep.errors import FileError, ScanNetPrepError, WorkerDiedError
 from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.remote.address import is_url
 from scannet_prep.scene import SceneId, Split
 
 Arguments = ParamSpec("Arguments")
@@ -29,7 +30,7 @@ class Finding:
     """One thing that a check found.
 
     Attributes:
-        path: The file or folder.
+        path: The file or folder; a text where it is on the web.
         scene_id: The scene that it belongs to; empty where it belongs to none.
         severity: An error, or a note: worth knowing, and right all the same.
         message: What was found and what was expected; does not repeat the path.
@@ -37,7 +38,7 @@ class Finding:
         trace: For errors that nobody foresaw, where in the program they came from.
     """
 
-    path: Path
+    path: Path | str
     scene_id: str
     severity: Severity
     message: str
@@ -55,10 +56,11 @@ class Finding:
         return str(self.path)
 
     @classmethod
-    def from_exception(cls, error: Exception, path: Path, scene_id: str) -> Finding:
+    def from_exception(cls, error: Exception, path: Path | str, scene_id: str) -> Finding:
         """Tell of an exception that was raised while a file was checked."""
         if isinstance(error, FileError):
-            return cls(error.path, scene_id, Severity.ERROR, error.problem, error.hint)
+            found = error.place if is_url(error.place) else error.path
+            return cls(found, scene_id, Severity.ERROR, error.problem, error.hint)
         if isinstance(error, WorkerDiedError):
             hint = error.hint or "memory may have run out: try again with --jobs 1"
             return cls(path, scene_id, Severity.ERROR, error.message, hint)

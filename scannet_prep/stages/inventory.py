@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from scannet_prep.archive.source import ByteSource
 from scannet_prep.errors import UsageError
 from scannet_prep.progress import Progress
 from scannet_prep.stages.inventory_archive import (
@@ -22,20 +23,25 @@ InventoryPlan: TypeAlias = RawPlan | ProcessedPlan | ArchiveInventoryPlan
 Inventory: TypeAlias = RawInventory | ProcessedInventory | ArchiveInventory
 
 
-def plan(paths: Sequence[Path]) -> InventoryPlan:
+def plan(places: Sequence[str | Path | ByteSource], *, certificates: bool | Path = True) -> InventoryPlan:
     """Decide what has to be read.
 
     Args:
-        paths: A raw or a processed tree; or an archive, or several that count as the shards of one.
+        places: A raw or a processed tree; or an archive, or several that count as the shards of one: paths, addresses,
+            or objects that read the bytes.
+        certificates: Of addresses, whom to trust: True for the system's authorities, a file with others, False to
+            accept any certificate.
 
     Raises:
         MissingFileError: It is neither a raw nor a processed tree, nor an archive.
         ArchiveError: An archive is truncated, damaged at its end, or was written by something else.
         FileError: It cannot be looked into.
-        UsageError: Several folders.
+        UsageError: Several folders, the same archive twice, or no address.
+        TransferError: An archive is on a web server, which does not give it.
     """
-    if any(map(is_archive, paths)):
-        return plan_archives(paths)
+    if any(map(is_archive, places)):
+        return plan_archives(places, certificates=certificates)
+    paths = [Path(place) for place in places if isinstance(place, str | Path)]
     if len(paths) != 1:
         raise UsageError("one folder can be told of at a time", "name one folder, or several archives")
     (path,) = paths
@@ -52,6 +58,7 @@ def run(plan: InventoryPlan, *, jobs: int = 1, progress: Progress | None = None)
 
     Raises:
         WorkerDiedError: Worker processes cannot be started.
+        TransferError: A web server does not give an archive any more.
     """
     if isinstance(plan, ArchiveInventoryPlan):
         return run_archives(plan)

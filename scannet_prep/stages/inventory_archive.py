@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from scannet_prep.archive.index import GroupEntry
-from scannet_prep.archive.reader import Archive, open_archive
+from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.shards import find_missing_shards
-from scannet_prep.errors import ScanNetPrepError, UsageError
+from scannet_prep.archive.source import ByteSource, open_sources
+from scannet_prep.errors import FileError
 from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, parse_manifest
 from scannet_prep.scene import Split
@@ -42,7 +43,7 @@ class ArchiveInventory:
     """What is in one archive, or in the shards of one.
 
     Attributes:
-        paths: The archives.
+        names: Paths or addresses of the archives.
         kinds: What they were made from; one, unless somebody mixed them.
         size_bytes: Size of the archives.
         content_bytes: Size of the tar bytes.
@@ -61,7 +62,7 @@ class ArchiveInventory:
         class_tables: One for each label set, if there is a manifest that counts the classes.
     """
 
-    paths: tuple[Path, ...]
+    names: tuple[str, ...]
     kinds: tuple[str, ...]
     size_bytes: int
     content_bytes: int
@@ -75,7 +76,7 @@ class ArchiveInventory:
     failures: dict[str, str]
     largest: GroupEntry | None
     smallest: GroupEntry | None
-    missing_shards: tuple[Path, ...]
+    missing_shards: tuple[str, ...]
     unreadable: tuple[Finding, ...]
     class_tables: tuple[ClassTable, ...]
 
@@ -97,8 +98,8 @@ class ArchiveInventory:
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values."""
         return {
-            "path": str(self.paths[0]),
-            "paths": [str(path) for path in self.paths],
+            "path": self.names[0],
+            "paths": list(self.names),
             "kind": "archive",
             "archive_kind": ", ".join(self.kinds),
             "scenes": self.scene_count,
@@ -124,7 +125,7 @@ class ArchiveInventory:
             "failures": self.failures,
             "largest_scene": _scene_to_json(self.largest),
             "smallest_scene": _scene_to_json(self.smallest),
-            "missing_shards": [str(path) for path in self.missing_shards],
+            "missing_shards": list(self.missing_shards),
             "unreadable": [finding.to_json() for finding in self.unreadable],
             "label_sets": {table.label_set.name: table.to_json() for table in self.class_tables},
         }
@@ -141,25 +142,35 @@ class ArchiveInventoryPlan:
     archives: tuple[Archive, ...]
 
 
-def plan_archives(paths: Sequence[Path]) -> ArchiveInventoryPlan:
+def plan_archives(
+    archives: Sequence[str | Path | ByteSource], *, certificates: bool | Path = True
+) -> ArchiveInventoryPlan:
     """Open the archives.
+
+    Args:
+        archives: Paths, addresses, or objects that read the bytes.
+        certificates: Of addresses, whom to trust: True for the system's authorities, a file with others, False to
+            accept any certificate.
 
     Raises:
         MissingFileError: There is no such file.
         ArchiveError: One is truncated, damaged at its end, or was written by something else.
-        UsageError: The same archive is named twice.
+        UsageError: The same archive is named twice, or it is no address.
+        TransferError: One is on a web server, which does not give it.
     """
-    if len(set(paths)) < len(paths):
-        raise UsageError("the same archive is named twice", "name each once")
-    return ArchiveInventoryPlan(tuple(open_archive(path) for path in paths))
+    return ArchiveInventoryPlan(tuple(map(Archive, open_sources(archives, certificates=certificates))))
 
 
 def run_archives(plan: ArchiveInventoryPlan) -> ArchiveInventory:
-    """Make the inventory."""
+    """Make the inventory.
+
+    Raises:
+        TransferError: A web server does not give an archive any more.
+    """
     indexes = [archive.index for archive in plan.archives]
     scenes = [scene for index in indexes for scene in index.scenes]
     heads = [index.head for index in indexes]
-    paths = tuple(Path(archive.name) for archive in plan.archives)
+    names = tuple(archive.name for archive in plan.archives)
     sizes = sorted(scenes, key=lambda scene: scene.stored_bytes)
     entries, unreadable = _read_manifests(plan.archives)
     held = {scene.scene_id for scene in scenes}
@@ -168,7 +179,7 @@ def run_archives(plan: ArchiveInventoryPlan) -> ArchiveInventory:
         archive.close()
     groups = [group for index in indexes for group in index.groups]
     return ArchiveInventory(
-        paths=paths,
+        names=names,
         kinds=tuple(sorted({str(head.kind) for head in heads})),
         size_bytes=sum(archive.size_bytes for archive in plan.archives),
         content_bytes=sum(group.size_bytes for group in groups),
@@ -182,7 +193,7 @@ def run_archives(plan: ArchiveInventoryPlan) -> ArchiveInventory:
         failures={name: text for index in indexes for name, text in index.failures.items() if name not in held},
         largest=sizes[-1] if sizes else None,
         smallest=sizes[0] if sizes else None,
-        missing_shards=find_missing_shards(paths),
+        missing_shards=find_missing_shards(names),
         unreadable=unreadable,
         class_tables=(
             make_class_table(SCANNET20, [entry.nyu40_counts for entry in annotated]),
@@ -212,22 +223,21 @@ def _read_manifests(archives: Sequence[Archive]) -> tuple[dict[str, SceneEntry],
     entries: dict[str, SceneEntry] = {}
     faults = []
     for archive in archives:
-        path = Path(archive.name)
         try:
-            manifest = _read_manifest(archive, path)
-        except ScanNetPrepError as error:
-            faults.append(Finding.from_exception(error, path, ""))
+            manifest = _read_manifest(archive)
+        except FileError as error:
+            faults.append(Finding.from_exception(error, archive.name, ""))
         else:
             entries |= {} if manifest is None else manifest.scenes
     return entries, tuple(faults)
 
 
-def _read_manifest(archive: Archive, path: Path) -> Manifest | None:
+def _read_manifest(archive: Archive) -> Manifest | None:
     files = archive.index.files
     member = next((member for member in files.members if member.name == MANIFEST_NAME), None)
     if member is None:
         return None
-    return parse_manifest(bytes(archive.read_member(files, member)), path / MANIFEST_NAME)
+    return parse_manifest(bytes(archive.read_member(files, member)), f"{archive.name}: {MANIFEST_NAME}")
 
 
 def _scene_to_json(scene: GroupEntry | None) -> dict[str, Any] | None:

@@ -6,10 +6,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from scannet_prep.archive.shards import SUFFIX
+from scannet_prep.archive.source import ByteSource
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.processed.folder import find_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME
 from scannet_prep.raw.layout import find_raw_scenes
+from scannet_prep.remote.address import is_url
 from scannet_prep.scene import SceneId
 
 _FRAME_MAGIC = (0xFD2FB528).to_bytes(4, "little")
@@ -22,8 +24,11 @@ class TreeKind(StrEnum):
     PROCESSED = "processed"
 
 
-def is_archive(path: Path) -> bool:
-    """Whether a path is an archive by its name, or by its beginning; no folder is one."""
+def is_archive(place: str | Path | ByteSource) -> bool:
+    """Whether a place is an archive: an address, or a file by its name or its beginning; no folder is one."""
+    if is_url(place) or not isinstance(place, str | Path):
+        return True
+    path = Path(place)
     if path.name.endswith(SUFFIX):
         return not path.is_dir()
     try:

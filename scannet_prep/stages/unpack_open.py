@@ -12,6 +12,7 @@ from scannet_prep.archive.reader import Archive, open_archive
 from scannet_prep.archive.safety import check_layout
 from scannet_prep.archive.source import ByteSource, open_source
 from scannet_prep.errors import ArchiveError, UsageError
+from scannet_prep.remote.address import is_url
 from scannet_prep.stages.unpack_salvage import LostArchive, walk_archive
 
 _SALVAGE_HINT = "to get out all that is whole, add --salvage; scannet-prep verify says how much that is"
@@ -40,21 +41,25 @@ class GroupTask:
         return self.entry.size_bytes
 
 
-def open_place(item: str | Path | ByteSource) -> ByteSource:
+def open_place(item: str | Path | ByteSource, *, certificates: bool | Path = True) -> ByteSource:
     """Open what gives the bytes of an archive.
+
+    Args:
+        item: Its path, its address, or an object that reads its bytes.
+        certificates: Of an address, whom to trust, as `RangeSource` takes it.
 
     Raises:
         MissingFileError: There is no such file.
         ArchiveError: It is a folder, or cannot be read.
     """
-    path = Path(item) if isinstance(item, str | Path) else None
+    path = Path(item) if isinstance(item, str | Path) and not is_url(item) else None
     if path is not None and path.is_dir():
         found = sorted(path.glob("*.tar.zst"))
         hint = (
             f"name the archive in it: {found[0]}" if found else "name an archive (.tar.zst) that scannet-prep pack made"
         )
         raise ArchiveError(path, "is a folder, expected an archive", hint)
-    return open_source(item)
+    return open_source(item, certificates=certificates)
 
 
 def open_archives(sources: Sequence[ByteSource], *, is_salvage: bool) -> tuple[list[Archive], list[LostArchive]]:

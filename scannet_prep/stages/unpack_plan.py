@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scannet_prep.archive.index import ArchiveKind
 from scannet_prep.archive.reader import Archive
-from scannet_prep.archive.shards import find_missing_names
+from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.archive.source import ByteSource
 from scannet_prep.archive.walk import Gap
 from scannet_prep.errors import DiskFullError, UnknownSceneError, UsageError
@@ -102,6 +102,7 @@ def plan(
     *,
     selection: Selection | None = None,
     is_salvage: bool = False,
+    certificates: bool | Path = True,
 ) -> UnpackPlan:
     """Decide what to unpack, and refuse what is not safe; nothing is written.
 
@@ -110,6 +111,8 @@ def plan(
         out_dir: Where the files go; by default `data/processed` or `data/ScanNet`, by the kind of the archives.
         selection: Which scenes; all by default. Files that belong to no scene are always unpacked.
         is_salvage: Whether whole scenes are searched for in archives whose index is damaged or missing.
+        certificates: Of addresses, whom to trust: True for the system's authorities, a file with others, False to
+            accept any certificate.
 
     Raises:
         MissingFileError: An archive is not there.
@@ -119,8 +122,8 @@ def plan(
         OutputError: Something is in the way in the folder.
     """
     selection = selection or Selection()
-    sources = [open_place(item) for item in archives]
-    missing = find_missing_names(source.name for source in sources)
+    sources = [open_place(item, certificates=certificates) for item in archives]
+    missing = find_missing_shards([source.name for source in sources])
     opened, lost = open_archives(sources, is_salvage=is_salvage)
     heads = [(archive.name, archive.index.head) for archive in opened]
     heads += [(item.source.name, item.head) for item in lost if item.head is not None]

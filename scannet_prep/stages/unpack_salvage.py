@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from scannet_prep.archive.frames import decompress_start
 from scannet_prep.archive.group_start import START_BYTES, GroupKind, read_group_start
 from scannet_prep.archive.index import Head
+from scannet_prep.archive.read_ahead import choose_reader
 from scannet_prep.archive.source import ByteSource
 from scannet_prep.archive.walk import FoundGroup, Gap, walk_groups
 
@@ -61,12 +62,13 @@ def walk_archive(source: ByteSource) -> LostArchive:
     tasks: list[FoundTask] = []
     gaps: list[Gap] = []
     seen: set[str] = set()
-    for group in walk_groups(source.read, source.size_bytes):
+    read_at = choose_reader(source, source.size_bytes)
+    for group in walk_groups(read_at, source.size_bytes):
         if isinstance(group, Gap):
             gaps.append(group)
             continue
         try:
-            stored = source.read(group.offset, min(group.spans[0].stored_bytes, _LOOK_BYTES))
+            stored = read_at(group.offset, min(group.spans[0].stored_bytes, _LOOK_BYTES))
             start = read_group_start(decompress_start(stored, START_BYTES))
             if start.kind is GroupKind.SCENE and start.scene_id in seen:
                 raise ValueError(f"{start.scene_id} comes a second time")  # noqa: TRY301 - as all the others

@@ -10,11 +10,12 @@ from pathlib import Path
 from scannet_prep.archive.group_check import GroupCheck, check_gaps
 from scannet_prep.archive.layout import Layout, Place, find_layout
 from scannet_prep.archive.shards import find_missing_shards, is_of_set
-from scannet_prep.archive.source import ByteSource, FileSource
+from scannet_prep.archive.source import ByteSource, open_sources
 from scannet_prep.archive.tail_check import Part, check_tail
 from scannet_prep.errors import UnknownSplitError, UsageError
 from scannet_prep.processed.manifest import MANIFEST_NAME
 from scannet_prep.progress import NoProgress, Progress
+from scannet_prep.remote.address import is_url
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.archive_findings import ArchiveFinding, ArchiveFindings
@@ -34,18 +35,21 @@ class ArchivePlan:
     """One archive that is going to be checked.
 
     Attributes:
-        path: Where it is.
         source: Its bytes.
         layout: Its parts.
         chosen: Which of its groups are checked, by number; None for all.
         findings: What is known before a group is read.
     """
 
-    path: Path
     source: ByteSource
     layout: Layout
     chosen: frozenset[int] | None = None
     findings: tuple[ArchiveFinding, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Path or address."""
+        return self.source.name
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -75,40 +79,40 @@ class VerifyArchivesPlan:
 
 
 def plan(
-    paths: Sequence[Path],
+    archives: Sequence[str | Path | ByteSource],
     *,
     selection: Selection | None = None,
     is_quick: bool = False,
     must_be_complete: bool = False,
+    certificates: bool | Path = True,
 ) -> VerifyArchivesPlan:
     """Decide what to check.
 
     Args:
-        paths: Archives; several count as the shards of one.
+        archives: Paths, addresses, or objects that read the bytes; several count as the shards of one.
         selection: Which scenes; all by default.
         is_quick: Whether to look at the structure only: the ends of the archives, the headers of all frames and blocks,
             the first tar header of each scene.
         must_be_complete: Whether a scene of the official lists that is not there is an error.
+        certificates: Of addresses, whom to trust: True for the system's authorities, a file with others, False to
+            accept any certificate.
 
     Raises:
         MissingFileError: There is no such file.
         ArchiveError: It cannot be read, or is no archive of this program.
-        UsageError: Some scenes only, and yet complete; or the same archive twice.
+        UsageError: Some scenes only, and yet complete; the same archive twice; or no address.
+        TransferError: An archive is on a web server, which does not give it.
     """
     selection = selection or Selection()
     has_all_scenes = selection.scene_ids is None and selection.limit is None
     if must_be_complete and not has_all_scenes:
         raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
-    if len(set(paths)) < len(paths):
-        raise UsageError("the same archive is named twice", "name each once")
-    archives = []
-    for path in paths:
-        source = FileSource(path)
-        archives.append(_choose(ArchivePlan(path, source, find_layout(source)), selection))
-    findings = _check_set(archives, selection)
+    sources = open_sources(archives, certificates=certificates)
+    plans = [_choose(ArchivePlan(source, find_layout(source)), selection) for source in sources]
+    findings = _check_set(plans, selection)
     if must_be_complete:
-        findings += _check_completeness(archives, selection)
-    return VerifyArchivesPlan(tuple(archives), is_quick, tuple(findings))
+        findings += _check_completeness(plans, selection)
+    return VerifyArchivesPlan(tuple(plans), is_quick, tuple(findings))
 
 
 def run(plan: VerifyArchivesPlan, *, jobs: int = 1, progress: Progress | None = None) -> VerifyArchivesReport:
@@ -118,6 +122,9 @@ def run(plan: VerifyArchivesPlan, *, jobs: int = 1, progress: Progress | None = 
         plan: From `plan`.
         jobs: Number of threads.
         progress: Told of bytes of the archives.
+
+    Raises:
+        TransferError: A web server does not give an archive any more.
     """
     progress = progress or NoProgress()
     progress.start("verify", sum(place.stored_bytes for item in plan.archives for place in item.places), "B")
@@ -146,35 +153,35 @@ def _choose(plan: ArchivePlan, selection: Selection) -> ArchivePlan:
 
 def _check_set(archives: list[ArchivePlan], selection: Selection) -> list[ArchiveFinding]:
     """Check what concerns several archives together: shards that are missing, scenes that are there twice."""
-    found: dict[str, Path] = {}
+    found: dict[str, str] = {}
     findings = list[ArchiveFinding]()
-    missing = find_missing_shards([item.path for item in archives]) if len(archives) > 1 else ()
-    for path in missing:
+    missing = find_missing_shards([item.name for item in archives]) if len(archives) > 1 else ()
+    for name in missing:
         problem = "is missing in the set of shards"
-        findings.append(ArchiveFinding(path, "", Severity.ERROR, problem, "copy or download it too"))
+        findings.append(ArchiveFinding(name, "", Severity.ERROR, problem, "copy or download it too"))
     for item in archives:
         for scene in () if item.layout.index is None else item.layout.index.scenes:
             if scene.scene_id in found:
-                problem = f"is also in {found[scene.scene_id].name}"
+                problem = f"is also in {Path(found[scene.scene_id]).name}"
                 hint = "are these shards of different sets? Leave one out"
-                findings.append(ArchiveFinding(item.path, scene.scene_id, Severity.ERROR, problem, hint))
-            found.setdefault(scene.scene_id, item.path)
+                findings.append(ArchiveFinding(item.name, scene.scene_id, Severity.ERROR, problem, hint))
+            found.setdefault(scene.scene_id, item.name)
     if all(item.layout.index is not None for item in archives):
         findings += _check_selection(archives, selection, found)
     return findings
 
 
 def _check_selection(
-    archives: list[ArchivePlan], selection: Selection, found: Mapping[str, Path]
+    archives: list[ArchivePlan], selection: Selection, found: Mapping[str, str]
 ) -> list[ArchiveFinding]:
     if selection.splits and selection.scene_ids is None and not any(item.scene_count for item in archives):
         # To check nothing and find nothing wrong would be no check.
         hint = "leave out --splits, or choose others"
         raise UnknownSplitError(
-            f"{archives[0].path}: holds no scenes of the splits {', '.join(selection.splits)}", hint
+            f"{archives[0].name}: holds no scenes of the splits {', '.join(selection.splits)}", hint
         )
     checked = {place.entry.scene_id for item in archives for place in item.places if place.entry is not None}
-    findings = ArchiveFindings(archives[0].path)
+    findings = ArchiveFindings(archives[0].name)
     for scene_id in selection.scene_ids or ():
         if scene_id not in found:
             findings.error("does not hold this scene", scene_id=scene_id)
@@ -184,7 +191,7 @@ def _check_selection(
 
 
 def _check_completeness(archives: list[ArchivePlan], selection: Selection) -> list[ArchiveFinding]:
-    findings = ArchiveFindings(archives[0].path)
+    findings = ArchiveFindings(archives[0].name)
     present = {scene.scene_id for item in archives if item.layout.index for scene in item.layout.index.scenes}
     for split in selection.splits or tuple(Split):
         for scene_id in official_scenes(split):
@@ -199,7 +206,7 @@ def _check_archive(plan: ArchivePlan, jobs: int, progress: Progress, *, is_quick
     checks = check_groups(source, plan.places, head, is_quick=is_quick, jobs=jobs, progress=progress)
     by_offset = {check.place.offset: check for check in checks}
     tail = check_tail(source, layout, [by_offset.get(place.offset) for place in layout.groups])
-    findings = ArchiveFindings(plan.path)
+    findings = ArchiveFindings(plan.name)
     checks = sorted([*checks, *check_gaps(source, layout)], key=lambda check: check.place.offset)
     for check in checks:
         if not check.is_whole:
@@ -220,7 +227,7 @@ def _check_archive(plan: ArchivePlan, jobs: int, progress: Progress, *, is_quick
         parts.insert(0, Part.FILES)
     has_end = tail.cut_off_part is None and Part.INDEX not in parts
     return ArchiveReport(
-        path=plan.path,
+        name=plan.name,
         index=layout.index,
         size_bytes=source.size_bytes,
         content_bytes=sum(check.size_bytes for check in checks),
@@ -250,12 +257,17 @@ def _tell_truncation(
 ) -> None:
     expected_count = len(plan.layout.index.scenes) if plan.layout.index is not None else expected_count
     of_all = "" if expected_count is None else f" of {expected_count:,}"
-    path = shlex.quote(str(plan.path))
+    path = shlex.quote(plan.name)
+    go_on = (
+        f"to go on with the transfer: truncate -s {resume_offset} {path}; then curl -C - -o {path} URL, or "
+        f"rsync --append-verify SOURCE {path}."
+    )
+    if is_url(plan.name):
+        go_on = "whoever put it on the server has to do it again."
     findings.error(
         f"is truncated at byte {plan.source.size_bytes:,}; whole scenes: {whole_count:,}{of_all}; "
         f"go on from byte {resume_offset:,}",
-        f"to go on with the transfer: truncate -s {resume_offset} {path}; then curl -C - -o {path} URL, or "
-        f"rsync --append-verify SOURCE {path}. To get out what is whole: scannet-prep unpack --salvage {path}",
+        f"{go_on} To get out what is whole: scannet-prep unpack --salvage {path}",
     )
 
 
@@ -284,7 +296,7 @@ def _check_twice(checks: list[GroupCheck], findings: ArchiveFindings) -> None:
 
 def _check_manifests(reports: list[ArchiveReport]) -> list[ArchiveFinding]:
     """Check that the scenes that a manifest names are there, in the same archive or in another shard."""
-    findings = ArchiveFindings(reports[0].path)
+    findings = ArchiveFindings(reports[0].name)
     held = {
         name for item in reports if item.index is not None for name in (scene.scene_id for scene in item.index.scenes)
     }
@@ -292,7 +304,7 @@ def _check_manifests(reports: list[ArchiveReport]) -> list[ArchiveFinding]:
     if not unheld:
         return []
     message = f"{MANIFEST_NAME} names {len(unheld):,} scenes that are not here, for example {unheld[0]}"
-    if len(reports) == 1 and is_of_set(reports[0].path):
+    if len(reports) == 1 and is_of_set(reports[0].name):
         findings.note(message, "the other shards have them: name all shards to check that")
     else:
         findings.error(message, "pack again; or, if these are shards that were renamed, name all of them")
