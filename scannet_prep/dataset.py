@@ -275,4 +275,7 @@ def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:
 
 def _is_archive(path: Path) -> bool:
     """Whether it is to be read as an archive; by its name, where there is nothing."""
-    return not path.is_dir() and (path.exists() or path.suffix == ".zst")
+    try:
+        return not path.is_dir() and (path.exists() or path.suffix == ".zst")
+    except OSError:  # a name that is too long, or a folder that may not be looked into: who reads it says so
+        return path.suffix == ".zst"

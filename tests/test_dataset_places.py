@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -248,6 +249,32 @@ def test_it_feeds_a_data_loader(stored: Stored, folder: Path, start_method: str)
             assert_same(sample, expected)
 
 
+@pytest.mark.parametrize("stored", ["folder", "archive", "shards"], indirect=True)
+def test_closing_disturbs_no_thread_that_reads(stored: Stored) -> None:
+    dataset = ScanNet(stored.place, split="train")
+    expected = [dataset[index] for index in range(3)]
+    is_done = threading.Event()
+
+    def close_again_and_again() -> None:
+        while not is_done.is_set():
+            dataset.close()
+
+    def read(index: int) -> None:
+        assert_same(dataset[index % 3], expected[index % 3])
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    closing = threading.Thread(target=close_again_and_again)
+    closing.start()
+    try:
+        with ThreadPoolExecutor(4) as executor:
+            list(executor.map(read, range(600)))
+    finally:
+        is_done.set()
+        closing.join()
+        sys.setswitchinterval(interval)
+
+
 @pytest.fixture(params=KINDS)
 def own(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Stored:
     """May be changed; not yet served."""
@@ -328,7 +355,8 @@ def test_every_error_of_a_place_is_one_of_ours(tmp_path: Path) -> None:
     (tmp_path / "empty.tar.zst").touch()
     (tmp_path / "text").write_text("no archive\n" * 1_000)
     os.mkfifo(tmp_path / "pipe.tar.zst")
-    for name in ("nothing", "nothing.tar.zst", "empty.tar.zst", "text", "pipe.tar.zst"):
+    long_name = 300 * "n"
+    for name in ("nothing", "nothing.tar.zst", "empty.tar.zst", "text", "pipe.tar.zst", long_name, f"{long_name}.zst"):
         for place in (tmp_path / name, str(tmp_path / name), [tmp_path / name]):
             with pytest.raises(ScanNetPrepError, match=name) as caught:
                 ScanNet(place, split="train")

@@ -109,30 +109,37 @@ class FileSource:
         Raises:
             ArchiveError: It cannot be read, or is no longer the file that was opened.
         """
-        descriptor = self.__dict__.get("_descriptor")
-        if descriptor is None:
-            descriptor = self._open()
+        file = self.__dict__.get("_file") or self._open()
         try:
-            data = os.pread(descriptor, size, offset)
+            data = os.pread(file.descriptor, size, offset)
             if len(data) < size:  # at the end, or more than one call gives
                 pieces = [data]
                 while pieces[-1] and sum(map(len, pieces)) < size:
                     done = sum(map(len, pieces))
-                    pieces.append(os.pread(descriptor, size - done, offset + done))
+                    pieces.append(os.pread(file.descriptor, size - done, offset + done))
                 data = b"".join(pieces)
         except OSError as error:
-            raise ArchiveError(self._path, f"cannot be read at byte {offset:,}: {error.strerror or error}") from error
+            raise self._unreadable(offset, error) from error
         return data
 
-    def close(self) -> None:
-        """Close the file; reading opens it again."""
-        descriptor = self.__dict__.pop("_descriptor", None)
-        if descriptor is not None:
-            os.close(descriptor)
+    def read_into(self, offset: int, target: memoryview, /) -> int:
+        """Read into memory that is there already; gives how many bytes, fewer only where the file ends.
 
-    def __del__(self) -> None:
-        """Close the file."""
-        self.close()
+        Raises:
+            ArchiveError: It cannot be read, or is no longer the file that was opened.
+        """
+        file = self.__dict__.get("_file") or self._open()
+        done = 0
+        try:
+            while done < len(target) and (count := os.preadv(file.descriptor, [target[done:]], offset + done)):
+                done += count
+        except OSError as error:
+            raise self._unreadable(offset, error) from error
+        return done
+
+    def close(self) -> None:
+        """Close the file, when all threads that are reading have done so; reading opens it again."""
+        self.__dict__.pop("_file", None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
@@ -142,13 +149,13 @@ class FileSource:
         """Open lazily."""
         self._path, self._identity = state["path"], state["identity"]
 
-    def _open(self) -> int:
+    def _open(self) -> _OpenFile:
         # Without a lock, which a fork may copy while it is held. Of two threads that open at once, one keeps its own.
-        opened = self._open_file()
-        descriptor: int = self.__dict__.setdefault("_descriptor", opened)
-        if descriptor != opened:
-            os.close(opened)
-        return descriptor
+        file: _OpenFile = self.__dict__.setdefault("_file", _OpenFile(self._open_file()))
+        return file
+
+    def _unreadable(self, offset: int, error: OSError) -> ArchiveError:
+        return ArchiveError(self._path, f"cannot be read at byte {offset:,}: {error.strerror or error}")
 
     def _open_file(self) -> int:
         try:
@@ -172,3 +179,13 @@ class FileSource:
             os.close(descriptor)
             raise ArchiveError(self._path, "was replaced or changed since it was opened", "open it again")
         return descriptor
+
+
+class _OpenFile:
+    """A descriptor, closed when nobody holds it any more: never while a thread reads, when its number may be reused."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)

@@ -39,7 +39,7 @@ class FolderReader(SceneSource):
 
     def __init__(self, path: Path, split: Split) -> None:
         self._path = path
-        manifest = read_manifest(path) if path.is_dir() else None
+        manifest = read_manifest(path) if _is_folder(path) else None
         if manifest is None:
             vertex_counts = _count_from_headers(path, split)
             failures: list[SceneFailure] = []
@@ -143,6 +143,13 @@ def check_mixture(path: Path, manifest: Manifest) -> None:
         )
         hint = "make all of them with the same options: scannet-prep process, without --scenes and --splits"
         raise ManifestError(path / MANIFEST_NAME, f"names scenes that were made with different options: {found}", hint)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:  # a name that is too long, or somewhere where nobody may look
+        raise MissingFileError(path, f"cannot be looked at: {error.strerror}", "is the path right?") from error
 
 
 def _count_from_headers(path: Path, split: Split) -> dict[str, int]:
