@@ -301,12 +301,16 @@ def test_an_address_is_no_path(monkeypatch: pytest.MonkeyPatch, archive_path: Pa
 def test_frames_are_decompressed_in_place(content: bytes, level: int) -> None:
     frame = compress_frame(content, level)
     target = bytearray(b"\xaa" * (len(content) + 20))
-    decompress_into(frame, memoryview(target)[10 : 10 + len(content)])
-    assert target == b"\xaa" * 10 + content + b"\xaa" * 10
+    for is_proven in (False, True):
+        stored = memoryview(bytearray(frame))
+        decompress_into(stored, memoryview(target)[10 : 10 + len(content)], is_proven=is_proven)
+        assert target == b"\xaa" * 10 + content + b"\xaa" * 10
+        assert is_proven or stored == frame
+        target[:] = b"\xaa" * len(target)
     for wrong in (len(content) + 1, max(0, len(content) - 1)):
         if wrong != len(content):
             with pytest.raises(ValueError, match="a frame holds"):
-                decompress_into(frame, memoryview(bytearray(wrong)))
+                decompress_into(memoryview(frame), memoryview(bytearray(wrong)))
 
 
 @pytest.mark.parametrize(
@@ -325,7 +329,7 @@ def test_frames_are_decompressed_in_place(content: bytes, level: int) -> None:
 def test_damaged_frames_are_errors(damage: Any) -> None:
     content = bytes(range(256)) * 2_000
     with pytest.raises(ValueError, match="frame"):
-        decompress_into(damage(compress_frame(content, 3)), memoryview(bytearray(len(content))))
+        decompress_into(memoryview(damage(compress_frame(content, 3))), memoryview(bytearray(len(content))))
 
 
 def test_the_command_packs_what_the_dataset_reads(folder: Path, tmp_path: Path) -> None:

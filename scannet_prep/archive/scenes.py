@@ -14,7 +14,7 @@ from scannet_prep.archive.frames import decompress_into
 from scannet_prep.archive.index import ArchiveKind, GroupEntry, MemberEntry
 from scannet_prep.archive.reader import Archive, open_archive
 from scannet_prep.archive.shards import find_missing_shards
-from scannet_prep.archive.source import ByteSource
+from scannet_prep.archive.source import ByteSource, FileSource
 from scannet_prep.archive.tar import encode_header
 from scannet_prep.errors import ArchiveError, ManifestError, UsageError
 from scannet_prep.processed.folder import UNFINISHED_NAME
@@ -163,9 +163,16 @@ class ArchiveReader(SceneSource):
         return f"{self._split}/{self.scene_id(index)}.npz"
 
     def _read_file(self, place: _Place, name: str, subject: str) -> memoryview:
-        """Read a file: one range of the archive, checked by the CRC-32 of the index and the checksums of its frames."""
+        """Read a file: one range of the archive, checked by the CRC-32 of all its bytes in the index.
+
+        That covers the checksums of the frames, too. Whoever reads the file compares the CRC-32 in it with the content.
+        """
         source = self._sources[place.source]
-        stored = memoryview(source.read(place.offset, place.stored_bytes))
+        if isinstance(source, FileSource):
+            stored = np.empty(place.stored_bytes, np.uint8).data  # unlike a bytearray, not cleared first
+            stored = stored[: source.read_into(place.offset, stored)]
+        else:
+            stored = memoryview(bytearray(source.read(place.offset, place.stored_bytes)))
         try:
             return self._decompress(place, name, stored)
         except ValueError as error:
@@ -176,11 +183,12 @@ class ArchiveReader(SceneSource):
             raise ValueError(f"the archive ends after {len(stored):,} of its {place.stored_bytes:,} bytes")
         if deflate.crc32(stored) != place.stored_crc32:
             raise ValueError("its bytes have not the CRC-32 that the index names")
-        content = np.empty(place.size_bytes, np.uint8).data  # unlike a bytearray, not cleared first
+        content = np.empty(place.size_bytes, np.uint8).data
         offset = position = 0
         frames = self._frames[place.first_frame : place.first_frame + place.frame_count]
         for stored_bytes, size_bytes in frames.tolist():
-            decompress_into(stored[offset : offset + stored_bytes], content[position : position + size_bytes])
+            target = content[position : position + size_bytes]
+            decompress_into(stored[offset : offset + stored_bytes], target, is_proven=True)
             offset, position = offset + stored_bytes, position + size_bytes
         header = encode_header(name, place.end - place.start)
         if content[place.start - len(header) : place.start] != header:
