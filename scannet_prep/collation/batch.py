@@ -8,7 +8,6 @@ whose descriptor is handed over. It has no name, belongs to no file system, and 
 
 from __future__ import annotations
 
-import mmap
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +16,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from scannet_prep.collation.memory import map_bytes
 
 _ALIGNMENT = 64
 
@@ -92,12 +93,12 @@ def _receive(sent: Any, size: int, plain: dict[str, Any], layout: list[Any]) -> 
     """Make the batch again; called in the training process."""
     descriptor = sent.detach()
     try:
-        memory = mmap.mmap(descriptor, size)
+        memory = map_bytes(descriptor, size)
     finally:
         os.close(descriptor)
     arrays, start = [], 0
     for key, is_tensor, dtype, shape in layout:
-        array: NDArray[Any] = np.ndarray(shape, np.dtype(dtype), memory, start)
+        array: NDArray[Any] = np.ndarray(shape, np.dtype(dtype), memory.data, start)
         arrays.append((key, is_tensor, array))
         start += _padded(array.nbytes)
     return _receive_plainly(plain, arrays)
