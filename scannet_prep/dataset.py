@@ -118,8 +118,8 @@ class ScanNet:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Number of vertices of each scene, int64 (len,); known without opening the scenes."""
-        return self._reader.lengths
+        """Number of vertices of each scene, int64 (len,), a copy; known without opening the scenes."""
+        return self._reader.lengths.copy()
 
     def __getitem__(self, key: int | str | tuple[int | str, int]) -> Any:  # noqa: ANN401 - a transform's result
         """Read one scene, by index or by scene id; with an epoch, `ds[index, epoch]`, for the transform.

@@ -49,6 +49,8 @@ def test_it_has_the_scenes_of_its_split_in_order(pristine_dir: Path) -> None:
     assert (len(dataset), dataset.scene_ids) == (3, TRAIN)
     assert dataset.lengths.dtype == np.int64
     assert dataset.lengths.tolist() == [900, 700, 800]
+    dataset.lengths[:] = 0
+    assert dataset.lengths.tolist() == [900, 700, 800]
     assert [sample["scene_id"] for sample in dataset] == TRAIN
     assert ScanNet(str(pristine_dir), split="val").scene_ids == ["scene0011_00"]
 
