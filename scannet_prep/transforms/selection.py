@@ -61,6 +61,8 @@ class CropPoints:
         x, y, z = (points - points[generator.integers(len(points))]).T
         distances = x * x + y * y + z * z  # spelt out: what libraries add up depends on the number of threads
         farthest = np.partition(distances, self.max_points - 1)[self.max_points - 1]
+        if not np.isfinite(farthest):  # no vertex would be nearer, and the scene empty
+            raise UsageError("CropPoints: there are points that are not finite", "take them out before")
         is_kept = distances < farthest
         at_the_edge = np.flatnonzero(distances == farthest)
         is_kept[at_the_edge[: self.max_points - np.count_nonzero(is_kept)]] = True
