@@ -168,7 +168,7 @@ class PointBudgetBatchSampler:
             UsageError: It is no such state, or of a sampler with other scenes, budget, seed or shuffle.
         """
         progress = progress_from_json(state, self._settings)
-        self._replay(progress)
+        self._known = (progress, self._replay(progress))
         self._progress = progress
         self._is_given_out = False
 
@@ -210,5 +210,6 @@ def _check(value: int, name: str, smallest: int) -> int:
     except TypeError:
         number = smallest - 1
     if isinstance(value, bool) or number < smallest:
-        raise UsageError(f"{name} is {value!r}, expected a whole number, at least {smallest}", f"{name}={smallest}")
+        suggested = max(smallest, int(value)) if isinstance(value, float) and np.isfinite(value) else smallest
+        raise UsageError(f"{name} is {value!r}, expected a whole number, at least {smallest}", f"{name}={suggested}")
     return number

@@ -23,6 +23,7 @@ def check_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
         raise UsageError(f"lengths has the shape {array.shape}, expected one number for each scene", _HINT)
     if not np.issubdtype(array.dtype, np.integer):
         raise UsageError(f"lengths is of type {array.dtype}, expected whole numbers", _HINT)
+    array = array.astype(np.int64)
     if array.min() < 0:
         raise UsageError(f"lengths has {array.min()} at position {array.argmin()}, expected numbers from 0", _HINT)
-    return array.astype(np.int64)
+    return array

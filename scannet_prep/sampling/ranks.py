@@ -68,7 +68,7 @@ def find_place(rank: int | None, world_size: int | None) -> Place:
             raise UsageError(f"the rank is {rank}, but the number of ranks is not known", _GIVE)
         _refuse_other_launchers()
         return Place(0, 1, is_given=False)
-    world_size = operator.index(world_size)
+    world_size = _check_number("world_size", world_size)
     if rank is None:
         if world_size != 1:
             raise UsageError(
@@ -76,7 +76,9 @@ def find_place(rank: int | None, world_size: int | None) -> Place:
                 _GIVE + "; under srun, rank=int(os.environ['SLURM_PROCID'])",
             )
         rank = 0
-    rank = operator.index(rank)
+    rank = _check_number("rank", rank)
+    if world_size < 1:
+        raise UsageError(f"world_size is {world_size}, expected a whole number, at least 1", _GIVE)
     if not 0 <= rank < world_size:
         raise UsageError(f"rank {rank} of {world_size}: expected 0 to {world_size - 1}", _GIVE)
     return Place(rank, world_size, is_given)
@@ -97,6 +99,15 @@ def _read_number(name: str) -> int | None:
     if not (text.isascii() and text.isdigit()):
         raise UsageError(f"the environment variable {name} is {text!r}, expected a whole number", _GIVE)
     return int(text)
+
+
+def _check_number(name: str, value: int) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UsageError(
+            f"{name} is {value!r}, expected a whole number", f"{name}=int(...); environment variables are text"
+        ) from None
 
 
 def _refuse_other_launchers() -> None:
