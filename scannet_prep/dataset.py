@@ -132,8 +132,9 @@ class ScanNet:
             ArchiveError: The scene is damaged, or the archive is no longer the one that was opened.
             TransferError: The web server does not give the scene.
             TransformError: The transform failed.
+            UsageError: It is none of these.
         """
-        scene, epoch = key if isinstance(key, tuple) else (key, 0)
+        scene, epoch = key if isinstance(key, tuple) and len(key) == 2 else (key, 0)  # noqa: PLR2004 - a pair
         index = self._find(scene) if isinstance(scene, str) else self._check_index(scene)
         try:
             sample = self._read(index)
@@ -223,8 +224,14 @@ class ScanNet:
             raise UsageError(f"epoch is {epoch}, expected a whole number from 0", f"dataset[{index}, 0]")
         return np.random.default_rng(np.random.SeedSequence((self.seed, epoch, index)))
 
-    def _check_index(self, key: int) -> int:
-        index = operator.index(key)
+    def _check_index(self, key: object) -> int:
+        try:
+            index = operator.index(key)  # type: ignore[arg-type] - that is the question
+        except TypeError:
+            raise UsageError(
+                f"{key!r:.80} is no scene, expected an index, a scene id, or a pair of one of them and the epoch",
+                "batches, of PointBudgetBatchSampler: DataLoader(dataset, batch_sampler=sampler)",
+            ) from None
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is out of range: {self._reader.name} has {len(self)} {self.split} scenes")
         return index % len(self)

@@ -141,6 +141,13 @@ def test_opening_reads_no_scene(folder: Path) -> None:
         (lambda path: ScanNet(path, split="train")["scene0011_00"], UnknownSceneError, "no train scene", 'split="val"'),
         (lambda path: ScanNet(path, split="train")["scene0191_00"], UnknownSceneError, "no train", "process --scenes"),
         (lambda path: ScanNet(path, split="train")["chair"], UnknownSceneError, "'chair'", ""),
+        (
+            lambda path: ScanNet(path, split="train")[[(0, 1)]],
+            UsageError,
+            r"\[\(0, 1\)\] is no scene",
+            "batch_sampler=",
+        ),
+        (lambda path: ScanNet(path, split="train")[0, 1, 2], UsageError, "is no scene", "batch_sampler="),
     ],
 )
 def test_errors_say_what_to_type(pristine_dir: Path, make: Any, error: type, message: str, hint: str) -> None:
