@@ -134,7 +134,7 @@ class ScanNet:
             TransformError: The transform failed.
             UsageError: It is none of these.
         """
-        scene, epoch = key if isinstance(key, tuple) and len(key) == 2 else (key, 0)  # noqa: PLR2004 - a pair
+        scene, epoch = key if isinstance(key, tuple) and len(key) == 2 else (key, 0)
         index = self._find(scene) if isinstance(scene, str) else self._check_index(scene)
         try:
             sample = self._read(index)
