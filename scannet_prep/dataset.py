@@ -49,7 +49,8 @@ class ScanNet:
     A transform gets its random numbers from (seed, epoch, index) alone, so a sample is the same whatever the number of
     workers and however they are started, and wherever training was resumed. The epoch comes with the index:
     `dataset[index, epoch]`, which is what `PointBudgetBatchSampler` gives. A plain index means epoch 0: **with another
-    sampler that gives plain indices, each scene gets the same random numbers in every epoch**.
+    sampler that gives plain indices, each scene gets the same random numbers in every epoch** (the README has a class
+    of a few lines that makes any sampler give the epoch too).
 
     Args:
         path: A folder that `scannet-prep process` wrote, or an archive that `scannet-prep pack` made of it: its path,

@@ -83,7 +83,11 @@ def test_every_python_example_runs(working_dir: Path, block: str) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("launcher", [[], ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]])
+@pytest.mark.parametrize(
+    ("source", "launcher"),
+    [("folder", []), ("archive", ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"])],
+    indirect=["source"],
+)
 def test_the_training_script_runs_as_it_stands_and_goes_on_from_its_checkpoint(
     source: Path, tmp_path: Path, launcher: list[str]
 ) -> None:
