@@ -225,9 +225,9 @@ class ScanNet:
             raise UsageError(f"epoch is {epoch}, expected a whole number from 0", f"dataset[{index}, 0]")
         return np.random.default_rng(np.random.SeedSequence((self.seed, epoch, index)))
 
-    def _check_index(self, key: object) -> int:
+    def _check_index(self, key: Any) -> int:  # noqa: ANN401 - that is the question
         try:
-            index = operator.index(key)  # type: ignore[arg-type] - that is the question
+            index = operator.index(key)
         except TypeError:
             raise UsageError(
                 f"{key!r:.80} is no scene, expected an index, a scene id, or a pair of one of them and the epoch",
