@@ -16,6 +16,7 @@ from commands import COMMAND, run_command, start_command
 
 from scannet_prep.archive import open_archive
 from scannet_prep.archive.output import FileOutput
+from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.errors import OutputError, SourceError
 from scannet_prep.stages import pack
 from scannet_prep.stages.pack_append import locked_archive
@@ -108,6 +109,27 @@ def test_two_that_add_at_once_lose_nothing(tree: Path, tmp_path: Path) -> None:
     with pytest.raises((OutputError, ValueError), match="replaced"):
         pack.run(plan)
     assert [scene.scene_id for scene in open_archive(target).index.scenes] == ["scene0001_00"]
+
+
+def test_a_run_that_ends_between_its_shards_leaves_no_mixture_of_old_and_new_ones(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "a.tar.zst"
+    old = pack.run(pack.plan(tree, target, shard_bytes=8_000_000))
+    assert len(old.archives) == 4
+    commit, committed = FileOutput.commit, []
+
+    def commit_one(output: FileOutput, path: Path) -> None:
+        if committed:
+            raise KeyboardInterrupt
+        committed.append(path)
+        commit(output, path)
+
+    monkeypatch.setattr(FileOutput, "commit", commit_one)
+    with pytest.raises(KeyboardInterrupt):
+        pack.run(pack.plan(tree, target, shard_bytes=8_000_000, level=1))
+    assert sorted(tmp_path.glob("a-*.tar.zst")) == committed
+    assert len(find_missing_shards(committed)) == 3
 
 
 def test_a_file_that_changes_while_it_is_packed_stops_the_run(tree: Path, tmp_path: Path) -> None:

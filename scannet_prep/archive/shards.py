@@ -15,7 +15,7 @@ from scannet_prep.archive.frames import DEFAULT_LEVEL
 from scannet_prep.archive.output import FileOutput
 from scannet_prep.archive.writer import ArchiveWriter, NextGroup, WrittenArchive, files_group, write_groups
 from scannet_prep.errors import MissingFileError
-from scannet_prep.files import Buffer, locked_directory, read_file, write_atomically
+from scannet_prep.files import Buffer, locked_directory, output_error, read_file, write_atomically
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.remote.address import is_url
 
@@ -141,6 +141,8 @@ def write_shards(
             final_path = shard_path(path, number, len(shards))
             digest = shard.output.digest.hexdigest()
             written.append(WrittenArchive(final_path, shard.size_bytes, shard.writer.scene_count, digest))
+        for archive in written:
+            _remove_old(archive.path or path)
         for shard, archive in zip(shards, written, strict=True):
             shard.output.commit(archive.path or path)
         with locked_directory(path.parent):
@@ -175,6 +177,19 @@ class _Shard:
         """Bring all of it to the disk. It is closed before the next one begins: there may be more than open files."""
         self.size_bytes = self.writer.finish()
         self.output.close()
+
+
+def _remove_old(path: Path) -> None:
+    """Remove a shard of an earlier run of the same name, now that the new ones are on the disk.
+
+    A run that is killed between the renames then leaves a set that lacks shards, which readers refuse, and never a
+    mixture of old and new ones, which they could not tell from a set.
+    """
+    try:
+        if not path.is_symlink():  # a link stays, and what it leads to is replaced
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise output_error(path, error) from error
 
 
 def _write_first_group(writer: ArchiveWriter, contents: Contents, files: tuple[SourceFile, ...], level: int) -> None:
