@@ -180,6 +180,7 @@ def _measure_reading(folder: Path, source: Path, seed: int) -> Result:
     return {
         "ms": medians,
         "archive_to_folder": medians["archive"] / medians["folder"],
+        "archive_to_np_load": medians["archive"] / medians["np_load"],
         "archive_to_compressed": medians["archive"] / medians["compressed"],
     }
 
@@ -228,6 +229,7 @@ def describe(result: Result) -> str:
         "reading a scene at random, warm, median ms",
         *(f"  {name:<26}{reading['ms'][key]:9.2f}" for key, name in names.items()),
         f"  archive / folder          {reading['archive_to_folder']:9.2f}",
+        f"  archive / np.load, ours   {reading['archive_to_np_load']:9.2f}",
         f"  archive / savez_compressed{reading['archive_to_compressed']:9.2f}",
     ]
     return "\n".join(lines)
