@@ -88,27 +88,27 @@ def test_every_python_example_runs(working_dir: Path, block: str) -> None:
     [("folder", []), ("archive", ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"])],
     indirect=["source"],
 )
-def test_the_training_script_runs_as_it_stands_and_goes_on_from_its_checkpoint(
+def test_the_training_script_runs_as_it_stands_goes_on_and_is_evaluated(
     source: Path, tmp_path: Path, launcher: list[str]
 ) -> None:
     pytest.importorskip("torch")
-    (script,) = TRAINING
-    (tmp_path / "train.py").write_text(script.replace('"data/processed"', repr(str(source))))
-    command = [sys.executable, *launcher, "train.py"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    for name, script in zip(("train.py", "evaluate.py"), TRAINING, strict=True):
+        assert script.count('"data/processed"') == 1
+        (tmp_path / name).write_text(script.replace('"data/processed"', repr(str(source))))
 
-    def train() -> list[str]:
+    def run(name: str) -> str:
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
+            [sys.executable, *launcher, name],
+            cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        return re.findall(r"epoch (\d): accuracy [01]\.\d{3}\n", done.stdout)
+        return done.stdout
 
-    assert script.count('"data/processed"') == 1
-    assert train() == ["0", "1", "2"]
+    assert re.findall(r"epoch (\d), step \d+: loss \d+\.\d{3}\n", run("train.py")) == ["0", "1", "2"]
     if launcher:
-        assert train() == []
-    assert (tmp_path / "checkpoint.pt").exists()
+        assert "epoch" not in run("train.py")
+    assert re.fullmatch(r"accuracy [01]\.\d{3}\n", run("evaluate.py"))
 
 
 def test_every_command_and_public_name_is_documented() -> None:
