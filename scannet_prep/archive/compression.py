@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import deflate
 
-from scannet_prep.archive.contents import KeptGroup, SourceGroup
+from scannet_prep.archive.contents import SourceGroup
 from scannet_prep.archive.frames import MAX_FRAME_BYTES, checksum_of, compress_frame
 from scannet_prep.archive.index import MemberEntry
+from scannet_prep.archive.reader import ArchivedGroup
 from scannet_prep.archive.tar import encode_header, member_bytes, padding_bytes
 from scannet_prep.errors import ArchiveError
 from scannet_prep.files import Buffer, Fingerprint
@@ -50,12 +51,14 @@ class GroupEnd:
         members: Its files, as they lie in the tar bytes.
     """
 
-    group: SourceGroup | KeptGroup
+    group: SourceGroup | ArchivedGroup
     sha256: str
     members: tuple[MemberEntry, ...]
 
 
-def compress_groups(groups: Iterable[SourceGroup | KeptGroup], level: int, jobs: int) -> Generator[Frame | GroupEnd]:
+def compress_groups(
+    groups: Iterable[SourceGroup | ArchivedGroup], level: int, jobs: int
+) -> Generator[Frame | GroupEnd]:
     """Compress groups in threads; zstd and the digests leave the interpreter to others.
 
     A group of up to 64 MiB becomes one frame. A larger one is cut every 16 MiB, 256 bytes into a block of the tar
@@ -77,7 +80,7 @@ def compress_groups(groups: Iterable[SourceGroup | KeptGroup], level: int, jobs:
         queue = _Queue(executor, 4 * jobs)
         try:
             for group in groups:
-                if isinstance(group, KeptGroup):
+                if isinstance(group, ArchivedGroup):
                     yield from queue.drain()
                     yield from _copy_group(group)
                 elif group.size_bytes <= MAX_FRAME_BYTES:
@@ -179,7 +182,7 @@ def _read_group(group: SourceGroup, members: list[MemberEntry], room: memoryview
         position += member_bytes(file.name, file.size_bytes)
 
 
-def _copy_group(group: KeptGroup) -> Iterator[Frame | GroupEnd]:
+def _copy_group(group: ArchivedGroup) -> Iterator[Frame | GroupEnd]:
     crc32 = 0
     for span in group.archive.spans(group.entry):
         stored = group.archive.read_stored(span)

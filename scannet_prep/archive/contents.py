@@ -10,8 +10,8 @@ from typing import Self
 
 import deflate
 
-from scannet_prep.archive.index import GroupEntry, Head
-from scannet_prep.archive.reader import Archive
+from scannet_prep.archive.index import Head
+from scannet_prep.archive.reader import ArchivedGroup
 from scannet_prep.archive.tar import member_bytes
 from scannet_prep.errors import MissingFileError, SourceError
 from scannet_prep.files import Buffer, Fingerprint
@@ -164,29 +164,6 @@ class SourceGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptGroup:
-    """A scene that is taken over from another archive as it is, without compressing it again.
-
-    Attributes:
-        archive: Where it is.
-        entry: Its entry there.
-    """
-
-    archive: Archive
-    entry: GroupEntry
-
-    @property
-    def scene_id(self) -> str:
-        """The scene."""
-        return self.entry.scene_id
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of its tar bytes."""
-        return self.entry.size_bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Contents:
     """What goes into an archive.
 
@@ -199,5 +176,5 @@ class Contents:
 
     head: Head
     files: tuple[SourceFile, ...]
-    scenes: tuple[SourceGroup | KeptGroup, ...]
+    scenes: tuple[SourceGroup | ArchivedGroup, ...]
     failures: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -178,6 +179,29 @@ class Archive:
 
     def _error(self, problem: str) -> ArchiveError:
         return ArchiveError(self._source.name, problem, _HINT)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedGroup:
+    """A group, and the archive that it is in: what is unpacked, or taken over into another archive as it is.
+
+    Attributes:
+        archive: The archive.
+        entry: What its index says of the group.
+    """
+
+    archive: Archive
+    entry: GroupEntry
+
+    @property
+    def scene_id(self) -> str:
+        """The scene; empty for the files that belong to none."""
+        return self.entry.scene_id
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of its tar bytes."""
+        return self.entry.size_bytes
 
 
 def open_archive(place: str | Path | ByteSource) -> Archive:

@@ -10,10 +10,11 @@ from pathlib import Path
 import deflate
 
 from scannet_prep.archive.compression import Frame, GroupEnd, compress_groups
-from scannet_prep.archive.contents import Contents, KeptGroup, SourceFile, SourceGroup
+from scannet_prep.archive.contents import Contents, SourceFile, SourceGroup
 from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_FRAME_BYTES, checksum_of, store_frame, stored_frame_bytes
 from scannet_prep.archive.index import FORMAT_NAME, INDEX_NAME, GroupEntry, encode_group, encode_head, encode_index
 from scannet_prep.archive.output import FileOutput, Output, PipeOutput, resolve_output
+from scannet_prep.archive.reader import ArchivedGroup
 from scannet_prep.archive.seek_table import encode_seek_table, seek_table_bytes
 from scannet_prep.archive.tar import END_OF_ARCHIVE, encode_header, padding_bytes
 from scannet_prep.progress import NoProgress, Progress
@@ -121,13 +122,13 @@ class NextGroup:
         stored_bytes: Size of its frames; of a group of several frames, the size of its tar bytes.
     """
 
-    group: SourceGroup | KeptGroup
+    group: SourceGroup | ArchivedGroup
     stored_bytes: int
 
     @property
     def max_line_bytes(self) -> int:
         """How long its line in the index can be at most."""
-        group = self.group.entry if isinstance(self.group, KeptGroup) else self.group
+        group = self.group.entry if isinstance(self.group, ArchivedGroup) else self.group
         members = group.members if isinstance(group, GroupEntry) else group.files
         return 400 + sum(80 + 12 * len(member.name) for member in members)
 
@@ -178,7 +179,7 @@ class ArchiveWriter:
 
     def end_group(self, end: GroupEnd) -> None:
         """All frames of the present group have been written."""
-        source = end.group.entry if isinstance(end.group, KeptGroup) else end.group
+        source = end.group.entry if isinstance(end.group, ArchivedGroup) else end.group
         entry = GroupEntry(
             scene_id=source.scene_id,
             split=source.split,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli.console import describe_hints, format_bytes, format_count, format_duration, format_table
+from scannet_prep.cli.listing import MAX_SHOWN, WIDTH, describe_list
 
 if TYPE_CHECKING:
     from scannet_prep.archive.index import GroupEntry
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from scannet_prep.stages.inventory_archive import ArchiveInventory, ArchiveSplit
 
 _MAX_ROWS = 100
-_MAX_SHOWN = 10
-_WIDTH = 100
 
 
 def describe_check(report: VerifyArchivesReport, seconds: float, *, has_all: bool) -> str:
@@ -61,11 +60,11 @@ def describe_inventory(found: ArchiveInventory, *, has_all: bool) -> Iterator[st
         yield ""
         yield f"largest scene:  {_scene(found.largest)}"
         yield f"smallest scene: {_scene(found.smallest)}"
-    yield from _describe_list(
+    yield from describe_list(
         "missing shards of the set", [Path(name).name for name in found.missing_shards], has_all=has_all
     )
     failures = [f"{scene_id}: {text}" for scene_id, text in found.failures.items()]
-    yield from _describe_list("scenes that failed in processing", failures, has_all=has_all)
+    yield from describe_list("scenes that failed in processing", failures, has_all=has_all)
     if found.unreadable:
         yield f"\ncould not be read: {len(found.unreadable):,}; see above"
 
@@ -87,9 +86,9 @@ def _describe_archive(archive: ArchiveReport, *, is_quick: bool, has_all: bool) 
 
 
 def _fill(title: str, names: tuple[str, ...], *, has_all: bool) -> str:
-    shown = names if has_all else names[:_MAX_SHOWN]
+    shown = names if has_all else names[:MAX_SHOWN]
     more = "" if len(shown) == len(names) else f" and {len(names) - len(shown):,} more; all of them with -v or --json"
-    return textwrap.fill(title + " ".join(shown) + more, _WIDTH, subsequent_indent="  ")
+    return textwrap.fill(title + " ".join(shown) + more, WIDTH, subsequent_indent="  ")
 
 
 def _row(finding: ArchiveFinding, *, has_several: bool) -> list[str]:
@@ -126,14 +125,3 @@ def _scene(scene: GroupEntry | None) -> str:
         return "-"
     vertices = f", {scene.vertex_count:,} vertices" if scene.vertex_count else ""
     return f"{scene.scene_id}, {format_bytes(scene.stored_bytes)}{vertices}"
-
-
-def _describe_list(title: str, items: list[str], *, has_all: bool) -> Iterator[str]:
-    if not items:
-        return
-    yield f"\n{title}: {len(items):,}"
-    shown = items if has_all else items[:_MAX_SHOWN]
-    for item in shown:
-        yield textwrap.fill(item, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
-    if len(shown) < len(items):
-        yield f"  ... and {len(items) - len(shown):,} more; all of them with -v"

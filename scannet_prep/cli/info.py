@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from scannet_prep.cli.arguments import (
     place_argument,
 )
 from scannet_prep.cli.console import Console, format_bytes, format_table
+from scannet_prep.cli.listing import describe_list
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from scannet_prep.stages.inventory_processed import ProcessedInventory
     from scannet_prep.stages.inventory_raw import RawInventory
 
-_WIDTH = 100
-_MAX_SHOWN = 10
 
 _DESCRIPTION = """\
 Tells what is in a raw or a processed tree, or in an archive: scenes, vertices, bytes, the classes of both label sets.
@@ -144,22 +142,11 @@ def _describe_processed(found: ProcessedInventory, *, has_all: bool) -> Iterator
         )
     yield format_table(["split", "scenes", "vertices", "size", "bytes per vertex"], rows, right=frozenset({1, 2, 3, 4}))
     failures = [f"{item.scene_id}: {item.message}" for item in found.failures]
-    yield from _describe_list("scenes failed", failures, has_all=has_all)
+    yield from describe_list("scenes failed", failures, has_all=has_all)
     warnings = [f"{item.remark.text} (scenes: {len(item.scene_ids):,})" for item in found.remarks]
-    yield from _describe_list("warnings", warnings, has_all=has_all)
+    yield from describe_list("warnings", warnings, has_all=has_all)
     if found.unreadable:
         yield f"\ncould not be read: {len(found.unreadable):,}; see above"
-
-
-def _describe_list(title: str, items: list[str], *, has_all: bool) -> Iterator[str]:
-    if not items:
-        return
-    yield f"\n{title}: {len(items):,}"
-    shown = items if has_all else items[:_MAX_SHOWN]
-    for item in shown:
-        yield textwrap.fill(item, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
-    if len(shown) < len(items):
-        yield f"  ... and {len(items) - len(shown):,} more; all of them with -v"
 
 
 def _describe_classes(table: ClassTable, *, has_all: bool) -> Iterator[str]:

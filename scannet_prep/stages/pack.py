@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.archive.contents import Contents, KeptGroup, SourceGroup
+from scannet_prep.archive.contents import Contents, SourceGroup
 from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_LEVEL
 from scannet_prep.archive.index import ArchiveKind, Index
 from scannet_prep.archive.output import PipeOutput, resolve_output
-from scannet_prep.archive.reader import open_archive
+from scannet_prep.archive.reader import ArchivedGroup, open_archive
 from scannet_prep.archive.shards import find_shards, write_shards
 from scannet_prep.archive.writer import WrittenArchive, write_archive
 from scannet_prep.errors import ArchiveError, DiskFullError, MissingFileError, UsageError
@@ -67,13 +67,13 @@ class PackPlan:
     @property
     def vertex_count(self) -> int:
         """Vertices of all scenes; 0 where they were not counted."""
-        scenes = (item.entry if isinstance(item, KeptGroup) else item for item in self.contents.scenes)
+        scenes = (item.entry if isinstance(item, ArchivedGroup) else item for item in self.contents.scenes)
         return sum(scene.vertex_count for scene in scenes)
 
     @property
     def splits(self) -> tuple[str, ...]:
         """Splits of the scenes, in the order of the benchmark; without scenes whose split nobody knows."""
-        scenes = (item.entry if isinstance(item, KeptGroup) else item for item in self.contents.scenes)
+        scenes = (item.entry if isinstance(item, ArchivedGroup) else item for item in self.contents.scenes)
         present = {scene.split for scene in scenes}
         return tuple(str(split) for split in Split if split in present)
 
@@ -260,7 +260,7 @@ def _holds(target: Path | None, contents: Contents) -> bool:
             index = archive.index
             if index.head != contents.head:
                 return False
-            found = {entry.scene_id: KeptGroup(archive, entry) for entry in index.scenes}
+            found = {entry.scene_id: ArchivedGroup(archive, entry) for entry in index.scenes}
             is_same_set = list(found) == [scene.scene_id for scene in contents.scenes]
             if not is_same_set or not all(
                 isinstance(scene, SourceGroup) and is_same(scene, found[scene.scene_id]) for scene in contents.scenes
@@ -280,7 +280,7 @@ def _has_files(index: Index, contents: Contents) -> bool:
 
 def _check_space(plan: PackPlan, folder: Path) -> None:
     """Stop before hours of work where the disk certainly is too small."""
-    kept_bytes = sum(item.entry.stored_bytes for item in plan.contents.scenes if isinstance(item, KeptGroup))
+    kept_bytes = sum(item.entry.stored_bytes for item in plan.contents.scenes if isinstance(item, ArchivedGroup))
     new_bytes = sum(item.size_bytes for item in plan.contents.scenes if isinstance(item, SourceGroup))
     needed_bytes = kept_bytes + int(new_bytes * _LEAST_RATIO[plan.kind])
     free_bytes = find_free_bytes(folder)

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from scannet_prep.archive.contents import Contents, KeptGroup, SourceFile, SourceGroup
+from scannet_prep.archive.contents import Contents, SourceFile, SourceGroup
 from scannet_prep.archive.index import FORMAT_NAME, ArchiveKind
-from scannet_prep.archive.reader import Archive
+from scannet_prep.archive.reader import Archive, ArchivedGroup
 from scannet_prep.errors import ArchiveError, MissingFileError, OutputError, UsageError
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, parse_manifest
 from scannet_prep.processed.reader import check_mixture
@@ -39,8 +39,8 @@ def append_contents(archive: Archive, found: FoundContents) -> Contents:
             f"{archive.name}: holds {archive.index.head.kind} scenes; what is to be added is {head.kind}",
             "choose another -o, or another folder",
         )
-    kept = {entry.scene_id: KeptGroup(archive, entry) for entry in archive.index.scenes}
-    scenes: dict[str, SourceGroup | KeptGroup] = dict(kept)
+    kept = {entry.scene_id: ArchivedGroup(archive, entry) for entry in archive.index.scenes}
+    scenes: dict[str, SourceGroup | ArchivedGroup] = dict(kept)
     for scene in found.contents.scenes:
         if scene.scene_id not in kept:
             scenes[scene.scene_id] = scene
@@ -104,7 +104,7 @@ def locked_archive(path: Path) -> Iterator[Callable[[], None]]:
         os.close(descriptor)
 
 
-def _is_same(scene: SourceGroup, kept: KeptGroup) -> bool:
+def _is_same(scene: SourceGroup, kept: ArchivedGroup) -> bool:
     if all(file.fingerprint for file in scene.files):
         return is_same(scene, kept)
     members = [(member.name, member.size_bytes) for member in kept.entry.members]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.archive.contents import KeptGroup, SourceFile, SourceGroup
+from scannet_prep.archive.contents import SourceFile, SourceGroup
+from scannet_prep.archive.reader import ArchivedGroup
 from scannet_prep.errors import ManifestError, MissingFileError, UsageError
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.processed.folder import (
@@ -130,7 +131,7 @@ def replace_lists(files: Collection[SourceFile], manifest: Manifest) -> tuple[So
     return tuple(sorted([*kept, *added], key=lambda file: file.name))
 
 
-def is_same(scene: SourceGroup, kept: KeptGroup) -> bool:
+def is_same(scene: SourceGroup, kept: ArchivedGroup) -> bool:
     """Whether an archive holds a scene as the manifest describes it."""
     described = [(file.name, file.fingerprint) for file in scene.files]
     return described == [(member.name, Fingerprint(member.size_bytes, member.crc32)) for member in kept.entry.members]

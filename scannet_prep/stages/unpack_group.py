@@ -11,10 +11,10 @@ from scannet_prep.archive.extraction import Extraction, UnpackedFile
 from scannet_prep.archive.frames import check_frame_size, decompress_frame
 from scannet_prep.archive.index import FORMAT_NAME, OWN_PREFIX, MemberEntry
 from scannet_prep.archive.pending import FileOutcome, has_content
+from scannet_prep.archive.reader import ArchivedGroup
 from scannet_prep.archive.source import ByteSource
 from scannet_prep.archive.walk import FoundGroup
 from scannet_prep.errors import ArchiveError, ScanNetPrepError
-from scannet_prep.stages.unpack_open import GroupTask
 from scannet_prep.stages.unpack_record import FolderRecord
 from scannet_prep.stages.unpack_salvage import FoundTask
 
@@ -62,7 +62,7 @@ class Unpacker:
         """Make everything that is under way end soon."""
         self._stop.set()
 
-    def unpack(self, task: GroupTask | FoundTask) -> UnpackedGroup | ArchiveError:
+    def unpack(self, task: ArchivedGroup | FoundTask) -> UnpackedGroup | ArchiveError:
         """Unpack a group of a file, unless all of it is there.
 
         Returns:

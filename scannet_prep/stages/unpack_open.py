@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.archive.foreign import LOOK_BYTES, explain_foreign
-from scannet_prep.archive.index import OWN_PREFIX, GroupEntry
-from scannet_prep.archive.reader import Archive, open_archive
+from scannet_prep.archive.index import OWN_PREFIX
+from scannet_prep.archive.reader import Archive, ArchivedGroup, open_archive
 from scannet_prep.archive.safety import check_layout
 from scannet_prep.archive.source import ByteSource, open_source
 from scannet_prep.errors import ArchiveError, UsageError
@@ -16,29 +15,6 @@ from scannet_prep.remote.address import is_url
 from scannet_prep.stages.unpack_salvage import LostArchive, walk_archive
 
 _SALVAGE_HINT = "to get out all that is whole, add --salvage; scannet-prep verify says how much that is"
-
-
-@dataclass(frozen=True, slots=True)
-class GroupTask:
-    """One group that is to be unpacked.
-
-    Attributes:
-        archive: The archive that it is in.
-        entry: What the index says of it.
-    """
-
-    archive: Archive
-    entry: GroupEntry
-
-    @property
-    def scene_id(self) -> str:
-        """The scene; empty for the files that belong to none."""
-        return self.entry.scene_id
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the tar bytes."""
-        return self.entry.size_bytes
 
 
 def open_place(item: str | Path | ByteSource, *, certificates: bool | Path = True) -> ByteSource:
@@ -107,12 +83,12 @@ def _explain_source(source: ByteSource) -> None:
         raise ArchiveError(source.name, *explained)
 
 
-def join_scenes(archives: Sequence[Archive]) -> dict[str, GroupTask]:
+def join_scenes(archives: Sequence[Archive]) -> dict[str, ArchivedGroup]:
     """All scenes; one that is in two archives must be the same in both."""
-    scenes: dict[str, GroupTask] = {}
+    scenes: dict[str, ArchivedGroup] = {}
     for archive in archives:
         for entry in archive.index.scenes:
-            other = scenes.setdefault(entry.scene_id, GroupTask(archive, entry))
+            other = scenes.setdefault(entry.scene_id, ArchivedGroup(archive, entry))
             if (other.entry.sha256, other.entry.members) != (entry.sha256, entry.members):
                 raise UsageError(
                     f"{entry.scene_id} is another one in {archive.name} than in {other.archive.name}",
@@ -121,10 +97,10 @@ def join_scenes(archives: Sequence[Archive]) -> dict[str, GroupTask]:
     return dict(sorted(scenes.items()))
 
 
-def join_files(archives: Sequence[Archive], captured: Collection[str]) -> list[GroupTask]:
+def join_files(archives: Sequence[Archive], captured: Collection[str]) -> list[ArchivedGroup]:
     """The groups of files that belong to no scene; a group that has nothing new is left out."""
     known: dict[str, tuple[int, int, str]] = {}
-    tasks: list[GroupTask] = []
+    tasks: list[ArchivedGroup] = []
     for archive in archives:
         has_new = not tasks
         for name, _, size_bytes, crc32 in archive.index.files.members:
@@ -138,5 +114,5 @@ def join_files(archives: Sequence[Archive], captured: Collection[str]) -> list[G
                 )
             has_new |= not is_same or where == archive.name
         if has_new:
-            tasks.append(GroupTask(archive, archive.index.files))
+            tasks.append(ArchivedGroup(archive, archive.index.files))
     return tasks

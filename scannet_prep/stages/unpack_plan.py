@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.archive.index import ArchiveKind
-from scannet_prep.archive.reader import Archive
+from scannet_prep.archive.reader import Archive, ArchivedGroup
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.archive.source import ByteSource
 from scannet_prep.archive.walk import Gap
@@ -17,7 +17,6 @@ from scannet_prep.processed.manifest import SceneFailure
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack_open import (
-    GroupTask,
     join_files,
     join_scenes,
     open_archives,
@@ -64,7 +63,7 @@ class UnpackPlan:
     kind: ArchiveKind
     out_dir: Path
     selection: Selection
-    tasks: tuple[GroupTask | FoundTask, ...]
+    tasks: tuple[ArchivedGroup | FoundTask, ...]
     gaps: tuple[tuple[str, Gap], ...]
     failures: tuple[SceneFailure, ...]
     left_out: tuple[str, ...]
@@ -143,7 +142,7 @@ def plan(
         if not task.scene_id or (task.scene_id not in scenes and is_wanted(selection, task.scene_id, ""))
     ]
     joined = [*join_files(opened, captured_names(kind)), *chosen]
-    tasks: list[GroupTask | FoundTask] = [*joined, *found]
+    tasks: list[ArchivedGroup | FoundTask] = [*joined, *found]
     absent = sorted(set(selection.scene_ids or ()) - {task.scene_id for task in tasks})
     check_targets(out_dir, (task.entry for task in joined), sources)
     sizes = [(task, find_missing_files(out_dir, task.entry)) for task in joined]
@@ -225,13 +224,13 @@ def check_kinds(kinds: Sequence[tuple[str, ArchiveKind]]) -> ArchiveKind:
 
 
 def _choose(
-    scenes: dict[str, GroupTask],
+    scenes: dict[str, ArchivedGroup],
     selection: Selection,
     archives: Sequence[Archive],
     missing: tuple[str, ...],
     *,
     must_find: bool,
-) -> tuple[list[GroupTask], tuple[str, ...]]:
+) -> tuple[list[ArchivedGroup], tuple[str, ...]]:
     chosen = [task for scene_id, task in scenes.items() if is_wanted(selection, scene_id, task.entry.split)]
     left_out = find_unfiled(selection, {scene_id: task.entry.split for scene_id, task in scenes.items()})
     unknown = sorted(set(selection.scene_ids or ()) - {task.scene_id for task in chosen})
@@ -248,7 +247,7 @@ def _choose(
 
 def _explain_unknown(
     unknown: Sequence[str],
-    scenes: dict[str, GroupTask],
+    scenes: dict[str, ArchivedGroup],
     selection: Selection,
     archives: Sequence[Archive],
     missing: tuple[str, ...],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from scannet_prep.archive.pending import has_content
+from scannet_prep.archive.reader import ArchivedGroup
 from scannet_prep.archive.walk import Gap
 from scannet_prep.errors import ArchiveError
 from scannet_prep.files import remove_stale_temporaries
@@ -13,7 +14,6 @@ from scannet_prep.processed.manifest import SceneFailure
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.stages.threads import run_in_threads
 from scannet_prep.stages.unpack_group import UnpackedGroup, Unpacker
-from scannet_prep.stages.unpack_open import GroupTask
 from scannet_prep.stages.unpack_plan import UnpackPlan, check_space, is_wanted
 from scannet_prep.stages.unpack_processed import ProcessedRecord, make_record
 from scannet_prep.stages.unpack_record import FolderRecord
@@ -99,7 +99,7 @@ class _Results:
         self.damages = damages
         self.scenes: dict[str, bool] = {}
 
-    def take(self, task: GroupTask | FoundTask, outcome: UnpackedGroup | ArchiveError) -> None:
+    def take(self, task: ArchivedGroup | FoundTask, outcome: UnpackedGroup | ArchiveError) -> None:
         """Take note of one group."""
         self._progress.advance(task.size_bytes)
         if isinstance(outcome, UnpackedGroup):
@@ -135,7 +135,7 @@ def _remove_leftovers(plan: UnpackPlan) -> None:
     """Remove temporary files of killed runs, where this one is going to write."""
     folders = {plan.out_dir}
     for task in plan.tasks:
-        if isinstance(task, GroupTask):
+        if isinstance(task, ArchivedGroup):
             folders.update((plan.out_dir / member.name).parent for member in task.entry.members)
     for folder in folders:
         if folder.is_dir():
@@ -147,7 +147,7 @@ def _describe_gap(name: str, gap: Gap) -> str:
     return f"{name}: bytes {gap.offset:,} to {gap.end:,} hold no whole scene: {reason}"
 
 
-def _weigh(task: GroupTask | FoundTask) -> int:
+def _weigh(task: ArchivedGroup | FoundTask) -> int:
     """Memory that a group takes: a frame, stored and decompressed."""
-    spans = task.archive.spans(task.entry) if isinstance(task, GroupTask) else task.group.spans
+    spans = task.archive.spans(task.entry) if isinstance(task, ArchivedGroup) else task.group.spans
     return max((span.stored_bytes + span.size_bytes for span in spans), default=0)
