@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import release_faults as faults
 from commands import COMMAND, digests, run_command
+from downloads import fetched
 from release_faults import at, ending
 from release_server import ReleaseServer
 
@@ -20,7 +21,6 @@ from scannet_prep.splits import official_scenes
 from scannet_prep.synthetic import write_label_map, write_release
 
 SCENES = ["scene0000_00", "scene0001_00", "scene0011_00", "scene0707_00"]
-OWN_FILES = {"scannet.lock", "terms_accepted.txt"}
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +45,6 @@ def download(server: ReleaseServer, data_dir: Path, *words: str):
         server.base_url,
         *words,
     )
-
-
-def fetched(data_dir: Path) -> dict[str, str]:
-    return {name: digest for name, digest in digests(data_dir).items() if name not in OWN_FILES}
 
 
 def test_it_brings_the_release_and_records_it(release_dir: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from scannet_prep.scene import SceneId
 from scannet_prep.stages import download, download_run
 from scannet_prep.stages.download import DownloadReport
 from scannet_prep.stages.selection import Selection
-from scannet_prep.synthetic import write_label_map, write_release
+from scannet_prep.synthetic import write_release
 
 SCENES = ["scene0000_00", "scene0011_00", "scene0707_00"]
 MESH = "_vh_clean_2.ply"
@@ -33,7 +33,6 @@ MESH = "_vh_clean_2.ply"
 def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     release_dir = tmp_path_factory.mktemp("release")
     write_release(release_dir, SCENES, vertices=3_000)
-    write_label_map(release_dir)
     return release_dir
 
 

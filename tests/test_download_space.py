@@ -16,7 +16,7 @@ from scannet_prep.scene import SceneId
 from scannet_prep.stages import download, download_plan, download_run
 from scannet_prep.stages.download_space import RESERVE_BYTES, RESERVE_INODES, Room, estimate_left
 from scannet_prep.stages.selection import Selection
-from scannet_prep.synthetic import write_label_map, write_release
+from scannet_prep.synthetic import write_release
 
 SCENES = ["scene0000_00", "scene0011_00"]
 MESH = "_vh_clean_2.ply"
@@ -27,7 +27,6 @@ PLENTY = 10**12
 def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     release_dir = tmp_path_factory.mktemp("release")
     write_release(release_dir, SCENES, vertices=2_000)
-    write_label_map(release_dir)
     return release_dir
 
 

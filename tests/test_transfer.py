@@ -11,6 +11,8 @@ from typing import Any, Self
 import pytest
 import release_faults as faults
 from commands import digests
+from downloads import MESH, PATIENCE, fetched
+from downloads import fetch as fetch_scenes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from release_faults import at, at_random, ending
@@ -27,31 +29,16 @@ from scannet_prep.splits import find_official_split
 from scannet_prep.stages import download
 from scannet_prep.stages.download import DownloadReport, FileOutcome
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.terms import accept_terms
-from scannet_prep.synthetic import write_label_map, write_release
+from scannet_prep.synthetic import write_release
 
 SCENES = ["scene0000_00", "scene0011_00", "scene0707_00"]
-MESH = "_vh_clean_2.ply"
 CHUNK_BYTES = 256 * 1024
-PATIENCE = TransferPolicy(
-    connect_timeout_s=5,
-    read_timeout_s=0.3,
-    answer_timeout_s=1.0,
-    slowest_bytes_per_s=200,
-    slow_window_s=0.3,
-    attempts=8,
-    first_delay_s=0.01,
-    longest_delay_s=0.05,
-    longest_retry_after_s=0.1,
-    outage_patience_s=20,
-)
 
 
 @pytest.fixture(scope="module")
 def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     release_dir = tmp_path_factory.mktemp("release")
     write_release(release_dir, SCENES, vertices=3_000)
-    write_label_map(release_dir)
     return release_dir
 
 
@@ -61,16 +48,7 @@ def expected(release_dir: Path) -> dict[str, str]:
 
 
 def fetch(server: ReleaseServer, data_dir: Path, *, jobs: int = 4, policy: TransferPolicy = PATIENCE) -> DownloadReport:
-    accept_terms(data_dir)
-    selection = Selection(scene_ids=tuple(map(SceneId, SCENES)))
-    plan = download.plan(data_dir, ["seg"], selection=selection, base_url=server.base_url)
-    return download.run(plan, jobs=jobs, policy=policy)
-
-
-def fetched(data_dir: Path) -> dict[str, str]:
-    return {
-        name: digest for name, digest in digests(data_dir).items() if name not in ("scannet.lock", "terms_accepted.txt")
-    }
+    return fetch_scenes(server, data_dir, SCENES, jobs=jobs, policy=policy)
 
 
 PASSING = {
@@ -178,40 +156,7 @@ def test_a_file_that_fails_for_ever_stops_no_other(release_dir: Path, expected: 
         assert [item.file.local_path for item in report.failures] == [f"scans/scene0011_00/scene0011_00{MESH}"]
         assert len(server.requests(path)) == PATIENCE.attempts
     expected = {name: digest for name, digest in expected.items() if name != report.failures[0].file.local_path}
-    assert {name: digest for name, digest in fetched(tmp_path).items() if name != "failed.txt"} == expected
-
-
-def test_while_the_server_is_down_for_everybody_all_wait_together(
-    release_dir: Path, expected: dict[str, str], tmp_path: Path
-) -> None:
-    with ReleaseServer(release_dir, faults=[at(ending(MESH), faults.ServerDown(1.0))]) as server:
-        report = fetch(server, tmp_path, policy=replace(PATIENCE, attempts=3))
-        assert not report.failures, report.failures
-        assert fetched(tmp_path) == expected
-
-
-@pytest.mark.parametrize("first", [faults.Status(429), faults.Cut(0), faults.Status(403), faults.Redirect()])
-def test_whatever_the_first_answer_after_an_outage_is_the_run_goes_on(
-    release_dir: Path, tmp_path: Path, first: faults.Fault
-) -> None:
-    answers = iter([faults.Status(503)] * 12 + [first])
-
-    def rule(_request: Any) -> list[faults.Fault]:
-        fault = next(answers, None)
-        return [] if fault is None else [fault]
-
-    with ReleaseServer(release_dir, faults=[rule]) as server:
-        report = fetch(server, tmp_path, policy=replace(PATIENCE, outage_patience_s=5, first_answer_patience_s=5))
-    assert len(report.failures) <= 1  # the one that was told so
-
-
-def test_two_files_that_fail_for_ever_stop_no_other_either(release_dir: Path, tmp_path: Path) -> None:
-    broken = ("scene0000_00", "scene0011_00")
-    rules = [at(ending(f"{scene_id}{MESH}"), then=faults.Status(500)) for scene_id in broken]
-    with ReleaseServer(release_dir, faults=rules) as server:
-        report = fetch(server, tmp_path)
-    assert {item.file.scene_id for item in report.failures} == set(broken)
-    assert len(report.failures) == 2
+    assert fetched(tmp_path) == expected
 
 
 def test_an_unwritable_place_costs_only_its_file(release_dir: Path, tmp_path: Path) -> None:
@@ -223,10 +168,9 @@ def test_an_unwritable_place_costs_only_its_file(release_dir: Path, tmp_path: Pa
 
 def test_files_that_are_all_missing_are_told_so(release_dir: Path, tmp_path: Path) -> None:
     with ReleaseServer(release_dir, faults=[at(None, then=faults.Status(404))]) as server:
-        accept_terms(tmp_path)
         selection = Selection(scene_ids=tuple(map(SceneId, SCENES)))
         plan = download.plan(tmp_path, [".txt"], selection=selection, base_url=server.base_url)
-        report = download.run(plan, policy=PATIENCE)
+        report = download.run(plan, policy=PATIENCE, needs_terms=False)
     assert [item.outcome for item in report.results] == [FileOutcome.MISSING] * len(SCENES)
 
 
@@ -251,14 +195,6 @@ def test_what_an_earlier_process_of_the_same_number_left_is_taken_over(
     assert fetched(tmp_path) == expected
 
 
-def test_a_server_that_stays_down_ends_the_run_with_its_files_listed(release_dir: Path, tmp_path: Path) -> None:
-    with ReleaseServer(release_dir) as server:
-        server.stop()
-        report = fetch(server, tmp_path, policy=replace(PATIENCE, first_answer_patience_s=0.3))
-    assert len(report.failures) == len(report.results)
-    assert "has not answered" in report.failures[0].message
-
-
 @pytest.mark.parametrize("status", [301, 302, 307])
 def test_redirections_are_followed_but_not_in_circles(release_dir: Path, tmp_path: Path, status: int) -> None:
     with ReleaseServer(release_dir) as mirror:
@@ -276,13 +212,9 @@ def test_a_third_of_all_requests_may_fail(tmp_path: Path) -> None:
     upstream = tmp_path / "upstream"
     scene_ids = [f"scene{number:04d}_00" for number in range(60)]
     write_release(upstream, scene_ids, vertices=500)
-    write_label_map(upstream)
     kinds = (faults.Status(500), faults.Cut(1_000), faults.Reset(), faults.Status(503, retry_after_s=1), faults.Cut(0))
     with ReleaseServer(upstream, faults=[at_random(1, 0.3, *kinds)]) as server:
-        accept_terms(tmp_path / "x")
-        selection = Selection(scene_ids=tuple(map(SceneId, scene_ids)))
-        plan = download.plan(tmp_path / "x", ["seg"], selection=selection, base_url=server.base_url)
-        report = download.run(plan, policy=PATIENCE)
+        report = fetch_scenes(server, tmp_path / "x", scene_ids)
     assert len(report.results) == 301
     assert not report.failures
     assert fetched(tmp_path / "x") == digests(upstream)

@@ -5,42 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import downloads
 import pytest
 import release_faults as faults
 from commands import digests
+from downloads import MESH, fetched
 from release_faults import at, ending
 from release_server import ReleaseServer, scene_url_path
 
 from scannet_prep.remote.policy import TransferPolicy
-from scannet_prep.scene import SceneId
-from scannet_prep.stages import download
 from scannet_prep.stages.download import DownloadReport
-from scannet_prep.stages.selection import Selection
-from scannet_prep.synthetic import write_label_map, write_release
+from scannet_prep.synthetic import write_release
 
 SCENE = "scene0000_00"
-MESH = "_vh_clean_2.ply"
 MESH_PATH = scene_url_path(SCENE, MESH)
-PATIENCE = TransferPolicy(
-    read_timeout_s=0.5, first_delay_s=0.01, longest_delay_s=0.05, longest_retry_after_s=0.1, outage_patience_s=60
-)
+PATIENCE = replace(downloads.PATIENCE, read_timeout_s=0.5)
 
 
 @pytest.fixture(scope="module")
 def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     release_dir = tmp_path_factory.mktemp("release")
     write_release(release_dir, [SCENE], vertices=3_000)
-    write_label_map(release_dir)
     return release_dir
 
 
 def fetch(server: ReleaseServer, data_dir: Path, policy: TransferPolicy = PATIENCE) -> DownloadReport:
-    plan = download.plan(data_dir, ["seg"], selection=Selection(scene_ids=(SceneId(SCENE),)), base_url=server.base_url)
-    return download.run(plan, policy=policy, needs_terms=False)
-
-
-def fetched(data_dir: Path) -> dict[str, str]:
-    return {name: digest for name, digest in digests(data_dir).items() if name != "scannet.lock"}
+    return downloads.fetch(server, data_dir, [SCENE], policy=policy)
 
 
 def change_end(content: bytes) -> bytes:

@@ -11,6 +11,8 @@ from scannet_prep.remote.failure import TransientError
 from scannet_prep.remote.health import ServerHealth
 from scannet_prep.remote.policy import TransferPolicy
 
+_SERVED = "what has been served"
+
 
 class Attempts:
     """Repeats what fails; shared by all threads of a run.
@@ -20,15 +22,23 @@ class Attempts:
         health: What all threads know of the server.
         stop: Ends all pauses once it is set.
         on_pause: Told in words of long pauses.
+        ask_for_served: Asks for something that the server has been able to serve; raises what `attempt` may raise.
+            None where there is nothing else to ask for: then each file is to blame for what it is answered.
     """
 
     def __init__(
-        self, policy: TransferPolicy, health: ServerHealth, stop: threading.Event, on_pause: Callable[[str], None]
+        self,
+        policy: TransferPolicy,
+        health: ServerHealth,
+        stop: threading.Event,
+        on_pause: Callable[[str], None],
+        ask_for_served: Callable[[], None] | None = None,
     ) -> None:
         self._policy = policy
         self._health = health
         self._stop = stop
         self._on_pause = on_pause
+        self._ask_for_served = ask_for_served
 
     def repeat(self, url: str, attempt: Callable[[], None], count_bytes: Callable[[], int]) -> None:
         """Call `attempt` until it succeeds.
@@ -60,7 +70,7 @@ class Attempts:
                     raise
             except TransientError as error:
                 reason, retry_after_s = str(error), error.retry_after_s
-                is_outage = self._is_outage(url, error)
+                is_outage = self._is_outage(url, error, is_last=failures + 1 >= self._policy.attempts)
             else:
                 return
             finally:
@@ -76,20 +86,38 @@ class Attempts:
                 raise TransferError(f"{url}: {failures} attempts in a row failed, the last one: {reason}")
             self._pause(url, reason, failures, retry_after_s)
 
-    def _is_outage(self, url: str, error: TransientError) -> bool:
+    def _is_outage(self, url: str, error: TransientError, *, is_last: bool) -> bool:
         """Tell everybody of a failure that may concern everybody; gives whether it is certainly not this file's."""
         if error.trouble == "transfer":
             return False
-        is_unreachable = error.trouble == "connection"
-        is_down = self._health.failed(
-            url,
+        is_down = self._tell(url, error)
+        if error.trouble == "connection":  # without any, no file is to blame
+            return is_down
+        # A server that answers with errors may mean this file alone, unless it fails with what it has served before.
+        return (self._health.may_be_down or is_last) and not self._serves_others()
+
+    def _serves_others(self) -> bool:
+        """Whether the server still has an answer to what it has served before; where nobody can tell, it has."""
+        if self._ask_for_served is None:
+            return True
+        try:
+            self._ask_for_served()
+        except TransientError as error:
+            self._tell(_SERVED, error, is_certain=True)
+            return False
+        except TransferError:  # refused, moved, or HEAD is not understood: it answers, which is all that was asked
+            return True
+        return True
+
+    def _tell(self, what: str, error: TransientError, *, is_certain: bool = False) -> bool:
+        """Tell everybody of a failure; gives whether the server is held to be down."""
+        return self._health.failed(
+            what,
             str(error),
             min(error.retry_after_s or 0.0, self._policy.longest_retry_after_s),
-            is_unreachable=is_unreachable,
+            is_unreachable=error.trouble == "connection",
+            is_certain=is_certain,
         )
-        # A server that answers with errors may mean this file alone: only without any connection is it certain that the
-        # file is not to blame.
-        return is_down and is_unreachable
 
     def _pause(self, url: str, reason: str, failures: int, retry_after_s: float | None) -> None:
         policy = self._policy

@@ -121,25 +121,44 @@ class Client:
             TransientError: Trying again may help.
             NotOnServerError, TransferError: It will not.
         """
+        with self._exchange("GET", url, headers) as (response, exchange):
+            yield Answer(response, exchange, self._policy, self._health)
+
+    def ask(self, url: str) -> None:
+        """Ask for a file's headers only. That there is an answer does not mean that the server is up: caches have some.
+
+        Raises:
+            TransientError: The server cannot serve it just now.
+            NotOnServerError, TransferError: It will not, or does not understand such requests.
+        """
+        with self._exchange("HEAD", url, {}):
+            pass
+
+    @contextmanager
+    def _exchange(
+        self, method: str, url: str, headers: Mapping[str, str]
+    ) -> Iterator[tuple[requests.Response, Exchange]]:
+        """Make a request; gives a good answer, and what watches over it, for as long as its body is read."""
         shown_url = public_url(url)
         with self._watchdog.watch(self._policy.answer_timeout_s, "no whole answer") as exchange:
             try:
-                with translated(shown_url, self._hints), self._ask(url, headers) as response:
+                with translated(shown_url, self._hints), self._send(method, url, headers) as response:
                     exchange.raise_if_ended()
-                    if not is_busy(response):
+                    if method == "GET" and not is_busy(response):
                         self._health.succeeded()
                     raise_for_address(shown_url, response)
                     raise_for_status(shown_url, response, self._hints)
-                    yield Answer(response, exchange, self._policy, self._health)
+                    yield response, exchange
             except TransientError as error:
                 exchange.raise_if_ended()  # then the error is only what the end looked like
                 if exchange.is_connected and error.trouble == "connection":
                     error.trouble = "server"  # it is there, and ends connections, perhaps for this file alone
                 raise
 
-    def _ask(self, url: str, headers: Mapping[str, str]) -> requests.Response:
+    def _send(self, method: str, url: str, headers: Mapping[str, str]) -> requests.Response:
         try:
-            return self._session().get(
+            return self._session().request(
+                method,
                 url,
                 # Without identity, servers compress, and then neither lengths nor offsets mean anything.
                 headers={"Accept-Encoding": "identity", **headers},

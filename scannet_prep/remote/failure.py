@@ -23,7 +23,6 @@ from scannet_prep.remote.address import public_url
 _GONE = frozenset({404, 410})
 _REFUSALS = frozenset({401, 403})
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
-_TOO_MANY_REQUESTS = 429  # asks this client to slow down; the others say that the server has troubles of its own
 
 Trouble = Literal["transfer", "server", "connection"]
 
@@ -91,8 +90,7 @@ def raise_for_status(url: str, response: requests.Response, hints: Hints) -> Non
         raise NotOnServerError(f"{url}: the server has no such file ({status})", hints.missing)
     if status in _BUSY:
         retry_after_s = parse_retry_after(response.headers.get("Retry-After", ""), time.time())
-        trouble: Trouble = "transfer" if status == _TOO_MANY_REQUESTS else "server"
-        raise TransientError(f"status {status} {response.reason}", retry_after_s, trouble)
+        raise TransientError(f"status {status} {response.reason}", retry_after_s, trouble="server")
     raise RefusedError(f"{url}: status {status} {response.reason}", hints.access if status in _REFUSALS else "")
 
 

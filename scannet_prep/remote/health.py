@@ -1,7 +1,8 @@
 """Whether the server answers at all, as all workers together see it.
 
-A server that is down for everybody must not use up the retries of every single file. Once it cannot be reached, or has
-failed several times in a row for several files, all workers wait, and one of them knocks now and then.
+A server that is down for everybody must not use up the retries of every single file. Once it cannot be reached, has
+failed several times in a row for several files, or fails with what it has served before, all workers wait, and one of
+them knocks now and then.
 """
 
 from __future__ import annotations
@@ -59,11 +60,16 @@ class ServerHealth:
         self._is_stopped = False
 
     @property
+    def may_be_down(self) -> bool:
+        """Whether it has failed so often in a row that it may be down, though perhaps for a single file only."""
+        return self._failures >= self._limit
+
+    @property
     def is_down(self) -> bool:
         """Whether the server is held to be down: it cannot be reached, or fails for several files."""
         if self._is_unreachable:
             return self._failures >= _CONNECTION_FAILURES_BEFORE_OUTAGE
-        return self._failures >= self._limit and len(self._failing) > 1
+        return self.may_be_down and len(self._failing) > 1
 
     def enter(self) -> None:
         """Wait while the server is down; returns at once while it is up, and for whoever's turn it is to knock.
@@ -104,22 +110,25 @@ class ServerHealth:
         if was_told:
             self._on_change("the server answers again")
 
-    def failed(self, url: str, reason: str, retry_after_s: float, *, is_unreachable: bool) -> bool:
-        """The server could not be reached, or could not serve a file.
+    def failed(
+        self, what: str, reason: str, retry_after_s: float, *, is_unreachable: bool, is_certain: bool = False
+    ) -> bool:
+        """The server could not be reached, or could not serve something.
 
         Args:
-            url: The file's address.
+            what: What it was asked for.
             reason: In words.
             retry_after_s: The pause that the server asked for; 0 where it did not.
-            is_unreachable: Whether there was no connection at all, so that it has nothing to do with the file.
+            is_unreachable: Whether there was no connection at all, whatever was asked for.
+            is_certain: Whether it has failed with what it has served before: no need to wait for more failures.
 
         Returns:
-            Whether the server is held to be down, so that the failure is not the file's.
+            Whether the server is held to be down.
         """
         with self._condition:
             was_down = self.is_down
-            self._failures += 1
-            self._failing.add(url)
+            self._failures = max(self._failures + 1, self._limit if is_certain else 0)
+            self._failing.add(what)
             self._is_unreachable = is_unreachable
             self._reason = reason
             now_s = time.monotonic()

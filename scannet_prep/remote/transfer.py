@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from scannet_prep.remote.policy import TransferPolicy
 
 _CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE)
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
+_SERVED_COUNT = 16
 
 
 class Fetcher:
@@ -50,7 +53,8 @@ class Fetcher:
         self._on_drop = on_drop
         self._stop = threading.Event()
         self._client = Client(base_url, policy, health, certificates)
-        self._attempts = Attempts(policy, health, self._stop, on_pause)
+        self._attempts = Attempts(policy, health, self._stop, on_pause, self._ask_for_served)
+        self._served: deque[str] = deque(maxlen=_SERVED_COUNT)
 
     def stop(self) -> None:
         """End all transfers; what has arrived stays."""
@@ -85,6 +89,20 @@ class Fetcher:
                 raise
 
         self._attempts.repeat(public_url(url), attempt, lambda: partial.size_bytes)
+        self.note_served(remote_path)
+
+    def note_served(self, remote_path: str) -> None:
+        """Remember a file that the server has served, now or in an earlier run, to ask for it in an outage."""
+        self._served.append(self._base_url + remote_path)
+
+    def _ask_for_served(self) -> None:
+        """Ask for one of the files that have been served, without fetching them again; does nothing without any.
+
+        Raises:
+            TransientError, NotOnServerError, TransferError: As `Client.ask`.
+        """
+        if self._served:
+            self._client.ask(random.choice(self._served))  # noqa: S311 - not always the same one, which may have gone
 
     def _receive(self, url: str, partial: Partial) -> None:
         """Make one request, and append what it gives.

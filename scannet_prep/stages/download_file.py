@@ -133,6 +133,7 @@ class FileDownload:
         if path.exists():
             fault = self._find_fault(file, path, entry)
             if not fault:
+                self._fetcher.note_served(file.remote_path)
                 return FileResult(file, FileOutcome.PRESENT, path.stat().st_size)
             self._tell(f"{path}: {fault}; fetching it again")
             is_damaged = True

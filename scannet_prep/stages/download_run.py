@@ -110,7 +110,7 @@ class _Run:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         tell = self._events.put
         health = ServerHealth(
-            failures_before_outage=2 * jobs,
+            failures_before_outage=min(2 * jobs, policy.attempts),  # before any file is given up for it
             first_delay_s=policy.first_delay_s,
             longest_delay_s=policy.longest_delay_s,
             patience_s=policy.outage_patience_s,
