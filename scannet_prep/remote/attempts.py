@@ -40,7 +40,9 @@ class Attempts:
         self._on_pause = on_pause
         self._ask_for_served = ask_for_served
 
-    def repeat(self, url: str, attempt: Callable[[], None], count_bytes: Callable[[], int]) -> None:
+    def repeat(
+        self, url: str, attempt: Callable[[], None], count_bytes: Callable[[], int], *, concerns_all: bool = True
+    ) -> None:
         """Call `attempt` until it succeeds.
 
         Args:
@@ -48,6 +50,7 @@ class Attempts:
             attempt: Makes one request. Raises `TransientError` where another one may help, and `FileError` where all
                 has arrived, but is not what it should be.
             count_bytes: How much there is so far. More than ever before means progress, and renews the patience.
+            concerns_all: Whether a failure may mean that the server is down for everybody.
 
         Raises:
             FileError: The server keeps sending something else.
@@ -70,7 +73,8 @@ class Attempts:
                     raise
             except TransientError as error:
                 reason, retry_after_s = str(error), error.retry_after_s
-                is_outage = self._is_outage(url, error, is_last=failures + 1 >= self._policy.attempts)
+                is_last = failures + 1 >= self._policy.attempts
+                is_outage = concerns_all and self._is_outage(url, error, is_last=is_last)
             else:
                 return
             finally:

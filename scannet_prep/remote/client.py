@@ -124,15 +124,16 @@ class Client:
         with self._exchange("GET", url, headers) as (response, exchange):
             yield Answer(response, exchange, self._policy, self._health)
 
-    def ask(self, url: str) -> None:
-        """Ask for a file's headers only. That there is an answer does not mean that the server is up: caches have some.
+    def ask(self, url: str) -> Mapping[str, str]:
+        """Ask for the headers that would come with a file.
 
         Raises:
             TransientError: The server cannot serve it just now.
             NotOnServerError, TransferError: It will not, or does not understand such requests.
         """
-        with self._exchange("HEAD", url, {}):
-            pass
+        with self._exchange("HEAD", url, {}) as (response, _):
+            self._health.succeeded()
+            return response.headers
 
     @contextmanager
     def _exchange(

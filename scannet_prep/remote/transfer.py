@@ -91,6 +91,25 @@ class Fetcher:
         self._attempts.repeat(public_url(url), attempt, lambda: partial.size_bytes)
         self.note_served(remote_path)
 
+    def ask_size(self, remote_path: str) -> int | None:
+        """Ask how many bytes a file has, without fetching it; None where the server does not tell.
+
+        Raises:
+            NotOnServerError, TransferError, ServerDownError: As `fetch`.
+        """
+        url = self._base_url + remote_path
+        headers: Mapping[str, str] = {}
+
+        def attempt() -> None:
+            nonlocal headers
+            headers = self._client.ask(url)
+            if "html" in headers.get("Content-Type", ""):
+                raise TransientError("asked for a file, the server would send a page")
+
+        # There are servers that fail with HEAD alone.
+        self._attempts.repeat(public_url(url), attempt, lambda: 0, concerns_all=False)
+        return _content_length(headers)
+
     def note_served(self, remote_path: str) -> None:
         """Remember a file that the server has served, now or in an earlier run, to ask for it in an outage."""
         self._served.append(self._base_url + remote_path)
