@@ -119,7 +119,7 @@ def test_where_the_server_does_not_tell_the_length_files_are_adopted_as_they_are
     [
         (faults.Status(405), "status 405"),
         (faults.Status(500), "8 attempts in a row failed"),
-        (faults.HtmlPage(), "would send a page"),
+        (faults.HtmlPage(), "a page in place of a file"),
     ],
 )
 def test_where_it_gives_no_answer_they_are_not_recorded_and_the_others_are_fetched(

@@ -15,7 +15,7 @@ from commands import digests
 from downloads import MESH, PATIENCE, fetch, fetched
 from release_connections import Request
 from release_faults import at, ending
-from release_server import ReleaseServer
+from release_server import ReleaseServer, scene_url_path
 
 from scannet_prep.synthetic import write_release
 
@@ -30,6 +30,7 @@ BUSY = {
     "asks to wait": faults.Status(503, retry_after_s=1),
     "resets": faults.Reset(),
     "stalls": faults.Stall(faults.BEFORE_STATUS),
+    "page": faults.HtmlPage(),
 }
 
 
@@ -69,6 +70,17 @@ def test_no_file_is_given_up_while_everybody_gets_errors(
         assert fetched(tmp_path) == digests(release_dir)
         if name == "503":  # nothing that breaks connections
             assert all(server.bytes_sent_again(request.path) == 0 for request in server.requests())
+
+
+@pytest.mark.parametrize("name", ["503", "page"])
+def test_nor_is_one_of_which_a_part_has_come(release_dir: Path, tmp_path: Path, name: str) -> None:
+    cut_path = scene_url_path(SCENES[0], MESH)
+    with ReleaseServer(release_dir) as server:
+        fetch(server, tmp_path, SCENES[1:])
+        server.faults = [at(cut_path, faults.Cut(20_000)), Outage(BUSY[name], after_requests=1)]
+        report = fetch(server, tmp_path, SCENES, jobs=1, policy=HASTY)
+        assert not report.failures, report.failures
+        assert server.bytes_sent_again(cut_path) == 0
 
 
 @pytest.mark.parametrize("jobs", [1, 4])

@@ -68,7 +68,8 @@ class Attempts:
                 attempt()
             except FileError as error:
                 reason = str(error)
-                wrong_contents += 1
+                is_outage = concerns_all and not self._serves_others()
+                wrong_contents += not is_outage
                 if wrong_contents >= self._policy.wrong_contents:
                     raise
             except TransientError as error:

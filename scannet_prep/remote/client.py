@@ -20,6 +20,7 @@ from scannet_prep.remote.failure import (
     Hints,
     TransientError,
     is_busy,
+    is_page,
     raise_for_address,
     raise_for_status,
     translated,
@@ -67,7 +68,7 @@ class Answer:
             self._exchange.raise_if_ended()
             if not chunk:
                 return
-            if watch.received_bytes == 0:
+            if watch.received_bytes == 0 and not is_page(self._response):
                 self._health.succeeded()
             yield chunk
             watch.received(len(chunk))
@@ -132,6 +133,8 @@ class Client:
             NotOnServerError, TransferError: It will not, or does not understand such requests.
         """
         with self._exchange("HEAD", url, {}) as (response, _):
+            if is_page(response):
+                raise TransientError("a page in place of a file", trouble="server")
             self._health.succeeded()
             return response.headers
 
@@ -145,7 +148,7 @@ class Client:
             try:
                 with translated(shown_url, self._hints), self._send(method, url, headers) as response:
                     exchange.raise_if_ended()
-                    if method == "GET" and not is_busy(response):
+                    if method == "GET" and not is_busy(response) and not is_page(response):
                         self._health.succeeded()
                     raise_for_address(shown_url, response)
                     raise_for_status(shown_url, response, self._hints)

@@ -51,6 +51,7 @@ class ServerHealth:
         self._condition = threading.Condition()
         self._failures = 0
         self._failing: set[str] = set()
+        self._is_certain = False
         self._is_unreachable = False
         self._reason = ""
         self._since_s = 0.0
@@ -62,11 +63,13 @@ class ServerHealth:
     @property
     def may_be_down(self) -> bool:
         """Whether it has failed so often in a row that it may be down, though perhaps for a single file only."""
-        return self._failures >= self._limit
+        return self._is_certain or self._failures >= self._limit
 
     @property
     def is_down(self) -> bool:
         """Whether the server is held to be down: it cannot be reached, or fails for several files."""
+        if self._is_certain:
+            return True
         if self._is_unreachable:
             return self._failures >= _CONNECTION_FAILURES_BEFORE_OUTAGE
         return self.may_be_down and len(self._failing) > 1
@@ -103,6 +106,7 @@ class ServerHealth:
             self._has_answered = True
             self._failures = 0
             self._failing.clear()
+            self._is_certain = False
             self._is_unreachable = False
             self._delay_s = self._first_delay_s
             self._knocker = None
@@ -127,7 +131,8 @@ class ServerHealth:
         """
         with self._condition:
             was_down = self.is_down
-            self._failures = max(self._failures + 1, self._limit if is_certain else 0)
+            self._failures += 1
+            self._is_certain |= is_certain
             self._failing.add(what)
             self._is_unreachable = is_unreachable
             self._reason = reason

@@ -103,8 +103,6 @@ class Fetcher:
         def attempt() -> None:
             nonlocal headers
             headers = self._client.ask(url)
-            if "html" in headers.get("Content-Type", ""):
-                raise TransientError("asked for a file, the server would send a page")
 
         # There are servers that fail with HEAD alone.
         self._attempts.repeat(public_url(url), attempt, lambda: 0, concerns_all=False)
@@ -220,5 +218,6 @@ def _look_first(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """
     first = next(chunks, b"")
     if not first or first.lstrip().startswith(b"<"):
-        raise TransientError(f"asked to go on, the server sent {'a page' if first else 'nothing'} in place of the file")
+        found = "a page" if first else "nothing"
+        raise TransientError(f"asked to go on, the server sent {found} in place of the file", trouble="server")
     return itertools.chain([first], chunks)
