@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scannet_prep.archive import Archive, open_archive, write_archive
-from scannet_prep.stages.pack_contents import find_contents
+from scannet_prep.stages.pack.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
 

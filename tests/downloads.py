@@ -14,8 +14,8 @@ from scannet_prep.remote.policy import TransferPolicy
 from scannet_prep.scene import SceneId
 from scannet_prep.stages import download
 from scannet_prep.stages.download import DownloadReport
+from scannet_prep.stages.download.terms import RECORD_NAME
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.terms import RECORD_NAME
 
 MESH = "_vh_clean_2.ply"
 OWN_NAMES = frozenset({LOCK_NAME, FAILED_NAME, RECORD_NAME})

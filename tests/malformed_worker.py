@@ -38,7 +38,7 @@ from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_segments
 from scannet_prep.scene import Split
-from scannet_prep.stages.make_scene import process_scene, read_raw_files
+from scannet_prep.stages.process.make_scene import process_scene, read_raw_files
 
 MEMORY_BYTES = 2**30
 SECONDS_EACH = 20

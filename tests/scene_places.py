@@ -16,7 +16,7 @@ from release_server import ROOT, ReleaseServer
 from scannet_prep.archive import open_archive
 from scannet_prep.archive.shards import write_shards
 from scannet_prep.remote import ranges
-from scannet_prep.stages.pack_contents import find_contents
+from scannet_prep.stages.pack.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
 KINDS = ("folder", "archive", "shards", "url")

@@ -18,7 +18,7 @@ from verifying import TRAIN, VAL
 from scannet_prep.archive.shards import write_shards
 from scannet_prep.cli.main import main
 from scannet_prep.remote import ranges
-from scannet_prep.stages.pack_contents import find_contents
+from scannet_prep.stages.pack.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
 SECRETS = ("anna", "s3cret", "t0ken")

@@ -10,8 +10,8 @@ from scannet_prep.errors import FileError
 from scannet_prep.raw.layout import AGGREGATION_SUFFIX, SEGMENTS_SUFFIX
 from scannet_prep.remote.catalog import KINDS, RemoteFile, list_files
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages import check_download
-from scannet_prep.stages.check_download import check_file
+from scannet_prep.stages.download import checks as check_download
+from scannet_prep.stages.download.checks import check_file
 from scannet_prep.synthetic import write_release
 
 SCENE = SceneId("scene0000_00")

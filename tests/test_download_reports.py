@@ -20,8 +20,9 @@ from scannet_prep.progress import NoProgress
 from scannet_prep.remote.partial import Partial
 from scannet_prep.remote.policy import TransferPolicy
 from scannet_prep.scene import SceneId
-from scannet_prep.stages import download, download_run
+from scannet_prep.stages import download
 from scannet_prep.stages.download import DownloadReport
+from scannet_prep.stages.download import running as download_run
 from scannet_prep.stages.selection import Selection
 from scannet_prep.synthetic import write_release
 

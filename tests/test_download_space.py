@@ -13,8 +13,10 @@ from release_server import ReleaseServer
 from scannet_prep.cli.main import main
 from scannet_prep.errors import DiskFullError
 from scannet_prep.scene import SceneId
-from scannet_prep.stages import download, download_plan, download_run
-from scannet_prep.stages.download_space import RESERVE_BYTES, RESERVE_INODES, Room, estimate_left
+from scannet_prep.stages import download
+from scannet_prep.stages.download import planning as download_plan
+from scannet_prep.stages.download import running as download_run
+from scannet_prep.stages.download.space import RESERVE_BYTES, RESERVE_INODES, Room, estimate_left
 from scannet_prep.stages.selection import Selection
 from scannet_prep.synthetic import write_release
 

@@ -14,7 +14,7 @@ from verifying import TEST, TRAIN, VAL
 
 from scannet_prep.archive.shards import write_shards
 from scannet_prep.cli.main import main
-from scannet_prep.stages.pack_contents import find_contents
+from scannet_prep.stages.pack.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
 

@@ -19,7 +19,7 @@ from scannet_prep.errors import ManifestError
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.scene import Split
-from scannet_prep.stages.record import FinishedScene, Record, identify_file
+from scannet_prep.stages.process.record import FinishedScene, Record, identify_file
 from scannet_prep.synthetic import write_release
 
 SCENES = [*official_scenes(Split.TRAIN)[:12], *official_scenes(Split.VAL)[:6], *official_scenes(Split.TEST)[:2]]

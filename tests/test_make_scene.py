@@ -15,8 +15,8 @@ from scannet_prep.processed.scene import encode_processed, find_problems
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.remarks import Remark, RemarkKind
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.make_scene import find_alignment_fault, process_scene, read_raw_files
 from scannet_prep.stages.process import plan, run
+from scannet_prep.stages.process.make_scene import find_alignment_fault, process_scene, read_raw_files
 from scannet_prep.synthetic import make_scene, with_known_irregularity, write_scene
 
 MESH, SEGMENTS, AGGREGATION = "_vh_clean_2.ply", "_vh_clean_2.0.010000.segs.json", ".aggregation.json"

@@ -22,7 +22,7 @@ from scannet_prep.errors import OutputError
 from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.raw.lock import LOCK_NAME, digest_file, encode_lock, read_lock
-from scannet_prep.stages.pack_contents import find_contents
+from scannet_prep.stages.pack.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
 TREE = {

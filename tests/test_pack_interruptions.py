@@ -19,7 +19,7 @@ from scannet_prep.archive.output import FileOutput
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.errors import OutputError, SourceError
 from scannet_prep.stages import pack
-from scannet_prep.stages.pack_append import locked_archive
+from scannet_prep.stages.pack.append import locked_archive
 
 
 @pytest.fixture(scope="module")

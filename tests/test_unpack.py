@@ -34,7 +34,7 @@ from scannet_prep.errors import (
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.scene import SceneId
 from scannet_prep.stages import unpack
-from scannet_prep.stages.pack_contents import find_contents
+from scannet_prep.stages.pack.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
 TREE = {

@@ -24,7 +24,7 @@ from scannet_prep.processed.folder import processed_path
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.scene import Split
 from scannet_prep.stages import pack, unpack
-from scannet_prep.stages.unpack_processed import ProcessedRecord
+from scannet_prep.stages.unpack.processed import ProcessedRecord
 
 SCENES = 40
 

@@ -21,9 +21,9 @@ from scannet_prep.archive.shards import write_shards
 from scannet_prep.archive.source import FileSource
 from scannet_prep.cli.main import main
 from scannet_prep.progress import NoProgress
-from scannet_prep.stages import verify_archive
-from scannet_prep.stages.pack_contents import find_contents
+from scannet_prep.stages.pack.contents import find_contents
 from scannet_prep.stages.selection import Selection
+from scannet_prep.stages.verify import archive as verify_archive
 
 MAX_PEAK_BYTES = 300_000_000
 

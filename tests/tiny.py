@@ -22,7 +22,7 @@ from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.make_scene import process_scene, read_raw_files
+from scannet_prep.stages.process.make_scene import process_scene, read_raw_files
 
 SCENE_ID = "scene0000_00"
 TEST_SCENE_ID = "scene0707_00"

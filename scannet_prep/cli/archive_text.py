@@ -12,9 +12,9 @@ from scannet_prep.cli.listing import MAX_SHOWN, WIDTH, describe_list
 
 if TYPE_CHECKING:
     from scannet_prep.archive.index import GroupEntry
-    from scannet_prep.stages.archive_findings import ArchiveFinding
-    from scannet_prep.stages.archive_report import ArchiveReport, VerifyArchivesReport
-    from scannet_prep.stages.inventory_archive import ArchiveInventory, ArchiveSplit
+    from scannet_prep.stages.inventory.archive import ArchiveInventory, ArchiveSplit
+    from scannet_prep.stages.verify.archive_findings import ArchiveFinding
+    from scannet_prep.stages.verify.archive_report import ArchiveReport, VerifyArchivesReport
 
 _MAX_ROWS = 100
 

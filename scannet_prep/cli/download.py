@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _ask_for_terms(arguments: argparse.Namespace, console: Console) -> None:
     """Record that the terms are accepted, if they are; ask only on a terminal."""
     from scannet_prep.remote.catalog import TERMS_URL
-    from scannet_prep.stages.terms import accept_terms, has_accepted_terms, require_terms
+    from scannet_prep.stages.download.terms import accept_terms, has_accepted_terms, require_terms
 
     if has_accepted_terms(arguments.output):
         return
@@ -153,7 +153,7 @@ def _describe_needed(plan: DownloadPlan) -> str:
 
 
 def _describe_plan(plan: DownloadPlan) -> str:
-    from scannet_prep.stages.download_space import describe_lack
+    from scannet_prep.stages.download.space import describe_lack
 
     rows: dict[tuple[str, str], list[int]] = {}
     for file in plan.files:

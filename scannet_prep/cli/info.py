@@ -20,10 +20,10 @@ from scannet_prep.cli.listing import describe_list
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 
 if TYPE_CHECKING:
-    from scannet_prep.stages.class_table import ClassCount, ClassTable
     from scannet_prep.stages.inventory import Inventory
-    from scannet_prep.stages.inventory_processed import ProcessedInventory
-    from scannet_prep.stages.inventory_raw import RawInventory
+    from scannet_prep.stages.inventory.class_table import ClassCount, ClassTable
+    from scannet_prep.stages.inventory.processed import ProcessedInventory
+    from scannet_prep.stages.inventory.raw import RawInventory
 
 
 _DESCRIPTION = """\
@@ -78,8 +78,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _describe(found: Inventory, *, has_all: bool) -> Iterator[str]:
-    from scannet_prep.stages.inventory_archive import ArchiveInventory
-    from scannet_prep.stages.inventory_raw import RawInventory
+    from scannet_prep.stages.inventory.archive import ArchiveInventory
+    from scannet_prep.stages.inventory.raw import RawInventory
 
     if isinstance(found, ArchiveInventory):
         yield from describe_inventory(found, has_all=has_all)

@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _run_archives(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.cli.archive_text import describe_check
-    from scannet_prep.stages import verify_archive
+    from scannet_prep.stages.verify import archive as verify_archive
 
     if arguments.against is not None:
         raise UsageError("only raw trees have digests to compare", "leave out --against")

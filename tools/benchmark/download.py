@@ -20,10 +20,10 @@ from scannet_prep.raw.lock import digest_file
 from scannet_prep.remote.catalog import BASE_URL
 from scannet_prep.scene import SceneId
 from scannet_prep.stages import download
-from scannet_prep.stages.check_download import check_file
 from scannet_prep.stages.download import FileOutcome
+from scannet_prep.stages.download.checks import check_file
+from scannet_prep.stages.download.terms import accept_terms
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.terms import accept_terms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

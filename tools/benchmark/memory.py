@@ -11,8 +11,8 @@ from pathlib import Path
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.stages import process
 from scannet_prep.stages.pool import run_in_workers
-from scannet_prep.stages.record import FinishedScene
-from scannet_prep.stages.scene_worker import SceneTask, WorkContext, make_scene_file
+from scannet_prep.stages.process.record import FinishedScene
+from scannet_prep.stages.process.scene_worker import SceneTask, WorkContext, make_scene_file
 
 
 def measure(raw_dir: Path, folder: Path, *, has_numba: bool) -> float:

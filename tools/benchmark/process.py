@@ -17,9 +17,9 @@ from scannet_prep.files import remove_stale_temporaries
 from scannet_prep.labels import SCANNET200, builtin_label_map
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.stages import process
-from scannet_prep.stages.make_scene import read_raw_files
-from scannet_prep.stages.record import FinishedScene
-from scannet_prep.stages.scene_worker import WorkContext, make_scene_file
+from scannet_prep.stages.process.make_scene import read_raw_files
+from scannet_prep.stages.process.record import FinishedScene
+from scannet_prep.stages.process.scene_worker import WorkContext, make_scene_file
 from scannet_prep.stages.worker import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from benchmark.settings import Result, Settings
     from scannet_prep.stages.process import ProcessPlan
-    from scannet_prep.stages.scene_worker import SceneTask
+    from scannet_prep.stages.process.scene_worker import SceneTask
 
 _OPTIONS = ProcessOptions(scannet200=True, align_axis=True)
 _LARGEST_VERTEX_COUNT = 550_000

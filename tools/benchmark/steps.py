@@ -12,7 +12,7 @@ from scannet_prep.files import Fingerprint
 from scannet_prep.labels import LabelSet
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.raw.segments import Segmentation
-from scannet_prep.stages import make_scene, scene_worker
+from scannet_prep.stages.process import make_scene, scene_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from benchmark.settings import Result
     from scannet_prep.processed.options import ProcessOptions
-    from scannet_prep.stages.scene_worker import SceneTask
+    from scannet_prep.stages.process.scene_worker import SceneTask
 
 
 _LOOP = """

@@ -1,9 +1,0 @@
-"""An archive in, the folder that it was made from out: `plan` and `run` for files, `run_pipe` for pipes."""
-
-from scannet_prep.archive.stream import PipeReader
-from scannet_prep.stages.unpack_pipe import run_pipe
-from scannet_prep.stages.unpack_plan import UnpackPlan, plan
-from scannet_prep.stages.unpack_report import UnpackReport
-from scannet_prep.stages.unpack_run import run
-
-__all__ = ["PipeReader", "UnpackPlan", "UnpackReport", "plan", "run", "run_pipe"]
