@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -159,11 +160,15 @@ def test_a_file_that_fails_for_ever_stops_no_other(release_dir: Path, expected: 
     assert fetched(tmp_path) == expected
 
 
-def test_an_unwritable_place_costs_only_its_file(release_dir: Path, tmp_path: Path) -> None:
-    (tmp_path / "scans/scene0000_00/scene0000_00.txt").mkdir(parents=True)
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_name_that_something_else_has_costs_only_its_file(release_dir: Path, tmp_path: Path, make: Any) -> None:
+    path = tmp_path / "scans/scene0000_00/scene0000_00.txt"
+    path.parent.mkdir(parents=True)
+    make(path)
     with ReleaseServer(release_dir) as server:
         report = fetch(server, tmp_path)
     assert [item.file.local_path for item in report.failures] == ["scans/scene0000_00/scene0000_00.txt"]
+    assert "is no file" in report.failures[0].message
 
 
 def test_files_that_are_all_missing_are_told_so(release_dir: Path, tmp_path: Path) -> None:

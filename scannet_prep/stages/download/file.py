@@ -135,6 +135,8 @@ class FileDownload:
         entry = self._locked.get(file.local_path)
         is_damaged = False
         if path.exists():
+            if not path.is_file():  # a pipe would never end
+                raise FileError(path, "is no file", "move it away")
             fault = self._find_fault(file, path, entry)
             if not fault:
                 self._fetcher.note_served(file.remote_path)
