@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from commands import COMMAND, Outcome, run_command
+from verifying import TRAIN, VAL
+
 from scannet_prep.archive import Archive, open_archive, write_archive
+from scannet_prep.stages import unpack
 from scannet_prep.stages.pack.contents import find_contents
 from scannet_prep.stages.selection import Selection
+
+# Names as they may come: of scenes and of none, empty, deep, long, and not ASCII.
+TREE = {
+    "notes.txt": b"of no scene",
+    "empty": b"",
+    f"train/{TRAIN}.npz": b"first" * 500,
+    f"train/{TRAIN}_extra/{'long ' * 40}name.txt": b"",
+    f"train/{TRAIN}_extra/deep/file.bin": b"",
+    f"val/{VAL}.npz": bytes(70_000),
+    f"val/{VAL}/räume \u4e2d.txt": b"not ASCII",
+    "scene0022_00/ä" + "x" * 180 + ".txt": b"long",
+    "scene0022_00/line\nbreak": b"odd",
+}
 
 
 def write_tree(folder: Path, files: Mapping[str, bytes]) -> Path:
@@ -26,6 +44,12 @@ def pack_tree(folder: Path, archive_path: Path, jobs: int = 1) -> Archive:
     """Pack a folder and open the archive."""
     write_archive(find_contents(folder, archive_path, Selection()).contents, archive_path, jobs=jobs)
     return open_archive(archive_path)
+
+
+def pack(*words: str | Path) -> tuple[int, dict[str, object]]:
+    """Run `pack --json`; gives its status and what it prints."""
+    outcome = run_command("pack", *words, "--json")
+    return outcome.status, outcome.json
 
 
 def read_tree(folder: Path) -> dict[str, bytes]:
@@ -52,3 +76,23 @@ def unpack_by(tool: str, archive_path: Path, folder: Path) -> dict[str, bytes]:
 def has_tool(tool: str) -> bool:
     """Whether a program is there; `tar --zstd` needs zstd."""
     return all(shutil.which(name) for name in ({"tar", "zstd"} if tool in {"tar", "zstd"} else {tool}))
+
+
+def unpack_pipe(archive: Path, *words: str | Path, cwd: Path | None = None) -> Outcome:
+    """Run `unpack -`, which reads an archive from stdin."""
+    with archive.open("rb") as file:
+        done = subprocess.run(
+            [*COMMAND, "unpack", "-", *map(str, words)], stdin=file, cwd=cwd,
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def run_pipe(archive: Path, out_dir: Path, **options: object) -> unpack.UnpackReport:
+    """Unpack from a descriptor, in this process."""
+    descriptor = os.open(archive, os.O_RDONLY)
+    try:
+        return unpack.run_pipe(unpack.PipeReader(descriptor), out_dir, **options)  # type: ignore[arg-type]
+    finally:
+        os.close(descriptor)

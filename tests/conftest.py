@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from archives import TREE, pack_tree, write_tree
 from hypothesis import settings
 from training_sources import SOURCES, make_folder, make_source
 from verifying import SCENES, Verify
@@ -55,3 +56,22 @@ def training_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def source(request: pytest.FixtureRequest, training_folder: Path) -> Path:
     """What a dataset is opened with, in each form that there is."""
     return make_source(request.param, training_folder)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return write_tree(tmp_path / "tree", TREE)
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    pack_tree(write_tree(tmp_path / "source", TREE), tmp_path / "a.tar.zst")
+    return tmp_path / "a.tar.zst"
+
+
+@pytest.fixture(scope="session")
+def packed_dir(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("packed")
+    pack_tree(whole_dir / "processed", directory / "processed.tar.zst")
+    pack_tree(whole_dir / "raw", directory / "raw.tar.zst")
+    return directory

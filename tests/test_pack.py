@@ -10,40 +10,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from archives import has_tool, pack_tree, read_tree, unpack_by, write_tree
+from archives import TREE, has_tool, pack, pack_tree, read_tree, unpack_by, write_tree
 from commands import COMMAND, run_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from verifying import SCENES, TEST, TRAIN, VAL
 
-from scannet_prep.archive import ArchiveKind, open_archive, write_archive
+from scannet_prep.archive import ArchiveKind, open_archive
 from scannet_prep.archive.compression import MAX_FRAME_BYTES
-from scannet_prep.errors import OutputError
-from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.raw.lock import LOCK_NAME, digest_file, encode_lock, read_lock
-from scannet_prep.stages.pack.contents import find_contents
-from scannet_prep.stages.selection import Selection
 
-TREE = {
-    "notes.txt": b"of no scene",
-    "empty": b"",
-    f"train/{TRAIN}.npz": b"points" * 100,
-    f"train/{TRAIN}_extra/{'long ' * 40}name.txt": b"",
-    f"val/{VAL}.npz": bytes(range(256)) * 5,
-    f"val/{VAL}/räume \u4e2d.txt": b"not ASCII",
-}
 TOOLS = ("tar", "zstd", "bsdtar")
-
-
-def pack(*words: str | Path) -> tuple[int, dict[str, object]]:
-    outcome = run_command("pack", *words, "--json")
-    return outcome.status, outcome.json
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    return write_tree(tmp_path / "tree", TREE)
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -80,7 +58,7 @@ def test_a_scene_is_one_frame_and_files_of_no_scene_come_first(tree: Path, tmp_p
         ".scannet-prep/format.json", "empty", "notes.txt",
     ]  # fmt: skip
     assert [(scene.scene_id, scene.split, scene.frame_count) for scene in archive.index.scenes] == [
-        (TRAIN, "train", 1), (VAL, "val", 1),
+        (TRAIN, "train", 1), (VAL, "val", 1), ("scene0022_00", "train", 1),
     ]  # fmt: skip
     assert archive.index.scenes[0].offset == archive.index.files.stored_bytes
 
@@ -251,184 +229,6 @@ def test_of_a_link_the_archive_is_replaced_that_it_leads_to(tmp_path: Path) -> N
     assert link.is_symlink()
     assert [scene.scene_id for scene in open_archive(target).index.scenes] == [TRAIN, VAL]
     assert [item.name for item in open_archive(target).index.files.members] == [".scannet-prep/format.json"]
-
-
-@pytest.mark.parametrize("words", [(), ("--shard-size", "1MB")])
-def test_a_device_or_a_pipe_is_not_replaced_by_an_archive(words: tuple[str, ...], tree: Path, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.tar.zst")
-    status, value = pack(tree, "-o", tmp_path / "a.tar.zst", *words)
-    assert (status, value["error"]) == (1, "OutputError")
-    assert "pack - >" in value["hint"]
-    assert (tmp_path / "a.tar.zst").is_fifo()
-    with pytest.raises(OutputError, match="is a device or a pipe"):
-        write_archive(find_contents(tree, None, Selection()).contents, tmp_path / "a.tar.zst")
-
-
-def test_appended_scenes_give_the_bytes_of_packing_all_at_once(out_dir: Path, tmp_path: Path) -> None:
-    whole, grown = tmp_path / "whole.tar.zst", tmp_path / "grown.tar.zst"
-    assert pack(out_dir, "-o", whole)[0] == 0
-    assert pack(out_dir, "-o", grown, "--scenes", VAL)[0] == 0
-    status, value = pack(out_dir, "-o", grown, "--append", "--splits", "train", "test")
-    assert (status, value["added"], value["scenes"]) == (0, 2, 3)
-    assert grown.read_bytes() == whole.read_bytes()
-    assert pack(out_dir, "-o", grown, "--append")[1]["up_to_date"] is True
-
-
-def test_large_files_that_an_archive_has_are_known_again(tmp_path: Path) -> None:
-    target = tmp_path / "a.tar.zst"
-    tree = write_tree(tmp_path / "tree", {f"{TRAIN}.bin": os.urandom(2_500_000), "notes.txt": os.urandom(2_500_000)})
-    pack_tree(tree, target).close()
-    status, value = pack(tree, "-o", target, "--append")
-    assert (status, value.get("up_to_date")) == (0, True), value
-    write_tree(tree, {f"{VAL}.bin": b"val"})
-    assert pack(tree, "-o", target, "--append")[1]["added"] == 1
-
-
-def test_a_large_lock_is_merged_whole(raw_dir: Path, tmp_path: Path) -> None:
-    entry = digest_file(next(raw_dir.rglob("*.ply")))
-    names = [f"scans/{TRAIN}/{TRAIN}_{number}.ply" for number in range(14_000)]
-    (raw_dir / LOCK_NAME).write_bytes(encode_lock(dict.fromkeys(names, entry)))
-    assert (raw_dir / LOCK_NAME).stat().st_size > 1 << 20
-    target = tmp_path / "a.tar.zst"
-    assert pack(raw_dir, "-o", target, "--scenes", VAL)[0] == 0
-    assert pack(raw_dir, "-o", target, "--append")[0] == 0
-    archive = open_archive(target)
-    (member,) = (item for item in archive.index.files.members if item.name == LOCK_NAME)
-    assert bytes(archive.read_member(archive.index.files, member)) == (raw_dir / LOCK_NAME).read_bytes()
-
-
-def test_appending_takes_files_of_no_scene_too(tree: Path, tmp_path: Path) -> None:
-    target = tmp_path / "a.tar.zst"
-    pack_tree(tree, target).close()
-    write_tree(tree, {"notes.txt": b"changed", "new.txt": b"new"})
-    status, value = pack(tree, "-o", target, "--append")
-    assert (status, value["added"], value["up_to_date"]) == (0, 0, False)
-    pack_tree(tree, tmp_path / "whole.tar.zst").close()
-    assert target.read_bytes() == (tmp_path / "whole.tar.zst").read_bytes()
-    assert pack(tree, "-o", target, "--append")[1]["up_to_date"] is True
-
-
-def test_appending_another_version_of_a_scene_is_refused(tmp_path: Path) -> None:
-    target = tmp_path / "a.tar.zst"
-    tree = write_tree(tmp_path / "tree", {f"{TRAIN}.bin": b"one", f"{VAL}.bin": b"val"})
-    pack_tree(tree, target).close()
-    before = target.read_bytes()
-    write_tree(tree, {f"{TRAIN}.bin": b"two"})
-    status, value = pack(tree, "-o", target, "--append")
-    assert status == 1
-    assert f"holds another {TRAIN} than the folder" in value["message"]
-    assert target.read_bytes() == before
-    (tree / f"{TRAIN}.bin").unlink()
-    write_tree(tree, {f"{TEST}.bin": b"test"})
-    assert pack(tree, "-o", target, "--append")[0] == 0
-    assert [scene.scene_id for scene in open_archive(target).index.scenes] == [TRAIN, VAL, TEST]
-
-
-def test_a_damaged_scene_is_not_taken_over(tmp_path: Path) -> None:
-    target = tmp_path / "a.tar.zst"
-    pack_tree(write_tree(tmp_path / "one", {f"{TRAIN}.bin": os.urandom(4000)}), target).close()
-    offset = open_archive(target).index.scenes[0].offset + 1000
-    data = bytearray(target.read_bytes())
-    data[offset] ^= 1
-    target.write_bytes(data)
-    status, value = pack(write_tree(tmp_path / "two", {f"{VAL}.bin": b"val"}), "-o", target, "--append")
-    assert status == 1
-    assert TRAIN in value["message"]
-    assert target.read_bytes() == bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "expected"),
-    [
-        (("nowhere",), 1, "no such folder"),
-        (("tree", "-o", "tree"), 1, "is a folder"),
-        (("tree", "-o", "new.tar.zst", "--append"), 1, "no such archive to add to"),
-        (("tree", "-", "--append"), 2, "a pipe takes one archive"),
-        (("tree", "-", "--json"), 2, "cannot both go to standard output"),
-        (("tree", "-", "-o", "a.tar.zst"), 2, "say where the archive goes"),
-        (("tree", "other"), 2, "one folder"),
-        (("tree", "--level", "23"), 2, "expected 1..22"),
-        (("tree", "--shard-size", "12 parsecs"), 2, "is not a size"),
-        (("tree", "--shard-size", "10"), 2, "expected at least"),
-        (("tree", "--scenes", "scene0706_00"), 2, "has no scene scene0706_00"),
-        (("tree", "--scenes", TRAIN, "--splits", "val"), 2, f"has no scene {TRAIN} in val"),
-    ],
-)
-def test_what_cannot_be_done_is_said_and_nothing_is_written(
-    words: tuple[str, ...], status: int, expected: str, tree: Path
-) -> None:
-    before = sorted(tree.parent.rglob("*"))
-    outcome = run_command("pack", *words, cwd=tree.parent)
-    assert outcome.status == status
-    assert expected in outcome.stderr
-    assert outcome.stdout == "" or "--json" in words
-    assert sorted(tree.parent.rglob("*")) == before
-
-
-def test_a_folder_whose_processing_has_not_finished_is_refused(out_dir: Path, tmp_path: Path) -> None:
-    mark_unfinished(out_dir)
-    status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
-    assert (status, value["error"]) == (1, "ManifestError")
-    assert not (tmp_path / "a.tar.zst").exists()
-
-
-def test_a_folder_with_failed_or_missing_scenes_is_refused_unless_allowed(raw_dir: Path, tmp_path: Path) -> None:
-    out_dir, target = tmp_path / "out", tmp_path / "a.tar.zst"
-    (raw_dir / "scans" / TRAIN / f"{TRAIN}_vh_clean_2.ply").write_bytes(b"ply\n")
-    assert run_command("process", raw_dir, "-o", out_dir).status == 3
-    status, value = pack(out_dir, "-o", target)
-    assert (status, "--allow-incomplete" in value["hint"], TRAIN in value["message"]) == (1, True, True)
-    assert pack(out_dir, "-o", target, "--splits", "val")[0] == 0  # what failed is in train
-    status, value = pack(out_dir, "-o", target, "--allow-incomplete")
-    assert (status, value["scenes"], list(value["missing"])) == (0, 2, [TRAIN])
-    assert TRAIN in open_archive(target).index.failures
-    (out_dir / "val" / f"{VAL}.npz").unlink()
-    assert "no such file, though the manifest names it" in pack(out_dir, "-o", target, "--splits", "val")[1]["message"]
-
-
-def test_scenes_made_in_different_ways_are_refused(raw_dir: Path, out_dir: Path, tmp_path: Path) -> None:
-    assert run_command("process", raw_dir, "-o", out_dir, "--align-axis", "--scenes", TRAIN).status == 0
-    status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
-    assert (status, "different options" in value["message"]) == (1, True)
-
-
-def test_a_scene_that_is_not_what_the_manifest_says_is_refused(out_dir: Path, tmp_path: Path) -> None:
-    path = out_dir / "train" / f"{TRAIN}.npz"
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
-    assert (status, value["error"]) == (1, "SourceError")
-    assert "is not what the manifest says" in value["message"]
-    assert list(tmp_path.glob("*.tar.zst*")) == list(tmp_path.glob(".*.tmp")) == []
-
-
-@pytest.mark.parametrize("kind", ["fifo", "dangling", "loop", "not UTF-8"])
-def test_what_is_no_file_is_refused_by_name(kind: str, tree: Path, tmp_path: Path) -> None:
-    path = tree / "odd"
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "dangling":
-        path.symlink_to("nowhere")
-    elif kind == "loop":
-        path.symlink_to(tree)
-    else:
-        (tree / os.fsdecode(b"odd\xff")).write_bytes(b"")
-    outcome = run_command("pack", tree, "-o", tmp_path / "a.tar.zst")
-    assert outcome.status == 1
-    assert "odd" in outcome.stderr
-    assert "codec" not in outcome.stderr
-    assert not (tmp_path / "a.tar.zst").exists()
-
-
-def test_links_are_followed_and_our_own_leftovers_and_output_are_not_packed(tree: Path, tmp_path: Path) -> None:
-    (tree / "link").symlink_to(write_tree(tmp_path / "elsewhere", {"linked.txt": b"linked"}))
-    (tree / ".a.tar.zst.0123456789ab-77-5.01234567.tmp").write_bytes(b"left by a killed run")
-    (tree / ".hidden").write_bytes(b"hidden")
-    assert pack(tree, "-o", tree / "a.tar.zst")[0] == 0
-    assert pack(tree, "-o", tree / "a.tar.zst")[0] == 0
-    names = [member.name for group in open_archive(tree / "a.tar.zst").index.groups for member in group.members[:9]]
-    assert sorted(names) == sorted([".scannet-prep/format.json", *TREE, "link/linked.txt", ".hidden"])
 
 
 def test_all_three_scenes_of_the_fixture_are_packed(out_dir: Path, tmp_path: Path) -> None:

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
-import os
 import pickle
-import random
-import threading
 import traceback
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import release_faults as faults
-from certificates import make_private_authority
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nginx_server import NginxServer, needs_nginx
+from range_server import CONTENT, HERE, PATH, PATIENCE, open_source, part
 from release_faults import always, at
-from release_server import ROOT, ReleaseServer
-from urllib3.exceptions import InsecureRequestWarning
+from release_server import ReleaseServer
 
 from scannet_prep.errors import (
     ArchiveError,
@@ -33,25 +24,7 @@ from scannet_prep.errors import (
     TransferError,
     UsageError,
 )
-from scannet_prep.remote.policy import TransferPolicy
 from scannet_prep.remote.ranges import TAIL_BYTES, RangeSource
-
-PATH = f"{ROOT}scannet.tar.zst"
-CONTENT = random.Random(1).randbytes(3 * TAIL_BYTES + 12_345)
-HERE = (700_001, 900_000)
-PATIENCE = TransferPolicy(
-    connect_timeout_s=5,
-    read_timeout_s=0.3,
-    slowest_bytes_per_s=200,
-    slow_window_s=0.3,
-    attempts=6,
-    first_delay_s=0.01,
-    longest_delay_s=0.05,
-    longest_retry_after_s=0.1,
-    outage_patience_s=1,
-    first_answer_patience_s=1,
-    untold_outage_s=0,
-)
 
 
 @pytest.fixture
@@ -59,14 +32,6 @@ def server(tmp_path: Path) -> Iterator[ReleaseServer]:
     with ReleaseServer(tmp_path) as server:
         server.files[PATH] = CONTENT
         yield server
-
-
-def open_source(server: ReleaseServer, **options: Any) -> RangeSource:
-    return RangeSource(server.origin + PATH, policy=PATIENCE, **options)
-
-
-def part(offset: int, size: int) -> bytes:
-    return CONTENT[offset : offset + size]
 
 
 def test_it_opens_by_one_request_and_reads_each_range_by_one(server: ReleaseServer) -> None:
@@ -337,161 +302,3 @@ def test_the_library_logs_an_outage_without_what_is_secret(
         "the server does not answer", "the server answers again",
     ]  # fmt: skip
     assert "s3cret" not in "".join(messages)
-
-
-def read_all(source: RangeSource, spans: list[tuple[int, int]]) -> list[bytes]:
-    return [source.read(*span) for span in spans]
-
-
-def read_in_process(source: RangeSource, spans: list[tuple[int, int]], connection: Any) -> None:
-    connection.send((read_all(source, spans), threading.active_count()))
-    connection.close()
-
-
-def fetch_in_process(start_method: str, source: RangeSource, spans: list[tuple[int, int]]) -> list[bytes]:
-    context = multiprocessing.get_context(start_method)
-    here, there = context.Pipe()
-    process = context.Process(target=read_in_process, args=(source, spans, there))
-    process.start()
-    there.close()
-    try:
-        return here.recv()[0]
-    finally:
-        process.join()
-        here.close()
-
-
-SPANS = [(i * 50_000, 40_000) for i in range(40)]
-
-
-@pytest.mark.parametrize("start_method", ["fork", "spawn", "forkserver"])
-def test_processes_share_no_connection(server: ReleaseServer, start_method: str) -> None:
-    source = open_source(server)
-    assert source.read(*SPANS[0]) == part(*SPANS[0])
-    mine = {request.connection for request in server.requests(PATH)}
-    server.forget()
-    assert fetch_in_process(start_method, source, SPANS[1:5]) == [part(*span) for span in SPANS[1:5]]
-    theirs = {request.connection for request in server.requests(PATH)}
-    assert len(theirs) == 1
-    assert not mine & theirs
-    server.forget()
-    assert source.read(*SPANS[7]) == part(*SPANS[7])  # the child's end has not closed it
-    assert {request.connection for request in server.requests(PATH)} <= mine
-
-
-def test_threads_share_a_source(server: ReleaseServer) -> None:
-    source = open_source(server)
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(lambda span: source.read(*span), SPANS)) == [part(*span) for span in SPANS]
-    assert server.connection_count <= 5
-
-
-def count_descriptors() -> int:
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counts itself, each time
-
-
-def test_closing_leaves_no_connection_and_no_thread_and_reading_opens_again(server: ReleaseServer) -> None:
-    sources: list[RangeSource] = []
-    before = count_descriptors()
-    for ending in ("closed", "forgotten"):
-        sources[:] = [open_source(server)]
-        for _ in range(2):
-            assert sources[0].read(*HERE) == part(*HERE)
-            with ThreadPoolExecutor(3) as pool:
-                list(pool.map(lambda span: sources[0].read(*span), SPANS[:6]))
-        if ending == "closed":
-            sources[0].close()
-        else:
-            sources.clear()
-        assert wait_for(lambda: not any(thread.name == "watchdog" for thread in threading.enumerate()))
-        with server._lock:
-            threads = list(server._connections.values())
-        for thread in threads:
-            thread.join(20)
-        assert count_descriptors() == before
-    assert sources == []
-
-
-def wait_for(condition: Callable[[], bool]) -> bool:
-    """The watchdog ends a moment after it was told to."""
-    stop = threading.Event()
-    return any(condition() or stop.wait(0.01) for _ in range(1_000))
-
-
-def test_opening_leaves_nothing_that_a_fork_would_copy(server: ReleaseServer) -> None:
-    source = open_source(server)
-    assert wait_for(lambda: not any(thread.name == "watchdog" for thread in threading.enumerate()))
-    assert "_link" not in vars(source)
-
-
-def test_whoever_is_reading_while_it_is_closed_gets_an_error_soon(server: ReleaseServer) -> None:
-    source = RangeSource(server.origin + PATH, policy=replace(PATIENCE, read_timeout_s=60, slow_window_s=60))
-    server.faults = [always(PATH, faults.Stall(1_000))]
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(source.read, *HERE)
-        assert wait_for(lambda: bool(server.requests(PATH)[1:]))
-        source.close()
-        with pytest.raises(ServerDownError, match="stopped"):
-            future.result(30)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_private_authority(tmp_path_factory.mktemp("authority"))
-
-
-def test_certificates_are_verified_unless_told_otherwise(tmp_path: Path, authority: tuple[Path, Path]) -> None:
-    ca_path, certificate_path = authority
-    with ReleaseServer(tmp_path, certificate=certificate_path) as server:
-        server.files[PATH] = CONTENT
-        with pytest.raises(TransferError, match="certificate cannot be verified") as caught:
-            open_source(server)
-        assert "REQUESTS_CA_BUNDLE" in caught.value.hint
-        assert open_source(server, certificates=ca_path).read(*HERE) == part(*HERE)
-        with pytest.raises(UsageError, match="none: no such file"):
-            open_source(server, certificates=tmp_path / "none")
-        with pytest.warns(InsecureRequestWarning):
-            assert open_source(server, certificates=False).read(*HERE) == part(*HERE)
-
-
-def test_a_redirection_never_leads_from_https_to_http(tmp_path: Path, authority: tuple[Path, Path]) -> None:
-    ca_path, certificate_path = authority
-    with (
-        ReleaseServer(tmp_path, certificate=certificate_path) as secure,
-        ReleaseServer(tmp_path) as plain,
-    ):
-        plain.files[PATH] = secure.files[PATH] = CONTENT
-        secure.faults = [always(PATH, faults.Redirect(origin=plain.origin))]
-        with pytest.raises(TransferError, match="without encryption"):
-            open_source(secure, certificates=ca_path)
-        plain.faults, secure.faults = [always(PATH, faults.Redirect(origin=secure.origin))], []
-        assert open_source(plain, certificates=ca_path).read(*HERE) == part(*HERE)
-
-
-@needs_nginx
-def test_a_real_nginx_over_tls(tmp_path: Path) -> None:
-    folder = tmp_path / "nginx"
-    folder.mkdir()
-    with NginxServer(tmp_path, folder) as nginx:
-        path = folder / f"www{PATH}"
-        path.write_bytes(CONTENT)
-        source = RangeSource(nginx.origin + PATH, certificates=nginx.ca_path, policy=PATIENCE)
-        assert (source.size_bytes, source.read(*HERE)) == (len(CONTENT), part(*HERE))
-        assert fetch_in_process("fork", source, SPANS) == [part(*span) for span in SPANS]
-        nginx.stop()
-        timer = threading.Timer(0.2, nginx.start)
-        timer.start()
-        assert source.read(5, 5) == part(5, 5)
-        timer.join()
-        assert {request.status for request in nginx.requests(PATH)} == {206}
-        path.write_bytes(CONTENT[:-1])
-        with pytest.raises(ArchiveError, match="was replaced"):
-            source.read(*HERE)
-        for size in (TAIL_BYTES, 10, 1, 0):
-            path.write_bytes(CONTENT[:size])
-            small = RangeSource(nginx.origin + PATH, certificates=nginx.ca_path, policy=PATIENCE)
-            assert (small.size_bytes, small.read(0, size)) == (size, CONTENT[:size])
-        path.unlink()
-        with pytest.raises(NotOnServerError):
-            source.read(*HERE)
