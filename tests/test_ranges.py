@@ -13,7 +13,7 @@ import release_faults as faults
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from range_server import CONTENT, HERE, PATH, PATIENCE, open_source, part
-from release_faults import always, at
+from release_faults import always, at, passing_faults
 from release_server import ReleaseServer
 
 from scannet_prep.errors import (
@@ -57,27 +57,8 @@ def test_files_may_be_smaller_than_the_end_that_is_asked_for(server: ReleaseServ
     assert pickle.loads(pickle.dumps(source)).read(0, size + 5) == CONTENT[:size]
 
 
-PASSING = {
-    "cut before the status": [faults.Cut(faults.BEFORE_STATUS)],
-    "cut at the first byte": [faults.Cut(0)],
-    "cut in the middle": [faults.Cut(200_000), faults.Cut(100_000), faults.Cut(1)],
-    "reset": [faults.Reset(faults.BEFORE_STATUS), faults.Reset(90_000)],
-    "stall": [faults.Stall(5_000), faults.Stall(faults.BEFORE_STATUS)],
-    "trickle": [faults.Trickle(0.05, after_bytes=4_000)],
-    "busy": [
-        faults.Status(503, retry_after_s=1),
-        faults.Status(429, retry_after_s=1, as_date=True),
-        faults.Status(500),
-    ],
-    "range refused": [faults.Cut(15_000), faults.RangeRefused()],
-    "ranges ignored": [faults.Cut(15_000), faults.RangesIgnored()],
+PASSING = passing_faults(400_000) | {
     "shifted ranges": [faults.ShiftedRange(-100), faults.ShiftedRange(100), faults.Cut(10), faults.ShiftedRange(-1)],
-    "length too large": [faults.WrongLength(100)],
-    "length too small": [faults.WrongLength(-100)],
-    "no length": [faults.NoLength()],
-    "ends with the connection": [faults.NoLength(is_chunked=False)],
-    "gzip": [faults.Cut(9_000), faults.Gzip()],
-    "page": [faults.HtmlPage()],
 }
 
 

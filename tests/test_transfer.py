@@ -16,7 +16,7 @@ from downloads import MESH, PATIENCE, fetched
 from downloads import fetch as fetch_scenes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from release_faults import at, at_random, ending
+from release_faults import at, at_random, ending, passing_faults
 from release_server import ReleaseServer
 
 from scannet_prep.errors import TransferError
@@ -52,27 +52,7 @@ def fetch(server: ReleaseServer, data_dir: Path, *, jobs: int = 4, policy: Trans
     return fetch_scenes(server, data_dir, SCENES, jobs=jobs, policy=policy)
 
 
-PASSING = {
-    "cut before the status": [faults.Cut(faults.BEFORE_STATUS)],
-    "cut at the first byte": [faults.Cut(0)],
-    "cut in the middle": [faults.Cut(20_000), faults.Cut(10_000), faults.Cut(1)],
-    "reset": [faults.Reset(faults.BEFORE_STATUS), faults.Reset(9_000)],
-    "stall": [faults.Stall(5_000), faults.Stall(faults.BEFORE_STATUS)],
-    "trickle": [faults.Trickle(0.05, after_bytes=4_000)],
-    "busy": [
-        faults.Status(503, retry_after_s=1),
-        faults.Status(429, retry_after_s=1, as_date=True),
-        faults.Status(500),
-    ],
-    "range refused": [faults.Cut(15_000), faults.RangeRefused()],
-    "ranges ignored": [faults.Cut(15_000), faults.RangesIgnored()],
-    "shifted range": [faults.Cut(15_000), faults.ShiftedRange(-100)],
-    "length too large": [faults.WrongLength(100)],
-    "length too small": [faults.WrongLength(-100)],
-    "no length": [faults.NoLength()],
-    "ends with the connection": [faults.NoLength(is_chunked=False)],
-    "gzip": [faults.Cut(9_000), faults.Gzip()],
-}
+PASSING = passing_faults(40_000)
 
 
 @pytest.mark.parametrize("name", PASSING)

@@ -82,7 +82,7 @@ def add_command(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
-    from scannet_prep.remote.catalog import BASE_URL
+    from scannet_prep.release import BASE_URL
     from scannet_prep.stages import download
 
     base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _ask_for_terms(arguments: argparse.Namespace, console: Console) -> None:
     """Record that the terms are accepted, if they are; ask only on a terminal."""
-    from scannet_prep.remote.catalog import TERMS_URL
+    from scannet_prep.release import TERMS_URL
     from scannet_prep.stages.download.terms import accept_terms, has_accepted_terms, require_terms
 
     if has_accepted_terms(arguments.output):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from scannet_prep.files import make_directory, output_error, write_atomically, write_if_changed
 from scannet_prep.processed.manifest import Manifest
+from scannet_prep.release import TERMS_URL
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
 
 TERMS_NAME = "TERMS.txt"
 FAILED_NAME = "failed.txt"
 UNFINISHED_NAME = "unfinished.txt"
-TERMS_URL = "https://kaldir.vc.cit.tum.de/scannet/ScanNet_TOS.pdf"
 
 TERMS_TEXT = f"""\
 The files in this folder derive from the ScanNet dataset (http://www.scan-net.org) and remain under the

@@ -63,6 +63,11 @@ class RawScene:
         """Annotated groups for the high-resolution mesh; train and val only."""
         return self.path(HIGH_RESOLUTION_AGGREGATION_SUFFIX)
 
+    def find_aggregation(self) -> Path | None:
+        """The groups that count: those for the mesh, else those for the high-resolution one; None where neither is."""
+        paths = (self.aggregation_path, self.high_resolution_aggregation_path)
+        return next((path for path in paths if path.exists()), None)
+
     @property
     def info_path(self) -> Path:
         """Metadata: axis alignment and scene type."""

@@ -14,9 +14,6 @@ from scannet_prep.labels import LABEL_MAP_NAME
 from scannet_prep.raw.layout import SPLIT_DIRS
 from scannet_prep.scene import SceneId, Split
 
-BASE_URL = "https://kaldir.vc.cit.tum.de/scannet/"
-TERMS_URL = BASE_URL + "ScanNet_TOS.pdf"
-
 _ALL = frozenset(Split)
 _ANNOTATED = frozenset({Split.TRAIN, Split.VAL})
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from benchmark.release_host import Network, serve
 from benchmark.scenes import make_scenes
 from scannet_prep.raw.lock import digest_file
-from scannet_prep.remote.catalog import BASE_URL
+from scannet_prep.release import BASE_URL
 from scannet_prep.scene import SceneId
 from scannet_prep.stages import download
 from scannet_prep.stages.download import FileOutcome

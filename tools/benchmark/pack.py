@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmark.scenes import make_scenes
+from benchmark.timing import load_npz, time_call
 from scannet_prep import ScanNet
 from scannet_prep.archive import ArchiveKind, Contents, Head, SourceFile, SourceGroup, open_archive, write_archive
 from scannet_prep.files import Fingerprint, write_atomically
@@ -149,7 +150,7 @@ def _measure_opening(folder: Path) -> float:
         raise RuntimeError(f"the official lists have {len(groups)} scenes, expected {_RELEASE_SCENES}")
     path = folder / "many.tar.zst"
     write_archive(Contents(Head(ArchiveKind.PROCESSED), (), groups), path)
-    return min(_time(lambda: open_archive(path).close()) for _ in range(10)) * 1e3
+    return min(time_call(lambda: open_archive(path).close()) for _ in range(10)) * 1e3
 
 
 def _measure_reading(folder: Path, source: Path, seed: int) -> Result:
@@ -169,11 +170,11 @@ def _measure_reading(folder: Path, source: Path, seed: int) -> Result:
         calls: dict[str, Callable[[], object]] = {
             "archive": lambda: datasets["archive"][index],  # noqa: B023 - called at once
             "folder": lambda: datasets["folder"][index],  # noqa: B023 - called at once
-            "np_load": lambda: _load(path),  # noqa: B023 - called at once
-            "float32": lambda: _load(float_path),
-            "compressed": lambda: _load(compressed_path),
+            "np_load": lambda: load_npz(path),  # noqa: B023 - called at once
+            "float32": lambda: load_npz(float_path),
+            "compressed": lambda: load_npz(compressed_path),
         }
-        times = {name: min(_time(call) for _ in range(3)) for name, call in calls.items()}
+        times = {name: min(time_call(call) for _ in range(3)) for name, call in calls.items()}
         for name, seconds in times.items():
             best[name].append(seconds)
     medians = {name: statistics.median(values) * 1e3 for name, values in best.items()}
@@ -193,17 +194,6 @@ def _float_layout(scene: ProcessedScene) -> dict[str, Any]:
         "colors": scene.colors.astype(np.float32),
         "labels": scene.labels.astype(np.int32),
     }
-
-
-def _load(path: Path) -> dict[str, Any]:
-    with np.load(path) as content:
-        return {key: content[key] for key in content.files}
-
-
-def _time(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
 
 
 def describe(result: Result) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmark import memory, reference, throughput
 from benchmark.scenes import make_scenes
 from benchmark.steps import STEPS, StepTimer
+from benchmark.timing import load_npz, time_call
 from scannet_prep import ScanNet
 from scannet_prep.files import remove_stale_temporaries
 from scannet_prep.labels import SCANNET200, builtin_label_map
@@ -23,7 +24,6 @@ from scannet_prep.stages.process.scene_worker import WorkContext, make_scene_fil
 from scannet_prep.stages.worker import keep_freed_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from benchmark.settings import Result, Settings
@@ -154,8 +154,8 @@ def _measure_reading(raw_dir: Path, out_dir: Path, settings: Settings) -> Result
         path = out_dir / "train" / f"{dataset.scene_ids[index]}.npz"
         best = [float("inf"), float("inf")]
         for _ in range(2 * settings.repeat):
-            best[0] = min(best[0], _time(lambda: dataset[index]))  # noqa: B023 - called at once
-            best[1] = min(best[1], _time(lambda: _load(path)))  # noqa: B023 - called at once
+            best[0] = min(best[0], time_call(lambda: dataset[index]))  # noqa: B023 - called at once
+            best[1] = min(best[1], time_call(lambda: load_npz(path)))  # noqa: B023 - called at once
         ours.append(best[0])
         plain.append(best[1])
     return {
@@ -163,17 +163,6 @@ def _measure_reading(raw_dir: Path, out_dir: Path, settings: Settings) -> Result
         "np_load_ms": _summarize(plain),
         "ratio": statistics.median(a / b for a, b in zip(ours, plain, strict=True)),
     }
-
-
-def _load(path: Path) -> dict[str, Any]:
-    with np.load(path) as content:
-        return {key: content[key] for key in content.files}
-
-
-def _time(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
 
 
 def _summarize(seconds: list[float]) -> dict[str, float]:

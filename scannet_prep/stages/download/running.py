@@ -25,7 +25,8 @@ from scannet_prep.files import make_directory, output_error
 from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.raw.lock import LOCK_NAME, update_lock
-from scannet_prep.remote.catalog import BASE_URL, RemoteFile
+from scannet_prep.release import BASE_URL
+from scannet_prep.remote.catalog import RemoteFile
 from scannet_prep.remote.client import check_certificates
 from scannet_prep.remote.health import ServerHealth
 from scannet_prep.remote.policy import TransferPolicy

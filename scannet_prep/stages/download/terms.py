@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scannet_prep.errors import TermsError
 from scannet_prep.files import make_directory, write_atomically
-from scannet_prep.remote.catalog import TERMS_URL
+from scannet_prep.release import TERMS_URL
 
 RECORD_NAME = "terms_accepted.txt"
 

@@ -233,9 +233,8 @@ def _count_elements(header: PlyHeader, name: str) -> int:
 def _read_annotation(
     scene: RawScene, label_map: LabelMap, files: Mapping[str, int], vertex_count: int, face_count: int
 ) -> _ReadScene:
-    """Count what the groups give; `.aggregation.json` goes before the one of the high-resolution mesh."""
-    candidates = (scene.aggregation_path, scene.high_resolution_aggregation_path)
-    path = next((candidate for candidate in candidates if candidate.exists()), None)
+    """Count what the groups give."""
+    path = scene.find_aggregation()
     if path is None:
         return _ReadScene(files, vertex_count, face_count)
     segmentation, aggregation = read_segments(scene.segments_path), read_aggregation(path)

@@ -165,8 +165,8 @@ def _read_if_there(path: Path) -> RawFile | None:
 
 
 def _find_aggregation(scene: RawScene) -> RawFile | None:
-    """The annotation for the mesh; where it is missing, the one for the high-resolution mesh."""
-    return _read_if_there(scene.aggregation_path) or _read_if_there(scene.high_resolution_aggregation_path)
+    path = scene.find_aggregation()
+    return None if path is None else _read(path)
 
 
 def _read_aggregation(scene: RawScene) -> RawFile:
