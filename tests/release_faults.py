@@ -373,25 +373,3 @@ def at_random(seed: int, share: float, *faults: Fault, where: Where = None, last
         return [dice.choice(faults)] if is_hit else []
 
     return faults_of
-
-
-def passing_faults(size: int) -> dict[str, list[Fault]]:
-    """By name, what happens to a file of at least so many bytes, and passes: no trace of it may stay."""
-    return {
-        "cut before the status": [Cut(BEFORE_STATUS)],
-        "cut at the first byte": [Cut(0)],
-        "cut in the middle": [Cut(size // 2), Cut(size // 4), Cut(1)],
-        "reset": [Reset(BEFORE_STATUS), Reset(size // 4)],
-        "stall": [Stall(size // 8), Stall(BEFORE_STATUS)],
-        "trickle": [Trickle(0.05, after_bytes=size // 8)],
-        "busy": [Status(503, retry_after_s=1), Status(429, retry_after_s=1, as_date=True), Status(500)],
-        "range refused": [Cut(size // 2), RangeRefused()],
-        "ranges ignored": [Cut(size // 2), RangesIgnored()],
-        "shifted range": [Cut(size // 2), ShiftedRange(-100), ShiftedRange(100)],
-        "length too large": [WrongLength(100)],
-        "length too small": [WrongLength(-100)],
-        "no length": [NoLength()],
-        "ends with the connection": [NoLength(is_chunked=False)],
-        "gzip": [Cut(size // 4), Gzip()],
-        "page": [HtmlPage()],
-    }

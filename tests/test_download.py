@@ -63,6 +63,29 @@ def test_it_brings_the_release_and_records_it(release_dir: Path, tmp_path: Path)
         assert server.requests() == []
 
 
+def test_a_tree_of_the_official_script_is_adopted_and_mended(release_dir: Path, tmp_path: Path) -> None:
+    data_dir = Path(shutil.copytree(release_dir, tmp_path / "ScanNet"))
+    mesh = data_dir / "scans/scene0000_00/scene0000_00_vh_clean_2.ply"
+    segments = data_dir / "scans/scene0001_00/scene0001_00_vh_clean_2.0.010000.segs.json"
+    labels = data_dir / "scans/scene0011_00/scene0011_00_vh_clean_2.labels.ply"
+    mesh.write_bytes(mesh.read_bytes()[:-100])
+    segments.unlink()
+    labels.write_text("<html>404</html>")
+    (mesh.parent / "tmp1a2b").write_bytes(b"half a file")
+    for path in data_dir.rglob("scene*.*"):
+        path.chmod(0o600)
+    with ReleaseServer(release_dir) as server:
+        outcome = download(server, data_dir, "--json")
+        assert len(server.requests()) == 3  # what is whole is not asked for
+    assert outcome.status == 0, outcome.stderr
+    assert len(outcome.json["mended"]) == 2
+    assert outcome.json["orphans"] == [str(mesh.parent / "tmp1a2b")]
+    (mesh.parent / "tmp1a2b").unlink()
+    assert fetched(data_dir) == digests(release_dir)
+    assert mesh.stat().st_mode & 0o077
+    assert len(outcome.json["permissions_repaired"]) >= 15
+
+
 def test_a_file_that_changed_on_disk_is_found_and_mended(release_dir: Path, tmp_path: Path) -> None:
     with ReleaseServer(release_dir) as server:
         download(server, tmp_path)

@@ -13,7 +13,8 @@ import release_faults as faults
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from range_server import CONTENT, HERE, PATH, PATIENCE, open_source, part
-from release_faults import always, at, passing_faults
+from release_faults import always, at
+from release_scenarios import passing_faults
 from release_server import ReleaseServer
 
 from scannet_prep.errors import (

@@ -16,7 +16,8 @@ from downloads import MESH, PATIENCE, fetched
 from downloads import fetch as fetch_scenes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from release_faults import at, at_random, ending, passing_faults
+from release_faults import at, at_random, ending
+from release_scenarios import passing_faults
 from release_server import ReleaseServer
 
 from scannet_prep.errors import TransferError

@@ -22,8 +22,8 @@ class Attempts:
         health: What all threads know of the server.
         stop: Ends all pauses once it is set.
         on_pause: Told in words of long pauses.
-        ask_for_served: Asks for something that the server has been able to serve; raises what `attempt` may raise.
-            None where there is nothing else to ask for: then each file is to blame for what it is answered.
+        ask_for_served: Asks for something that the server has served before; gives False where there is nothing, and
+            raises what `attempt` may raise. None where all is about one file, which then is to blame.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Attempts:
         health: ServerHealth,
         stop: threading.Event,
         on_pause: Callable[[str], None],
-        ask_for_served: Callable[[], None] | None = None,
+        ask_for_served: Callable[[], bool] | None = None,
     ) -> None:
         self._policy = policy
         self._health = health
@@ -40,9 +40,7 @@ class Attempts:
         self._on_pause = on_pause
         self._ask_for_served = ask_for_served
 
-    def repeat(
-        self, url: str, attempt: Callable[[], None], count_bytes: Callable[[], int], *, concerns_all: bool = True
-    ) -> None:
+    def repeat(self, url: str, attempt: Callable[[], None], count_bytes: Callable[[], int]) -> None:
         """Call `attempt` until it succeeds.
 
         Args:
@@ -50,7 +48,6 @@ class Attempts:
             attempt: Makes one request. Raises `TransientError` where another one may help, and `FileError` where all
                 has arrived, but is not what it should be.
             count_bytes: How much there is so far. More than ever before means progress, and renews the patience.
-            concerns_all: Whether a failure may mean that the server is down for everybody.
 
         Raises:
             FileError: The server keeps sending something else.
@@ -68,15 +65,16 @@ class Attempts:
                 attempt()
             except FileError as error:
                 reason = str(error)
-                is_outage = concerns_all and not self._serves_others()
+                is_outage = self._fails_for_all()
                 wrong_contents += not is_outage
                 if wrong_contents >= self._policy.wrong_contents:
                     raise
             except TransientError as error:
                 reason, retry_after_s = str(error), error.retry_after_s
                 is_last = failures + 1 >= self._policy.attempts
-                is_outage = concerns_all and self._is_outage(url, error, is_last=is_last)
+                is_outage = self._is_outage(url, error, is_last=is_last)
             else:
+                self._health.succeeded()
                 return
             finally:
                 self._health.leave()
@@ -95,23 +93,36 @@ class Attempts:
         """Tell everybody of a failure that may concern everybody; gives whether it is certainly not this file's."""
         if error.trouble == "transfer":
             return False
+        was_certain = self._health.is_certain
         is_down = self._tell(url, error)
         if error.trouble == "connection":  # without any, no file is to blame
             return is_down
         # A server that answers with errors may mean this file alone, unless it fails with what it has served before.
-        return (self._health.may_be_down or is_last) and not self._serves_others()
-
-    def _serves_others(self) -> bool:
-        """Whether the server still has an answer to what it has served before; where nobody can tell, it has."""
-        if self._ask_for_served is None:
-            return True
-        try:
-            self._ask_for_served()
-        except TransientError as error:
-            self._tell(_SERVED, error, is_certain=True)
+        if not self._health.may_be_down and not is_last:
             return False
-        except TransferError:  # refused, moved, or HEAD is not understood: it answers, which is all that was asked
+        return self._fails_for_all(error) or was_certain  # in the latter case, the outage has just ended
+
+    def _fails_for_all(self, error: TransientError | None = None) -> bool:
+        """Find out whether the server fails with what it has served before, too; if so, tell everybody.
+
+        Args:
+            error: What it has failed with now. A server that has not served anything yet fails for all; None where the
+                failure may as well mean that it is something else.
+        """
+        if self._ask_for_served is None:
+            return False
+        try:
+            if self._ask_for_served():
+                self._health.succeeded()
+                return False
+        except TransientError as served_error:
+            self._tell(_SERVED, served_error, is_certain=True)
             return True
+        except TransferError:  # that file has gone; it answers
+            return False
+        if error is None or self._health.has_answered:
+            return False
+        self._tell(_SERVED, error, is_certain=True)
         return True
 
     def _tell(self, what: str, error: TransientError, *, is_certain: bool = False) -> bool:

@@ -19,8 +19,6 @@ from scannet_prep.remote.failure import (
     RELEASE_HINTS,
     Hints,
     TransientError,
-    is_busy,
-    is_page,
     raise_for_address,
     raise_for_status,
     translated,
@@ -31,6 +29,7 @@ from scannet_prep.remote.watchdog import Exchange, Watchdog, WatchedAdapter
 from scannet_prep.version import VERSION
 
 _CHUNK_BYTES = 256 * 1024
+_PROOF_BYTES = 128 * 1024  # no page that says that the server is down is as long
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -40,6 +39,7 @@ class Answer:
     Attributes:
         status: 200, 206 or 416.
         headers: Their names in any case.
+        received_bytes: How much of the body has come.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Answer:
         self._health = health
         self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
+        self.received_bytes = 0
 
     def read_chunks(self) -> Iterator[bytes]:
         """Give the body piece by piece, as it comes, without any compression.
@@ -68,7 +69,9 @@ class Answer:
             self._exchange.raise_if_ended()
             if not chunk:
                 return
-            if watch.received_bytes == 0 and not is_page(self._response):
+            is_proof = self.received_bytes < _PROOF_BYTES <= self.received_bytes + len(chunk)
+            self.received_bytes += len(chunk)
+            if is_proof:
                 self._health.succeeded()
             yield chunk
             watch.received(len(chunk))
@@ -80,7 +83,7 @@ class Client:
     Args:
         base_url: Where the addresses begin; ends in `/`.
         policy: How patient to be.
-        health: Told when the server answers.
+        health: Told when so much has come that the server cannot be down, though it may go on for long.
         certificates: True for the system's authorities, a file with others, False to accept any certificate.
         hints: What to say about refusals.
     """
@@ -122,47 +125,27 @@ class Client:
             TransientError: Trying again may help.
             NotOnServerError, TransferError: It will not.
         """
-        with self._exchange("GET", url, headers) as (response, exchange):
-            yield Answer(response, exchange, self._policy, self._health)
-
-    def ask(self, url: str) -> Mapping[str, str]:
-        """Ask for the headers that would come with a file.
-
-        Raises:
-            TransientError: The server cannot serve it just now.
-            NotOnServerError, TransferError: It will not, or does not understand such requests.
-        """
-        with self._exchange("HEAD", url, {}) as (response, _):
-            if is_page(response):
-                raise TransientError("a page in place of a file", trouble="server")
-            self._health.succeeded()
-            return response.headers
-
-    @contextmanager
-    def _exchange(
-        self, method: str, url: str, headers: Mapping[str, str]
-    ) -> Iterator[tuple[requests.Response, Exchange]]:
-        """Make a request; gives a good answer, and what watches over it, for as long as its body is read."""
         shown_url = public_url(url)
+        answer: Answer | None = None
         with self._watchdog.watch(self._policy.answer_timeout_s, "no whole answer") as exchange:
             try:
-                with translated(shown_url, self._hints), self._send(method, url, headers) as response:
+                with translated(shown_url, self._hints), self._ask(url, headers) as response:
                     exchange.raise_if_ended()
-                    if method == "GET" and not is_busy(response) and not is_page(response):
-                        self._health.succeeded()
                     raise_for_address(shown_url, response)
                     raise_for_status(shown_url, response, self._hints)
-                    yield response, exchange
+                    answer = Answer(response, exchange, self._policy, self._health)
+                    yield answer
             except TransientError as error:
                 exchange.raise_if_ended()  # then the error is only what the end looked like
-                if exchange.is_connected and error.trouble == "connection":
-                    error.trouble = "server"  # it is there, and ends connections, perhaps for this file alone
+                is_ended = exchange.is_connected and error.trouble == "connection"
+                is_empty = answer is not None and not answer.received_bytes and error.trouble == "transfer"
+                if is_ended or is_empty:
+                    error.trouble = "server"  # it is there, but nothing comes, perhaps of this file alone
                 raise
 
-    def _send(self, method: str, url: str, headers: Mapping[str, str]) -> requests.Response:
+    def _ask(self, url: str, headers: Mapping[str, str]) -> requests.Response:
         try:
-            return self._session().request(
-                method,
+            return self._session().get(
                 url,
                 # Without identity, servers compress, and then neither lengths nor offsets mean anything.
                 headers={"Accept-Encoding": "identity", **headers},

@@ -65,16 +65,6 @@ class TransientError(Exception):
         self.trouble = trouble
 
 
-def is_busy(response: requests.Response) -> bool:
-    """Whether the server answers, but only to say that it cannot serve anything just now."""
-    return response.status_code in _BUSY
-
-
-def is_page(response: requests.Response) -> bool:
-    """Whether the server answers with a page, such as of maintenance; nothing that is fetched is one."""
-    return "html" in response.headers.get("Content-Type", "").lower()
-
-
 def raise_for_status(url: str, response: requests.Response, hints: Hints) -> None:
     """Turn a status that brings no content into an error; 416 is for who asked for a range to understand.
 

@@ -2,7 +2,7 @@
 
 A server that is down for everybody must not use up the retries of every single file. Once it cannot be reached, has
 failed several times in a row for several files, or fails with what it has served before, all workers wait, and one of
-them knocks now and then.
+them knocks now and then, until something has been served again.
 """
 
 from __future__ import annotations
@@ -61,6 +61,16 @@ class ServerHealth:
         self._is_stopped = False
 
     @property
+    def has_answered(self) -> bool:
+        """Whether it has served anything at all."""
+        return self._has_answered
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it has failed with what it has served before, and has not served anything since."""
+        return self._is_certain
+
+    @property
     def may_be_down(self) -> bool:
         """Whether it has failed so often in a row that it may be down, though perhaps for a single file only."""
         return self._is_certain or self._failures >= self._limit
@@ -100,7 +110,7 @@ class ServerHealth:
                 )
 
     def succeeded(self) -> None:
-        """The server has sent something."""
+        """The server has served something."""
         with self._condition:
             was_told, self._is_told = self._is_told, False
             self._has_answered = True
@@ -124,7 +134,7 @@ class ServerHealth:
             reason: In words.
             retry_after_s: The pause that the server asked for; 0 where it did not.
             is_unreachable: Whether there was no connection at all, whatever was asked for.
-            is_certain: Whether it has failed with what it has served before: no need to wait for more failures.
+            is_certain: Whether it fails for everybody: no need to wait for more failures.
 
         Returns:
             Whether the server is held to be down.
@@ -139,11 +149,14 @@ class ServerHealth:
             now_s = time.monotonic()
             if self.is_down and not was_down:
                 self._since_s = now_s
-            if self.is_down:
-                if was_down and self._knocker is not None:
+            is_knock = self._knocker == threading.get_ident()
+            if self.is_down and (is_knock or not was_down):
+                if is_knock:
                     self._delay_s = min(2 * self._delay_s, self._longest_delay_s)
-                self._next_knock_s = now_s + max(self._delay_s, retry_after_s)
-                self._knocker = None
+                    self._knocker = None
+                self._next_knock_s = now_s + self._delay_s
+            if self.is_down:
+                self._next_knock_s = max(self._next_knock_s, now_s + retry_after_s)
             is_down = self.is_down
             is_new = is_down and not self._is_told and self._next_knock_s - self._since_s >= self._untold_s
             self._is_told |= is_new

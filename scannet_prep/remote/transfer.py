@@ -6,7 +6,6 @@ import itertools
 import random
 import re
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -20,8 +19,8 @@ from scannet_prep.remote.partial import Partial
 from scannet_prep.remote.policy import TransferPolicy
 
 _CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE)
+_SMALL_BYTES = 64 * 1024  # nearly nothing to a server that ignores ranges
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
-_SERVED_COUNT = 16
 
 
 class Fetcher:
@@ -54,7 +53,8 @@ class Fetcher:
         self._stop = threading.Event()
         self._client = Client(base_url, policy, health, certificates)
         self._attempts = Attempts(policy, health, self._stop, on_pause, self._ask_for_served)
-        self._served: deque[str] = deque(maxlen=_SERVED_COUNT)
+        self._served_small: list[tuple[str, int]] = []  # addresses and sizes
+        self._served_large: list[tuple[str, int]] = []
 
     def stop(self) -> None:
         """End all transfers; what has arrived stays."""
@@ -89,37 +89,36 @@ class Fetcher:
                 raise
 
         self._attempts.repeat(public_url(url), attempt, lambda: partial.size_bytes)
-        self.note_served(remote_path)
+        self.note_served(remote_path, partial.size_bytes)
 
-    def ask_size(self, remote_path: str) -> int | None:
-        """Ask how many bytes a file has, without fetching it; None where the server does not tell.
+    def note_served(self, remote_path: str, size_bytes: int) -> None:
+        """Remember what the server has served, now or in an earlier run, to ask for it when it fails."""
+        served = self._served_small if size_bytes <= _SMALL_BYTES else self._served_large
+        served.append((self._base_url + remote_path, size_bytes))
 
-        Raises:
-            NotOnServerError, TransferError, ServerDownError: As `fetch`.
-        """
-        url = self._base_url + remote_path
-        headers: Mapping[str, str] = {}
+    def _ask_for_served(self) -> bool:
+        """Ask for something that the server has served before, from its end on; gives False where there is nothing.
 
-        def attempt() -> None:
-            nonlocal headers
-            headers = self._client.ask(url)
-
-        # There are servers that fail with HEAD alone.
-        self._attempts.repeat(public_url(url), attempt, lambda: 0, concerns_all=False)
-        return _content_length(headers)
-
-    def note_served(self, remote_path: str) -> None:
-        """Remember a file that the server has served, now or in an earlier run, to ask for it in an outage."""
-        self._served.append(self._base_url + remote_path)
-
-    def _ask_for_served(self) -> None:
-        """Ask for one of the files that have been served, without fetching them again; does nothing without any.
+        That is like fetching it, but costs nothing. `HEAD` would not do: there are servers that fail with it alone, and
+        others that fail with all but it.
 
         Raises:
-            TransientError, NotOnServerError, TransferError: As `Client.ask`.
+            TransientError: It fails with that too, or sends something else.
+            NotOnServerError, TransferError: It will not give it any more.
         """
-        if self._served:
-            self._client.ask(random.choice(self._served))  # noqa: S311 - not always the same one, which may have gone
+        served = self._served_small or self._served_large
+        if not served:
+            return False
+        url, size_bytes = random.choice(served)  # noqa: S311 - not always the same one, which may be damaged
+        with self._client.open(url, {"Range": f"bytes={size_bytes}-"}) as answer:
+            match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+            found_bytes = int(match[3]) if match else None  # 416
+            if answer.status == 200:  # ranges are ignored: what comes is left
+                next(_look_first(answer.read_chunks()))
+                found_bytes = _content_length(answer.headers)
+            if found_bytes not in (None, size_bytes):
+                raise TransientError("something else in place of what it has served", trouble="server")
+        return True
 
     def _receive(self, url: str, partial: Partial) -> None:
         """Make one request, and append what it gives.
@@ -219,5 +218,5 @@ def _look_first(chunks: Iterator[bytes]) -> Iterator[bytes]:
     first = next(chunks, b"")
     if not first or first.lstrip().startswith(b"<"):
         found = "a page" if first else "nothing"
-        raise TransientError(f"asked to go on, the server sent {found} in place of the file", trouble="server")
+        raise TransientError(f"asked for a part, the server sent {found} in place of the file", trouble="server")
     return itertools.chain([first], chunks)

@@ -24,14 +24,11 @@ from scannet_prep.errors import (
 )
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock
 from scannet_prep.remote.address import public_url
-from scannet_prep.remote.catalog import Content, RemoteFile
+from scannet_prep.remote.catalog import RemoteFile
 from scannet_prep.remote.partial import Partial, PartialLostError
 from scannet_prep.remote.transfer import Fetcher
 from scannet_prep.stages.download.checks import check_file
 from scannet_prep.stages.download.planning import DownloadPlan, FileOutcome, FileResult
-
-# Files of these do not tell by themselves where they end.
-_ENDLESS = frozenset({Content.INFO, Content.LABEL_MAP, Content.SENSOR_STREAM})
 
 
 class _WrongContentError(TransferError):
@@ -85,7 +82,6 @@ class FileDownload:
         self._new_entries: dict[str, LockEntry] = {}
         self._partials: set[Partial] = set()
         self._held: set[str] = set()
-        self._can_ask_sizes = True
         self.mended: list[str] = []
         self.opened: list[str] = []
 
@@ -139,8 +135,9 @@ class FileDownload:
                 raise FileError(path, "is no file", "move it away")
             fault = self._find_fault(file, path, entry)
             if not fault:
-                self._fetcher.note_served(file.remote_path)
-                return FileResult(file, FileOutcome.PRESENT, path.stat().st_size)
+                size_bytes = path.stat().st_size
+                self._fetcher.note_served(file.remote_path, size_bytes)
+                return FileResult(file, FileOutcome.PRESENT, size_bytes)
             self._tell(f"{path}: {fault}; fetching it again")
             is_damaged = True
         partial = Partial.claim(path)
@@ -194,30 +191,10 @@ class FileDownload:
                 check_file(file, path, self._plan.data_dir)
         except FileError as error:
             return error.problem
-        if entry is None:
-            return self._adopt(file, path, found)
-        if found != entry:
+        if entry is not None and found != entry:
             return f"is not the file recorded in {LOCK_NAME}: {found.size_bytes:,} bytes, expected {entry.size_bytes:,}"
-        return ""
-
-    def _adopt(self, file: RemoteFile, path: Path, found: LockEntry) -> str:
-        """Record a file that looks whole, unless the server's has another size: gives what is wrong."""
-        if file.kind.content in _ENDLESS:
-            if not self._can_ask_sizes:
-                return ""  # not recorded, so that a later run asks
-            try:
-                size_bytes = self._fetcher.ask_size(file.remote_path)
-            except NotOnServerError:
-                size_bytes = None  # a mirror may have less
-            except TransferError as error:
-                with self._guard:
-                    is_first, self._can_ask_sizes = self._can_ask_sizes, False
-                if is_first:
-                    self._tell(f"{path}: taken for whole, as all that do not tell their length: {error.message}")
-                return ""
-            if size_bytes not in (None, found.size_bytes):
-                return f"has {found.size_bytes:,} bytes, the server's has {size_bytes:,}"
-        self._record(file, found)
+        if entry is None:
+            self._record(file, found)
         return ""
 
     def _accept(self, file: RemoteFile, partial: Partial, entry: LockEntry | None) -> None:
