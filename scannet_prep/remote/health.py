@@ -20,11 +20,11 @@ class ServerHealth:
     """Shared by all workers of a run; safe for threads.
 
     Args:
-        failures_before_outage: So many failures in a row mean that the server is down.
+        failures_before_outage: So many failures in a row, of several files, mean that the server is down.
         first_delay_s: Time before the first knock; doubled each time.
         longest_delay_s: Longest time between knocks.
         patience_s: How long an outage may last before the run gives up.
-        first_patience_s: The same while the server has never answered: it may be the wrong address, or no network.
+        first_patience_s: The same while it has never served anything: the address may be wrong, or there is no network.
         untold_s: An outage is told of only once it has lasted this long: single connections break all the time.
         on_change: Told in words when the server is away and when it is back.
     """

@@ -15,14 +15,15 @@ class TransferPolicy:
         answer_timeout_s: Longest time from a request to the end of the answer's headers, redirections included.
         slowest_bytes_per_s: A transfer that is slower over `slow_window_s` is broken off and resumed.
         slow_window_s: See above; a trickle of single bytes never runs into the read timeout.
-        attempts: So many failures in a row, without a byte gained, give a file up.
-        wrong_contents: So many whole bodies that are not the file (an error page, a broken copy) give a file up.
+        attempts: So many failures in a row, without a byte gained, give a file up; those of outages do not count.
+        wrong_contents: So many whole bodies that are not the file (an error page, a broken copy) give a file up; those
+            of outages do not count.
         first_delay_s: Mean pause after the first failure; doubled after each further one.
         longest_delay_s: Longest pause.
         longest_retry_after_s: A server that asks for a longer pause than this gets this one.
         told_pause_s: Pauses that are longer than this are told.
         outage_patience_s: How long the server may be down for everybody.
-        first_answer_patience_s: How long to wait for its first answer of all.
+        first_answer_patience_s: The same while it has not served anything in this run.
         untold_outage_s: Outages that are shorter are not told.
     """
 

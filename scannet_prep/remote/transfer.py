@@ -218,5 +218,5 @@ def _look_first(chunks: Iterator[bytes]) -> Iterator[bytes]:
     first = next(chunks, b"")
     if not first or first.lstrip().startswith(b"<"):
         found = "a page" if first else "nothing"
-        raise TransientError(f"asked for a part, the server sent {found} in place of the file", trouble="server")
+        raise TransientError(f"{found} in place of the file", trouble="server")
     return itertools.chain([first], chunks)
