@@ -15,8 +15,9 @@ from downloads import MESH, PATIENCE, fetch, fetched
 from release_connections import Request
 from release_faults import at, ending
 from release_scenarios import Outage
-from release_server import ReleaseServer, scene_url_path
+from release_server import LABEL_MAP_URL_PATH, ReleaseServer, scene_url_path
 
+from scannet_prep.labels import LABEL_MAP_NAME
 from scannet_prep.synthetic import write_release
 
 SCENES = ["scene0000_00", "scene0011_00", "scene0707_00"]
@@ -108,6 +109,13 @@ def test_files_that_fail_for_ever_are_no_outage(
         assert len(report.failures) == len(SCENES)
         for item in report.failures:
             assert len(server.requests(f"/scannet/{item.file.remote_path}")) <= PATIENCE.attempts + 1
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_nor_is_the_first_one(release_dir: Path, tmp_path: Path, jobs: int) -> None:
+    with ReleaseServer(release_dir, faults=[at(LABEL_MAP_URL_PATH, then=faults.Status(503))]) as server:
+        report = fetch(server, tmp_path, SCENES, jobs=jobs)
+    assert [item.file.local_path for item in report.failures] == [LABEL_MAP_NAME]
 
 
 @pytest.mark.parametrize("jobs", [1, 4])

@@ -65,7 +65,7 @@ class Attempts:
                 attempt()
             except FileError as error:
                 reason = str(error)
-                is_outage = self._fails_for_all()
+                is_outage = self._serves_nothing()
                 wrong_contents += not is_outage
                 if wrong_contents >= self._policy.wrong_contents:
                     raise
@@ -100,30 +100,22 @@ class Attempts:
         # A server that answers with errors may mean this file alone, unless it fails with what it has served before.
         if not self._health.may_be_down and not is_last:
             return False
-        return self._fails_for_all(error) or was_certain  # in the latter case, the outage has just ended
+        if self._serves_nothing():
+            return True
+        # Either an outage has just ended, or nothing has been served so far, to nobody.
+        return was_certain or (is_down and not self._health.has_answered)
 
-    def _fails_for_all(self, error: TransientError | None = None) -> bool:
-        """Find out whether the server fails with what it has served before, too; if so, tell everybody.
-
-        Args:
-            error: What it has failed with now. A server that has not served anything yet fails for all; None where the
-                failure may as well mean that it is something else.
-        """
-        if self._ask_for_served is None:
-            return False
+    def _serves_nothing(self) -> bool:
+        """Find out whether the server fails with what it has served before, too; if so, tell everybody."""
         try:
-            if self._ask_for_served():
+            if self._ask_for_served is not None and self._ask_for_served():
                 self._health.succeeded()
-                return False
-        except TransientError as served_error:
-            self._tell(_SERVED, served_error, is_certain=True)
+        except TransientError as error:
+            self._tell(_SERVED, error, is_certain=True)
             return True
         except TransferError:  # that file has gone; it answers
             return False
-        if error is None or self._health.has_answered:
-            return False
-        self._tell(_SERVED, error, is_certain=True)
-        return True
+        return False
 
     def _tell(self, what: str, error: TransientError, *, is_certain: bool = False) -> bool:
         """Tell everybody of a failure; gives whether the server is held to be down."""
