@@ -92,9 +92,9 @@ def test_in_an_outage_one_at_a_time_knocks(release_dir: Path, tmp_path: Path) ->
         assert not fetch(server, tmp_path, SCENES, jobs=8, policy=replace(HASTY, longest_delay_s=0.2)).failures
         assert outage.began_s is not None
         waiting = [r for r in server.requests() if 0.5 < r.time_s - outage.began_s < outage.seconds]
-    # Twice at most in each fifth of a second: with the file that somebody waits for, and with one that has come before.
+    # In each fifth of a second with the file that somebody waits for, and with three of those that have come before.
     assert 0 < len([r for r in waiting if r.range is None]) <= 8
-    assert len(waiting) <= 16
+    assert len(waiting) <= 32
 
 
 @pytest.mark.parametrize("jobs", [1, 4])
@@ -125,7 +125,7 @@ def test_nor_are_most_files_of_some_scenes(tmp_path: Path, jobs: int) -> None:
     write_release(tmp_path / "release", scene_ids, vertices=500)
     broken = scene_ids[:4]
     with ReleaseServer(tmp_path / "release") as server:
-        fetch(server, tmp_path / "data", broken)
+        fetch(server, tmp_path / "data", scene_ids[:8])
         for scene_id in broken:
             (tmp_path / f"data/scans/{scene_id}/{scene_id}{MESH}").unlink()
         server.faults = [at(lambda path: any(scene_id in path for scene_id in broken), then=faults.Status(500))]

@@ -20,6 +20,7 @@ from scannet_prep.remote.policy import TransferPolicy
 
 _CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE)
 _SMALL_BYTES = 64 * 1024  # nearly nothing to a server that ignores ranges
+_SERVED_TRIES = 3
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 
 
@@ -100,16 +101,30 @@ class Fetcher:
         """Ask for something that the server has served before, from its end on; gives False where there is nothing.
 
         That is like fetching it, but costs nothing. `HEAD` would not do: there are servers that fail with it alone, and
-        others that fail with all but it.
+        others that fail with all but it. Several files are tried, as one may be damaged by now.
 
         Raises:
-            TransientError: It fails with that too, or sends something else.
-            NotOnServerError, TransferError: It will not give it any more.
+            TransientError: It fails with those too, or sends something else.
+            NotOnServerError, TransferError: It will not give one of them any more.
         """
         served = self._served_small or self._served_large
-        if not served:
-            return False
-        url, size_bytes = random.choice(served)  # noqa: S311 - not always the same one, which may be damaged
+        for tries_left in reversed(range(min(_SERVED_TRIES, len(served)))):
+            try:
+                self._ask_for_end(*random.choice(served))  # noqa: S311 - any will do
+            except TransientError:
+                if not tries_left:
+                    raise
+            else:
+                break
+        return bool(served)
+
+    def _ask_for_end(self, url: str, size_bytes: int) -> None:
+        """Ask for a file from its end on, which there is nothing of.
+
+        Raises:
+            TransientError: The server fails, or has a file of another size there.
+            NotOnServerError, TransferError: It will not give it any more.
+        """
         with self._client.open(url, {"Range": f"bytes={size_bytes}-"}) as answer:
             match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
             found_bytes = int(match[3]) if match else None  # 416
@@ -118,7 +133,6 @@ class Fetcher:
                 found_bytes = _content_length(answer.headers)
             if found_bytes not in (None, size_bytes):
                 raise TransientError("something else in place of what it has served", trouble="server")
-        return True
 
     def _receive(self, url: str, partial: Partial) -> None:
         """Make one request, and append what it gives.
