@@ -19,7 +19,7 @@ from scannet_prep.stages.selection import Selection
 
 MESH = "_vh_clean_2.ply"
 OWN_NAMES = frozenset({LOCK_NAME, FAILED_NAME, RECORD_NAME})
-# As patient as by default, at a hundredth of the time.
+# As many attempts as by default, in a hurry.
 PATIENCE = TransferPolicy(
     connect_timeout_s=5,
     read_timeout_s=0.3,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ import release_faults as faults
 from commands import digests
 from downloads import MESH, PATIENCE, fetch, fetched
 from release_connections import Request
-from release_faults import at, ending
+from release_faults import always, at, ending
 from release_scenarios import Outage
 from release_server import LABEL_MAP_URL_PATH, ReleaseServer, scene_url_path
 
@@ -32,6 +33,8 @@ BUSY = {
     "resets": faults.Reset(),
     "stalls": faults.Stall(faults.BEFORE_STATUS),
     "page": faults.HtmlPage(),
+    "page of plain text": faults.HtmlPage(b"Back soon.\n"),
+    "empty page": faults.HtmlPage(b""),
 }
 
 
@@ -87,14 +90,19 @@ def test_nor_one_in_a_later_run_that_begins_in_the_outage(release_dir: Path, tmp
 
 
 def test_in_an_outage_one_at_a_time_knocks(release_dir: Path, tmp_path: Path) -> None:
-    outage = Outage(faults.Status(503), after_requests=4, seconds=2)
-    with ReleaseServer(release_dir, faults=[outage]) as server:
-        assert not fetch(server, tmp_path, SCENES, jobs=8, policy=replace(HASTY, longest_delay_s=0.2)).failures
-        assert outage.began_s is not None
-        waiting = [r for r in server.requests() if 0.5 < r.time_s - outage.began_s < outage.seconds]
-    # In each fifth of a second with the file that somebody waits for, and with three of those that have come before.
-    assert 0 < len([r for r in waiting if r.range is None]) <= 8
-    assert len(waiting) <= 32
+    numbers = itertools.count()
+
+    def fail_for_a_while(_request: Request) -> list[faults.Fault]:
+        return [faults.Status(503)] if 4 <= next(numbers) < 80 else []
+
+    policy = replace(HASTY, first_delay_s=0.2, longest_delay_s=0.2)
+    with ReleaseServer(release_dir, faults=[fail_for_a_while]) as server:
+        assert not fetch(server, tmp_path, SCENES, jobs=8, policy=policy).failures
+        waiting = [request for request in server.requests() if request.faults][-24:]
+    # After each knock with a file that somebody waits for come those with what has been served before.
+    knocks = [request.range is None for request in waiting]
+    assert any(knocks)
+    assert not any(both == (True, True) for both in itertools.pairwise(knocks))
 
 
 @pytest.mark.parametrize("jobs", [1, 4])
@@ -133,14 +141,15 @@ def test_nor_are_most_files_of_some_scenes(tmp_path: Path, jobs: int) -> None:
     assert {item.file.local_path for item in report.failures} == {f"scans/{name}/{name}{MESH}" for name in broken}
 
 
-@pytest.mark.parametrize("jobs", [1, 4])
-def test_servers_that_know_no_head_are_as_good_as_others(release_dir: Path, tmp_path: Path, jobs: int) -> None:
-    def refuse_head(request: Request) -> list[faults.Fault]:
-        return [faults.Status(501)] if request.method == "HEAD" else []
-
-    outage = Outage(faults.Status(503), after_requests=4)
-    with ReleaseServer(release_dir, faults=[refuse_head, outage]) as server:
-        assert not fetch(server, tmp_path, SCENES, jobs=jobs, policy=HASTY).failures
+@pytest.mark.parametrize("ability", [faults.RangesIgnored(), faults.NoLength(), faults.Header("Content-Range", None)])
+def test_whatever_the_server_says_of_ranges_outages_are_told_from_files_that_fail(
+    release_dir: Path, tmp_path: Path, ability: faults.Fault
+) -> None:
+    rules = [always(None, ability), at(ending(MESH), then=faults.Status(503))]
+    with ReleaseServer(release_dir, faults=[*rules, Outage(faults.Status(503), after_requests=8)]) as server:
+        report = fetch(server, tmp_path, SCENES, policy=HASTY)
+    assert {item.file.kind.suffix for item in report.failures} == {MESH}
+    assert len(report.failures) == len(SCENES)
 
 
 def test_while_the_server_cannot_be_reached_all_wait_together(release_dir: Path, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class Attempts:
         if self._serves_nothing():
             return True
         # Either an outage has just ended, or nothing has been served so far, to nobody.
-        return was_certain or (is_down and not self._health.has_answered)
+        return was_certain or (is_down and not self._health.has_served)
 
     def _serves_nothing(self) -> bool:
         """Find out whether the server fails with what it has served before, too; if so, tell everybody."""

@@ -212,7 +212,6 @@ class _SpeedWatch:
         self._policy = policy
         self._window_began_s = time.monotonic()
         self._window_bytes = 0
-        self.received_bytes = 0
 
     def received(self, count: int) -> None:
         """Count bytes.
@@ -220,7 +219,6 @@ class _SpeedWatch:
         Raises:
             TransientError: There were too few of them over the last window.
         """
-        self.received_bytes += count
         self._window_bytes += count
         elapsed_s = time.monotonic() - self._window_began_s
         if elapsed_s < self._policy.slow_window_s:

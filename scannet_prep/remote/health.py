@@ -44,7 +44,7 @@ class ServerHealth:
         self._longest_delay_s = longest_delay_s
         self._patience_s = patience_s
         self._first_patience_s = first_patience_s
-        self._has_answered = False
+        self._has_served = False
         self._untold_s = untold_s
         self._is_told = False
         self._on_change = on_change
@@ -61,9 +61,9 @@ class ServerHealth:
         self._is_stopped = False
 
     @property
-    def has_answered(self) -> bool:
+    def has_served(self) -> bool:
         """Whether it has served anything at all."""
-        return self._has_answered
+        return self._has_served
 
     @property
     def is_certain(self) -> bool:
@@ -93,7 +93,7 @@ class ServerHealth:
         with self._condition:
             while self.is_down and not self._is_stopped:
                 now_s = time.monotonic()
-                if now_s - self._since_s > (self._patience_s if self._has_answered else self._first_patience_s):
+                if now_s - self._since_s > (self._patience_s if self._has_served else self._first_patience_s):
                     break
                 if self._knocker is None and now_s >= self._next_knock_s:
                     self._knocker = threading.get_ident()
@@ -113,7 +113,7 @@ class ServerHealth:
         """The server has served something."""
         with self._condition:
             was_told, self._is_told = self._is_told, False
-            self._has_answered = True
+            self._has_served = True
             self._failures = 0
             self._failing.clear()
             self._is_certain = False
