@@ -12,7 +12,7 @@ from scannet_prep.errors import AnnotationError
 from scannet_prep.labels import MAX_NYU40_ID, LabelMap, RawIds, builtin_label_map
 from scannet_prep.raw.aggregation import Aggregation, Group
 from scannet_prep.raw.segments import Segmentation
-from scannet_prep.remarks import Remark, RemarkKind
+from scannet_prep.scene_warnings import SceneWarning, WarningKind
 
 MAX_GROUPS = np.iinfo(np.int16).max
 
@@ -20,8 +20,8 @@ _UNLABELED = RawIds(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
-    """One annotated object, as it is stored with the scene.
+class AnnotatedGroup:
+    """One annotated group, as it is stored with the scene.
 
     Attributes:
         id: What stands in the array `instances`: the group's id.
@@ -46,15 +46,15 @@ class Annotation:
         nyu40_ids: uint8 (V,), 0 unannotated.
         scannet_ids: uint16 (V,), 0 unannotated.
         instances: int16 (V,), -1 where there is no group.
-        objects: The groups behind `instances`, in file order, exact repetitions left out.
-        remarks: What was odd.
+        groups: The groups behind `instances`, in file order, exact repetitions left out.
+        warnings: What was odd.
     """
 
     nyu40_ids: NDArray[np.uint8]
     scannet_ids: NDArray[np.uint16]
     instances: NDArray[np.int16]
-    objects: tuple[Instance, ...] = ()
-    remarks: tuple[Remark, ...] = ()
+    groups: tuple[AnnotatedGroup, ...] = ()
+    warnings: tuple[SceneWarning, ...] = ()
 
     @classmethod
     def empty(cls, vertex_count: int) -> Annotation:
@@ -75,15 +75,15 @@ def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: La
         AnnotationError: There are more groups than `instances` can number.
     """
     groups = list(aggregation.groups)
-    remarks = list(_remarks_on_nulls(groups))
-    groups = _drop_repetitions(groups, remarks)
+    warnings = list(_warn_of_nulls(groups))
+    groups = _drop_repetitions(groups, warnings)
     if len(groups) > MAX_GROUPS:
         raise AnnotationError(f"has {len(groups):,} groups, expected at most {MAX_GROUPS:,}")
-    rows = _look_up(groups, label_map, remarks)
-    instance_ids = _number_instances(groups, remarks)
+    rows = _look_up(groups, label_map, warnings)
+    instance_ids = _number_instances(groups, warnings)
 
     # One entry more than there are groups: the last one, reached by -1, stands for "no group".
-    group_of_segment = _assign_segments(segmentation, groups, remarks)
+    group_of_segment = _assign_segments(segmentation, groups, warnings)
     nyu40_of_group = np.array([*(row.nyu40_id for row in rows), 0], np.uint8)
     scannet_of_group = np.array([*(row.scannet_id for row in rows), 0], np.uint16)
     instance_of_group = np.array([*instance_ids, -1], np.int16)
@@ -91,15 +91,15 @@ def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: La
         nyu40_ids=nyu40_of_group[group_of_segment].take(segmentation.indices),
         scannet_ids=scannet_of_group[group_of_segment].take(segmentation.indices),
         instances=instance_of_group[group_of_segment].take(segmentation.indices),
-        objects=tuple(
-            Instance(number, group.object_id, group.raw_category, row.scannet_id, row.nyu40_id)
+        groups=tuple(
+            AnnotatedGroup(number, group.object_id, group.raw_category, row.scannet_id, row.nyu40_id)
             for number, group, row in zip(instance_ids, groups, rows, strict=True)
         ),
-        remarks=tuple(remarks),
+        warnings=tuple(warnings),
     )
 
 
-def clean_ply_labels(labels: NDArray[np.uint16]) -> tuple[NDArray[np.uint8], tuple[Remark, ...]]:
+def clean_ply_labels(labels: NDArray[np.uint16]) -> tuple[NDArray[np.uint8], tuple[SceneWarning, ...]]:
     """Turn the labels of `labels.ply` into nyu40 ids.
 
     Args:
@@ -107,7 +107,7 @@ def clean_ply_labels(labels: NDArray[np.uint16]) -> tuple[NDArray[np.uint8], tup
             scene0384_00, which are no nyu40 ids.
 
     Returns:
-        uint8 (V,), 0 where the file has no nyu40 id; and a remark if it has other ids.
+        uint8 (V,), 0 where the file has no nyu40 id; and a warning if it has other ids.
     """
     is_outside = labels > MAX_NYU40_ID
     count = int(np.count_nonzero(is_outside))
@@ -115,7 +115,7 @@ def clean_ply_labels(labels: NDArray[np.uint16]) -> tuple[NDArray[np.uint8], tup
     if not count:
         return nyu40_ids, ()
     found = ", ".join(map(str, np.unique(labels[is_outside])[:5].tolist()))
-    return nyu40_ids, (Remark(RemarkKind.LABELS_OUTSIDE_NYU40, found, count),)
+    return nyu40_ids, (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, found, count),)
 
 
 def count_unknown_segments(segmentation: Segmentation, aggregation: Aggregation) -> int:
@@ -124,33 +124,33 @@ def count_unknown_segments(segmentation: Segmentation, aggregation: Aggregation)
     return sum(segment_id not in known for group in aggregation.groups for segment_id in group.segment_ids)
 
 
-def _remarks_on_nulls(groups: list[Group]) -> list[Remark]:
+def _warn_of_nulls(groups: list[Group]) -> list[SceneWarning]:
     count = sum(group.null_count for group in groups)
-    return [Remark(RemarkKind.NULL_SEGMENTS, count=count)] if count else []
+    return [SceneWarning(WarningKind.NULL_SEGMENTS, count=count)] if count else []
 
 
-def _drop_repetitions(groups: list[Group], remarks: list[Remark]) -> list[Group]:
+def _drop_repetitions(groups: list[Group], warnings: list[SceneWarning]) -> list[Group]:
     kept: dict[tuple[str, frozenset[int]], Group] = {}
     for group in groups:
         kept.setdefault((group.raw_category, frozenset(group.segment_ids)), group)
     if len(kept) < len(groups):
-        remarks.append(Remark(RemarkKind.REPEATED_GROUPS, count=len(groups) - len(kept)))
+        warnings.append(SceneWarning(WarningKind.REPEATED_GROUPS, count=len(groups) - len(kept)))
     return list(kept.values())
 
 
-def _look_up(groups: list[Group], label_map: LabelMap, remarks: list[Remark]) -> list[RawIds]:
+def _look_up(groups: list[Group], label_map: LabelMap, warnings: list[SceneWarning]) -> list[RawIds]:
     builtin = builtin_label_map()
     for name, count in Counter(group.raw_category for group in groups).items():
         found, expected = label_map.rows.get(name), builtin.rows.get(name)
         if found is None:
-            remarks.append(Remark(RemarkKind.UNKNOWN_CATEGORY, name, count))
+            warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, name, count))
         elif name in label_map.conflicts:
             other = label_map.conflicts[name]
             subject = f"{name!r} is both {_describe(found)} and {_describe(other)}"
-            remarks.append(Remark(RemarkKind.AMBIGUOUS_CATEGORY, subject, count))
+            warnings.append(SceneWarning(WarningKind.AMBIGUOUS_CATEGORY, subject, count))
         if found != expected and label_map.digest != builtin.digest:
             subject = f"{name!r} is {_describe(found)} in the label map, but {_describe(expected)} in the built-in one"
-            remarks.append(Remark(RemarkKind.LABEL_MAP_DIFFERS, subject, count))
+            warnings.append(SceneWarning(WarningKind.LABEL_MAP_DIFFERS, subject, count))
     return [label_map.rows.get(group.raw_category, _UNLABELED) for group in groups]
 
 
@@ -158,7 +158,7 @@ def _describe(ids: RawIds | None) -> str:
     return "missing" if ids is None else str(ids)
 
 
-def _number_instances(groups: list[Group], remarks: list[Remark]) -> list[int]:
+def _number_instances(groups: list[Group], warnings: list[SceneWarning]) -> list[int]:
     """The groups' own ids; their order in the file where those do not tell the groups apart or do not fit."""
     ids = [group.id for group in groups]
     if None in ids:
@@ -169,11 +169,11 @@ def _number_instances(groups: list[Group], remarks: list[Remark]) -> list[int]:
         fault = f"beyond 0..{MAX_GROUPS}"
     else:
         return [number for number in ids if number is not None]
-    remarks.append(Remark(RemarkKind.RENUMBERED_GROUPS, fault, len(groups)))
+    warnings.append(SceneWarning(WarningKind.RENUMBERED_GROUPS, fault, len(groups)))
     return list(range(len(groups)))
 
 
-def _assign_segments(segmentation: Segmentation, groups: list[Group], remarks: list[Remark]) -> NDArray[np.intp]:
+def _assign_segments(segmentation: Segmentation, groups: list[Group], warnings: list[SceneWarning]) -> NDArray[np.intp]:
     """The position of the group of each segment; -1 where it has none."""
     position_of = {raw_id: position for position, raw_id in enumerate(segmentation.raw_ids.tolist())}
     group_of_segment = np.full(len(position_of), -1, np.intp)
@@ -183,5 +183,5 @@ def _assign_segments(segmentation: Segmentation, groups: list[Group], remarks: l
         unknown_count += len(group.segment_ids) - len(positions)
         group_of_segment[positions] = number
     if unknown_count:
-        remarks.append(Remark(RemarkKind.UNKNOWN_SEGMENTS, count=unknown_count))
+        warnings.append(SceneWarning(WarningKind.UNKNOWN_SEGMENTS, count=unknown_count))
     return group_of_segment

@@ -25,6 +25,7 @@ ScanNetPrepError
  ├── AnnotationError         the files of one scene are whole but do not fit together
  ├── TransformError          a transform of the training source failed on a scene
  ├── WorkerDiedError         the operating system ended a worker while it worked on a scene
+ ├── LockedError             another run is working in the same folder
  └── OutputError             the results cannot be written, for example for want of permission
       └── DiskFullError           disk full, quota used up, or mounted read-only
 
@@ -169,6 +170,10 @@ class TransformError(ScanNetPrepError, RuntimeError):
 
 class WorkerDiedError(ScanNetPrepError, RuntimeError):
     """The operating system ended a worker process while it worked on a scene."""
+
+
+class LockedError(ScanNetPrepError, RuntimeError):
+    """Another run is working in the same folder; names its machine, process and start."""
 
 
 class OutputError(ScanNetPrepError, OSError):

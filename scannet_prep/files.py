@@ -11,15 +11,17 @@ import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
 import deflate
 
-from scannet_prep.errors import DiskFullError, FileError, MissingFileError, OutputError, ScanNetPrepError
+from scannet_prep.errors import DiskFullError, FileError, LockedError, MissingFileError, OutputError, ScanNetPrepError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+LOCK_NAME = ".scannet-prep.lock"
 _TEMPORARY_SUFFIX = ".tmp"
 SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 
@@ -164,6 +166,60 @@ def make_directory(path: Path) -> None:
     except OSError as error:
         reason = "a file of that name is in the way" if isinstance(error, FileExistsError) else error.strerror
         raise OutputError(f"{path}: cannot create this folder: {reason}", "choose another folder with -o") from error
+
+
+@contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Let only one run at a time write into a folder.
+
+    The lock is a file that says who holds it; it ends with the process, however that ends. A folder that cannot be
+    written to, and file systems without locks, have none.
+
+    Args:
+        folder: Where the run writes; it exists.
+
+    Raises:
+        LockedError: Another run holds the lock; the message names its machine, process and start.
+    """
+    import fcntl  # not on Windows, where folders are only read
+
+    path = folder / LOCK_NAME
+    try:
+        descriptor = _open_locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = path.read_text(encoding="utf-8", errors="replace").strip()[:200] or "another run"
+        raise LockedError(
+            f"{folder}: {holder} is working in this folder", "wait until it has ended, or end it; then try again"
+        ) from None
+    except OSError:
+        yield  # a read-only folder: nothing will be written; or a file system without locks
+        return
+    try:
+        started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode())
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        os.close(descriptor)
+
+
+def _open_locked(path: Path, operation: int) -> int:
+    """Open and lock a file that its last holder may be removing at this moment."""
+    import fcntl
+
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(descriptor, operation)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
 
 
 @contextmanager

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from scannet_prep.errors import LabelMapError
 from scannet_prep.files import read_file
+from scannet_prep.release import LABEL_MAP
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-LABEL_MAP_NAME = "scannetv2-labels.combined.tsv"
+LABEL_MAP_NAME = LABEL_MAP.suffix
 MAX_NYU40_ID = 40
 MAX_SCANNET_ID = 65_535
 

@@ -1,4 +1,81 @@
-"""Where the ScanNet release is (as of 2026)."""
+"""The ScanNet v2 release: which files a scene has, what they are called, where they are, and how large they get.
+
+The one table of files that download, process, verify and info all use. Addresses and the local layout are those of the
+official download script (as of 2026).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from scannet_prep.scene import Split
 
 BASE_URL = "https://kaldir.vc.cit.tum.de/scannet/"
 TERMS_URL = BASE_URL + "ScanNet_TOS.pdf"
+
+SPLIT_DIRS = {Split.TRAIN: "scans", Split.VAL: "scans", Split.TEST: "scans_test"}
+
+_ALL = frozenset(Split)
+_ANNOTATED = frozenset({Split.TRAIN, Split.VAL})
+
+
+class Content(StrEnum):
+    """What is inside a file, and so how it can be checked."""
+
+    MESH = "mesh"
+    LABELS_MESH = "labels mesh"
+    SEGMENTS = "segments"
+    AGGREGATION = "aggregation"
+    INFO = "info"
+    LABEL_MAP = "label map"
+    ZIP = "zip"
+    SENSOR_STREAM = "sensor stream"
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """One kind of file of the release.
+
+    Attributes:
+        suffix: What follows the scene id in its name; for the label map, the whole name.
+        content: What is inside.
+        splits: The splits whose scenes have it; none for the label map.
+        typical_bytes: Average size over the release, for planning; None where nobody has measured it.
+        max_bytes: A larger file is not what it claims to be; generous.
+    """
+
+    suffix: str
+    content: Content
+    splits: frozenset[Split]
+    typical_bytes: int | None
+    max_bytes: int
+
+
+MESH = FileKind("_vh_clean_2.ply", Content.MESH, _ALL, 6_100_000, 1 << 30)
+LABELS_MESH = FileKind("_vh_clean_2.labels.ply", Content.LABELS_MESH, _ANNOTATED, 6_400_000, 1 << 30)
+SEGMENTS = FileKind("_vh_clean_2.0.010000.segs.json", Content.SEGMENTS, _ANNOTATED, 900_000, 1 << 28)
+AGGREGATION = FileKind(".aggregation.json", Content.AGGREGATION, _ANNOTATED, 12_000, 1 << 26)
+INFO = FileKind(".txt", Content.INFO, _ALL, 700, 1 << 20)
+# OctFormer's trees have this one instead of `.aggregation.json`; it was made for the high-resolution mesh.
+HIGH_RESOLUTION_AGGREGATION = FileKind("_vh_clean.aggregation.json", Content.AGGREGATION, _ANNOTATED, 12_000, 1 << 26)
+LABEL_MAP = FileKind("scannetv2-labels.combined.tsv", Content.LABEL_MAP, frozenset(), 56_406, 1 << 24)
+
+SEGMENTATION_KINDS = (MESH, LABELS_MESH, SEGMENTS, AGGREGATION, INFO)
+"""What segmentation needs of a scene, less what its split does not have."""
+
+KINDS = {
+    kind.suffix: kind
+    for kind in (
+        *SEGMENTATION_KINDS,
+        HIGH_RESOLUTION_AGGREGATION,
+        FileKind("_vh_clean.segs.json", Content.SEGMENTS, _ANNOTATED, None, 1 << 30),
+        FileKind("_vh_clean.ply", Content.MESH, _ALL, None, 1 << 32),
+        FileKind(".sens", Content.SENSOR_STREAM, _ALL, None, 1 << 36),
+        FileKind("_2d-instance.zip", Content.ZIP, _ANNOTATED, None, 1 << 34),
+        FileKind("_2d-instance-filt.zip", Content.ZIP, _ANNOTATED, None, 1 << 34),
+        FileKind("_2d-label.zip", Content.ZIP, _ANNOTATED, None, 1 << 34),
+        FileKind("_2d-label-filt.zip", Content.ZIP, _ANNOTATED, None, 1 << 34),
+    )
+}
+"""The files of a scene, by suffix: the 13 of the official download script."""

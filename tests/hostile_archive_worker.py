@@ -27,7 +27,7 @@ from scannet_prep.archive.index import INDEX_NAME
 from scannet_prep.archive.seek_table import encode_seek_table
 from scannet_prep.archive.tar import encode_header
 from scannet_prep.errors import ScanNetPrepError
-from scannet_prep.stages import inventory
+from scannet_prep.stages import info
 from scannet_prep.stages.verify import archive as verify_archive
 
 MORE_BYTES = 400 << 20  # threads take 72 MB of addresses each, and use little of them
@@ -98,7 +98,7 @@ def check_quickly(path: Path) -> None:
 
 
 def describe(path: Path) -> None:
-    json.dumps(inventory.run(inventory.plan([path])).to_json(), allow_nan=False)
+    json.dumps(info.run(info.plan([path])).to_json(), allow_nan=False)
 
 
 def used_bytes() -> int:

@@ -104,7 +104,7 @@ def check_scene(scene, options: ProcessOptions) -> None:
     made = process_scene(read_raw_files(scene, Split.TRAIN, options), options, builtin_label_map())
     assert isinstance(made, ProcessedScene)
     assert list(find_problems(made)) == []
-    assert all(remark.text for remark in made.meta.remarks)
+    assert all(warning.text for warning in made.meta.warnings)
     parse_processed(b"".join(encode_processed(made)), scene.mesh_path)
 
 

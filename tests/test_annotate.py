@@ -15,7 +15,7 @@ from scannet_prep.errors import AnnotationError
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelMap, RawIds, builtin_label_map
 from scannet_prep.raw.aggregation import parse_aggregation
 from scannet_prep.raw.segments import parse_segments
-from scannet_prep.remarks import Remark, RemarkKind
+from scannet_prep.scene_warnings import SceneWarning, WarningKind
 
 PATH = Path("scene0000_00.json")
 
@@ -34,7 +34,7 @@ def test_the_tiny_scene_is_annotated_as_by_hand() -> None:
     found = annotate_groups(tiny.GROUPS)
     assert ids(found) == (list(tiny.NYU40_IDS), list(tiny.SCANNET_IDS), list(tiny.INSTANCES))
     assert (found.nyu40_ids.dtype, found.scannet_ids.dtype, found.instances.dtype) == (np.uint8, np.uint16, np.int16)
-    assert found.remarks == ()
+    assert found.warnings == ()
 
 
 def test_where_groups_share_a_segment_the_last_one_in_the_file_wins_even_if_its_id_is_smaller() -> None:
@@ -55,8 +55,8 @@ def test_a_group_list_given_twice_counts_once_and_the_repeats_do_not_overwrite()
     groups = [*tiny.GROUPS, *(item | {"id": item["id"] + 2, "objectId": 31 + item["id"]} for item in tiny.GROUPS)]
     found = annotate_groups(groups)
     assert ids(found) == ids(annotate_groups(tiny.GROUPS))
-    assert [item.id for item in found.objects] == [0, 1]
-    assert found.remarks == (Remark(RemarkKind.REPEATED_GROUPS, count=2),)
+    assert [item.id for item in found.groups] == [0, 1]
+    assert found.warnings == (SceneWarning(WarningKind.REPEATED_GROUPS, count=2),)
 
 
 def test_a_repeat_is_recognised_whatever_the_order_of_its_segments_and_does_not_win_over_what_came_between() -> None:
@@ -69,15 +69,15 @@ def test_a_repeat_is_recognised_whatever_the_order_of_its_segments_and_does_not_
 def test_the_same_segments_under_another_name_are_no_repeat() -> None:
     found = annotate_groups([group(0, [0], "chair"), group(1, [0], "table")])
     assert found.instances.tolist()[:2] == [1, 1]
-    assert found.remarks == ()
+    assert found.warnings == ()
 
 
-def test_an_unknown_raw_category_is_unlabeled_keeps_its_instance_and_is_remarked_once_per_name() -> None:
+def test_an_unknown_raw_category_is_unlabeled_keeps_its_instance_and_is_warned_about_once_per_name() -> None:
     found = annotate_groups([group(0, [0], "trashcan"), group(1, [2], "dishrack"), group(2, [4], "trashcan")])
     assert ids(found) == ([0] * 6, [0] * 6, [0, 0, 1, 1, 2, -1])
-    assert found.remarks == (
-        Remark(RemarkKind.UNKNOWN_CATEGORY, "trashcan", 2),
-        Remark(RemarkKind.UNKNOWN_CATEGORY, "dishrack", 1),
+    assert found.warnings == (
+        SceneWarning(WarningKind.UNKNOWN_CATEGORY, "trashcan", 2),
+        SceneWarning(WarningKind.UNKNOWN_CATEGORY, "dishrack", 1),
     )
 
 
@@ -106,13 +106,13 @@ def test_both_ids_come_from_the_same_row_of_the_label_map(
 
 @pytest.mark.parametrize("name", ["Chair", " chair", "chair ", "chairs\u200b"])
 def test_raw_categories_are_matched_to_the_letter(name: str) -> None:
-    assert annotate_groups([group(0, [0], name)]).remarks == (Remark(RemarkKind.UNKNOWN_CATEGORY, name, 1),)
+    assert annotate_groups([group(0, [0], name)]).warnings == (SceneWarning(WarningKind.UNKNOWN_CATEGORY, name, 1),)
 
 
 def test_segment_ids_that_no_vertex_has_are_ignored_and_counted() -> None:
     found = annotate_groups([group(0, [0, 1, 999_999, 10**30, -4], "chair")])
     assert found.instances.tolist() == [0, 0, -1, -1, -1, -1]
-    assert found.remarks == (Remark(RemarkKind.UNKNOWN_SEGMENTS, count=4),)
+    assert found.warnings == (SceneWarning(WarningKind.UNKNOWN_SEGMENTS, count=4),)
     segmentation = parse_segments(tiny.segments_file(), PATH)
     aggregation = parse_aggregation(tiny.aggregation_file([group(0, [0, 1, 1], "chair")]), PATH)
     assert count_unknown_segments(segmentation, aggregation) == 2
@@ -121,8 +121,8 @@ def test_segment_ids_that_no_vertex_has_are_ignored_and_counted() -> None:
 def test_null_segment_ids_are_ignored_and_counted_and_strings_of_digits_are_ids() -> None:
     found = annotate_groups([group("3", ["0", None, "2", None], "chair", "8")])
     assert found.instances.tolist() == [3, 3, 3, 3, -1, -1]
-    assert found.objects[0].object_id == 8
-    assert found.remarks == (Remark(RemarkKind.NULL_SEGMENTS, count=2),)
+    assert found.groups[0].object_id == 8
+    assert found.warnings == (SceneWarning(WarningKind.NULL_SEGMENTS, count=2),)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_null_segment_ids_are_ignored_and_counted_and_strings_of_digits_are_ids(
 def test_group_ids_that_cannot_tell_the_groups_apart_are_replaced_by_the_file_order(first, second, fault) -> None:
     found = annotate_groups([group(first, [0], "chair", 4), group(second, [2], "table", 4)])
     assert found.instances.tolist() == [0, 0, 1, 1, -1, -1]
-    assert found.remarks == (Remark(RemarkKind.RENUMBERED_GROUPS, fault, 2),)
+    assert found.warnings == (SceneWarning(WarningKind.RENUMBERED_GROUPS, fault, 2),)
 
 
 def test_the_largest_instance_that_int16_holds_is_kept() -> None:
@@ -156,27 +156,27 @@ def test_more_groups_than_int16_can_number_are_an_error_and_just_as_many_are_not
 
 def test_object_ids_that_differ_from_ids_are_kept_beside_them() -> None:
     found = annotate_groups(tiny.GROUPS)
-    assert [(item.id, item.object_id, item.raw_category) for item in found.objects] == [(0, 0, "floor"), (1, 2, "wall")]
-    assert [(item.scannet_id, item.nyu40_id) for item in found.objects] == [(3, 2), (1, 1)]
+    assert [(item.id, item.object_id, item.raw_category) for item in found.groups] == [(0, 0, "floor"), (1, 2, "wall")]
+    assert [(item.scannet_id, item.nyu40_id) for item in found.groups] == [(3, 2), (1, 1)]
 
 
 def test_an_annotation_without_groups_leaves_everything_unannotated() -> None:
     assert ids(annotate_groups([])) == ids(Annotation.empty(6)) == ([0] * 6, [0] * 6, [-1] * 6)
 
 
-def test_a_label_map_that_disagrees_with_the_built_in_one_counts_and_is_remarked_where_it_matters() -> None:
+def test_a_label_map_that_disagrees_with_the_built_in_one_counts_and_is_warned_about_where_it_matters() -> None:
     other = LabelMap("other.tsv", {**builtin_label_map().rows, "floor": RawIds(9, 9), "desk": RawIds(1, 1)})
     found = annotate_groups(tiny.GROUPS, label_map=other)
     assert (found.scannet_ids[0], found.nyu40_ids[0]) == (9, 9)
-    assert [remark.kind for remark in found.remarks] == [RemarkKind.LABEL_MAP_DIFFERS]
-    assert "'floor' is ScanNet id 9, nyu40 id 9 in" in found.remarks[0].text
-    assert "but ScanNet id 3, nyu40 id 2 in the built-in" in found.remarks[0].text
+    assert [warning.kind for warning in found.warnings] == [WarningKind.LABEL_MAP_DIFFERS]
+    assert "'floor' is ScanNet id 9, nyu40 id 9 in" in found.warnings[0].text
+    assert "but ScanNet id 3, nyu40 id 2 in the built-in" in found.warnings[0].text
 
 
 def test_labels_of_a_mesh_that_are_no_nyu40_ids_become_unlabeled_and_are_counted() -> None:
-    found, remarks = clean_ply_labels(np.array([0, 1, 40, 41, 50, 50, 149, 65_535], np.uint16))
+    found, warnings = clean_ply_labels(np.array([0, 1, 40, 41, 50, 50, 149, 65_535], np.uint16))
     assert (found.tolist(), found.dtype) == ([0, 1, 40, 0, 0, 0, 0, 0], np.uint8)
-    assert remarks == (Remark(RemarkKind.LABELS_OUTSIDE_NYU40, "41, 50, 149, 65535", 5),)
+    assert warnings == (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, "41, 50, 149, 65535", 5),)
     assert clean_ply_labels(np.array([0, 39], np.uint16))[1] == ()
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from scannet_prep.errors import FileError
 from scannet_prep.raw.layout import AGGREGATION_SUFFIX, SEGMENTS_SUFFIX
-from scannet_prep.remote.catalog import KINDS, RemoteFile, list_files
+from scannet_prep.release import KINDS
+from scannet_prep.remote.catalog import RemoteFile, list_files
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.download import checks as check_download
 from scannet_prep.stages.download.checks import check_file

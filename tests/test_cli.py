@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from commands import COMMAND, run_command
 
-from scannet_prep.cli.console import format_bytes, format_duration, format_table
+from scannet_prep.cli.console import format_duration, format_table
+from scannet_prep.space import format_bytes
 from scannet_prep.version import VERSION
 
 COMMANDS = ("download", "process", "pack", "verify", "info", "demo")

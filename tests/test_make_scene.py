@@ -13,8 +13,8 @@ from scannet_prep.labels import builtin_label_map
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import encode_processed, find_problems
 from scannet_prep.raw.layout import RawScene
-from scannet_prep.remarks import Remark, RemarkKind
 from scannet_prep.scene import SceneId, Split
+from scannet_prep.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.stages.process import plan, run
 from scannet_prep.stages.process.make_scene import find_alignment_fault, process_scene, read_raw_files
 from scannet_prep.synthetic import make_scene, with_known_irregularity, write_scene
@@ -38,7 +38,7 @@ def test_the_tiny_scene_comes_out_as_by_hand(tmp_path) -> None:
     assert scene.axis_alignment.tolist() == np.reshape(tiny.ALIGNMENT, (4, 4)).tolist()
     assert scene.faces is None
     assert scene.meta.scene_type == "Bedroom / Hotel"
-    assert scene.meta.remarks == ()
+    assert scene.meta.warnings == ()
     assert list(find_problems(scene)) == []
 
 
@@ -84,14 +84,14 @@ def test_line_ends_do_not_matter(tmp_path, newline: str) -> None:
     scene = process_tiny(tmp_path, files)
     assert scene.labels.tolist() == list(tiny.LABELS20)
     assert scene.axis_alignment.tolist() == np.reshape(tiny.ALIGNMENT, (4, 4)).tolist()
-    assert (scene.meta.scene_type, scene.meta.remarks) == ("Bedroom / Hotel", ())
+    assert (scene.meta.scene_type, scene.meta.warnings) == ("Bedroom / Hotel", ())
 
 
-def test_without_an_axis_alignment_the_identity_is_recorded_and_remarked(tmp_path) -> None:
+def test_without_an_axis_alignment_the_identity_is_recorded_and_warned_about(tmp_path) -> None:
     scene = process_tiny(tmp_path, {INFO: info_file(alignment=None)}, align_axis=True)
     assert scene.axis_alignment.tolist() == np.eye(4).tolist()
     assert (scene.points == np.array(tiny.POSITIONS)).all()
-    assert scene.meta.remarks == (Remark(RemarkKind.NO_ALIGNMENT),)
+    assert scene.meta.warnings == (SceneWarning(WarningKind.NO_ALIGNMENT),)
 
 
 @pytest.mark.parametrize("text", ["", "1 0 0 0", "nan " * 16, "1 " * 17, "1,0,0,0 " * 4, "inf " * 16, "1_0 " * 16])
@@ -106,10 +106,10 @@ def test_an_alignment_that_would_move_points_out_of_this_world_is_an_error(tmp_p
         process_tiny(tmp_path, {INFO: info_file(alignment="1e300 " * 16)}, align_axis=align_axis)
 
 
-def test_an_alignment_that_is_no_rotation_is_remarked(tmp_path) -> None:
+def test_an_alignment_that_is_no_rotation_is_warned_about(tmp_path) -> None:
     numbers = (2.0, *tiny.ALIGNMENT[1:])
-    remark = process_tiny(tmp_path, {INFO: info_file(alignment=numbers)}).meta.remarks[0]
-    assert remark.kind is RemarkKind.NOT_RIGID
+    warning = process_tiny(tmp_path, {INFO: info_file(alignment=numbers)}).meta.warnings[0]
+    assert warning.kind is WarningKind.NOT_RIGID
     mirror = np.diag([1.0, 1.0, -1.0, 1.0])
     assert find_alignment_fault(mirror)
     assert not find_alignment_fault(np.eye(4))
@@ -135,26 +135,26 @@ def test_a_test_scene_has_no_annotation_and_that_is_no_failure(tmp_path) -> None
     assert scene.segments is None
     assert "segments" not in scene.arrays()
     assert scene.axis_alignment.tolist() == np.eye(4).tolist()
-    assert scene.meta.remarks == ()
+    assert scene.meta.warnings == ()
 
 
-def test_a_test_scene_without_metadata_is_made_with_a_remark(tmp_path) -> None:
+def test_a_test_scene_without_metadata_is_made_with_a_warning(tmp_path) -> None:
     files = {SEGMENTS: None, AGGREGATION: None, INFO: None}
     scene = process_tiny(tmp_path, files, split=Split.TEST, scene_id=tiny.TEST_SCENE_ID)
-    assert scene.meta.remarks == (Remark(RemarkKind.NO_INFO),)
+    assert scene.meta.warnings == (SceneWarning(WarningKind.NO_INFO),)
 
 
 def test_of_two_aggregations_the_one_for_this_mesh_counts(tmp_path) -> None:
     other = aggregation_file([group(0, [0, 2, 4, 5], "chair")])
     scene = process_tiny(tmp_path, {HIRES: other})
     assert scene.labels.tolist() == list(tiny.LABELS20)
-    assert scene.meta.remarks == ()
+    assert scene.meta.warnings == ()
 
 
-def test_the_high_resolution_aggregation_stands_in_with_a_remark(tmp_path) -> None:
+def test_the_high_resolution_aggregation_stands_in_with_a_warning(tmp_path) -> None:
     scene = process_tiny(tmp_path, {AGGREGATION: None, HIRES: aggregation_file()})
     assert scene.labels.tolist() == list(tiny.LABELS20)
-    assert scene.meta.remarks == (Remark(RemarkKind.HIGH_RESOLUTION_AGGREGATION, HIRES),)
+    assert scene.meta.warnings == (SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, HIRES),)
 
 
 def test_a_high_resolution_aggregation_whose_segments_do_not_resolve_is_refused(tmp_path) -> None:
@@ -177,9 +177,9 @@ def test_what_macos_and_broken_downloads_leave_beside_the_files_changes_nothing(
     assert b"".join(encode_processed(again)) == b"".join(clean)
 
 
-def test_files_of_another_scene_are_remarked(tmp_path) -> None:
+def test_files_of_another_scene_are_warned_about(tmp_path) -> None:
     scene = process_tiny(tmp_path, {SEGMENTS: segments_file(scene_id="scene0001_00")})
-    assert [remark.kind for remark in scene.meta.remarks] == [RemarkKind.OTHER_SCENE]
+    assert [warning.kind for warning in scene.meta.warnings] == [WarningKind.OTHER_SCENE]
 
 
 def test_a_scene_that_lies_in_two_folders_is_refused(tmp_path) -> None:
@@ -195,7 +195,7 @@ def test_labels_from_ply_give_nyu40_and_the_aggregation_still_gives_the_rest(tmp
     assert scene.labels.tolist() == [2, 2, 0, 0, 0, 20]
     assert scene.scannet_ids.tolist() == list(tiny.SCANNET_IDS)
     assert scene.instances.tolist() == list(tiny.INSTANCES)
-    assert scene.meta.remarks == (Remark(RemarkKind.LABELS_OUTSIDE_NYU40, "50, 149", 2),)
+    assert scene.meta.warnings == (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, "50, 149", 2),)
 
 
 def test_labels_from_ply_work_without_an_aggregation_but_not_for_scannet200(tmp_path) -> None:
@@ -204,7 +204,7 @@ def test_labels_from_ply_work_without_an_aggregation_but_not_for_scannet200(tmp_
     assert scene.labels.tolist() == [2, 2, 0, 0, 0, 20]
     assert scene.instances.tolist() == [-1] * 6
     assert not scene.scannet_ids.any()
-    assert RemarkKind.NO_AGGREGATION in [remark.kind for remark in scene.meta.remarks]
+    assert WarningKind.NO_AGGREGATION in [warning.kind for warning in scene.meta.warnings]
     with pytest.raises(MissingFileError, match=r"no ScanNet ids"):
         process_tiny(tmp_path / "b", files, labels_from="ply", scannet200=True)
 
@@ -234,7 +234,7 @@ def test_one_vertex_is_a_scene(tmp_path) -> None:
     assert scene.normals.tolist() == [[0, 0, 0]]
     assert scene.labels.tolist() == [2]
     assert scene.faces.shape == (0, 3)
-    assert RemarkKind.NO_FACES in [remark.kind for remark in scene.meta.remarks]
+    assert WarningKind.NO_FACES in [warning.kind for warning in scene.meta.warnings]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_synthetic_scene_agrees_with_the_loops_and_comes_out_the_same_twice(tm
     assert scene.points.tobytes() == oracles.to_float32(exact).tobytes()
     expected = np.array(oracles.vertex_normals(exact, made.faces.tolist())).astype(np.float16)
     assert np.abs(scene.normals.astype(float) - expected.astype(float)).max() <= 2**-11
-    assert Remark(RemarkKind.REPEATED_GROUPS, count=len(made.groups) // 2) in scene.meta.remarks
+    assert SceneWarning(WarningKind.REPEATED_GROUPS, count=len(made.groups) // 2) in scene.meta.warnings
     assert list(find_problems(scene)) == []
 
 

@@ -21,8 +21,8 @@ from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_segments
-from scannet_prep.remarks import Remark, RemarkKind
 from scannet_prep.scene import SceneId
+from scannet_prep.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.stages.process import plan, run
 
 SCENE_ID = "scene0000_00"
@@ -103,12 +103,12 @@ def test_normals_agree_with_the_oracles_before_the_cast(raw: RawScene) -> None:
     np.testing.assert_allclose(found[corners[is_complete]], slow[is_complete], rtol=0, atol=1e-6)
 
 
-def test_the_scene_is_made_and_the_two_unknown_raw_categories_are_remarked_once_each(made) -> None:
+def test_the_scene_is_made_and_the_two_unknown_raw_categories_are_warned_about_once_each(made) -> None:
     _, _, report = made
     assert (report.made, report.kept, report.failures) == ((SCENE_ID,), (), ())
-    assert [(item.remark, item.scene_ids) for item in report.remarks] == [
-        (Remark(RemarkKind.UNKNOWN_CATEGORY, "trashcan", 3), (SCENE_ID,)),
-        (Remark(RemarkKind.UNKNOWN_CATEGORY, "dishrack", 1), (SCENE_ID,)),
+    assert [(item.warning, item.scene_ids) for item in report.warnings] == [
+        (SceneWarning(WarningKind.UNKNOWN_CATEGORY, "trashcan", 3), (SCENE_ID,)),
+        (SceneWarning(WarningKind.UNKNOWN_CATEGORY, "dishrack", 1), (SCENE_ID,)),
     ]
 
 
@@ -128,7 +128,7 @@ def test_the_processed_scene_agrees_with_the_oracles(made, raw: RawScene, expect
     exact = np.array(oracles.aligned_points(mesh.positions.tolist(), matrix))
     assert scene.points.tobytes() == exact.astype(np.float32).tobytes()
     assert np.abs(scene.normals.astype(np.float64) - normals_by_adding(exact, mesh.faces)).max() < 2**-11
-    assert len(scene.meta.objects) == 55
+    assert len(scene.meta.groups) == 55
     assert len(scene.meta.segment_ids) == 668
 
 

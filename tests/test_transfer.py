@@ -22,8 +22,8 @@ from release_server import ReleaseServer
 
 from scannet_prep.errors import TransferError
 from scannet_prep.files import owner_token
-from scannet_prep.raw.layout import SPLIT_DIRS
 from scannet_prep.raw.mesh import check_mesh_file
+from scannet_prep.release import SPLIT_DIRS
 from scannet_prep.remote.failure import parse_retry_after
 from scannet_prep.remote.policy import TransferPolicy
 from scannet_prep.scene import SceneId

@@ -26,8 +26,9 @@ from verifying import (
 )
 
 from scannet_prep.cli.main import main
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint
-from scannet_prep.processed.manifest import Manifest, SceneEntry, SceneFailure, read_manifest, write_manifest
+from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest, write_manifest
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import encode_processed, read_processed
 from scannet_prep.raw.layout import (

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scannet_prep.cli.console import describe_hints, format_bytes, format_count, format_duration, format_table
+from scannet_prep.cli.console import describe_hints, format_count, format_duration, format_table
 from scannet_prep.cli.listing import MAX_SHOWN, WIDTH, describe_list
+from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.archive.index import GroupEntry
-    from scannet_prep.stages.inventory.archive import ArchiveInventory, ArchiveSplit
+    from scannet_prep.stages.info.archive import ArchiveInfo, ArchiveSplit
     from scannet_prep.stages.verify.archive_findings import ArchiveFinding
     from scannet_prep.stages.verify.archive_report import ArchiveReport, VerifyArchivesReport
 
@@ -43,7 +44,7 @@ def describe_check(report: VerifyArchivesReport, seconds: float, *, has_all: boo
     return "\n".join(lines)
 
 
-def describe_inventory(found: ArchiveInventory, *, has_all: bool) -> Iterator[str]:
+def describe_info(found: ArchiveInfo, *, has_all: bool) -> Iterator[str]:
     """What `info` says about archives, but for the classes."""
     name = found.names[0] if len(found.names) == 1 else f"{found.names[0]} and {len(found.names) - 1:,} more"
     levels = ", ".join(map(str, found.levels))
@@ -97,7 +98,7 @@ def _row(finding: ArchiveFinding, *, has_several: bool) -> list[str]:
     return [str(finding.severity), *where, finding.message]
 
 
-def _table(found: ArchiveInventory) -> str:
+def _table(found: ArchiveInfo) -> str:
     has_vertices = found.vertex_count > 0
     sums = [
         found.scene_count,

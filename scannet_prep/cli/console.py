@@ -104,16 +104,6 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}" if number else f"no {noun}s"
 
 
-def format_bytes(count: int) -> str:
-    """A size in decimal units, as disks are sold: `3.4 GB`."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} TB"
-
-
 def format_duration(seconds: float) -> str:
     """A time span: `12 s`, `3:20 min`, `1:05 h`."""
     if seconds < 60:

@@ -15,7 +15,8 @@ from scannet_prep.cli.arguments import (
     jobs_from,
     path_argument,
 )
-from scannet_prep.cli.console import Console, format_bytes, format_duration
+from scannet_prep.cli.console import Console, format_duration
+from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.demo import DatasetView, DemoReport
@@ -74,7 +75,7 @@ def _describe(report: DemoReport, seconds: float) -> str:
         "",
         f"2. processed for ScanNet200, axis-aligned: {made}, {processed.vertex_count:,} vertices, {size}",
         f"   {report.plan.processed_dir}",
-        *(f"   warning: {item.remark.text} ({', '.join(item.scene_ids)})" for item in processed.remarks),
+        *(f"   warning: {item.warning.text} ({', '.join(item.scene_ids)})" for item in processed.warnings),
         "",
         f"3. packed as one archive: {packed}",
         f"   {report.plan.archive_path}",

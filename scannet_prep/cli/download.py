@@ -20,8 +20,9 @@ from scannet_prep.cli.arguments import (
     positive_number,
     selection_from,
 )
-from scannet_prep.cli.console import Console, format_bytes, format_count, format_duration, format_table
+from scannet_prep.cli.console import Console, format_count, format_duration, format_table
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
+from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.download import DownloadPlan, DownloadReport

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from scannet_prep.cli.archive_text import describe_inventory
+from scannet_prep.cli.archive_text import describe_info
 from scannet_prep.cli.arguments import (
     CommandParser,
     Commands,
@@ -15,15 +15,16 @@ from scannet_prep.cli.arguments import (
     jobs_from,
     place_argument,
 )
-from scannet_prep.cli.console import Console, format_bytes, format_table
+from scannet_prep.cli.console import Console, format_table
 from scannet_prep.cli.listing import describe_list
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
+from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
-    from scannet_prep.stages.inventory import Inventory
-    from scannet_prep.stages.inventory.class_table import ClassCount, ClassTable
-    from scannet_prep.stages.inventory.processed import ProcessedInventory
-    from scannet_prep.stages.inventory.raw import RawInventory
+    from scannet_prep.stages.info import Info
+    from scannet_prep.stages.info.class_table import ClassCount, ClassTable
+    from scannet_prep.stages.info.processed import ProcessedTreeInfo
+    from scannet_prep.stages.info.raw import RawTreeInfo
 
 
 _DESCRIPTION = """\
@@ -63,11 +64,11 @@ def add_command(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
-    from scannet_prep.stages import inventory
+    from scannet_prep.stages import info
 
     certificates = certificates_from(arguments, console)
-    plan = inventory.plan(arguments.places, certificates=certificates)
-    found = inventory.run(plan, jobs=jobs_from(arguments), progress=console.progress())
+    plan = info.plan(arguments.places, certificates=certificates)
+    found = info.run(plan, jobs=jobs_from(arguments), progress=console.progress())
     for finding in found.unreadable:
         console.warn(f"cannot be read: {finding.path}: {finding.message}", finding.hint)
         if finding.trace:
@@ -77,13 +78,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     return console.result(text, {"command": "info", **found.to_json()}, status)
 
 
-def _describe(found: Inventory, *, has_all: bool) -> Iterator[str]:
-    from scannet_prep.stages.inventory.archive import ArchiveInventory
-    from scannet_prep.stages.inventory.raw import RawInventory
+def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
+    from scannet_prep.stages.info.archive import ArchiveInfo
+    from scannet_prep.stages.info.raw import RawTreeInfo
 
-    if isinstance(found, ArchiveInventory):
-        yield from describe_inventory(found, has_all=has_all)
-    elif isinstance(found, RawInventory):
+    if isinstance(found, ArchiveInfo):
+        yield from describe_info(found, has_all=has_all)
+    elif isinstance(found, RawTreeInfo):
         yield from _describe_raw(found)
     else:
         yield from _describe_processed(found, has_all=has_all)
@@ -92,7 +93,7 @@ def _describe(found: Inventory, *, has_all: bool) -> Iterator[str]:
         yield from _describe_classes(table, has_all=has_all)
 
 
-def _describe_raw(found: RawInventory) -> Iterator[str]:
+def _describe_raw(found: RawTreeInfo) -> Iterator[str]:
     yield f"{found.path}: raw scenes, label map: {found.label_map_source}"
     yield ""
     rows = [
@@ -113,7 +114,7 @@ def _describe_raw(found: RawInventory) -> Iterator[str]:
         yield f"\ncould not be read: {len(found.unreadable):,}; see above"
 
 
-def _describe_processed(found: ProcessedInventory, *, has_all: bool) -> Iterator[str]:
+def _describe_processed(found: ProcessedTreeInfo, *, has_all: bool) -> Iterator[str]:
     versions = ", ".join(found.program_versions) or "unknown"
     source = "" if found.has_manifest else "; no usable manifest.json: every file was read"
     yield f"{found.path}: processed scenes, format {found.format_version}, by scannet-prep {versions}{source}"
@@ -143,7 +144,7 @@ def _describe_processed(found: ProcessedInventory, *, has_all: bool) -> Iterator
     yield format_table(["split", "scenes", "vertices", "size", "bytes per vertex"], rows, right=frozenset({1, 2, 3, 4}))
     failures = [f"{item.scene_id}: {item.message}" for item in found.failures]
     yield from describe_list("scenes failed", failures, has_all=has_all)
-    warnings = [f"{item.remark.text} (scenes: {len(item.scene_ids):,})" for item in found.remarks]
+    warnings = [f"{item.warning.text} (scenes: {len(item.scene_ids):,})" for item in found.warnings]
     yield from describe_list("warnings", warnings, has_all=has_all)
     if found.unreadable:
         yield f"\ncould not be read: {len(found.unreadable):,}; see above"

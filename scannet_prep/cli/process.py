@@ -18,7 +18,8 @@ from scannet_prep.cli.arguments import (
     path_argument,
     selection_from,
 )
-from scannet_prep.cli.console import Console, format_bytes, format_count, format_duration, format_table
+from scannet_prep.cli.console import Console, format_count, format_duration, format_table
+from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.process import ProcessPlan, ProcessReport
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     started_s = time.monotonic()
     report = process.run(plan, jobs=jobs_from(arguments), progress=console.progress())
     seconds = time.monotonic() - started_s
-    _tell_remarks(report, console)
+    _tell_warnings(report, console)
     _tell_failures(report, console)
     status = 3 if report.failures else 0
     value = {"command": "process", **report.to_json(), "options": plan.options.to_json(), "seconds": round(seconds, 3)}
@@ -152,11 +153,11 @@ def _plan_to_json(plan: ProcessPlan) -> dict[str, Any]:
     }
 
 
-def _tell_remarks(report: ProcessReport, console: Console) -> None:
-    for summary in report.remarks:
+def _tell_warnings(report: ProcessReport, console: Console) -> None:
+    for summary in report.warnings:
         shown = summary.scene_ids if console.is_verbose else summary.scene_ids[:3]
         more = f" and {len(summary.scene_ids) - len(shown)} more" if len(shown) < len(summary.scene_ids) else ""
-        console.say(f"warning: {summary.remark.text} ({', '.join(shown)}{more})")
+        console.say(f"warning: {summary.warning.text} ({', '.join(shown)}{more})")
 
 
 def _tell_failures(report: ProcessReport, console: Console) -> None:

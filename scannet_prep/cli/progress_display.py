@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from scannet_prep.cli.console import format_bytes, format_duration
+from scannet_prep.cli.console import format_duration
+from scannet_prep.space import format_bytes
 
 _SECONDS_BETWEEN_LINES = 30.0
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{unit}{postfix}, {rate_fmt}, {elapsed}, {remaining} left"

@@ -19,9 +19,10 @@ from scannet_prep.cli.arguments import (
     positive_number,
     selection_from,
 )
-from scannet_prep.cli.console import Console, format_bytes, format_count, format_duration
+from scannet_prep.cli.console import Console, format_count, format_duration
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 from scannet_prep.errors import UsageError
+from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.unpack import UnpackPlan, UnpackReport

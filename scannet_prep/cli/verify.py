@@ -20,9 +20,10 @@ from scannet_prep.cli.arguments import (
     place_argument,
     selection_from,
 )
-from scannet_prep.cli.console import Console, describe_hints, format_bytes, format_count, format_duration, format_table
+from scannet_prep.cli.console import Console, describe_hints, format_count, format_duration, format_table
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 from scannet_prep.errors import UsageError
+from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.finding import Finding

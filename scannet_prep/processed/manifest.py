@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import ManifestError, MissingFileError
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene
-from scannet_prep.remarks import Remark, RemarkKind
 from scannet_prep.scene import Split
+from scannet_prep.scene_warnings import SceneWarning, WarningKind
 
 MANIFEST_NAME = "manifest.json"
 
@@ -35,7 +36,7 @@ class SceneEntry:
         options: How it was made.
         nyu40_counts: Vertices by nyu40 id; 0 is unannotated.
         scannet_counts: Vertices by ScanNet id; 0 is unannotated.
-        remarks: What was odd about its raw files.
+        warnings: What was odd about its raw files.
     """
 
     split: Split
@@ -44,7 +45,7 @@ class SceneEntry:
     options: ProcessOptions
     nyu40_counts: Mapping[int, int] = field(hash=False)
     scannet_counts: Mapping[int, int] = field(hash=False)
-    remarks: tuple[Remark, ...] = ()
+    warnings: tuple[SceneWarning, ...] = ()
 
     @classmethod
     def from_scene(cls, scene: ProcessedScene, fingerprint: Fingerprint) -> SceneEntry:
@@ -56,27 +57,8 @@ class SceneEntry:
             options=scene.meta.options,
             nyu40_counts=count_ids(scene.nyu40_ids),
             scannet_counts=count_ids(scene.scannet_ids),
-            remarks=scene.meta.remarks,
+            warnings=scene.meta.warnings,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SceneFailure:
-    """One scene that could not be made.
-
-    Attributes:
-        scene_id: Its name.
-        error: The kind of error, for example `MeshError`.
-        message: What was found and expected, with the file's name.
-        hint: What to do about it; may be empty.
-        trace: For errors that nobody foresaw, where in the program they came from.
-    """
-
-    scene_id: str
-    error: str
-    message: str
-    hint: str = ""
-    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +140,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "complete": manifest.is_complete,
     }
     scenes = {name: _entry_to_json(entry) for name, entry in sorted(manifest.scenes.items())}
-    failures = {name: _failure_to_json(failure) for name, failure in sorted(manifest.failures.items())}
+    failures = {name: _without_id(failure) for name, failure in sorted(manifest.failures.items())}
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     lines += [f'"scenes": {_one_line_each(scenes)}', f'"failures": {_one_line_each(failures)}']
     text = "{\n" + ",\n".join(lines) + "\n}\n"
@@ -180,7 +162,7 @@ def _entry_to_json(entry: SceneEntry) -> dict[str, Any]:
         "options": entry.options.to_json(),
         "nyu40_counts": entry.nyu40_counts,
         "scannet_counts": entry.scannet_counts,
-        "warnings": [{"kind": str(item.kind), "subject": item.subject, "count": item.count} for item in entry.remarks],
+        "warnings": [{"kind": str(item.kind), "subject": item.subject, "count": item.count} for item in entry.warnings],
     }
 
 
@@ -192,12 +174,14 @@ def _entry_from_json(value: Mapping[str, Any]) -> SceneEntry:
         options=ProcessOptions.from_json(value["options"]),
         nyu40_counts={int(key): int(count) for key, count in value["nyu40_counts"].items()},
         scannet_counts={int(key): int(count) for key, count in value["scannet_counts"].items()},
-        remarks=tuple(Remark(RemarkKind(item["kind"]), item["subject"], item["count"]) for item in value["warnings"]),
+        warnings=tuple(
+            SceneWarning(WarningKind(item["kind"]), item["subject"], item["count"]) for item in value["warnings"]
+        ),
     )
 
 
-def _failure_to_json(failure: SceneFailure) -> dict[str, str]:
-    return {key: text for key, text in asdict(failure).items() if key != "scene_id" and text}
+def _without_id(failure: SceneFailure) -> dict[str, str]:
+    return {key: text for key, text in failure.to_json().items() if key != "scene_id"}
 
 
 def count_ids(ids: NDArray[np.unsignedinteger[Any]]) -> dict[int, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from scannet_prep.errors import ManifestError, MissingFileError, ProcessedFileError, UnknownSplitError
+from scannet_prep.failures import SceneFailure
 from scannet_prep.processed.folder import (
     FAILED_NAME,
     UNFINISHED_NAME,
@@ -15,7 +16,7 @@ from scannet_prep.processed.folder import (
     is_unfinished,
     processed_path,
 )
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneFailure, read_manifest
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, read_manifest
 from scannet_prep.processed.npz import read_first_shape
 from scannet_prep.processed.scene_source import SceneSource
 from scannet_prep.scene import Split

@@ -11,14 +11,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.annotate import MAX_GROUPS, Instance
+from scannet_prep.annotate import MAX_GROUPS, AnnotatedGroup
 from scannet_prep.errors import ProcessedFileError, UnknownSceneError, UnknownSplitError
 from scannet_prep.files import Buffer, Fingerprint, read_file
 from scannet_prep.labels import MAX_NYU40_ID
 from scannet_prep.processed.npz import NpzReader, encode_npz
 from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.remarks import Remark, RemarkKind
 from scannet_prep.scene import SceneId, Split
+from scannet_prep.scene_warnings import SceneWarning, WarningKind
 
 FORMAT_VERSION = 1
 
@@ -35,9 +35,9 @@ class SceneMeta:
         split: The split it was filed under.
         options: How it was made.
         scene_type: Free text of the release, for example `Bedroom / Hotel`; None where it has none.
-        objects: Annotated groups, in file order.
+        groups: Annotated groups, in file order.
         segment_ids: Raw id of each segment: `segment_ids[segments[v]]` is the release's id at vertex v.
-        remarks: What was odd about the raw files.
+        warnings: What was odd about the raw files.
         inputs: Fingerprints of the raw files it was made from, by file name.
         label_map_digest: Which label map was used (of its content; see `LabelMap.digest`).
         program_version: Version of this package.
@@ -48,9 +48,9 @@ class SceneMeta:
     split: Split
     options: ProcessOptions
     scene_type: str | None
-    objects: tuple[Instance, ...]
+    groups: tuple[AnnotatedGroup, ...]
     segment_ids: tuple[int, ...]
-    remarks: tuple[Remark, ...]
+    warnings: tuple[SceneWarning, ...]
     inputs: Mapping[str, Fingerprint] = field(hash=False)
     label_map_digest: str
     program_version: str
@@ -73,12 +73,12 @@ class SceneMeta:
                     "scannet_id": item.scannet_id,
                     "nyu40_id": item.nyu40_id,
                 }
-                for item in self.objects
+                for item in self.groups
             ],
             "segment_ids": list(self.segment_ids),
             "warnings": [
                 {"kind": str(item.kind), "subject": item.subject, "count": item.count, "text": item.text}
-                for item in self.remarks
+                for item in self.warnings
             ],
             "inputs": {
                 name: {"size_bytes": item.size_bytes, "crc32": f"{item.crc32:08x}"}
@@ -106,10 +106,10 @@ class SceneMeta:
                     {key: _typed(item, bool, str) for key, item in value["options"].items()}
                 ),
                 scene_type=_typed(value["scene_type"], str, type(None)),
-                objects=tuple(_instance_from_json(item) for item in value["groups"]),
+                groups=tuple(_group_from_json(item) for item in value["groups"]),
                 segment_ids=tuple(_typed(item, int) for item in value["segment_ids"]),
-                remarks=tuple(
-                    Remark(RemarkKind(item["kind"]), _typed(item["subject"], str), _typed(item["count"], int))
+                warnings=tuple(
+                    SceneWarning(WarningKind(item["kind"]), _typed(item["subject"], str), _typed(item["count"], int))
                     for item in value["warnings"]
                 ),
                 inputs={
@@ -220,8 +220,8 @@ def parse_meta(reader: NpzReader, path: Path) -> SceneMeta:
         raise ProcessedFileError(path, f"has a damaged or foreign description: {error}", _HINT) from error
 
 
-def _instance_from_json(value: Mapping[str, Any]) -> Instance:
-    return Instance(
+def _group_from_json(value: Mapping[str, Any]) -> AnnotatedGroup:
+    return AnnotatedGroup(
         id=_typed(value["id"], int),
         object_id=_typed(value["object_id"], int, type(None)),
         raw_category=_typed(value["raw_category"], str),
@@ -245,11 +245,11 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
     wrong = int(np.count_nonzero(scene.labels != scene.meta.options.label_set.labels_from_raw_ids(source)))
     if wrong:
         yield f"labels disagree with the raw ids at {wrong:,} vertices"
-    if any(not 0 <= item.id <= MAX_GROUPS for item in scene.meta.objects):
+    if any(not 0 <= item.id <= MAX_GROUPS for item in scene.meta.groups):
         yield f"group ids are not all within 0..{MAX_GROUPS}"
     if int(scene.nyu40_ids.max()) > MAX_NYU40_ID:
         yield f"nyu40_ids hold {int(scene.nyu40_ids.max())}, expected at most {MAX_NYU40_ID}"
-    known = [-1, *(item.id for item in scene.meta.objects)]
+    known = [-1, *(item.id for item in scene.meta.groups)]
     strangers = np.setdiff1d(scene.instances, known)
     if len(strangers):
         yield f"instances hold {strangers[0]}, which is no group"

@@ -8,16 +8,22 @@ from pathlib import Path
 
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.files import is_hidden_or_temporary
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.release import (
+    AGGREGATION,
+    HIGH_RESOLUTION_AGGREGATION,
+    INFO,
+    LABELS_MESH,
+    MESH,
+    SEGMENTS,
+)
+from scannet_prep.scene import SceneId
 
-MESH_SUFFIX = "_vh_clean_2.ply"
-LABELS_MESH_SUFFIX = "_vh_clean_2.labels.ply"
-SEGMENTS_SUFFIX = "_vh_clean_2.0.010000.segs.json"
-AGGREGATION_SUFFIX = ".aggregation.json"
-HIGH_RESOLUTION_AGGREGATION_SUFFIX = "_vh_clean.aggregation.json"
-INFO_SUFFIX = ".txt"
-
-SPLIT_DIRS = {Split.TRAIN: "scans", Split.VAL: "scans", Split.TEST: "scans_test"}
+MESH_SUFFIX = MESH.suffix
+LABELS_MESH_SUFFIX = LABELS_MESH.suffix
+SEGMENTS_SUFFIX = SEGMENTS.suffix
+AGGREGATION_SUFFIX = AGGREGATION.suffix
+HIGH_RESOLUTION_AGGREGATION_SUFFIX = HIGH_RESOLUTION_AGGREGATION.suffix
+INFO_SUFFIX = INFO.suffix
 
 
 @dataclass(frozen=True, slots=True)

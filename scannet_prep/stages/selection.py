@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.errors import UnknownSceneError, UsageError
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import read_file
-from scannet_prep.processed.manifest import SceneFailure
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
 

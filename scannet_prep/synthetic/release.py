@@ -10,7 +10,8 @@ import numpy as np
 from scannet_prep.errors import UsageError
 from scannet_prep.files import make_directory, write_atomically
 from scannet_prep.labels import LABEL_MAP_NAME, MAX_NYU40_ID, SCANNET20, builtin_label_map
-from scannet_prep.raw.layout import SEGMENTS_SUFFIX, SPLIT_DIRS, RawScene
+from scannet_prep.raw.layout import SEGMENTS_SUFFIX, RawScene
+from scannet_prep.release import SPLIT_DIRS
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.synthetic.scene import SyntheticScene, make_scene, with_known_irregularity

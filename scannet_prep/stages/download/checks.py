@@ -14,7 +14,8 @@ from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.layout import AGGREGATION_SUFFIX, MESH_SUFFIX, SEGMENTS_SUFFIX
 from scannet_prep.raw.mesh import check_mesh_file
 from scannet_prep.raw.segments import read_segments
-from scannet_prep.remote.catalog import Content, RemoteFile
+from scannet_prep.release import Content
+from scannet_prep.remote.catalog import RemoteFile
 
 _HINT = "download it again"
 

@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from scannet_prep.errors import UsageError
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import check_is_folder
-from scannet_prep.processed.manifest import SceneFailure
 from scannet_prep.raw.layout import find_orphans
-from scannet_prep.release import BASE_URL
+from scannet_prep.release import BASE_URL, FileKind
 from scannet_prep.remote.address import public_url
-from scannet_prep.remote.catalog import FileKind, RemoteFile, list_files, parse_types
+from scannet_prep.remote.catalog import RemoteFile, list_files, parse_types
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.download.space import Room, estimate_left, find_free_room

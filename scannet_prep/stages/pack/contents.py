@@ -14,9 +14,10 @@ from scannet_prep.files import read_file
 from scannet_prep.processed.folder import TERMS_TEXT, find_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest
 from scannet_prep.processed.reader import is_processed_file
-from scannet_prep.raw.layout import MESH_SUFFIX, SPLIT_DIRS, find_raw_scenes
+from scannet_prep.raw.layout import MESH_SUFFIX, find_raw_scenes
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, parse_lock
 from scannet_prep.raw.ply import read_header
+from scannet_prep.release import SPLIT_DIRS
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.pack.files import FoundFiles, find_files

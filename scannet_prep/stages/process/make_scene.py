@@ -22,8 +22,8 @@ from scannet_prep.raw.info import ScanInfo, parse_scan_info
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.raw.mesh import Mesh, parse_mesh
 from scannet_prep.raw.segments import Segmentation, parse_segments
-from scannet_prep.remarks import Remark, RemarkKind
 from scannet_prep.scene import SceneId, Split
+from scannet_prep.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.version import VERSION
 
 
@@ -121,9 +121,9 @@ def process_scene(files: RawFiles, options: ProcessOptions, label_map: LabelMap)
             split=files.split,
             options=options,
             scene_type=info.scene_type,
-            objects=annotation.objects,
+            groups=annotation.groups,
             segment_ids=() if segmentation is None else tuple(segmentation.raw_ids.tolist()),
-            remarks=(*_find_remarks(files, mesh, info, segmentation, aggregation), *annotation.remarks),
+            warnings=(*_find_warnings(files, mesh, info, segmentation, aggregation), *annotation.warnings),
             inputs=files.fingerprints(),
             label_map_digest=used_label_map(files, label_map),
             program_version=VERSION,
@@ -191,15 +191,17 @@ def _make_annotation(
         found = annotate(segmentation, aggregation, label_map)
     if files.labels_mesh is None:
         return found
-    nyu40_ids, remarks = read_ply_labels(files.labels_mesh, mesh, files.mesh)
-    return Annotation(nyu40_ids, found.scannet_ids, found.instances, found.objects, (*found.remarks, *remarks))
+    nyu40_ids, warnings = read_ply_labels(files.labels_mesh, mesh, files.mesh)
+    return Annotation(nyu40_ids, found.scannet_ids, found.instances, found.groups, (*found.warnings, *warnings))
 
 
-def read_ply_labels(file: RawFile, mesh: Mesh, mesh_file: RawFile) -> tuple[NDArray[np.uint8], tuple[Remark, ...]]:
+def read_ply_labels(
+    file: RawFile, mesh: Mesh, mesh_file: RawFile
+) -> tuple[NDArray[np.uint8], tuple[SceneWarning, ...]]:
     """Take the nyu40 ids from a `labels.ply`.
 
     Returns:
-        uint8 (V,), 0 unannotated; and a remark where the file holds other ids.
+        uint8 (V,), 0 unannotated; and a warning where the file holds other ids.
 
     Raises:
         MeshError: The file is damaged or has no labels.
@@ -236,28 +238,32 @@ def _check_high_resolution(files: RawFiles, segmentation: Segmentation, aggregat
         )
 
 
-def _find_remarks(
+def _find_warnings(
     files: RawFiles,
     mesh: Mesh,
     info: ScanInfo,
     segmentation: Segmentation | None,
     aggregation: Aggregation | None,
-) -> Iterator[Remark]:
+) -> Iterator[SceneWarning]:
     if not len(mesh.faces):
-        yield Remark(RemarkKind.NO_FACES)
+        yield SceneWarning(WarningKind.NO_FACES)
     if files.info is None:
-        yield Remark(RemarkKind.NO_INFO)
+        yield SceneWarning(WarningKind.NO_INFO)
     elif info.axis_alignment is None and files.split is not Split.TEST:
-        yield Remark(RemarkKind.NO_ALIGNMENT)
+        yield SceneWarning(WarningKind.NO_ALIGNMENT)
     elif info.axis_alignment is not None and (fault := find_alignment_fault(info.axis_alignment)):
-        yield Remark(RemarkKind.NOT_RIGID, fault)
+        yield SceneWarning(WarningKind.NOT_RIGID, fault)
     if files.labels_mesh is not None and aggregation is None:
-        yield Remark(RemarkKind.NO_AGGREGATION)
+        yield SceneWarning(WarningKind.NO_AGGREGATION)
     if files.aggregation is not None and _is_high_resolution(files):
-        yield Remark(RemarkKind.HIGH_RESOLUTION_AGGREGATION, files.aggregation.path.name.removeprefix(files.scene_id))
+        yield SceneWarning(
+            WarningKind.HIGH_RESOLUTION_AGGREGATION, files.aggregation.path.name.removeprefix(files.scene_id)
+        )
     for file, content in ((files.segments, segmentation), (files.aggregation, aggregation)):
         if file is not None and content is not None and content.scene_id not in ("", files.scene_id):
-            yield Remark(RemarkKind.OTHER_SCENE, f"{file.path.name} says that it belongs to {content.scene_id!r:.40}")
+            yield SceneWarning(
+                WarningKind.OTHER_SCENE, f"{file.path.name} says that it belongs to {content.scene_id!r:.40}"
+            )
 
 
 def find_alignment_fault(matrix: NDArray[np.float64]) -> str:

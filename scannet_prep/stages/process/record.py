@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.errors import ManifestError, OutputError, ProcessedFileError, ScanNetPrepError
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, locked_directory, read_file
 from scannet_prep.processed.folder import find_processed_scenes, mark_finished, mark_unfinished, write_lists
-from scannet_prep.processed.manifest import Manifest, SceneEntry, SceneFailure, read_manifest, write_manifest
+from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest, write_manifest
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import parse_processed
 from scannet_prep.version import VERSION

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.errors import AnnotationError, OutputError, ProcessedFileError, ScanNetPrepError
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file, write_atomically
 from scannet_prep.labels import LabelMap
 from scannet_prep.processed.folder import mark_unfinished
-from scannet_prep.processed.manifest import SceneEntry, SceneFailure
+from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import ProcessedScene, encode_processed, parse_processed
 from scannet_prep.raw.layout import RawScene
-from scannet_prep.remarks import Remark
 from scannet_prep.scene import Split
+from scannet_prep.scene_warnings import SceneWarning
 from scannet_prep.stages.process.make_scene import RawFiles, process_scene, read_raw_files, used_label_map
 from scannet_prep.stages.process.record import FinishedScene, identify_file
 
@@ -72,10 +73,10 @@ def _make(task: SceneTask, context: WorkContext) -> FinishedScene:
     files = read_raw_files(task.scene, task.split, context.options)
     entry = None if context.is_forced else _find_current(task, files, context)
     if entry is not None:
-        _check_doubts(entry.remarks, context)
+        _check_doubts(entry.warnings, context)
         return FinishedScene(entry, identify_file(task.path), is_new=False)
     scene = process_scene(files, context.options, context.label_map)
-    _check_doubts(scene.meta.remarks, context)
+    _check_doubts(scene.meta.warnings, context)
     # Before the first file is replaced, and not before it is known that one will be: a run that changes nothing must
     # not disturb those who read.
     mark_unfinished(task.path.parent.parent)
@@ -95,8 +96,8 @@ def write_scene_file(scene: ProcessedScene, path: Path) -> FinishedScene:
     )
 
 
-def _check_doubts(remarks: tuple[Remark, ...], context: WorkContext) -> None:
-    doubts = [remark.text for remark in remarks if remark.kind.is_doubt]
+def _check_doubts(warnings: tuple[SceneWarning, ...], context: WorkContext) -> None:
+    doubts = [warning.text for warning in warnings if warning.kind.is_doubt]
     if context.is_strict and doubts:
         raise AnnotationError("; ".join(doubts), "leave out --strict to go on anyway")
 

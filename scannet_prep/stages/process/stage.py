@@ -14,16 +14,17 @@ from scannet_prep.errors import (
     UnknownSplitError,
     WorkerDiedError,
 )
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import check_is_folder, read_file, remove_stale_temporaries
 from scannet_prep.labels import LabelMap, builtin_label_map, find_label_map, read_label_map
 from scannet_prep.processed.folder import find_processed_scenes, prepare_folder, processed_path
-from scannet_prep.processed.manifest import Manifest, SceneFailure, read_manifest
+from scannet_prep.processed.manifest import Manifest, read_manifest
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import parse_meta
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.raw.layout import find_raw_scenes
-from scannet_prep.remarks import Remark, RemarkSummary, summarize_remarks
+from scannet_prep.scene_warnings import SceneWarning, WarningSummary, summarize_warnings
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.pool import run_in_workers
 from scannet_prep.stages.process.record import FinishedScene, Record
@@ -76,7 +77,7 @@ class ProcessReport:
         made: Scenes that were made.
         kept: Scenes that were up to date.
         failures: Scenes that could not be made.
-        remarks: What was odd, each oddity once.
+        warnings: What was odd, each oddity once.
         vertex_count: Vertices of all scenes made or kept.
         size_bytes: Size of their files.
     """
@@ -85,7 +86,7 @@ class ProcessReport:
     made: tuple[str, ...]
     kept: tuple[str, ...]
     failures: tuple[SceneFailure, ...]
-    remarks: tuple[RemarkSummary, ...]
+    warnings: tuple[WarningSummary, ...]
     vertex_count: int
     size_bytes: int
 
@@ -100,8 +101,8 @@ class ProcessReport:
                 for item in self.failures
             ],
             "warnings": [
-                {"kind": str(item.remark.kind), "text": item.remark.text, "scenes": list(item.scene_ids)}
-                for item in self.remarks
+                {"kind": str(item.warning.kind), "text": item.warning.text, "scenes": list(item.scene_ids)}
+                for item in self.warnings
             ],
             "vertices": self.vertex_count,
             "size_bytes": self.size_bytes,
@@ -243,15 +244,15 @@ def _take(
 
 def _report(plan: ProcessPlan, record: Record) -> ProcessReport:
     finished = record.finished
-    remarks: Iterator[tuple[str, Remark]] = (
-        (scene_id, remark) for scene_id in sorted(finished) for remark in finished[scene_id].entry.remarks
+    warnings: Iterator[tuple[str, SceneWarning]] = (
+        (scene_id, warning) for scene_id in sorted(finished) for warning in finished[scene_id].entry.warnings
     )
     return ProcessReport(
         out_dir=plan.out_dir,
         made=tuple(sorted(scene_id for scene_id, item in finished.items() if item.is_new)),
         kept=tuple(sorted(scene_id for scene_id, item in finished.items() if not item.is_new)),
         failures=tuple(failure for _, failure in sorted(record.failures.items())),
-        remarks=tuple(summarize_remarks(remarks)),
+        warnings=tuple(summarize_warnings(warnings)),
         vertex_count=sum(item.entry.vertex_count for item in finished.values()),
         size_bytes=sum(item.entry.fingerprint.size_bytes for item in finished.values()),
     )

@@ -15,9 +15,9 @@ from scannet_prep.archive.seek_table import parse_seek_table
 from scannet_prep.archive.stream import PipeReader, StreamGroup, find_group
 from scannet_prep.archive.tar import END_OF_ARCHIVE, member_bytes
 from scannet_prep.errors import ArchiveError, DiskFullError, ScanNetPrepError, UnknownSceneError
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import find_free_bytes, remove_stale_temporaries
 from scannet_prep.processed.folder import processed_path
-from scannet_prep.processed.manifest import SceneFailure
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.threads import run_in_threads

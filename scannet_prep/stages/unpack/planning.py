@@ -12,8 +12,8 @@ from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.archive.source import ByteSource
 from scannet_prep.archive.walk import Gap
 from scannet_prep.errors import DiskFullError, UnknownSceneError, UsageError
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import check_is_folder, find_free_bytes
-from scannet_prep.processed.manifest import SceneFailure
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack.opening import (

@@ -10,9 +10,10 @@ from pathlib import Path
 from scannet_prep.archive.extraction import UnpackedFile
 from scannet_prep.archive.index import ArchiveKind, find_scene_id
 from scannet_prep.errors import LockError, MissingFileError
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import locked_directory, make_directory, read_file, write_if_changed
 from scannet_prep.processed.folder import FAILED_NAME, UNFINISHED_NAME, encode_lists, write_failed_list
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneFailure
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, encode_lock, parse_lock, read_lock
 
 

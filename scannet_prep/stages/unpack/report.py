@@ -10,7 +10,7 @@ from typing import Any
 
 from scannet_prep.archive.index import ArchiveKind
 from scannet_prep.archive.pending import FileOutcome
-from scannet_prep.processed.manifest import SceneFailure
+from scannet_prep.failures import SceneFailure
 from scannet_prep.stages.unpack.record import FolderRecord
 
 

@@ -8,9 +8,9 @@ from scannet_prep.archive.pending import has_content
 from scannet_prep.archive.reader import ArchivedGroup
 from scannet_prep.archive.walk import Gap
 from scannet_prep.errors import ArchiveError
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import remove_stale_temporaries
 from scannet_prep.processed.folder import processed_path
-from scannet_prep.processed.manifest import SceneFailure
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.stages.threads import run_in_threads
 from scannet_prep.stages.unpack.group import UnpackedGroup, Unpacker

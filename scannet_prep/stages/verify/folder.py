@@ -10,7 +10,7 @@ from typing import Any
 from scannet_prep.errors import UnknownSplitError, UsageError, WorkerDiedError
 from scannet_prep.processed.folder import processed_path
 from scannet_prep.progress import NoProgress, Progress
-from scannet_prep.raw.layout import SPLIT_DIRS
+from scannet_prep.release import SPLIT_DIRS
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.finding import CheckedScene, Finding, Findings, SceneTask

@@ -54,7 +54,7 @@ def _find_annotation_problems(scene: ProcessedScene) -> Iterator[str]:
     for key, array in arrays.items():
         # One entry more than there can be groups: the last one, reached by -1, stands for "no group".
         table = np.zeros(np.iinfo(np.int16).max + 2, np.int64)
-        for item in scene.meta.objects:
+        for item in scene.meta.groups:
             table[item.id] = item.scannet_id if key == "scannet_ids" else item.nyu40_id
         wrong = int(np.count_nonzero(table[scene.instances] != array))
         if wrong:
@@ -73,6 +73,6 @@ def _find_differences(scene: ProcessedScene, fingerprint: Fingerprint, entry: Sc
     found = SceneEntry.from_scene(scene, fingerprint)
     if found.vertex_count != entry.vertex_count:
         yield f"has {found.vertex_count:,} vertices, but the manifest says {entry.vertex_count:,}"
-    for name in ("split", "options", "nyu40_counts", "scannet_counts", "remarks"):
+    for name in ("split", "options", "nyu40_counts", "scannet_counts", "warnings"):
         if getattr(found, name) != getattr(entry, name):
             yield f"does not have the {name.replace('_', ' ')} that the manifest records"

@@ -24,8 +24,8 @@ from scannet_prep.raw.layout import (
 )
 from scannet_prep.raw.mesh import Mesh, parse_mesh
 from scannet_prep.raw.segments import Segmentation, parse_segments
-from scannet_prep.remarks import RemarkKind
 from scannet_prep.scene import Split
+from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.stages.finding import CheckedScene, Findings
 from scannet_prep.stages.process.make_scene import RawFile, find_alignment_fault, read_ply_labels
 from scannet_prep.stages.verify.digests import check_digests
@@ -40,7 +40,7 @@ _CHECKED = (*_ANNOTATED, HIGH_RESOLUTION_AGGREGATION_SUFFIX)
 _OTHER = ("_vh_clean.segs.json", "_vh_clean.ply", ".sens")
 _DOWNLOAD = "download it again"
 # Said elsewhere: of the segments with an example, of the label map once for the whole tree.
-_SAID_ELSEWHERE = {RemarkKind.UNKNOWN_SEGMENTS, RemarkKind.AMBIGUOUS_CATEGORY, RemarkKind.LABEL_MAP_DIFFERS}
+_SAID_ELSEWHERE = {WarningKind.UNKNOWN_SEGMENTS, WarningKind.AMBIGUOUS_CATEGORY, WarningKind.LABEL_MAP_DIFFERS}
 
 
 def check_raw_scene(task: RawSceneTask, label_map: LabelMap) -> CheckedScene:
@@ -186,9 +186,9 @@ def _check_groups(
         message = f"{unknown_count:,} segment ids of its groups occur at no vertex, for example {example}"
         findings.error(file.path, message, "download it and the .segs.json again")
     annotation = findings.attempt(file.path, annotate, segmentation, aggregation, label_map)
-    for remark in () if annotation is None else annotation.remarks:
-        if remark.kind not in _SAID_ELSEWHERE:
-            findings.note(file.path, remark.text)
+    for warning in () if annotation is None else annotation.warnings:
+        if warning.kind not in _SAID_ELSEWHERE:
+            findings.note(file.path, warning.text)
     return annotation
 
 
@@ -208,13 +208,13 @@ def _check_ply_labels(
     result = findings.attempt(file.path, read_ply_labels, file, mesh, mesh_file)
     if result is None:
         return
-    nyu40_ids, remarks = result
-    for remark in remarks:
-        findings.note(file.path, remark.text)
+    nyu40_ids, warnings = result
+    for warning in warnings:
+        findings.note(file.path, warning.text)
     if annotation is None:
         return
     is_other = nyu40_ids != annotation.nyu40_ids
-    if remarks:
+    if warnings:
         is_other &= ~_is_outside_nyu40(file)
     others = np.flatnonzero(is_other)
     if len(others):

@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from scannet_prep.errors import ManifestError, WorkerDiedError
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.folder import find_processed_scenes
-from scannet_prep.processed.manifest import Manifest, SceneEntry, SceneFailure, read_manifest
+from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import FORMAT_VERSION, parse_processed
 from scannet_prep.progress import NoProgress, Progress
-from scannet_prep.remarks import RemarkSummary, summarize_remarks
 from scannet_prep.scene import Split
+from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.stages.finding import Finding
-from scannet_prep.stages.inventory.class_table import ClassTable, make_class_table
+from scannet_prep.stages.info.class_table import ClassTable, make_class_table
 from scannet_prep.stages.pool import run_in_workers
 
 
@@ -34,7 +35,7 @@ class ProcessedSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessedInventory:
+class ProcessedTreeInfo:
     """What is in a processed tree.
 
     Attributes:
@@ -47,7 +48,7 @@ class ProcessedInventory:
         format_version: Of the scenes.
         failures: Scenes that could not be processed.
         unreadable: What could not be read now, and why.
-        remarks: What was odd about the raw files, each oddity once.
+        warnings: What was odd about the raw files, each oddity once.
         class_tables: One for each label set; over train and val, as test scenes are not annotated.
     """
 
@@ -60,7 +61,7 @@ class ProcessedInventory:
     format_version: int
     failures: tuple[SceneFailure, ...]
     unreadable: tuple[Finding, ...]
-    remarks: tuple[RemarkSummary, ...]
+    warnings: tuple[WarningSummary, ...]
     class_tables: tuple[ClassTable, ...]
 
     @property
@@ -101,8 +102,8 @@ class ProcessedInventory:
             ],
             "unreadable": [finding.to_json() for finding in self.unreadable],
             "warnings": [
-                {"kind": str(item.remark.kind), "text": item.remark.text, "scenes": list(item.scene_ids)}
-                for item in self.remarks
+                {"kind": str(item.warning.kind), "text": item.warning.text, "scenes": list(item.scene_ids)}
+                for item in self.warnings
             ],
             "label_sets": {table.label_set.name: table.to_json() for table in self.class_tables},
         }
@@ -110,7 +111,7 @@ class ProcessedInventory:
 
 @dataclass(frozen=True, slots=True)
 class ProcessedPlan:
-    """How the inventory is made.
+    """How the info is made.
 
     Attributes:
         path: The tree.
@@ -144,8 +145,8 @@ def plan_processed(path: Path) -> ProcessedPlan:
     return ProcessedPlan(path, manifest, fault, tasks)
 
 
-def run_processed(plan: ProcessedPlan, *, jobs: int = 1, progress: Progress | None = None) -> ProcessedInventory:
-    """Make the inventory.
+def run_processed(plan: ProcessedPlan, *, jobs: int = 1, progress: Progress | None = None) -> ProcessedTreeInfo:
+    """Make the info.
 
     Args:
         plan: From `plan_processed`.
@@ -194,10 +195,10 @@ def _summarize(
     manifest: Manifest | None,
     versions: set[str],
     unreadable: tuple[Finding, ...],
-) -> ProcessedInventory:
+) -> ProcessedTreeInfo:
     annotated = [entry for entry in entries.values() if entry.split is not Split.TEST]
-    remarks = ((name, remark) for name, entry in entries.items() for remark in entry.remarks)
-    return ProcessedInventory(
+    warnings = ((name, warning) for name, entry in entries.items() for warning in entry.warnings)
+    return ProcessedTreeInfo(
         path=path,
         has_manifest=manifest is not None,
         is_complete=None if manifest is None else manifest.is_complete,
@@ -207,7 +208,7 @@ def _summarize(
         format_version=FORMAT_VERSION,
         failures=() if manifest is None else tuple(manifest.failures.values()),
         unreadable=unreadable,
-        remarks=tuple(summarize_remarks(remarks)),
+        warnings=tuple(summarize_warnings(warnings)),
         class_tables=(
             make_class_table(SCANNET20, [entry.nyu40_counts for entry in annotated]),
             make_class_table(SCANNET200, [entry.scannet_counts for entry in annotated]),

@@ -16,7 +16,7 @@ from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, parse_manifest
 from scannet_prep.scene import Split
 from scannet_prep.stages.finding import Finding
-from scannet_prep.stages.inventory.class_table import ClassTable, make_class_table
+from scannet_prep.stages.info.class_table import ClassTable, make_class_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ArchiveSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveInventory:
+class ArchiveInfo:
     """What is in one archive, or in the shards of one.
 
     Attributes:
@@ -132,8 +132,8 @@ class ArchiveInventory:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveInventoryPlan:
-    """The archives whose inventory is made; they have been opened, which reads the index of each.
+class ArchiveInfoPlan:
+    """The archives whose info is made; they have been opened, which reads the index of each.
 
     Attributes:
         archives: One or several.
@@ -142,9 +142,7 @@ class ArchiveInventoryPlan:
     archives: tuple[Archive, ...]
 
 
-def plan_archives(
-    archives: Sequence[str | Path | ByteSource], *, certificates: bool | Path = True
-) -> ArchiveInventoryPlan:
+def plan_archives(archives: Sequence[str | Path | ByteSource], *, certificates: bool | Path = True) -> ArchiveInfoPlan:
     """Open the archives.
 
     Args:
@@ -158,11 +156,11 @@ def plan_archives(
         UsageError: The same archive is named twice, or it is no address.
         TransferError: One is on a web server, which does not give it.
     """
-    return ArchiveInventoryPlan(tuple(map(Archive, open_sources(archives, certificates=certificates))))
+    return ArchiveInfoPlan(tuple(map(Archive, open_sources(archives, certificates=certificates))))
 
 
-def run_archives(plan: ArchiveInventoryPlan) -> ArchiveInventory:
-    """Make the inventory.
+def run_archives(plan: ArchiveInfoPlan) -> ArchiveInfo:
+    """Make the info.
 
     Raises:
         TransferError: A web server does not give an archive any more.
@@ -178,7 +176,7 @@ def run_archives(plan: ArchiveInventoryPlan) -> ArchiveInventory:
     for archive in plan.archives:
         archive.close()
     groups = [group for index in indexes for group in index.groups]
-    return ArchiveInventory(
+    return ArchiveInfo(
         names=names,
         kinds=tuple(sorted({str(head.kind) for head in heads})),
         size_bytes=sum(archive.size_bytes for archive in plan.archives),

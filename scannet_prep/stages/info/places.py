@@ -9,21 +9,21 @@ from typing import TypeAlias
 from scannet_prep.archive.source import ByteSource
 from scannet_prep.errors import UsageError
 from scannet_prep.progress import Progress
-from scannet_prep.stages.inventory.archive import (
-    ArchiveInventory,
-    ArchiveInventoryPlan,
+from scannet_prep.stages.info.archive import (
+    ArchiveInfo,
+    ArchiveInfoPlan,
     plan_archives,
     run_archives,
 )
-from scannet_prep.stages.inventory.processed import ProcessedInventory, ProcessedPlan, plan_processed, run_processed
-from scannet_prep.stages.inventory.raw import RawInventory, RawPlan, plan_raw, run_raw
+from scannet_prep.stages.info.processed import ProcessedPlan, ProcessedTreeInfo, plan_processed, run_processed
+from scannet_prep.stages.info.raw import RawPlan, RawTreeInfo, plan_raw, run_raw
 from scannet_prep.stages.tree import TreeKind, identify_tree, is_archive
 
-InventoryPlan: TypeAlias = RawPlan | ProcessedPlan | ArchiveInventoryPlan
-Inventory: TypeAlias = RawInventory | ProcessedInventory | ArchiveInventory
+InfoPlan: TypeAlias = RawPlan | ProcessedPlan | ArchiveInfoPlan
+Info: TypeAlias = RawTreeInfo | ProcessedTreeInfo | ArchiveInfo
 
 
-def plan(places: Sequence[str | Path | ByteSource], *, certificates: bool | Path = True) -> InventoryPlan:
+def plan(places: Sequence[str | Path | ByteSource], *, certificates: bool | Path = True) -> InfoPlan:
     """Decide what has to be read.
 
     Args:
@@ -48,7 +48,7 @@ def plan(places: Sequence[str | Path | ByteSource], *, certificates: bool | Path
     return plan_raw(path) if identify_tree(path) is TreeKind.RAW else plan_processed(path)
 
 
-def run(plan: InventoryPlan, *, jobs: int = 1, progress: Progress | None = None) -> Inventory:
+def run(plan: InfoPlan, *, jobs: int = 1, progress: Progress | None = None) -> Info:
     """Read it.
 
     Args:
@@ -60,7 +60,7 @@ def run(plan: InventoryPlan, *, jobs: int = 1, progress: Progress | None = None)
         WorkerDiedError: Worker processes cannot be started.
         TransferError: A web server does not give an archive any more.
     """
-    if isinstance(plan, ArchiveInventoryPlan):
+    if isinstance(plan, ArchiveInfoPlan):
         return run_archives(plan)
     if isinstance(plan, RawPlan):
         return run_raw(plan, jobs=jobs, progress=progress)

@@ -20,7 +20,7 @@ from scannet_prep.raw.segments import read_segments
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.finding import Finding
-from scannet_prep.stages.inventory.class_table import ClassTable, make_class_table
+from scannet_prep.stages.info.class_table import ClassTable, make_class_table
 from scannet_prep.stages.pool import run_in_workers
 
 _HEADER_BYTES = 65_536
@@ -63,7 +63,7 @@ class FileKind:
 
 
 @dataclass(frozen=True, slots=True)
-class RawInventory:
+class RawTreeInfo:
     """What is in a raw tree.
 
     Attributes:
@@ -110,7 +110,7 @@ class RawInventory:
 
 @dataclass(frozen=True, slots=True)
 class RawPlan:
-    """How the inventory is made.
+    """How the info is made.
 
     Attributes:
         path: The tree.
@@ -164,8 +164,8 @@ def plan_raw(path: Path) -> RawPlan:
     return RawPlan(path, tuple(scenes.values()), label_map, fault)
 
 
-def run_raw(plan: RawPlan, *, jobs: int = 1, progress: Progress | None = None) -> RawInventory:
-    """Make the inventory.
+def run_raw(plan: RawPlan, *, jobs: int = 1, progress: Progress | None = None) -> RawTreeInfo:
+    """Make the info.
 
     Args:
         plan: From `plan_raw`.
@@ -250,13 +250,13 @@ def _read_annotation(
         files=files,
         vertex_count=vertex_count,
         face_count=face_count,
-        group_count=len(annotation.objects),
+        group_count=len(annotation.groups),
         nyu40_counts=count_ids(annotation.nyu40_ids),
         scannet_counts=count_ids(annotation.scannet_ids),
     )
 
 
-def _summarize(plan: RawPlan, scenes: Mapping[str, _ReadScene]) -> RawInventory:
+def _summarize(plan: RawPlan, scenes: Mapping[str, _ReadScene]) -> RawTreeInfo:
     by_split: dict[str, list[_ReadScene]] = {name: [] for name in (*Split, "none")}
     file_counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
@@ -266,7 +266,7 @@ def _summarize(plan: RawPlan, scenes: Mapping[str, _ReadScene]) -> RawInventory:
         sizes.update(scene.files)
     annotated = [scene for scene in scenes.values() if scene.group_count is not None]
     findings = [finding for scene in scenes.values() for finding in scene.findings]
-    return RawInventory(
+    return RawTreeInfo(
         path=plan.path,
         label_map_source=plan.label_map.source,
         splits=tuple(_summarize_split(str(name), members) for name, members in by_split.items() if members),

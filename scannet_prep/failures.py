@@ -1,0 +1,77 @@
+"""What went wrong with one scene, as a value: collected, listed and written as JSON. It never stops the others."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scannet_prep.errors import ScanNetPrepError, WorkerDiedError
+
+LESS_MEMORY_HINT = "memory may have run out: try again with --jobs 1"
+
+
+class Explanation(NamedTuple):
+    """An exception, told to people.
+
+    Attributes:
+        problem: What is wrong.
+        hint: What to do about it; may be empty.
+        trace: For a bug of this program, where it came from; else empty.
+    """
+
+    problem: str
+    hint: str
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SceneFailure:
+    """One scene that could not be made, checked or fetched.
+
+    Attributes:
+        scene_id: Its name.
+        error: The kind of error, for example `MeshError`.
+        message: What was found and expected, with the file's name.
+        hint: What to do about it; may be empty.
+        trace: For a bug of this program, where it came from; else empty.
+    """
+
+    scene_id: str
+    error: str
+    message: str
+    hint: str = ""
+    trace: str = ""
+
+    @classmethod
+    def from_exception(cls, scene_id: str, error: Exception, place: Path | str) -> SceneFailure:
+        """Tell of an exception that a scene has raised.
+
+        Args:
+            scene_id: The scene.
+            error: The exception.
+            place: Folder or file of the scene; put before messages that do not name it.
+        """
+        problem, hint, trace = explain(error)
+        if str(place) not in problem:
+            problem = f"{place}: {problem}"
+        return cls(scene_id, type(error).__name__, problem, hint, trace)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain values; hint and trace only where there are any."""
+        return {key: value for key, value in asdict(self).items() if value}
+
+
+def explain(error: Exception) -> Explanation:
+    """Tell an exception to people: ours in its own words, and a bug with its traceback."""
+    if isinstance(error, WorkerDiedError):
+        return Explanation(error.message, error.hint or LESS_MEMORY_HINT)
+    if isinstance(error, ScanNetPrepError):
+        return Explanation(error.message, error.hint)
+    if isinstance(error, MemoryError):
+        return Explanation("memory ran out", "try again with fewer --jobs")
+    if isinstance(error, OSError):
+        return Explanation(f"cannot be read: {error.strerror or error}", "")
+    trace = "".join(traceback.format_exception(error))
+    return Explanation(f"unforeseen {type(error).__name__}: {error}", "please report this", trace)
