@@ -98,7 +98,7 @@ def check_quickly(path: Path) -> None:
 
 
 def describe(path: Path) -> None:
-    json.dumps(info.run(info.plan([path])).to_json(), allow_nan=False)
+    json.dumps(info.run([path]).to_json(), allow_nan=False)
 
 
 def used_bytes() -> int:

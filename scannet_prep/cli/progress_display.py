@@ -9,14 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from scannet_prep.cli.console import format_duration
+from scannet_prep.progress import NoProgress
 from scannet_prep.space import format_bytes
 
 _SECONDS_BETWEEN_LINES = 30.0
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{unit}{postfix}, {rate_fmt}, {elapsed}, {remaining} left"
+# Short enough for 60 columns.
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{unit}{postfix}, {rate_fmt}, {remaining}"
 _COUNT = "{desc}: {n_fmt}{unit}{postfix}, {rate_fmt}, {elapsed}"
 
 
-class QuietProgress:
+class NotesOnly(NoProgress):
     """Shows nothing but notes.
 
     Args:
@@ -26,31 +28,15 @@ class QuietProgress:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
 
-    def start(self, title: str, total: int, unit: str) -> None:
-        """Ignore it."""
-
-    def advance(self, count: int = 1) -> None:
-        """Ignore it."""
-
-    def resize(self, change: int) -> None:
-        """Ignore it."""
-
-    def status(self, text: str) -> None:
-        """Ignore it."""
-
     def note(self, message: str) -> None:
         """Tell it, unless quiet."""
         self._say(message)
 
-    def finish(self) -> None:
-        """Ignore it."""
 
-
-class BarProgress:
+class BarProgress(NotesOnly):
     """Draws a bar with count, rate and time left."""
 
-    def __init__(self) -> None:
-        self._bar: Any = None
+    _bar: Any = None
 
     def start(self, title: str, total: int, unit: str) -> None:
         """Draw an empty bar."""
@@ -84,19 +70,20 @@ class BarProgress:
 
     def note(self, message: str) -> None:
         """Write a line above the bar."""
-        self._bar.write(message, file=sys.stderr)
+        with self._bar.external_write_mode(file=sys.stderr):
+            self._say(message)
 
     def finish(self) -> None:
         """Leave the bar as it is."""
         self._bar.close()
 
 
-class LineProgress:
+class LineProgress(NotesOnly):
     """Prints a line every 30 s, for logs."""
 
-    def __init__(self) -> None:
-        self._title, self._unit, self._status, self._total, self._done = "", "", "", 0, 0
-        self._started_s = self._printed_s = 0.0
+    _title = _unit = _status = ""
+    _total = _done = 0
+    _started_s = _printed_s = 0.0
 
     def start(self, title: str, total: int, unit: str) -> None:
         """Begin counting."""
@@ -107,21 +94,22 @@ class LineProgress:
         """Count, and print a line if the last one is long ago."""
         self._done += count
         now_s = time.monotonic()
-        if now_s - self._printed_s < _SECONDS_BETWEEN_LINES:
-            return
-        self._printed_s = now_s
-        rate = self._done / (now_s - self._started_s)
-        if not self._total:
-            size = format_bytes(self._done) if self._unit == "B" else f"{self._done} {self._unit}"
-            print(f"{self._title}: {size}", file=sys.stderr, flush=True)
-            return
-        left = f"{format_duration(max(0, self._total - self._done) / rate)} left" if rate > 0 else "no end in sight"
+        if now_s - self._printed_s >= _SECONDS_BETWEEN_LINES:
+            self._printed_s = now_s
+            self._say(self._describe(self._done / (now_s - self._started_s)))
+
+    def _describe(self, rate: float) -> str:
+        counts = [self._format(self._done), f"{self._format(rate)}/s"]
+        if self._total:
+            counts[0] += f" of {self._format(self._total)}"
+            left_s = max(0, self._total - self._done) / rate if rate > 0 else None
+            counts.append("no end in sight" if left_s is None else f"{format_duration(left_s)} left")
+        return f"{self._title}: {', '.join([*counts, *filter(None, [self._status])])}"
+
+    def _format(self, number: float) -> str:
         if self._unit == "B":
-            counts = f"{format_bytes(self._done)} of {format_bytes(self._total)}, {format_bytes(int(max(0.0, rate)))}/s"
-        else:
-            counts = f"{self._done}/{self._total} {self._unit}, {rate:.1f}/s"
-        status = f", {self._status}" if self._status else ""
-        print(f"{self._title}: {counts}{status}, {left}", file=sys.stderr, flush=True)
+            return format_bytes(max(0, int(number)))
+        return f"{number:,.1f} {self._unit}" if isinstance(number, float) else f"{number:,} {self._unit}"
 
     def resize(self, change: int) -> None:
         """Change the total."""
@@ -130,10 +118,3 @@ class LineProgress:
     def status(self, text: str) -> None:
         """Remember a text for the next line."""
         self._status = text
-
-    def note(self, message: str) -> None:
-        """Print a line."""
-        print(message, file=sys.stderr, flush=True)
-
-    def finish(self) -> None:
-        """Nothing more to say: the command's result follows."""

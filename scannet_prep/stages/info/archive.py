@@ -49,6 +49,7 @@ class ArchiveInfo:
         content_bytes: Size of the tar bytes.
         file_count: Files in them, without those that describe the archives themselves.
         frame_count: Frames of all groups.
+        scene_ids: The scenes, in the order of the archives.
         splits: Those that hold scenes.
         options: How processed scenes were made; empty for others.
         programs: Names and versions of the programs that wrote the archives.
@@ -68,6 +69,7 @@ class ArchiveInfo:
     content_bytes: int
     file_count: int
     frame_count: int
+    scene_ids: tuple[str, ...]
     splits: tuple[ArchiveSplit, ...]
     options: dict[str, Any]
     programs: tuple[str, ...]
@@ -106,6 +108,7 @@ class ArchiveInfo:
             "vertices": self.vertex_count,
             "files": self.file_count,
             "frames": self.frame_count,
+            "scene_ids": list(self.scene_ids),
             "size_bytes": self.size_bytes,
             "content_bytes": self.content_bytes,
             "ratio": self.ratio,
@@ -183,6 +186,7 @@ def run_archives(plan: ArchiveInfoPlan) -> ArchiveInfo:
         content_bytes=sum(group.size_bytes for group in groups),
         file_count=sum(len(group.members) for group in groups) - len(indexes),
         frame_count=sum(group.frame_count for group in groups),
+        scene_ids=tuple(scene.scene_id for scene in scenes),
         splits=tuple(_summarize(scenes)),
         options=dict(heads[0].options),
         programs=tuple(sorted({head.program for head in heads})),
