@@ -41,15 +41,15 @@ class Selection:
         """Whether all scenes of some splits are asked for."""
         return self.scene_ids is None and self.limit is None
 
-    def includes(self, scene_id: str, split: Split | None) -> bool:
-        """Whether a scene is among those that were asked for, but for the limit.
+    def wants(self, scene_id: str, split: str | None) -> bool:
+        """Whether a scene is among those that were asked for, the limit aside.
 
         Args:
-            scene_id: Its name.
-            split: Its split; None where nobody knows it, so that it may be any.
+            scene_id: The scene.
+            split: Its split; empty or None where nobody knows.
         """
         is_named = self.scene_ids is None or scene_id in self.scene_ids
-        return is_named and (not self.splits or split is None or split in self.splits)
+        return is_named and (not self.splits or split in self.splits)
 
     def check_splits(self, splits: Mapping[str, Split | None]) -> None:
         """Check that no scene was named that is in none of the splits that were asked for.
@@ -61,10 +61,11 @@ class Selection:
             UnknownSceneError: There is one.
         """
         for scene_id in self.scene_ids or ():
-            if not self.includes(scene_id, splits.get(scene_id)):
-                problem = f"{scene_id} is in the split {splits[scene_id]}"
+            split = splits.get(scene_id)
+            if split is not None and not self.wants(scene_id, split):
                 raise UnknownSceneError(
-                    f"{problem}, but only {', '.join(self.splits)} was asked for", "leave out the splits or the scene"
+                    f"{scene_id} is in the split {split}, but only {', '.join(self.splits)} was asked for",
+                    "leave out the splits or the scene",
                 )
 
 
@@ -106,7 +107,7 @@ def select_scenes(
     failures: list[SceneFailure] = []
     for scene_id in wanted:
         split = splits[scene_id]
-        if not selection.includes(scene_id, split):
+        if split is not None and not selection.wants(scene_id, split):
             continue
         if scene_id not in present:
             failures.append(_failure(scene_id, f"{source}: has no folder {scene_id}", "download the scene"))

@@ -65,7 +65,8 @@ def plan_processed(
     for name, split in [*((name, entry.split) for name, entry in known.scenes.items()), *present.items()]:
         splits[name] = split
     selection.check_splits(splits)
-    chosen = [name for name in sorted(splits) if selection.includes(name, splits[name])]
+    any_split = selection.splits[0] if selection.splits else None
+    chosen = [name for name in sorted(splits) if selection.wants(name, splits[name] or any_split)]
     for scene_id in selection.scene_ids or ():
         if scene_id not in splits:
             findings.error(out_dir, "does not hold this scene", _AGAIN, scene_id=scene_id)
