@@ -9,21 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from scannet_prep.annotate import annotate, count_unknown_segments
-from scannet_prep.errors import AnnotationError, MeshError, MissingFileError
+from scannet_prep.errors import AnnotationError
 from scannet_prep.labels import LabelMap, builtin_label_map, find_label_map, read_label_map
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.progress import Progress
 from scannet_prep.raw.aggregation import read_aggregation
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
-from scannet_prep.raw.ply import parse_header
+from scannet_prep.raw.mesh import count_elements
 from scannet_prep.raw.segments import read_segments
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, look_at_scenes
 from scannet_prep.stages.info.class_table import ClassTable, make_class_tables
 from scannet_prep.stages.info.split_table import NO_SPLIT, SplitTable, make_split_table
-
-_HEADER_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,27 +126,17 @@ def _look(task: CheckTask, label_map: LabelMap, findings: Findings) -> RawSceneI
             suffix = path.name.removeprefix(scene.scene_id)
             sizes[suffix if suffix != path.name else "other"] += path.stat().st_size
     numbers = {"annotated": 0, "vertices": 0, "faces": 0, "groups": 0}
-    numbers |= findings.attempt(scene.mesh_path, _read_mesh_size, scene.mesh_path) or {}
-    if not numbers["vertices"] or find_official_split(scene.scene_id) is Split.TEST:
+    size = findings.attempt(scene.mesh_path, count_elements, scene.mesh_path)
+    if size is None:
+        return RawSceneInfo(sizes, numbers)
+    numbers["vertices"], numbers["faces"] = size
+    if find_official_split(scene.scene_id) is Split.TEST:
         return RawSceneInfo(sizes, numbers)
     annotated = findings.attempt(task.path, _read_annotation, scene, numbers["vertices"], label_map)
     if annotated is None:
         return RawSceneInfo(sizes, numbers)
     group_count, nyu40_counts, scannet_counts = annotated
     return RawSceneInfo(sizes, numbers | {"annotated": 1, "groups": group_count}, nyu40_counts, scannet_counts)
-
-
-def _read_mesh_size(path: Path) -> dict[str, int]:
-    """Number of vertices and faces, by the header of the mesh."""
-    try:
-        with path.open("rb") as file:
-            header = parse_header(file.read(_HEADER_BYTES), path)
-    except FileNotFoundError:
-        raise MissingFileError(path, "no such file", "download it") from None
-    except OSError as error:
-        raise MeshError(path, f"cannot be read: {error.strerror or error}") from error
-    elements = {"vertices": header.find_element("vertex"), "faces": header.find_element("face")}
-    return {name: element.count for name, element in elements.items() if element is not None}
 
 
 def _read_annotation(

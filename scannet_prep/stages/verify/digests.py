@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,24 +58,19 @@ def read_locks(raw_dir: Path, against: Path | None, findings: Findings) -> dict[
     return by_folder
 
 
-def check_digests(recorded: Iterable[RecordedFile], contents: Mapping[Path, bytes], findings: Findings) -> None:
+def check_digests(recorded: Iterable[RecordedFile], findings: Findings) -> None:
     """Compare files with what is on record of them.
 
     Args:
         recorded: What is on record.
-        contents: Files whose bytes are at hand; others are read.
         findings: Where differences go.
     """
     for item in recorded:
         name, expected = item.source.name, item.entry
-        data = contents.get(item.path)
-        if data is not None:
-            found: LockEntry | None = LockEntry(hashlib.sha256(data).hexdigest(), len(data))
-        elif item.path.exists():
-            found = findings.attempt(item.path, digest_file, item.path)
-        else:
+        if not item.path.exists():
             findings.error(item.path, f"no such file, though {name} records it", item.hint)
             continue
+        found = findings.attempt(item.path, digest_file, item.path)
         if found is not None and found != expected:
             sizes = f"{found.size_bytes:,} bytes, sha256 {found.sha256[:12]}"
             of_record = f"{expected.size_bytes:,}, {expected.sha256[:12]}"

@@ -61,9 +61,8 @@ def plan_processed(
     if not (out_dir / TERMS_NAME).exists():
         findings.note(out_dir / TERMS_NAME, "no such file: the notice of ScanNet's terms of use", _AGAIN)
     # The split of a scene that failed is not on record: it counts whichever splits were asked for.
-    splits: dict[str, Split | None] = dict.fromkeys(known.failures)
-    for name, split in [*((name, entry.split) for name, entry in known.scenes.items()), *present.items()]:
-        splits[name] = split
+    recorded = ((name, entry.split) for name, entry in known.scenes.items())
+    splits = dict[str, Split | None]([*((name, None) for name in known.failures), *recorded, *present.items()])
     selection.check_splits(splits)
     any_split = selection.splits[0] if selection.splits else None
     chosen = [name for name in sorted(splits) if selection.wants(name, splits[name] or any_split)]

@@ -69,7 +69,7 @@ def plan_raw(raw_dir: Path, selection: Selection, against: Path | None, findings
         findings.error(scene.directory if scene else raw_dir, message, failure.hint, scene_id=failure.scene_id)
     recorded = read_locks(raw_dir, against, findings)
     beside_scenes = recorded.get(raw_dir, [])
-    check_digests(beside_scenes, {}, findings)
+    check_digests(beside_scenes, findings)
     tasks = tuple(
         RawTask(
             scene_id,

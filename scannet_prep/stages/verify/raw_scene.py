@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from scannet_prep.files import Buffer, read_file
 from scannet_prep.labels import MAX_NYU40_ID, LabelMap
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.raw.aggregation import Aggregation, parse_aggregation
-from scannet_prep.raw.info import parse_scan_info
-from scannet_prep.raw.mesh import Mesh, parse_mesh
-from scannet_prep.raw.segments import Segmentation, parse_segments
+from scannet_prep.raw.aggregation import Aggregation, read_aggregation
+from scannet_prep.raw.info import read_scan_info
+from scannet_prep.raw.mesh import Mesh, read_mesh
+from scannet_prep.raw.segments import Segmentation, read_segments
 from scannet_prep.release import (
     AGGREGATION,
     HIGH_RESOLUTION_AGGREGATION,
@@ -32,16 +32,16 @@ from scannet_prep.release import (
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.stages.finding import CheckedScene, Findings, note_strangers
-from scannet_prep.stages.process.make_scene import RawFile, RawFiles, process_scene, read_ply_labels
+from scannet_prep.stages.process.make_scene import RawFiles, process_scene, read_ply_labels
 from scannet_prep.stages.verify.digests import check_digests
 from scannet_prep.stages.verify.raw import RawTask
 
-_PARSERS: dict[Content, Callable[[Buffer, Path], Any]] = {
-    Content.MESH: parse_mesh,
-    Content.LABELS_MESH: parse_mesh,
-    Content.SEGMENTS: parse_segments,
-    Content.AGGREGATION: parse_aggregation,
-    Content.INFO: parse_scan_info,
+_READERS: dict[Content, Callable[[Path], Any]] = {
+    Content.MESH: read_mesh,
+    Content.LABELS_MESH: read_mesh,
+    Content.SEGMENTS: read_segments,
+    Content.AGGREGATION: read_aggregation,
+    Content.INFO: read_scan_info,
 }
 _ERRORS = {WarningKind.UNKNOWN_SEGMENTS, WarningKind.NOT_RIGID}
 # Of missing and damaged files, and of the label map once for the whole tree.
@@ -55,52 +55,46 @@ _SAID_ELSEWHERE = {
 
 def check_raw_scene(task: RawTask, label_map: LabelMap, findings: Findings) -> CheckedScene:
     """Check one scene, in a worker. Whatever is wrong is a finding."""
-    if task.scene.rival_directory is not None:
-        problem = f"has the same scene as {task.scene.rival_directory}, and both have a mesh"
-        findings.error(task.path, problem, "remove one of the two")
+    if task.scene.problem:
+        findings.error(task.path, task.scene.problem)
+    if not task.path.is_dir():
+        return CheckedScene(0, 0)
     known = {f"{task.scene_id}{suffix}" for suffix in KINDS}
     note_strangers(task.path, known.__contains__, findings)
-    files = _read_files(task, findings)
-    check_digests(task.recorded, {file.path: file.data for file in files.values()}, findings)
-    parsed: dict[FileKind, Any] = {
-        kind: findings.attempt(file.path, _PARSERS[kind.content], file.data, file.path) for kind, file in files.items()
-    }
-    whole = {kind: files[kind] for kind, content in parsed.items() if content is not None}
-    if SEGMENTS in whole:
-        _check_segment_names(whole[SEGMENTS].path, parsed[SEGMENTS], findings)
-    if AGGREGATION in whole:
-        _check_segments_file(task, whole[AGGREGATION].path, parsed[AGGREGATION], findings)
-    vertex_count = 0
-    if MESH in whole:
-        mesh: Mesh = parsed[MESH]
-        vertex_count = mesh.vertex_count
-        scene = _make_scene(task, whole, label_map, findings)
-        if LABELS_MESH in whole:
-            _check_ply_labels(mesh, parsed[LABELS_MESH], whole, scene, findings)
-    return CheckedScene(vertex_count, sum(len(file.data) for file in files.values()))
+    paths = _find_files(task, findings)
+    check_digests(task.recorded, findings)
+    read = {kind: findings.attempt(path, _READERS[kind.content], path) for kind, path in paths.items()}
+    contents: dict[FileKind, Any] = {kind: content for kind, content in read.items() if content is not None}
+    if SEGMENTS in contents:
+        _check_segment_names(paths[SEGMENTS], contents[SEGMENTS], findings)
+    if AGGREGATION in contents:
+        _check_segments_file(task, paths[AGGREGATION], contents[AGGREGATION], findings)
+    size_bytes = sum(paths[kind].stat().st_size for kind in contents)
+    mesh: Mesh | None = contents.get(MESH)
+    if mesh is None:
+        return CheckedScene(0, size_bytes)
+    scene = _make_scene(task, {kind: paths[kind] for kind in contents}, label_map, findings)
+    if LABELS_MESH in contents:
+        _check_ply_labels(paths, mesh, contents[LABELS_MESH], scene, findings)
+    return CheckedScene(mesh.vertex_count, size_bytes)
 
 
-def _read_files(task: RawTask, findings: Findings) -> dict[FileKind, RawFile]:
-    """Read the files that are there, and tell of those that are not."""
+def _find_files(task: RawTask, findings: Findings) -> dict[FileKind, Path]:
+    """Find the files that are there, and tell of those that are not."""
+    kinds = (*SEGMENTATION_KINDS, HIGH_RESOLUTION_AGGREGATION)
+    paths = {kind: task.scene.path(kind.suffix) for kind in kinds}
     required = [kind for kind in SEGMENTATION_KINDS if task.split in kind.splits]
-    missing = [kind for kind in required if not task.scene.path(kind.suffix).exists()]
+    missing = [kind for kind in required if not os.path.lexists(paths[kind])]
     if missing == required:
         findings.error(task.path, "holds none of the scene's files", "download the scene")
         return {}
     scenes = "test scene" if task.split is Split.TEST else "train and val scene"
     for kind in missing:
-        path = task.scene.path(kind.suffix)
         if kind is LABELS_MESH:
-            findings.note(path, "no such file; it is needed only to take the labels from it")
+            findings.note(paths[kind], "no such file; it is needed only to take the labels from it")
         else:
-            findings.error(path, "no such file", f"download it: every {scenes} has one")
-    files = {}
-    for kind in (*SEGMENTATION_KINDS, HIGH_RESOLUTION_AGGREGATION):
-        path = task.scene.path(kind.suffix)
-        data = findings.attempt(path, read_file, path) if path.exists() else None
-        if data is not None:
-            files[kind] = RawFile(path, data)
-    return files
+            findings.error(paths[kind], "no such file", f"download it: every {scenes} has one")
+    return {kind: path for kind, path in paths.items() if os.path.lexists(path)}
 
 
 def _check_segment_names(path: Path, segmentation: Segmentation, findings: Findings) -> None:
@@ -119,17 +113,21 @@ def _check_segments_file(task: RawTask, path: Path, aggregation: Aggregation, fi
 
 
 def _make_scene(
-    task: RawTask, whole: Mapping[FileKind, RawFile], label_map: LabelMap, findings: Findings
+    task: RawTask, whole: Mapping[FileKind, Path], label_map: LabelMap, findings: Findings
 ) -> ProcessedScene | None:
-    """Make the scene of its whole files, and tell what is wrong with it, or odd; None where it cannot be made."""
+    """Make the scene of its whole files, and tell what is wrong with it, or odd.
+
+    Returns:
+        The scene; None where it cannot be made, or has no groups.
+    """
+    segments, counting = whole.get(SEGMENTS), task.scene.find_aggregation()
+    aggregation = counting if segments is not None and counting in whole.values() else None
     files = RawFiles(task.scene_id, task.split, whole[MESH], whole.get(INFO))
-    counting = task.scene.find_aggregation()
-    aggregation = next((file for file in whole.values() if file.path == counting), None)
-    if task.split is not Split.TEST and SEGMENTS in whole:
-        files = replace(files, segments=whole[SEGMENTS], aggregation=aggregation)
+    if task.split is not Split.TEST:
+        files = replace(files, segments=segments, aggregation=aggregation)
     scene = findings.attempt(task.path, process_scene, files, ProcessOptions(), label_map)
     for warning in () if scene is None else scene.meta.warnings:
-        if warning.kind in _ERRORS:
+        if warning.kind in _ERRORS or (warning.kind.is_damage and task.split is not Split.TEST):
             findings.error(task.path, warning.text, "download the scene again")
         elif warning.kind not in _SAID_ELSEWHERE:
             findings.note(task.path, warning.text)
@@ -137,13 +135,13 @@ def _make_scene(
 
 
 def _check_ply_labels(
-    mesh: Mesh, labels_mesh: Mesh, whole: Mapping[FileKind, RawFile], scene: ProcessedScene | None, findings: Findings
+    paths: Mapping[FileKind, Path], mesh: Mesh, labels_mesh: Mesh, scene: ProcessedScene | None, findings: Findings
 ) -> None:
     """Check that labels.ply is of the same mesh, and that it agrees with the groups."""
-    file = whole[LABELS_MESH]
-    nyu40_ids, warnings = findings.attempt(file.path, read_ply_labels, file, mesh, whole[MESH]) or (None, ())
+    path = paths[LABELS_MESH]
+    nyu40_ids, warnings = findings.attempt(path, read_ply_labels, path, mesh, paths[MESH]) or (None, ())
     for warning in warnings:
-        findings.note(file.path, warning.text)
+        findings.note(path, warning.text)
     if scene is None or nyu40_ids is None or labels_mesh.labels is None:
         return
     # What is outside nyu40 is a known irregularity, and was noted.
@@ -154,4 +152,4 @@ def _check_ply_labels(
             f"differs from the groups at {len(others):,} of {len(nyu40_ids):,} vertices, for example vertex {vertex}: "
             f"nyu40 id {nyu40_ids[vertex]}, by the groups {scene.nyu40_ids[vertex]}"
         )
-        findings.error(file.path, message, "download both again, and check the label map")
+        findings.error(path, message, "download both again, and check the label map")
