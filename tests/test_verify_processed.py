@@ -141,7 +141,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, str, tuple[str, ...
     ),
     "truncated scene": (truncate_scene, "error", TRAIN, FILE, ("is truncated",)),
     "scene of another program": (
-        lambda out_dir: np.savez(npz(out_dir), points=np.zeros((3, 3))), "error", TRAIN, FILE, ("'meta'",),
+        lambda out_dir: np.savez(npz(out_dir), points=np.zeros((3, 3))), "error", TRAIN, FILE, ("another program",),
     ),
     "file of another scene": (put_other_scene, "error", TRAIN, FILE, ("holds scene0001_00",)),
     "scene in the folder of another split": (

@@ -111,9 +111,9 @@ def empty_folder(raw_dir: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Damage, str, str, str, tuple[str, ...]]] = {
-    "truncated mesh": (truncate(MESH), "error", TRAIN, relative(TRAIN, MESH.suffix), ("is truncated",)),
+    "truncated mesh": (truncate(MESH), "error", TRAIN, relative(TRAIN, MESH.suffix), ("truncated",)),
     "truncated labels.ply": (
-        truncate(LABELS_MESH), "error", TRAIN, relative(TRAIN, LABELS_MESH.suffix), ("is truncated",),
+        truncate(LABELS_MESH), "error", TRAIN, relative(TRAIN, LABELS_MESH.suffix), ("truncated",),
     ),
     "truncated segments": (truncate(SEGMENTS), "error", TRAIN, relative(TRAIN, SEGMENTS.suffix), ("JSON",)),
     "truncated groups": (truncate(AGGREGATION), "error", TRAIN, relative(TRAIN, AGGREGATION.suffix), ("JSON",)),
