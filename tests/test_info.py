@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from verifying import Verify
 
+from scannet_prep import ScanNet
 from scannet_prep.cli.main import main
+from scannet_prep.errors import ManifestError
 from scannet_prep.labels import LABEL_MAP_NAME, SCANNET20, SCANNET200
 from scannet_prep.processed.scene import ProcessedScene, read_processed
 from scannet_prep.synthetic import SyntheticScene, make_scene, write_release, write_scene
@@ -61,9 +64,9 @@ class Info:
         assert value["exit_status"] == status
         return status, value
 
-    def text(self, path: Path, *arguments: str) -> list[str]:
+    def text(self, path: Path, *arguments: str, expected_status: int = 0) -> list[str]:
         status, output = self._run(path, *arguments)
-        assert status == 0
+        assert status == expected_status
         return output.splitlines()
 
 
@@ -161,21 +164,45 @@ def test_scenes_that_failed_and_a_run_that_has_not_ended_are_told(raw_dir: Path,
     path = tmp_path / "out" / "manifest.json"
     path.write_text(path.read_text().replace('"complete": true', '"complete": false'))
     status, value = info.json(tmp_path / "out")
-    assert status == 0
+    assert status == 3
     assert value["complete"] is False
     assert [item["scene_id"] for item in value["failures"]] == [VAL]
-    text = "\n".join(info.text(tmp_path / "out"))
-    assert "not complete" in text
+    text = "\n".join(info.text(tmp_path / "out", expected_status=3))
+    assert "processing has not finished" in info.errors
     assert "scenes failed: 1" in text
-    assert "is empty" in text
+    assert "empty" in text
 
 
 def test_different_options_are_told_with_their_numbers_of_scenes(raw_dir: Path, out_dir: Path, info: Info) -> None:
     options = ["--align-axis", "--faces", "--scenes", VAL, "-q", "--jobs", "1"]
     assert main(["process", str(raw_dir), "-o", str(out_dir), *options]) == 0
-    lines = info.text(out_dir)
+    lines = info.text(out_dir, expected_status=3)
+    assert "different options" in info.errors
     assert "labels: ScanNet200 from aggregation, frame of the scan, without faces; scenes: 3" in lines
     assert "labels: ScanNet20 from aggregation, axis-aligned, with faces; scenes: 1" in lines
+
+
+@pytest.mark.parametrize("fault", ["unfinished", "incomplete", "mixed", "damaged manifest"])
+def test_unusable_folder_is_told_alike_by_info_verify_and_the_dataset(
+    raw_dir: Path, out_dir: Path, info: Info, verify: Verify, fault: str
+) -> None:
+    path = out_dir / "manifest.json"
+    if fault == "unfinished":
+        (out_dir / "unfinished.txt").touch()
+    elif fault == "incomplete":
+        path.write_text(path.read_text().replace('"complete": true', '"complete": false'))
+    elif fault == "damaged manifest":
+        path.write_text(path.read_text().replace('"complete": true', '"complete": "false"'))
+    else:
+        path.write_text(path.read_text().replace('"align_axis": false', '"align_axis": true', 1))
+    with pytest.raises(ManifestError) as caught:
+        ScanNet(out_dir, split="train")
+    status, value = info.json(out_dir)
+    assert status == 3
+    assert caught.value.problem in [item["message"] for item in value["unreadable"]]
+    status, findings = verify(out_dir)
+    assert status == 3
+    assert caught.value.problem in [item[3] for item in findings]
 
 
 # Raw trees

@@ -130,7 +130,7 @@ def leave_older_file(out_dir: Path) -> None:
     (out_dir / "failed.txt").write_text(f"{TRAIN}\n")
 
 
-def set_complete(out_dir: Path) -> None:
+def set_unfinished(out_dir: Path) -> None:
     write_manifest(out_dir, replace(manifest_of(out_dir), is_complete=False))
 
 
@@ -158,7 +158,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, str, tuple[str, ...
     "no manifest": (
         lambda out_dir: (out_dir / "manifest.json").unlink(), "error", "", "manifest.json", ("no such file",),
     ),
-    "manifest of a run that has not ended": (set_complete, "error", "", "manifest.json", ("has not finished",)),
+    "mark of a run that has not ended": (
+        lambda out_dir: (out_dir / "unfinished.txt").touch(), "error", "", "unfinished.txt", ("has not finished",),
+    ),
+    "manifest of a run that has not ended": (set_unfinished, "error", "", "manifest.json", ("has not finished",)),
     "scene that is gone": (
         lambda out_dir: npz(out_dir).unlink(), "error", TRAIN, FILE, ("no such file, though the manifest names it",),
     ),
@@ -187,14 +190,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, str, tuple[str, ...
     ),
     "empty list of OctFormer's": (
         lambda out_dir: (out_dir / "scannetv2_test.txt").write_text(""), "error", "", "scannetv2_test.txt",
-        ("disagrees with the manifest on 1 scenes, for example lacks",),
+        ("disagrees with the manifest: 0 lines, expected 1",),
     ),
     "no list of OctFormer's": (
         lambda out_dir: (out_dir / "scannetv2_train_npz.txt").unlink(), "error", "", "scannetv2_train_npz.txt",
         ("no such file",),
     ),
     "list of failures that did not happen": (
-        lambda out_dir: (out_dir / "failed.txt").write_text(f"{TRAIN}\n"), "error", "", "failed.txt", ("names",),
+        lambda out_dir: (out_dir / "failed.txt").write_text(f"{TRAIN}\n"), "error", "", "failed.txt", ("1 lines, expected 0",),
     ),
     "no notice of the terms": (
         lambda out_dir: (out_dir / "TERMS.txt").unlink(), "note", "", "TERMS.txt", ("terms of use",),
@@ -222,7 +225,7 @@ def test_what_process_writes_has_no_findings_whatever_the_options(
 
 def test_scenes_made_with_different_options_are_an_error(out_dir: Path, raw_dir: Path, verify: Verify) -> None:
     assert process(raw_dir, out_dir, "--align-axis", "--scenes", VAL) == 0
-    check_one(verify(out_dir), "error", "", ".", "1 scenes with align_axis: False -> True")
+    check_one(verify(out_dir), "error", "", "manifest.json", "different options", "align_axis=True")
 
 
 def test_scene_that_failed_is_an_error_with_its_reason(raw_dir: Path, tmp_path: Path, verify: Verify) -> None:

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         progress=console.progress(),
     )
     for finding in found.unreadable:
-        console.warn(f"cannot be read: {finding.path}: {finding.message}", finding.hint)
+        console.warn(f"error: {finding.place}: {finding.message}", finding.hint)
         if finding.trace:
             console.warn(finding.trace)
     lines = found.scene_ids if arguments.scenes else _describe(found, has_all=console.is_verbose)
@@ -93,7 +93,7 @@ def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
     else:
         yield from _describe_processed(found, has_all=has_all)
     if found.unreadable:
-        yield f"\ncould not be read: {len(found.unreadable):,}; see above"
+        yield f"\nerrors: {len(found.unreadable):,}; see above"
     for table in found.class_tables:
         yield ""
         yield from _describe_classes(table, has_all=has_all)
@@ -116,8 +116,6 @@ def _describe_processed(found: ProcessedInfo, *, has_all: bool) -> Iterator[str]
         labels = f"labels: {options.label_set.name} from {options.labels_from}"
         frame = "axis-aligned" if options.align_axis else "frame of the scan"
         yield f"{labels}, {frame}, {'with' if options.faces else 'without'} faces; scenes: {count:,}"
-    if found.is_complete is False:
-        yield "not complete: processing has not finished; run the same scannet-prep process command again"
     yield ""
     yield _format_splits(found.splits)
     failures = [f"{item.scene_id}: {item.message}" for item in found.manifest.failures.values()]

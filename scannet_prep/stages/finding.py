@@ -11,7 +11,6 @@ from typing import Any, ParamSpec, TypeVar
 from scannet_prep.errors import FileError, WorkerDiedError
 from scannet_prep.failures import explain
 from scannet_prep.files import is_hidden_or_temporary
-from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.scene import SceneId
 from scannet_prep.stages.pool import run_in_workers
@@ -220,12 +219,10 @@ class CheckedScene:
     Attributes:
         vertex_count: V; 0 where it could not be told.
         size_bytes: Of the files that were read.
-        options: How a processed scene was made; None for raw scenes.
     """
 
     vertex_count: int
     size_bytes: int
-    options: ProcessOptions | None = None
 
 
 def note_strangers(directory: Path, is_known: Callable[[str], bool], findings: Findings) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.processed.folder import find_processed_scenes
-from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest
+from scannet_prep.processed.manifest import Manifest, SceneEntry
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import FORMAT_VERSION, parse_processed
+from scannet_prep.processed.state import find_state
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
@@ -29,7 +30,7 @@ class ProcessedInfo:
         manifest: What its manifest says; without one, what the files say.
         has_manifest: Whether the manifest said it.
         program_versions: Of the programs that wrote manifest or scenes.
-        unreadable: What could not be read now, and why.
+        unreadable: What could not be read, and why; and why the folder as a whole must not be used.
     """
 
     path: Path
@@ -45,8 +46,8 @@ class ProcessedInfo:
 
     @property
     def is_complete(self) -> bool | None:
-        """Whether the last run came to its end; None where there is no manifest that says so."""
-        return self.manifest.is_complete if self.has_manifest else None
+        """Whether all was done, so that the folder may be used; None where there is no manifest that says so."""
+        return not self.unreadable if self.has_manifest else None
 
     @property
     def splits(self) -> SplitTable:
@@ -108,15 +109,17 @@ def read_processed_info(path: Path, *, jobs: int = 1, progress: Progress | None 
     Raises:
         WorkerDiedError: Worker processes cannot be started.
     """
-    findings = Findings()
-    manifest = findings.attempt(path, read_manifest, path)
-    if manifest is not None:
-        return ProcessedInfo(path, manifest, True, (manifest.program_version,), ())
+    state = find_state(path)
+    faults: tuple[Finding, ...] = () if state.fault is None else (Finding.from_exception(state.fault, path, ""),)
+    if state.manifest is not None:
+        return ProcessedInfo(path, state.manifest, True, (state.manifest.program_version,), faults)
     tasks = [CheckTask(scene_id, file) for scene_id, (_, file) in find_processed_scenes(path).items()]
     scenes, found = look_at_scenes(_look, tasks, None, title="info", jobs=jobs, progress=progress)
     versions = tuple(sorted({version for _, version in scenes.values()}))
     manifest = Manifest({scene_id: entry for scene_id, (entry, _) in scenes.items()}, is_complete=False)
-    return ProcessedInfo(path, manifest, False, versions, (*findings.found, *found))
+    told = {finding.place for finding in found}
+    faults = tuple(fault for fault in faults if fault.place not in told)
+    return ProcessedInfo(path, manifest, False, versions, (*faults, *found))
 
 
 def _look(task: CheckTask, context: None, findings: Findings) -> tuple[SceneEntry, str]:  # noqa: ARG001

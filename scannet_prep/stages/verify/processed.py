@@ -10,10 +10,11 @@ import numpy as np
 
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.processed.folder import FAILED_NAME, TERMS_NAME, encode_lists, processed_path
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, read_manifest
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, find_problems, parse_processed
+from scannet_prep.processed.state import find_state
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.finding import CheckedScene, CheckTask, Findings, note_strangers
+from scannet_prep.stages.finding import CheckedScene, CheckTask, Finding, Findings, note_strangers
 from scannet_prep.stages.selection import Selection
 
 _AGAIN = "process again with the same options: whole scenes are kept, and the others are made"
@@ -48,13 +49,12 @@ def plan_processed(
     Raises:
         UnknownSceneError: The selection contradicts itself.
     """
-    path = out_dir / MANIFEST_NAME
-    manifest = findings.attempt(path, read_manifest, out_dir)
-    if manifest is None and not path.exists():
-        findings.error(path, "no such file", _AGAIN)
-    if manifest is not None and not manifest.is_complete:
-        findings.error(path, "says that processing has not finished", _AGAIN)
-    known = manifest or Manifest(is_complete=False)
+    state = find_state(out_dir)
+    if state.manifest is None and not (out_dir / MANIFEST_NAME).exists():
+        findings.error(out_dir / MANIFEST_NAME, "no such file", _AGAIN)
+    elif state.fault is not None:
+        findings.found.append(Finding.from_exception(state.fault, out_dir, ""))
+    known = state.manifest or Manifest(is_complete=False)
     present = _find_scenes(out_dir, known, findings)
     if known.is_complete:
         _check_lists(out_dir, known, findings)
@@ -90,7 +90,7 @@ def check_processed_scene(task: ProcessedTask, context: None, findings: Findings
     problems = problems or list(_find_differences(scene, Fingerprint.from_bytes(data), task.entry))
     for problem in problems:
         findings.error(task.path, problem, _AGAIN)
-    return CheckedScene(len(scene.points), len(data), scene.meta.options)
+    return CheckedScene(len(scene.points), len(data))
 
 
 def _find_scenes(out_dir: Path, manifest: Manifest, findings: Findings) -> dict[SceneId, Split]:
@@ -144,16 +144,11 @@ def _check_lists(out_dir: Path, manifest: Manifest, findings: Findings) -> None:
     lists = {FAILED_NAME: b""} if (out_dir / FAILED_NAME).exists() else {}
     for name, data in (lists | encode_lists(manifest)).items():
         found = findings.attempt(out_dir / name, read_file, out_dir / name)
-        differences = set() if found is None else set(_read_names(found)) ^ set(_read_names(data))
-        if found is not None and differences:
-            example = min(differences)
-            verb = "names" if example in _read_names(found) else "lacks"
-            problem = f"disagrees with the manifest on {len(differences):,} scenes, for example {verb} {example!r:.40}"
+        if found is not None and found != data:
+            problem = (
+                f"disagrees with the manifest: {len(found.splitlines()):,} lines, expected {len(data.splitlines()):,}"
+            )
             findings.error(out_dir / name, problem, _AGAIN)
-
-
-def _read_names(data: bytes) -> list[str]:
-    return [line for line in data.decode("utf-8", "replace").splitlines() if not line.startswith("#")]
 
 
 def _find_naming_problems(scene: ProcessedScene, task: ProcessedTask) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,25 +117,13 @@ def run(plan: VerifyPlan, *, jobs: int = 1, progress: Progress | None = None) ->
     look: Any = check_raw_scene if plan.kind is TreeKind.RAW else check_processed_scene
     checked: dict[SceneId, CheckedScene]
     checked, found = look_at_scenes(look, plan.tasks, plan.label_map, title="verify", jobs=jobs, progress=progress)
-    findings = Findings()
-    _check_mixture(plan.path, checked, findings)
     counts = {
         "scenes": len(plan.tasks),
         "vertices": sum(item.vertex_count for item in checked.values()),
         "size_bytes": sum(item.size_bytes for item in checked.values()),
         **plan.counts,
     }
-    return CheckReport(plan.path, str(plan.kind), counts, sort_findings([*plan.findings, *found, *findings.found]))
-
-
-def _check_mixture(path: Path, checked: Mapping[SceneId, CheckedScene], findings: Findings) -> None:
-    """Check that all processed scenes were made with the same options."""
-    options = Counter(item.options for item in checked.values() if item.options is not None)
-    if len(options) > 1:
-        (usual, _), *others = options.most_common()
-        parts = [f"{count:,} scenes with {', '.join(usual.differences(other))}" for other, count in others]
-        message = f"scenes were made with different options: {'; '.join(parts)}"
-        findings.error(path, message, "process all scenes again with the same options")
+    return CheckReport(plan.path, str(plan.kind), counts, sort_findings([*plan.findings, *found]))
 
 
 def _tell_missing(path: Path, kind: TreeKind, missing: Mapping[Split, list[SceneId]], findings: Findings) -> None:
