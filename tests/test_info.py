@@ -205,6 +205,32 @@ def test_unusable_folder_is_told_alike_by_info_verify_and_the_dataset(
     assert caught.value.problem in [item[3] for item in findings]
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"vertices": 600', '"vertices": 0'),
+        ('"vertices": 600', '"vertices": Infinity'),
+        ('"vertices": 600', '"vertices": 1e400'),
+        ('"vertices": 600', f'"vertices": {10**5000}'),
+        ('"split": "train"', '"split": ["train"]'),
+        ('"options": {', '"options": [], "more": {'),
+        ('"warnings": []', '"warnings": {}'),
+        ('"failures": {}', '"failures": {"scene0000_00": []}'),
+    ],
+)
+def test_odd_manifest_is_an_error_of_the_manifest(
+    out_dir: Path, info: Info, verify: Verify, old: str, new: str
+) -> None:
+    path = out_dir / "manifest.json"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    status, value = info.json(out_dir)
+    assert (status, value["source"]) == (3, "files")
+    assert [item["path"] for item in value["unreadable"]] == [str(path)]
+    assert (verify(out_dir)[0], verify.value["findings"][0]["path"]) == (3, str(path))
+
+
 # Raw trees
 
 
@@ -288,7 +314,32 @@ def test_groups_of_the_high_resolution_mesh_count_only_if_their_segments_are_the
     assert "high-resolution mesh: 1 of its segment ids" in value["unreadable"][0]["message"]
 
 
+def test_scene_folder_that_is_a_dangling_link_is_listed(raw_dir: Path, info: Info) -> None:
+    (raw_dir / "scans" / "scene0002_00").symlink_to("nowhere")
+    status, value = info.json(raw_dir)
+    assert (status, value["scenes"]) == (3, len(SCENES))
+    assert [item["scene_id"] for item in value["unreadable"]] == ["scene0002_00"]
+
+
 # The command
+
+
+@pytest.mark.parametrize("command", ["verify", "info", "process", "pack"])
+def test_path_inside_a_tree_gives_a_hint_to_the_folder_above(
+    command: str, raw_dir: Path, out_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.gz").write_bytes(b"\x1f\x8b")
+    cases = [
+        (raw_dir / "scans" / VAL, f"{raw_dir / 'scans'} --scenes {VAL}"),
+        (out_dir / "train", f"{out_dir} --splits train"),
+        (tmp_path / "x.gz", "give the folder" if command in {"verify", "info"} else ""),
+    ]
+    for path, hint in cases:
+        output = ["-o", str(tmp_path / "new.tar.zst")] if command in {"process", "pack"} else []
+        assert main([command, str(path), *output]) == 1
+        errors = capsys.readouterr().err
+        assert errors.startswith(f"error: {path}: ")
+        assert hint in errors
 
 
 @pytest.mark.parametrize("kind", ["raw", "processed"])

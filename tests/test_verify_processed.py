@@ -19,6 +19,7 @@ from verifying import TEST, TRAIN, VAL, Verify, check_one, patch, raw_file, rela
 from scannet_prep.cli.main import main
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint
+from scannet_prep.processed.folder import write_lists
 from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest, write_manifest
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import ProcessedScene, encode_processed, read_processed
@@ -127,7 +128,7 @@ def put_other_scene(out_dir: Path) -> None:
 
 def leave_older_file(out_dir: Path) -> None:
     forget_scene(out_dir, failures={TRAIN: SceneFailure(TRAIN, "MeshError", "is empty")})
-    (out_dir / "failed.txt").write_text(f"{TRAIN}\n")
+    write_lists(out_dir, manifest_of(out_dir))
 
 
 def set_unfinished(out_dir: Path) -> None:
@@ -197,7 +198,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, str, tuple[str, ...
         ("no such file",),
     ),
     "list of failures that did not happen": (
-        lambda out_dir: (out_dir / "failed.txt").write_text(f"{TRAIN}\n"), "error", "", "failed.txt", ("1 lines, expected 0",),
+        lambda out_dir: (out_dir / "failed.txt").write_text(f"{TRAIN}\n"), "error", "", "failed.txt",
+        ("1 lines, expected 0",),
     ),
     "no notice of the terms": (
         lambda out_dir: (out_dir / "TERMS.txt").unlink(), "note", "", "TERMS.txt", ("terms of use",),

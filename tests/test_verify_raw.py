@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -105,6 +106,14 @@ def touch(name: str) -> Damage:
     return lambda raw_dir: (raw_dir / name).touch()
 
 
+def make_pipe(kind: FileKind) -> Damage:
+    def damage(raw_dir: Path) -> None:
+        raw_file(raw_dir, kind.suffix).unlink()
+        os.mkfifo(raw_file(raw_dir, kind.suffix))
+
+    return damage
+
+
 def empty_folder(raw_dir: Path) -> None:
     shutil.rmtree(raw_dir / FOLDER)
     (raw_dir / FOLDER).mkdir()
@@ -123,6 +132,27 @@ DAMAGES: dict[str, tuple[Damage, str, str, str, tuple[str, ...]]] = {
     ),
     "axis alignment that stretches": (
         write(INFO, "axisAlignment = 2 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1\n"), "error", TRAIN, FOLDER, ("not a rotation",),
+    ),
+    "no axis alignment in a train scene": (
+        write(INFO, "sceneType = Office\n"), "error", TRAIN, FOLDER, ("no axisAlignment",),
+    ),
+    "no group in a train scene": (
+        edit(AGGREGATION, lambda value: value["segGroups"].clear()), "error", TRAIN, FOLDER, ("segGroups is empty",),
+    ),
+    "scene folder that is a dangling link": (
+        lambda raw_dir: (raw_dir / "scans" / "scene0001_00").symlink_to("nowhere"), "error", "scene0001_00",
+        "scans/scene0001_00", ("a link that leads nowhere",),
+    ),
+    "scene folder that is a link to itself": (
+        lambda raw_dir: (raw_dir / "scans" / "scene0001_00").symlink_to("scene0001_00"), "error", "scene0001_00",
+        "scans/scene0001_00", ("cannot be looked at",),
+    ),
+    "named pipe in the place of a scene folder": (
+        lambda raw_dir: os.mkfifo(raw_dir / "scans" / "scene0001_00"), "error", "scene0001_00",
+        "scans/scene0001_00", ("is a named pipe, expected a folder",),
+    ),
+    "named pipe in the place of a file": (
+        make_pipe(INFO), "error", TRAIN, relative(TRAIN, INFO.suffix), ("is a named pipe, expected a file",),
     ),
     "segments for another mesh": (
         edit(SEGMENTS, lambda value: value["segIndices"].pop()), "error", TRAIN, FOLDER,
@@ -314,3 +344,49 @@ def test_split_without_scenes_is_an_error(raw_dir: Path, out_dir: Path, verify: 
     for path in (raw_dir, out_dir):
         assert verify(path, "--splits", "test")[0] == 2
         assert "holds no scenes of the splits test" in verify.value["message"]
+
+
+def test_scene_folder_that_may_not_be_read_is_one_error(raw_dir: Path, verify: Verify) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("the superuser may read everything")
+    (raw_dir / FOLDER).chmod(0)
+    try:
+        check_one(verify(raw_dir), "error", TRAIN, FOLDER, "Permission denied")
+    finally:
+        (raw_dir / FOLDER).chmod(0o755)
+
+
+def lock_entry(path: Path, name: str) -> str:
+    data = path.read_bytes()
+    return f"{hashlib.sha256(data).hexdigest()}  {len(data)}  {name}\n"
+
+
+def test_copies_are_compared_by_their_lock_files(raw_dir: Path, tmp_path: Path, verify: Verify) -> None:
+    name, lock = relative(TRAIN, INFO.suffix), tmp_path / "their.lock"
+    lock.write_text(lock_entry(raw_dir / name, name) + f"{'0' * 64}  3  scans/scene0002_00/scene0002_00.txt\n")
+    assert verify(raw_dir, "--against", str(lock), "--limit", "9") == (0, [])
+    assert verify.value["compared_files"] == 1
+    (raw_dir / name).write_text((raw_dir / name).read_text() + "numDepthFrames = 3\n")
+    result = verify(raw_dir, "--against", str(lock), "--limit", "9")
+    check_one(result, "error", TRAIN, name, "is not the file that their.lock records", "bytes, sha256")
+
+
+@pytest.mark.parametrize("content", ["", f"{'0' * 64}  3  ScanNet/scans/{TRAIN}/{TRAIN}.txt\n"], ids=["empty", "moved"])
+def test_other_copy_of_which_no_file_is_here_is_an_error(
+    raw_dir: Path, tmp_path: Path, verify: Verify, content: str
+) -> None:
+    lock = tmp_path / "their.lock"
+    lock.write_text(content)
+    status, findings = verify(raw_dir, "--against", str(lock), "--limit", "9")
+    assert (status, verify.value["compared_files"]) == (3, 0)
+    assert [item[3] for item in findings] == ["names no file that is checked here: nothing was compared"]
+
+
+def test_file_that_differs_from_the_own_lock_file_is_an_error(raw_dir: Path, verify: Verify) -> None:
+    name = relative(TRAIN, INFO.suffix)
+    (raw_dir / "scannet.lock").write_text(f"{'0' * 64}  3  {name}\n{'0' * 64}  3  scans/{TRAIN}/{TRAIN}.sens\n")
+    status, findings = verify(raw_dir)
+    assert status == 3
+    assert [item[2] for item in findings] == [f"scans/{TRAIN}/{TRAIN}.sens", name]
+    assert "no such file, though scannet.lock records it" in findings[0][3]
+    assert "is not the file that scannet.lock records" in findings[1][3]

@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from scannet_prep.cli.console import format_duration
 from scannet_prep.progress import NoProgress
-from scannet_prep.space import format_bytes
 
 _SECONDS_BETWEEN_LINES = 30.0
 # Short enough for 60 columns.
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{unit}{postfix}, {rate_fmt}, {remaining}"
+_LINE = "{desc}: {n_fmt}/{total_fmt}{unit}{postfix}, {rate_fmt}, {remaining} left"
 _COUNT = "{desc}: {n_fmt}{unit}{postfix}, {rate_fmt}, {elapsed}"
 
 
@@ -44,15 +43,11 @@ class BarProgress(NotesOnly):
 
         knows_width = os.get_terminal_size(sys.stderr.fileno()).columns > 0  # some containers' terminals do not
         self._bar = tqdm(
-            total=total or None,  # None: nobody knows
-            desc=title,
-            unit=unit if unit == "B" else f" {unit}",
-            unit_scale=unit == "B",
             file=sys.stderr,
             dynamic_ncols=knows_width,
             ncols=None if knows_width else 80,
             smoothing=0.1,
-            bar_format=_BAR if total else _COUNT,
+            **_describe(title, total, unit),
         )
 
     def advance(self, count: int = 1) -> None:
@@ -81,13 +76,13 @@ class BarProgress(NotesOnly):
 class LineProgress(NotesOnly):
     """Prints a line every 30 s, for logs."""
 
-    _title = _unit = _status = ""
-    _total = _done = 0
+    _options: dict[str, Any]
+    _done = 0
     _started_s = _printed_s = 0.0
 
     def start(self, title: str, total: int, unit: str) -> None:
         """Begin counting."""
-        self._title, self._unit, self._status, self._total, self._done = title, unit, "", total, 0
+        self._options, self._done = _describe(title, total, unit), 0
         self._started_s = self._printed_s = time.monotonic()
 
     def advance(self, count: int = 1) -> None:
@@ -95,26 +90,28 @@ class LineProgress(NotesOnly):
         self._done += count
         now_s = time.monotonic()
         if now_s - self._printed_s >= _SECONDS_BETWEEN_LINES:
+            from tqdm import tqdm
+
             self._printed_s = now_s
-            self._say(self._describe(self._done / (now_s - self._started_s)))
-
-    def _describe(self, rate: float) -> str:
-        counts = [self._format(self._done), f"{self._format(rate)}/s"]
-        if self._total:
-            counts[0] += f" of {self._format(self._total)}"
-            left_s = max(0, self._total - self._done) / rate if rate > 0 else None
-            counts.append("no end in sight" if left_s is None else f"{format_duration(left_s)} left")
-        return f"{self._title}: {', '.join([*counts, *filter(None, [self._status])])}"
-
-    def _format(self, number: float) -> str:
-        if self._unit == "B":
-            return format_bytes(max(0, int(number)))
-        return f"{number:,.1f} {self._unit}" if isinstance(number, float) else f"{number:,} {self._unit}"
+            elapsed_s = now_s - self._started_s
+            options = self._options | {"bar_format": _LINE if self._options["total"] else _COUNT}
+            self._say(tqdm.format_meter(self._done, elapsed=elapsed_s, prefix=options.pop("desc"), **options))
 
     def resize(self, change: int) -> None:
         """Change the total."""
-        self._total += change
+        self._options["total"] += change
 
     def status(self, text: str) -> None:
         """Remember a text for the next line."""
-        self._status = text
+        self._options["postfix"] = text
+
+
+def _describe(title: str, total: int, unit: str) -> dict[str, Any]:
+    """What tqdm has to know of a piece of work."""
+    return {
+        "total": total or None,  # None: nobody knows
+        "desc": title,
+        "unit": unit if unit == "B" else f" {unit}",
+        "unit_scale": unit == "B",
+        "bar_format": _BAR if total else _COUNT,
+    }

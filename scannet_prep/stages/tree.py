@@ -11,7 +11,7 @@ from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.foreign import LOOK_BYTES, ZSTD_MAGIC, describe_beginning
 from scannet_prep.processed.folder import find_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME
-from scannet_prep.raw.layout import find_raw_scenes
+from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.remote.address import is_url
 from scannet_prep.scene import SceneId, Split
 
@@ -56,16 +56,19 @@ def identify_tree(path: Path) -> TreeKind:
     return TreeKind.RAW
 
 
-def require_tree(path: Path, kind: TreeKind) -> None:
-    """Check that a folder is of one kind.
+def find_scenes_to_process(path: Path) -> dict[SceneId, RawScene]:
+    """Find the scenes of a raw tree; where it is something else, say what was probably meant.
 
     Raises:
-        MissingFileError: It is of the other kind, or of neither; the hint says what was probably meant.
+        MissingFileError: It is not a raw tree.
         FileError: It cannot be looked into.
     """
-    found = identify_tree(path)
-    if found is not kind:
-        raise MissingFileError(path, f"holds {found} scenes, expected {kind} ones", f"give a folder of {kind} scenes")
+    try:
+        return find_raw_scenes(path)
+    except MissingFileError:
+        if identify_tree(path) is TreeKind.PROCESSED:
+            raise MissingFileError(path, "holds processed scenes, expected raw ones", "give the raw folder") from None
+        raise
 
 
 def _not_a_folder(path: Path) -> MissingFileError:

@@ -113,7 +113,11 @@ def read_raw_info(path: Path, *, jobs: int = 1, progress: Progress | None = None
     label_map_path = find_label_map(path)
     label_map = None if label_map_path is None else findings.attempt(label_map_path, read_label_map, label_map_path)
     label_map = label_map or builtin_label_map()
-    tasks = [CheckTask(scene_id, scene.directory) for scene_id, scene in find_raw_scenes(path).items()]
+    raw_scenes = find_raw_scenes(path)
+    for scene in raw_scenes.values():
+        if scene.problem:
+            findings.error(scene.directory, scene.problem, scene_id=scene.scene_id)
+    tasks = [CheckTask(name, scene.directory) for name, scene in raw_scenes.items() if not scene.problem]
     scenes, found = look_at_scenes(_look, tasks, label_map, title="info", jobs=jobs, progress=progress)
     return RawInfo(path, label_map.source, scenes, (*findings.found, *found))
 
