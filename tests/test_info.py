@@ -211,7 +211,7 @@ def test_unusable_folder_is_told_alike_by_info_verify_and_the_dataset(
         ('"vertices": 600', '"vertices": 0'),
         ('"vertices": 600', '"vertices": Infinity'),
         ('"vertices": 600', '"vertices": 1e400'),
-        ('"vertices": 600', f'"vertices": {10**5000}'),
+        ('"vertices": 600', '"vertices": ' + 5000 * "9"),
         ('"split": "train"', '"split": ["train"]'),
         ('"options": {', '"options": [], "more": {'),
         ('"warnings": []', '"warnings": {}'),
@@ -324,7 +324,7 @@ def test_scene_folder_that_is_a_dangling_link_is_listed(raw_dir: Path, info: Inf
 # The command
 
 
-@pytest.mark.parametrize("command", ["verify", "info", "process", "pack"])
+@pytest.mark.parametrize("command", ["verify", "info", "process"])
 def test_path_inside_a_tree_gives_a_hint_to_the_folder_above(
     command: str, raw_dir: Path, out_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -332,10 +332,10 @@ def test_path_inside_a_tree_gives_a_hint_to_the_folder_above(
     cases = [
         (raw_dir / "scans" / VAL, f"{raw_dir / 'scans'} --scenes {VAL}"),
         (out_dir / "train", f"{out_dir} --splits train"),
-        (tmp_path / "x.gz", "give the folder" if command in {"verify", "info"} else ""),
+        (tmp_path / "x.gz", "give the folder"),
     ]
     for path, hint in cases:
-        output = ["-o", str(tmp_path / "new.tar.zst")] if command in {"process", "pack"} else []
+        output = ["-o", str(tmp_path / "new")] if command == "process" else []
         assert main([command, str(path), *output]) == 1
         errors = capsys.readouterr().err
         assert errors.startswith(f"error: {path}: ")

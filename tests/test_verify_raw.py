@@ -366,7 +366,7 @@ def test_copies_are_compared_by_their_lock_files(raw_dir: Path, tmp_path: Path, 
     lock.write_text(lock_entry(raw_dir / name, name) + f"{'0' * 64}  3  scans/scene0002_00/scene0002_00.txt\n")
     assert verify(raw_dir, "--against", str(lock), "--limit", "9") == (0, [])
     assert verify.value["compared_files"] == 1
-    (raw_dir / name).write_text((raw_dir / name).read_text() + "numDepthFrames = 3\n")
+    (raw_dir / name).write_text((raw_dir / name).read_text() + "note = changed\n")
     result = verify(raw_dir, "--against", str(lock), "--limit", "9")
     check_one(result, "error", TRAIN, name, "is not the file that their.lock records", "bytes, sha256")
 

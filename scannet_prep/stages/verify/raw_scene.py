@@ -131,7 +131,7 @@ def _make_scene(
             findings.error(task.path, warning.text, "download the scene again")
         elif warning.kind not in _SAID_ELSEWHERE:
             findings.note(task.path, warning.text)
-    return scene if files.aggregation is not None else None
+    return scene if scene is not None and scene.meta.groups else None
 
 
 def _check_ply_labels(
