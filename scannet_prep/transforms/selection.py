@@ -162,7 +162,6 @@ def _choose_one_each(
     chosen = order[starts + (generator.random(len(starts)) * counts).astype(np.int64)]
     is_chosen = np.zeros(len(keys), np.bool_)
     is_chosen[chosen] = True
-    places = np.cumsum(is_chosen)
-    places -= 1
+    places = np.cumsum(is_chosen) - 1
     keys[order] = np.repeat(places[chosen], counts)
     return np.flatnonzero(is_chosen), keys
