@@ -90,7 +90,8 @@ class FileError(ScanNetPrepError):
     """
 
     def __init__(self, path: str | Path = "", problem: str = "", hint: str = "") -> None:
-        super().__init__(f"{path}: {problem}", hint)
+        # PyTorch makes the error of a worker again from its message alone.
+        super().__init__(f"{path}: {problem}" if problem else str(path), hint)
         self.args = (path, problem, hint)
         self.path = Path(path)
         self.place = str(path)
