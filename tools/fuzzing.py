@@ -1,7 +1,7 @@
 """Feeds damaged bytes to every reader of files, and reports each exception that is not an error of this package.
 
-With atheris (coverage-guided; `pip install atheris`), else with hypothesis. Bytes that break a reader are written to the
-current folder as `crash-<kind>-...`; `tools/fuzz KIND --replay FILE` reads them again.
+With atheris (coverage-guided; `pip install atheris`), else with hypothesis. Bytes that break a reader are written to
+the current folder as `crash-<kind>...`; `tools/fuzz KIND --replay FILE` reads them again.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def fuzz_with_atheris(kind: str, folder: Path, seconds: int) -> None:
     seeds.mkdir()
     (seeds / kind).write_bytes(path.read_bytes())
     options = [
-        f"-max_total_time={seconds}", f"-timeout={SECONDS_EACH}", f"-rss_limit_mb={MEMORY_BYTES >> 20}", "-max_len=65536",
-        "-verbosity=0", "-print_final_stats=1", f"-artifact_prefix=crash-{kind}-",
+        f"-max_total_time={seconds}", f"-timeout={SECONDS_EACH}", f"-rss_limit_mb={MEMORY_BYTES >> 20}",
+        "-max_len=65536", "-verbosity=0", "-print_final_stats=1", f"-artifact_prefix=crash-{kind}-",
     ]  # fmt: skip
     atheris.Setup([sys.argv[0], *options, str(seeds)], lambda data: attempt(path, read, data))
     atheris.Fuzz()
