@@ -190,7 +190,8 @@ class ScanNet:
         Raises:
             ScanNetPrepError: The manifest, or without one a scene, is damaged.
         """
-        return self._count_classes().sum(axis=0, dtype=np.int64)
+        counts: NDArray[np.int64] = self._count_classes().sum(axis=0)
+        return counts
 
     def class_weights(self, formula: Formula = "inverse_sqrt") -> NDArray[np.float32]:
         """Weights of the classes for a loss, for example `torch.nn.CrossEntropyLoss(weight=...)`.

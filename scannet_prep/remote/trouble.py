@@ -135,7 +135,7 @@ def translated(url: str, hints: Hints, policy: TransferPolicy) -> Iterator[None]
         raise AttemptError(f"the proxy does not connect: {_innermost(error)}", _PROXY_HINT) from None
     except requests.exceptions.TooManyRedirects:
         raise AttemptError("is redirected in a circle", tries=1, is_answer=True) from None
-    except requests.exceptions.ReadTimeout as error:
+    except (requests.exceptions.ReadTimeout, requests.exceptions.InvalidHeader) as error:
         raise AttemptError(_innermost(error), tries=policy.few_tries) from None
     except (urllib3.exceptions.LocationParseError, ValueError) as error:  # redirections to what is not an address
         if "SOCKS" in str(error):

@@ -153,7 +153,7 @@ class Bringing:
         is_asked = False
         try:
             with self._gate.request() as ticket:
-                if ticket.is_trial and self._known:
+                if (ticket.is_trial or task.error) and self._known:
                     self._ask_for_known()
                     return
                 is_asked, task.error = True, None

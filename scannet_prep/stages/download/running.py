@@ -112,7 +112,7 @@ class _Run:
     ) -> None:
         self._plan = plan
         self._progress = progress
-        self._events: queue.SimpleQueue[tuple[str, str] | BaseException] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[str, str] | BaseException | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._client = Client(plan.base_url, policy, self._stop, certificates)
         self._gate = Gate(jobs, policy, self._stop, lambda text: self._events.put(("", text)))
@@ -158,7 +158,7 @@ class _Run:
             received_bytes=self._bringing.transfers.received_bytes,
         )
 
-    def _handle(self, event: tuple[str, str] | BaseException) -> None:
+    def _handle(self, event: tuple[str, str] | BaseException | None) -> None:
         match event:
             case (key, text):
                 self._tell(key, text)
@@ -266,6 +266,7 @@ class _Run:
                     self._put_off += [task for task in tasks if task.result is None]
                     self._busy -= 1
                     self._condition.notify_all()
+                self._events.put(None)
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             if not self._stop.is_set():
                 self._events.put(error)
