@@ -21,6 +21,7 @@ ScanNetPrepError
  │    ├── NotOnServerError        the server says that it has no such file
  │    ├── RefusedError            the server says that it will not give a file
  │    ├── CertificateError        the server cannot prove who it is, so that nothing can be fetched
+ │    ├── ProxyError              the proxy that the environment names lets nothing through
  │    └── ServerDownError         the server does not answer anybody
  ├── ContentError            a value is not what it should be; whoever knows the file's name tells it as a FileError
  ├── AnnotationError         the files of one scene are whole but do not fit together
@@ -90,7 +91,8 @@ class FileError(ScanNetPrepError):
     """
 
     def __init__(self, path: str | Path = "", problem: str = "", hint: str = "") -> None:
-        super().__init__(f"{path}: {problem}", hint)
+        # PyTorch makes the error of a worker again from its message alone.
+        super().__init__(f"{path}: {problem}" if problem else str(path), hint)
         self.args = (path, problem, hint)
         self.path = Path(path)
         self.place = str(path)
@@ -147,6 +149,10 @@ class RefusedError(TransferError):
 
 class CertificateError(TransferError):
     """The server's certificate cannot be verified: it may be somebody else, and no file is fetched from it."""
+
+
+class ProxyError(TransferError):
+    """The proxy that the environment names cannot be used, or lets nothing through."""
 
 
 class ServerDownError(TransferError):
