@@ -16,7 +16,15 @@ import requests
 import urllib3
 import urllib3.util.ssl_match_hostname
 
-from scannet_prep.errors import CertificateError, NotOnServerError, ProxyError, RefusedError, TransferError
+from scannet_prep.errors import (
+    CertificateError,
+    FileError,
+    NotOnServerError,
+    ProxyError,
+    RefusedError,
+    ScanNetPrepError,
+    TransferError,
+)
 from scannet_prep.remote.address import public_url
 from scannet_prep.remote.policy import TransferPolicy
 
@@ -73,7 +81,7 @@ class AttemptError(Exception):
         is_answer: bool = False,
         is_busy: bool = False,
         retry_after_s: float = 0.0,
-        error_type: type[TransferError] = TransferError,
+        error_type: type[TransferError | FileError] = TransferError,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -118,6 +126,8 @@ def translated(url: str, hints: Hints, policy: TransferPolicy) -> Iterator[None]
     """
     try:
         yield
+    except (AttemptError, ScanNetPrepError):
+        raise
     except requests.exceptions.SSLError as error:
         if not _is_about_certificate(error):  # broken off while the connection was being secured
             raise AttemptError(_innermost(error)) from None
