@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import http.client
 import io
+import socket
 import ssl
 import threading
 import time
@@ -26,7 +27,7 @@ from scannet_prep.errors import ServerDownError, UsageError
 from scannet_prep.remote.address import public_url
 from scannet_prep.remote.policy import TransferPolicy
 from scannet_prep.remote.trouble import RELEASE_HINTS, AttemptError, Hints, raise_for_status, translated
-from scannet_prep.version import VERSION
+from scannet_prep.version import CONTACT_URL, VERSION
 
 _CHUNK_BYTES = 256 * 1024
 _STOP_LOOK_S = 0.2  # how often a thread that waits looks whether it is to stop
@@ -89,6 +90,8 @@ class Client:
         self._verify = find_certificates(base_url, certificates)
         self._hints = hints
         self._limit = RateLimit(policy.bytes_per_s, stop)
+        self._lock = threading.Lock()
+        self._source_addresses: list[tuple[str, int] | None] = []  # one, once it is known
         self._local = threading.local()
         self._sessions: weakref.WeakSet[requests.Session] = weakref.WeakSet()  # those of threads that live
 
@@ -132,8 +135,11 @@ class Client:
         if not hasattr(self._local, "session"):
             watch = _Watch(self._policy, self._stop)
             session = _make_session(self._base_url)
+            with self._lock:
+                if not self._source_addresses:
+                    self._source_addresses.append(find_source_address(self._base_url))
             for scheme in ("http://", "https://"):
-                session.mount(scheme, _WatchedAdapter(watch))
+                session.mount(scheme, _WatchedAdapter(watch, self._source_addresses[0]))
             self._local.session = session, watch
             self._sessions.add(session)
         found: tuple[requests.Session, _Watch] = self._local.session
@@ -196,12 +202,34 @@ def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
     return found
 
 
+def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | None:
+    """Find out from which address to connect: from an IPv4 one where IPv6 leads nowhere, else from any (None).
+
+    Args:
+        url: Of the server.
+        timeout_s: How long to try IPv6.
+    """
+    address = urlsplit(url)
+    if requests.utils.get_environ_proxies(url):
+        return None
+    with suppress(OSError):
+        found = socket.getaddrinfo(address.hostname, address.port or address.scheme, type=socket.SOCK_STREAM)
+        if {item[0] for item in found} == {socket.AF_INET, socket.AF_INET6} and found[0][0] == socket.AF_INET6:
+            try:
+                with socket.socket(socket.AF_INET6) as sock:
+                    sock.settimeout(timeout_s)
+                    sock.connect(found[0][4])
+            except OSError:
+                return ("0.0.0.0", 0)  # noqa: S104 - connects only, does not listen
+    return None
+
+
 def _make_session(base_url: str) -> requests.Session:
     session = _Session()
     host = urlsplit(base_url).hostname
     if host in _THIS_MACHINE:  # proxies are for other machines, also where the environment forgets to say so
         session.proxies = {"no_proxy": host}
-    session.headers["User-Agent"] = f"scannet-prep/{VERSION}"
+    session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
     return session
 
 
@@ -307,13 +335,26 @@ class _WatchedResponse(http.client.HTTPResponse):
         raw: Any = self.fp
         self.fp = io.BufferedReader(_WatchedSocket(raw.detach(), sock, watch), _CHUNK_BYTES)
 
+    def _read_status(self) -> tuple[str, int, str]:
+        """Pass over what comes before the answer itself, such as 103 Early Hints."""
+        while True:
+            found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]  # not in the types
+            if not 101 < found[1] < 200:
+                return found
+            http.client.parse_headers(self.fp)
+
 
 class _WatchedAdapter(HTTPAdapter):
     """Makes connections whose answers are read through a watch."""
 
-    def __init__(self, watch: _Watch) -> None:
+    def __init__(self, watch: _Watch, source_address: tuple[str, int] | None) -> None:
+        self._source_address = source_address
         self._members = {"response_class": staticmethod(functools.partial(_WatchedResponse, watch))}
         super().__init__()
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - handed through
+        """Make connections from the address that leads to the server."""
+        super().init_poolmanager(*arguments, **options, source_address=self._source_address)
 
     def get_connection_with_tls_context(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - handed through
         """Find connections to a server, or through a proxy."""

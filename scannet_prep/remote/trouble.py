@@ -16,7 +16,15 @@ import requests
 import urllib3
 import urllib3.util.ssl_match_hostname
 
-from scannet_prep.errors import CertificateError, NotOnServerError, ProxyError, RefusedError, TransferError
+from scannet_prep.errors import (
+    CertificateError,
+    FileError,
+    NotOnServerError,
+    ProxyError,
+    RefusedError,
+    ScanNetPrepError,
+    TransferError,
+)
 from scannet_prep.remote.address import public_url
 from scannet_prep.remote.policy import TransferPolicy
 
@@ -73,7 +81,7 @@ class AttemptError(Exception):
         is_answer: bool = False,
         is_busy: bool = False,
         retry_after_s: float = 0.0,
-        error_type: type[TransferError] = TransferError,
+        error_type: type[TransferError | FileError] = TransferError,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -118,32 +126,45 @@ def translated(url: str, hints: Hints, policy: TransferPolicy) -> Iterator[None]
     """
     try:
         yield
+    except (AttemptError, ScanNetPrepError):
+        raise
     except requests.exceptions.SSLError as error:
-        if not _is_about_certificate(error):  # broken off while the connection was being secured
-            raise AttemptError(_innermost(error)) from None
-        asked = public_url(str(error.request.url)) if error.request is not None else url
-        reason = f"{asked}: the certificate cannot be verified: {_innermost(error)}"
-        if urlsplit(asked).netloc == urlsplit(url).netloc:
-            raise CertificateError(reason, _certificate_hint(_innermost(error), hints)) from None
-        # A file that is redirected to another server says nothing about this one.
-        raise AttemptError(reason, hints.certificate, tries=1) from None
-    except requests.exceptions.InvalidProxyURL as error:
-        raise ProxyError(f"the address of the proxy cannot be used: {_innermost(error)}", _PROXY_HINT) from None
-    except requests.exceptions.ProxyError as error:
-        if "407" in _innermost(error):
-            raise ProxyError(f"the proxy wants a user and password: {_innermost(error)}", _PROXY_HINT) from None
-        raise AttemptError(f"the proxy does not connect: {_innermost(error)}", _PROXY_HINT) from None
-    except requests.exceptions.TooManyRedirects:
-        raise AttemptError("is redirected in a circle", tries=1, is_answer=True) from None
-    except (requests.exceptions.ReadTimeout, requests.exceptions.InvalidHeader) as error:
-        raise AttemptError(_innermost(error), tries=policy.few_tries) from None
-    except (urllib3.exceptions.LocationParseError, ValueError) as error:  # redirections to what is not an address
-        if "SOCKS" in str(error):
-            raise ProxyError(f"the proxy cannot be used: {error}", _PROXY_HINT) from None
-        reason = f"the address cannot be used: {type(error).__name__}"
-        raise AttemptError(reason, hints.address, tries=1, is_answer=True) from None
-    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise AttemptError(_innermost(error)) from None
+        raise _translate_tls(error, url, hints) from None
+    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
+        raise _translate(error, hints, policy.few_tries) from None
+
+
+def _translate_tls(error: requests.exceptions.SSLError, url: str, hints: Hints) -> Exception:
+    reason = _innermost(error)
+    kinds = (ssl.SSLCertVerificationError, urllib3.util.ssl_match_hostname.CertificateError)
+    if not any(isinstance(item, kinds) for item in _unwrap(error)):
+        return AttemptError(reason)  # broken off while the connection was being secured
+    asked = public_url(str(error.request.url)) if error.request is not None else url
+    text, hint = f"{asked}: the certificate cannot be verified: {reason}", hints.certificate
+    if "expired" in reason or "not yet valid" in reason:
+        hint = "the server's certificate is out of date, or this machine's clock is wrong: check `date`"
+    elif "mismatch" in reason or "doesn't match" in reason:
+        hint = "the address leads to another server: check the base URL, and whether your network redirects it"
+    # A file that is redirected to another server says nothing about this one.
+    is_server = urlsplit(asked).netloc == urlsplit(url).netloc
+    return CertificateError(text, hint) if is_server else AttemptError(text, hint, tries=1)
+
+
+def _translate(error: Exception, hints: Hints, few_tries: int) -> Exception:
+    reason = _innermost(error)
+    if isinstance(error, requests.exceptions.InvalidProxyURL) or "SOCKS" in reason or "407" in reason:
+        return ProxyError(f"the proxy cannot be used: {reason}", _PROXY_HINT)
+    if isinstance(error, requests.exceptions.ProxyError):
+        return AttemptError(f"the proxy does not connect: {reason}", _PROXY_HINT)
+    if isinstance(error, requests.exceptions.TooManyRedirects):
+        return AttemptError("is redirected in a circle", tries=1, is_answer=True)
+    if isinstance(error, (requests.exceptions.ReadTimeout, requests.exceptions.InvalidHeader)):
+        return AttemptError(reason, tries=few_tries)
+    if isinstance(error, ValueError):  # redirections to what is not an address
+        return AttemptError(
+            f"the address cannot be used: {type(error).__name__}", hints.address, tries=1, is_answer=True
+        )
+    return AttemptError(reason)
 
 
 def parse_retry_after(value: str, now_s: float) -> float:
@@ -163,14 +184,6 @@ def parse_retry_after(value: str, now_s: float) -> float:
         return 0.0
 
 
-def _certificate_hint(reason: str, hints: Hints) -> str:
-    if "expired" in reason or "not yet valid" in reason:
-        return "the server's certificate is out of date, or this machine's clock is wrong: check `date`"
-    if "mismatch" in reason or "doesn't match" in reason or "not valid for" in reason:
-        return "the address leads to another server: check the base URL, and whether your network redirects it"
-    return hints.certificate
-
-
 def _unwrap(error: BaseException) -> Iterator[BaseException]:
     """An error, and those inside the wrappings of requests and urllib3."""
     inner: object = error
@@ -184,8 +197,3 @@ def _innermost(error: BaseException) -> str:
     """The reason inside the wrappings."""
     *_, inner = _unwrap(error)
     return f"{type(inner).__name__}: {inner}"[:200]
-
-
-def _is_about_certificate(error: BaseException) -> bool:
-    kinds = (ssl.SSLCertVerificationError, urllib3.util.ssl_match_hostname.CertificateError)
-    return any(isinstance(item, kinds) for item in _unwrap(error))

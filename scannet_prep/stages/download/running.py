@@ -231,7 +231,9 @@ class _Run:
         self._progress.finish()
 
     def _save_lock(self) -> None:
-        write_lock(self._plan.data_dir / LOCK_NAME, dict(self._bringing.locked))
+        path = self._plan.data_dir / LOCK_NAME
+        if self._bringing.locked or path.exists():
+            write_lock(path, dict(self._bringing.locked))
 
     def _save(self) -> None:
         """Record what is whole, and list the scenes that failed, with those of an earlier list that are left to do.
