@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from archive_parts import Parts
 from archives import pack_tree, write_tree
+from scannet_prep.archive.walk import FoundGroup, Gap, walk_groups
+from scannet_prep.stages.verify.archive_report import ArchiveReport
 
 from scannet_prep.archive import compression, open_archive
 from scannet_prep.archive.source import FileSource
-from scannet_prep.archive.walk import FoundGroup, Gap, walk_groups
 from scannet_prep.stages.verify import archive as verify_archive
-from scannet_prep.stages.verify.archive_report import ArchiveReport
 
 FLIPS = 2000
 WORKER_PATH = Path(__file__).with_name("hostile_archive_worker.py")

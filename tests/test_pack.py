@@ -14,10 +14,10 @@ from archives import TREE, has_tool, pack, pack_tree, read_tree, unpack_by, writ
 from commands import COMMAND, run_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scannet_prep.archive.compression import MAX_FRAME_BYTES
 from verifying import SCENES, TEST, TRAIN, VAL
 
 from scannet_prep.archive import ArchiveKind, open_archive
-from scannet_prep.archive.compression import MAX_FRAME_BYTES
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.raw.lock import LOCK_NAME, digest_file, encode_lock, read_lock
 

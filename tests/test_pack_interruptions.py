@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from archives import pack_tree, write_tree
 from commands import COMMAND, run_command, start_command
+from scannet_prep.archive.output import FileOutput
+from scannet_prep.stages.pack.append import locked_archive
 
 from scannet_prep.archive import open_archive
-from scannet_prep.archive.output import FileOutput
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.errors import OutputError, SourceError
 from scannet_prep.stages import pack
-from scannet_prep.stages.pack.append import locked_archive
 
 
 @pytest.fixture(scope="module")

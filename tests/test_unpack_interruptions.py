@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from archives import pack_tree, write_tree
 from commands import COMMAND, digests, run_command, start_command
+from scannet_prep.stages.unpack.processed import ProcessedRecord
 from test_unpack import unpack_pipe
 from verifying import Verify
 
@@ -24,7 +25,6 @@ from scannet_prep.processed.folder import processed_path
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.scene import Split
 from scannet_prep.stages import pack, unpack
-from scannet_prep.stages.unpack.processed import ProcessedRecord
 
 SCENES = 40
 

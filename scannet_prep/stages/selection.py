@@ -35,6 +35,17 @@ class Selection:
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"the limit is {self.limit}, expected a positive number of scenes")
 
+    def wants(self, scene_id: str, split: str | None) -> bool:
+        """Whether a scene is among those that were asked for, the limit aside.
+
+        Args:
+            scene_id: The scene.
+            split: Its split; empty or None where nobody knows.
+        """
+        if self.scene_ids is not None and scene_id not in self.scene_ids:
+            return False
+        return not self.splits or split in self.splits
+
 
 @dataclass(frozen=True, slots=True)
 class SelectedScenes:

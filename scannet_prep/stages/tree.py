@@ -11,7 +11,6 @@ from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.processed.folder import find_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME
 from scannet_prep.raw.layout import find_raw_scenes
-from scannet_prep.remote.address import is_url
 from scannet_prep.scene import SceneId
 
 _FRAME_MAGIC = (0xFD2FB528).to_bytes(4, "little")
@@ -26,8 +25,8 @@ class TreeKind(StrEnum):
 
 def is_archive(place: str | Path | ByteSource) -> bool:
     """Whether a place is an archive: an address, or a file by its name or its beginning; no folder is one."""
-    if is_url(place) or not isinstance(place, str | Path):
-        return True
+    if not isinstance(place, str | Path) or (isinstance(place, str) and "://" in place):
+        return True  # of addresses that cannot be read, who opens them says so
     path = Path(place)
     if path.name.endswith(SUFFIX):
         return not path.is_dir()
