@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from archives import pack_tree
+from archives import pack_shards, pack_tree
 from release_server import ROOT, ReleaseServer
 
 from scannet_prep.archive import open_archive
-from scannet_prep.archive.shards import write_shards
 from scannet_prep.remote import ranges
-from scannet_prep.stages.pack.contents import find_contents
-from scannet_prep.stages.selection import Selection
 
 KINDS = ("folder", "archive", "shards", "url")
 ARCHIVE_KINDS = KINDS[1:]
@@ -48,9 +45,7 @@ class Stored:
         if kind in ("archive", "url"):
             pack_tree(folder, path).close()
             return cls(kind, path, (path,))
-        contents = find_contents(folder, path, Selection(), level=3, allows_incomplete=True).contents
-        written = write_shards(contents, path, 30_000)
-        paths = tuple(archive.path for archive in written if archive.path)
+        paths = tuple(pack_shards(folder, path, 30_000))
         assert len(paths) >= 3
         return cls(kind, [paths[1], paths[0], *map(str, paths[2:])], paths)
 

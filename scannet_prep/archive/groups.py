@@ -122,6 +122,8 @@ class GroupReader(Generic[Result]):
             check_beginning(self.source.read(0, LOOK_BYTES), self.source.name)
             return None  # all is read from the beginning, and what is wrong is found on the way
         self.head = self.index.head
+        stream = Stream(self.source, self.index.groups[-1].end)
+        self._check_end(stream, [*self._rows[:-2], _row_of(read_frame(stream))])
         return self.index
 
     def read(self) -> Generator[Outcome[Result]]:
@@ -167,20 +169,20 @@ class GroupReader(Generic[Result]):
             offset = stream.offset
             try:
                 stored = read_frame(stream)
-                size_bytes = read_size(stored)
-                check_sizes(len(stored), size_bytes)
+                check_sizes(len(stored), read_size(stored))
             except (ValueError, MemoryError) as error:
                 self.is_truncated = isinstance(error, TruncatedError)
                 what = "is truncated" if self.is_truncated else "cannot be read any further"
-                self.problems.append(f"{what}: the last whole frame ends at byte {offset:,}: {error or 'memory ran out'}")
+                reason = str(error) or "memory ran out"
+                self.problems.append(f"{what}: the last whole frame ends at byte {offset:,}: {reason}")
                 return
             name = _first_name(stored)
             if name == INDEX_NAME:
                 self._read_end(stream, stored)
                 return
-            row = FrameRow(len(stored), size_bytes, checksum_of(stored))
+            row = _row_of(stored)
             self._rows.append(row)
-            group = Group("", "", 0, offset, len(stored), size_bytes, ())
+            group = Group("", "", 0, offset, row.stored_bytes, row.size_bytes, ())
             if offset and (kind := self._find_kind(name)) is not None and (scene_id := find_scene(kind, name)):
                 if scene_id <= last_scene:
                     raise ArchiveError(self.source.name, f"holds {scene_id} after {last_scene}", _REFUSED_HINT)
@@ -249,19 +251,21 @@ class GroupReader(Generic[Result]):
         except (ValueError, MemoryError) as error:
             self.problems.append(str(error) or "the index: memory ran out")
             return
-        rows = [*self._rows, FrameRow(len(stored), read_size(stored), checksum_of(stored))]
+        self._check_end(stream, [*self._rows, _row_of(stored)])
+        if count := stream.skip_rest():
+            self.warnings.append(f"{count:,} bytes follow the end of the archive; they were not read")
+
+    def _check_end(self, stream: Stream, rows: list[FrameRow]) -> None:
+        """Check what follows the index, for other programs: the end of the tar stream, and the seek table."""
         try:
             end = read_frame(stream)
             if bytes(decompress(end, len(END_OF_ARCHIVE))[0]) != END_OF_ARCHIVE:
                 raise ValueError("the frame that ends the tar stream holds something else")  # noqa: TRY301
-            rows.append(FrameRow(len(end), len(END_OF_ARCHIVE), checksum_of(end)))
-            table = stream.take(table_bytes(len(rows)))
-            if parse_seek_table(table, stream.offset) != rows:
+            table = stream.take(table_bytes(len(rows) + 1))
+            if parse_seek_table(table, stream.offset) != [*rows, _row_of(end)]:
                 raise ValueError("the seek table is damaged")  # noqa: TRY301
         except ValueError as error:
             self.warnings.append(f"{error}; other programs need it, the files are whole")
-        if count := stream.skip_rest():
-            self.warnings.append(f"{count:,} bytes follow the end of the archive; they were not read")
 
     def _compare(self, seen: list[Outcome[Result]]) -> Iterator[Outcome[Result]]:
         """Compare what came from the beginning with the index that came after it."""
@@ -285,6 +289,10 @@ def _check_by_index(group: Group, content: memoryview, *, has_checksum: bool) ->
     if wrong:
         warnings.append(f"the tar header of {wrong[0]} is damaged, for other programs; the file is whole")
     return warnings
+
+
+def _row_of(stored: bytes) -> FrameRow:
+    return FrameRow(len(stored), read_size(stored), checksum_of(stored))
 
 
 def _first_name(stored: bytes) -> str:

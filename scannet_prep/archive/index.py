@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from scannet_prep.archive.layout import FORMAT_NAME, ArchiveKind, check_names, find_split
+from scannet_prep.archive.layout import FORMAT_NAME, ArchiveKind, check_names
 from scannet_prep.archive.tar import BLOCK_BYTES, member_bytes
 from scannet_prep.scene import SceneId, Split
 
@@ -234,11 +234,11 @@ def _head_from_json(value: Mapping[str, Any]) -> Head:
 
 
 def _group_from_json(value: Mapping[str, Any]) -> Group:
+    numbers = value["vertices"], value["offset"], value["stored"], value["size"]
+    if {*map(type, numbers)} != {int} or min(numbers) < 0 or max(numbers) >> 62:
+        raise ValueError("something is not a number, negative, or too large")
     members = tuple([Member(*item) for item in value["members"]])
-    vertices, offset, stored, size = numbers = [value[key] for key in ("vertices", "offset", "stored", "size")]
-    if not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
-        raise ValueError("something is not a number")
-    return Group(_typed(value["scene"], str), _typed(value["split"], str), vertices, offset, stored, size, members)
+    return Group(_typed(value["scene"], str), _typed(value["split"], str), *numbers, members)
 
 
 def _check_groups(kind: ArchiveKind, groups: Sequence[Group], failures: Iterable[str]) -> None:
@@ -247,23 +247,29 @@ def _check_groups(kind: ArchiveKind, groups: Sequence[Group], failures: Iterable
         raise ValueError("a failure is not that of a scene")
     if names[:1] != [""] or not all(map(SceneId.is_valid, names[1:])) or sorted(set(names)) != names:
         raise ValueError("its scenes are not sorted, one is there twice, or something is not a scene id")
-    end = 0
+    end, splits = 0, {"", *Split}
     for group in groups:
-        if group.offset != end or group.split not in {"", *Split}:
+        if group.offset != end or group.split not in splits:
             raise ValueError(f"{group.name}: does not follow the one before it, or its split does not exist")
-        if kind is ArchiveKind.PROCESSED and group.split != find_split(kind, group.members[-1].name):
-            raise ValueError(f"{group.name}: is said to be of the split {group.split!r}, but lies in another folder")
         end = group.end
-        position = 0
-        for name, offset, size_bytes, sha256 in group.members:
-            if type(name) is not str or type(size_bytes) is not int or not _SHA256.fullmatch(sha256):
-                raise ValueError(f"{group.name}: a file has no name, no size, or no SHA-256")
-            if offset != position + BLOCK_BYTES or size_bytes < 0:
-                raise ValueError(f"{group.name}: {name[:100]!a} does not lie where tar would have it")
-            position += member_bytes(size_bytes)
-        if position != group.size_bytes or not position:
-            raise ValueError(f"{group.name}: is said to have {group.size_bytes:,} bytes, its files have {position:,}")
-        check_names(kind, group.scene_id, [member.name for member in group.members])
+        _check_members(kind, group)
+
+
+def _check_members(kind: ArchiveKind, group: Group) -> None:
+    position = 0
+    for name, offset, size_bytes, sha256 in group.members:
+        if type(name) is not str or type(size_bytes) is not int or not _SHA256.fullmatch(sha256):
+            raise ValueError(f"{group.name}: a file has no name, no size, or no SHA-256")
+        if offset != position + BLOCK_BYTES or size_bytes < 0:
+            raise ValueError(f"{group.name}: {name[:100]!a} does not lie where tar would have it")
+        position += member_bytes(size_bytes)
+    if position != group.size_bytes or not position:
+        raise ValueError(f"{group.name}: is said to have {group.size_bytes:,} bytes, its files have {position:,}")
+    names = [member.name for member in group.members]
+    if kind is ArchiveKind.RAW or not group.scene_id:
+        check_names(kind, group.scene_id, names)
+    elif names != [f"{group.split}/{group.scene_id}.npz"]:
+        raise ValueError(f"{group.name}: holds {names[0][:100]!a}, expected its .npz in {group.split or 'a split'}")
 
 
 def _typed(value: object, kind: type[Value]) -> Value:

@@ -226,16 +226,17 @@ class Stream:
 
     Args:
         source: Where they come from.
+        offset: Where to begin.
 
     Attributes:
-        offset: How many have been taken.
+        offset: Where the next byte lies.
     """
 
-    def __init__(self, source: ByteSource) -> None:
+    def __init__(self, source: ByteSource, offset: int = 0) -> None:
         self._source = source
         self._buffer = bytearray()
         self._piece_bytes = _PIECE_BYTES if isinstance(source, PipeSource | FileSource) else _MAX_WALK_BYTES
-        self.offset = 0
+        self.offset = offset
 
     def peek(self, start: int, size: int) -> bytes:
         """Look at bytes that have not been taken, without taking them; fewer are given only where the source ends."""
