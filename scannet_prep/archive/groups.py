@@ -144,7 +144,7 @@ class GroupReader(Generic[Result]):
             return
         outcome = self._check(first)  # alone: who works on scenes needs to know what these files say
         if self.head is None:  # they are lost; the first scene tells what the archive is made from
-            tasks = chain(islice(tasks, 1), tasks)
+            tasks = chain(list(islice(tasks, 1)), tasks)
         yield outcome
         seen = [outcome]
         for outcome in map_in_threads(self._check, tasks, jobs=self.jobs, weigh=_weigh):

@@ -310,11 +310,13 @@ def _has_content(path: Path, data: Buffer) -> bool:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return False  # not there, or not readable: to write it tells
-    with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size != len(data):
             return False
-        try:
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
             return file.read(len(data) + 1) == data
-        except OSError:
-            return False
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
