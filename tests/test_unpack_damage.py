@@ -119,11 +119,11 @@ def test_a_flip_in_the_seek_table_or_in_a_checksum_costs_nothing_and_is_a_note(
         archive = tmp_path / "a.tar.zst"
         archive.write_bytes((damaged_source / "a.tar.zst").read_bytes())
         flip(archive, offset)
-        outcome = run_command("unpack", archive, "-o", tmp_path / name, "--json")
-        assert (outcome.status, len(outcome.json["warnings"]) >= 1) == (0, True), name
+        report = unpack.run(unpack.plan([archive], tmp_path / name))
+        assert (report.is_whole, len(report.warnings) >= 1) == (True, True), name
         assert read_tree(tmp_path / name) == expected
-        outcome = run_command("verify", archive, "--json")
-        assert (outcome.status, outcome.json["notes"] >= 1, len(outcome.json["whole_scenes"])) == (0, True, 12), name
+        check = verify_archive.run(verify_archive.plan([archive]))
+        assert (check.errors, len(check.findings) >= 1, check.archives[0].scene_count) == ((), True, 12), name
 
 
 def test_truncated_anywhere_all_whole_scenes_come_out_by_file_and_by_pipe(damaged_source: Path, tmp_path: Path) -> None:
@@ -179,10 +179,10 @@ def test_a_damaged_scene_of_a_pipe_is_named_by_the_index_that_comes_later(damage
     for place in (13, 600):  # where the name is, and where the file is
         (tmp_path / "a.tar.zst").write_bytes((damaged_source / "a.tar.zst").read_bytes())
         flip(tmp_path / "a.tar.zst", start + place)
-        for report in unpack_both(tmp_path / "a.tar.zst", tmp_path / str(place)):
-            assert isinstance(report, unpack.UnpackReport)
-            assert [failure.scene_id for failure in report.failures] == ["scene0005_00"]
-            assert (len(report.scenes), report.damages) == (11, ())
+        _, report = unpack_both(tmp_path / "a.tar.zst", tmp_path / str(place))
+        assert isinstance(report, unpack.UnpackReport)
+        assert [failure.scene_id for failure in report.failures] == ["scene0005_00"]
+        assert (len(report.scenes), report.damages) == (11, ())
 
 
 def test_where_the_first_frame_is_lost_all_scenes_still_come_out(packed_dir: Path, tmp_path: Path) -> None:
