@@ -114,7 +114,7 @@ def test_class_counts_need_no_manifest(folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "processed"))
     (copy / "manifest.json").unlink()
     expected = ScanNet(folder, split="train").class_counts().tolist()
-    for kind in ("folder", "archive", "shards"):
+    for kind in ("folder",):
         stored = Stored.store(kind, copy, tmp_path / kind)
         assert ScanNet(stored.place, split="train").class_counts().tolist() == expected
 

@@ -350,12 +350,16 @@ class _ArchiveCheck:
         if reader.head is not None and not reader.head.is_complete:
             hint = "run the same scannet-prep process command again, then scannet-prep pack"
             self._error("processing had not finished when it was packed", hint)
+        counts = {group.scene_id: group.vertex_count for group in (reader.index.scenes if reader.index else ())}
         for scene_id in sorted(self.found.keys() - self.damaged) if self.manifest.scenes else ():
             entry = self.manifest.scenes.get(scene_id)
             if entry is None:
                 self._error(f"is not in {MANIFEST_NAME}", _MANIFEST_HINT, scene_id)
             elif self.found[scene_id].get(f"{entry.split}/{scene_id}.npz") != entry.fingerprint:
                 self._error(f"its file is not what {MANIFEST_NAME} says", _MANIFEST_HINT, scene_id)
+            elif counts.get(scene_id, entry.vertex_count) != entry.vertex_count:
+                message = f"has {counts[scene_id]:,} vertices in the index, {entry.vertex_count:,} in {MANIFEST_NAME}"
+                self._error(message, _MANIFEST_HINT, scene_id)
 
     def _tell_damage(self, group: Group, problem: str) -> None:
         place = f"bytes {group.offset:,} to {group.end:,}"
