@@ -111,9 +111,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     seconds = time.monotonic() - started_s
     if report.missing:
         console.warn(f"warning: missing in the archive: {format_count(len(report.missing), 'scene')} that failed")
-    if report.stale_shards:
-        names = ", ".join(path.name for path in report.stale_shards[:3])
-        console.warn(f"warning: shards of an earlier run lie beside the new ones: {names}", "remove them")
     value = {"command": "pack", "source": str(source), **report.to_json(), "seconds": round(seconds, 3)}
     if target is None:
         console.say(_describe_report(report, seconds))
@@ -192,9 +189,7 @@ def _describe_report(report: PackReport, seconds: float) -> str:
     share = f"{report.size_bytes / report.source_bytes:.0%} of {format_bytes(report.source_bytes)}"
     vertices = f", {report.vertex_count:,} vertices" if report.vertex_count else ""
     lines = [f"{names}{more}: {scenes}{vertices}, {size} ({share}), in {format_duration(seconds)}"]
-    first = report.archives[0].path
-    if report.splits and first is not None and report.kind == "processed":
-        pattern = f"{first.name.split('-00000-of-')[0]}-*.tar.zst"
-        where = f'"{first}"' if len(report.archives) == 1 else f'sorted(Path("{first.parent}").glob("{pattern}"))'
-        lines.append(f'in Python: ScanNet({where}, split="{report.splits[0]}")')
+    if report.splits and report.kind == "processed":
+        place = '"FILE"' if len(report.archives) > 1 else f'"{report.archives[0].path}"'
+        lines.append(f'in Python: ScanNet({place}, split="{report.splits[-1]}")')
     return "\n".join(lines)

@@ -37,7 +37,6 @@ from scannet_prep.files import (
     write_atomically,
 )
 from scannet_prep.progress import NoProgress, Progress
-from scannet_prep.scene import Split
 from scannet_prep.space import check_space
 from scannet_prep.stages.pack.contents import find_contents
 from scannet_prep.stages.selection import Selection
@@ -91,12 +90,6 @@ class PackPlan:
         """What the folder is."""
         return self.contents.head.kind
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Splits of the scenes, in the order of the benchmark; without scenes whose split nobody knows."""
-        present = {scene.split for scene in self.contents.scenes}
-        return tuple(str(split) for split in Split if split in present)
-
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
@@ -110,9 +103,8 @@ class PackReport:
         size_bytes: Size of all archives.
         source_bytes: Size of the tar bytes.
         is_up_to_date: Whether nothing had to be done: the archive was read, and holds just what the folder does.
-        splits: Splits of the scenes.
+        splits: Splits of the scenes, sorted.
         missing: Why scenes are not there that failed in processing, by id.
-        stale_shards: Shards beside the new ones that belong to another set, from an earlier run.
     """
 
     archives: tuple[WrittenArchive, ...]
@@ -124,7 +116,6 @@ class PackReport:
     is_up_to_date: bool
     splits: tuple[str, ...]
     missing: tuple[tuple[str, str], ...]
-    stale_shards: tuple[Path, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values."""
@@ -141,7 +132,6 @@ class PackReport:
             "source_bytes": self.source_bytes,
             "up_to_date": self.is_up_to_date,
             "missing": dict(self.missing),
-            "stale_shards": [str(path) for path in self.stale_shards],
         }
 
 
@@ -354,7 +344,7 @@ def _write_pipe(plan: PackPlan, pipe: int, jobs: int, progress: Progress) -> Wri
 def _write_shards(
     plan: PackPlan, target: Path, shard_bytes: int, jobs: int, progress: Progress
 ) -> tuple[WrittenArchive, ...]:
-    """Write all shards into a folder of their own, then give them their places.
+    """Write all shards into a folder of their own, then let them take the places of earlier ones.
 
     A run that is killed meanwhile leaves the old set, or one that lacks shards, which readers refuse; never a mixture.
     """
@@ -371,10 +361,10 @@ def _write_shards(
                 part, partial_dir / path.name, level=plan.level, jobs=jobs, progress=progress, digest=digest
             )
             written.append(WrittenArchive(path, size_bytes, len(part.scenes), digest.hexdigest()))
-        for item in written:
-            (item.path or target).unlink(missing_ok=True)
-        for item in written:
-            (partial_dir / (item.path or target).name).replace(item.path or target)
+        for old in find_shards(target):
+            old.unlink()
+        for path in partial_dir.iterdir():
+            path.replace(target.with_name(path.name))
     except OSError as error:
         if isinstance(error, ScanNetPrepError):
             raise
@@ -399,10 +389,6 @@ def _write_sums(target: Path, written: list[WrittenArchive]) -> None:
 
 
 def _report(plan: PackPlan, archives: tuple[WrittenArchive, ...], *, is_up_to_date: bool = False) -> PackReport:
-    paths = {archive.path for archive in archives}
-    stale: tuple[Path, ...] = ()
-    if plan.shard_bytes is not None and plan.target is not None:
-        stale = tuple(path for path in find_shards(plan.target) if path not in paths)
     return PackReport(
         archives=archives,
         kind=plan.kind,
@@ -411,7 +397,6 @@ def _report(plan: PackPlan, archives: tuple[WrittenArchive, ...], *, is_up_to_da
         size_bytes=sum(archive.size_bytes for archive in archives),
         source_bytes=plan.contents.size_bytes,
         is_up_to_date=is_up_to_date,
-        splits=plan.splits,
+        splits=tuple(sorted({scene.split for scene in plan.contents.scenes} - {""})),
         missing=tuple(sorted(plan.contents.failures.items())),
-        stale_shards=stale,
     )
