@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,9 +24,23 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - handed through
         super().__init__(**options, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - overloaded in argparse
+        """Refuse unknown arguments here, where the command and its options are known."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            problem = f"unknown argument: {unknown[0]}"
+            raise UsageError(problem, self._did_you_mean(unknown[0], self._option_string_actions))
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""
-        raise UsageError(message, f"{self.prog} --help")
+        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        hint = self._did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2])) if choice else f"{self.prog} --help"
+        raise UsageError(message, hint)
+
+    def _did_you_mean(self, word: str, choices: Iterable[str]) -> str:
+        close = difflib.get_close_matches(word.partition("=")[0], choices, 1)
+        return f"did you mean {close[0]}? All of them: {self.prog} --help" if close else f"{self.prog} --help"
 
 
 def add_output_arguments(parser: CommandParser) -> None:
@@ -63,7 +80,7 @@ def selection_from(arguments: argparse.Namespace) -> Selection:
     """The choice of scenes that was made.
 
     Raises:
-        UnknownSceneError: Something is no scene id.
+        UnknownSceneError: Something is not a scene id.
         MissingFileError: A list of scenes does not exist.
     """
     from scannet_prep.stages.selection import Selection, parse_scene_ids
@@ -89,7 +106,7 @@ def positive_number(text: str) -> int:
     """Parse a number of at least one.
 
     Raises:
-        argparse.ArgumentTypeError: It is none.
+        argparse.ArgumentTypeError: It is something else.
     """
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")

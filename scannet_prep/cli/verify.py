@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from scannet_prep.cli.archive_text import describe_check
 from scannet_prep.cli.arguments import (
     CommandParser,
     Commands,
@@ -20,17 +19,20 @@ from scannet_prep.cli.arguments import (
     place_argument,
     selection_from,
 )
-from scannet_prep.cli.console import Console, describe_hints, format_count, format_duration, format_table
+from scannet_prep.cli.console import Console, format_duration
+from scannet_prep.cli.listing import count_findings, describe_findings
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
-    from scannet_prep.stages.finding import Finding
-    from scannet_prep.stages.verify import VerifyReport
+    from scannet_prep.stages.finding import CheckReport
+    from scannet_prep.stages.verify.archive_report import VerifyArchivesReport
 
-_MAX_ROWS = 100
-
+_REMEDIES = {
+    "raw": "to download again what is missing or damaged: scannet-prep download -o {}",
+    "processed": "to mend it, with RAW and options as before: scannet-prep process RAW -o {}",
+}
 _DESCRIPTION = """\
 Checks a raw or a processed tree, or an archive, and changes nothing.
 
@@ -38,9 +40,8 @@ Raw: structure of every file, counts that must agree across files, segment ids o
 the label map. Processed: checksums, shapes and values of every file, the manifest, the file lists. Both: the official
 splits. An error is something wrong; a note is worth knowing, and right all the same.
 
-Archive: every byte, by the checksums of all frames, the sha256 of all scenes, and index and seek table written again
-and compared. What is damaged is named, scene by scene. Of a truncated archive it says which scenes are whole, and from
-which byte a transfer should go on. Several archives count as the shards of one.
+Archive: every byte. What is damaged is named, scene by scene; of a truncated archive it says which scenes are whole.
+Several archives count as the shards of one.
 """
 _EPILOG = """\
 examples:
@@ -84,11 +85,24 @@ def add_command(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
-    from scannet_prep.stages import verify
     from scannet_prep.stages.tree import is_archive
 
-    if any(map(is_archive, arguments.places)):
-        return _run_archives(arguments, console)
+    check = _check_archives if any(map(is_archive, arguments.places)) else _check_tree
+    started_s = time.monotonic()
+    report, text = check(arguments, console)
+    seconds = time.monotonic() - started_s
+    for finding in report.errors:
+        if console.is_quiet:
+            console.warn(f"error: {finding.place}: {finding.message}", finding.hint)
+        if finding.trace:
+            console.warn(finding.trace)
+    value = {"command": "verify", **report.to_json(), "seconds": round(seconds, 3)}
+    return console.result(text, value, 3 if report.errors else 0)
+
+
+def _check_tree(arguments: argparse.Namespace, console: Console) -> tuple[CheckReport, str]:
+    from scannet_prep.stages import verify
+
     if len(arguments.places) > 1:
         raise UsageError("one folder can be checked at a time", "name one folder, or several archives")
     if arguments.quick:
@@ -99,74 +113,41 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         must_be_complete=arguments.complete,
         against=arguments.against,
     )
-    console.say(f"verify: {plan.path}: {plan.kind} scenes to check: {len(plan.tree.tasks):,}")
+    console.say(f"verify: {plan.path}: {plan.kind} scenes to check: {len(plan.tasks):,}")
     started_s = time.monotonic()
     report = verify.run(plan, jobs=jobs_from(arguments), progress=console.progress())
-    seconds = time.monotonic() - started_s
-    _warn(report.errors, console)
-    status = 3 if report.errors else 0
-    value = {"command": "verify", **report.to_json(), "seconds": round(seconds, 3)}
-    return console.result(_describe(report, seconds, has_all=console.is_verbose), value, status)
+    return report, "\n".join(_describe(report, time.monotonic() - started_s, has_all=console.is_verbose))
 
 
-def _run_archives(arguments: argparse.Namespace, console: Console) -> int:
-    from scannet_prep.cli.archive_text import describe_check
+def _check_archives(arguments: argparse.Namespace, console: Console) -> tuple[VerifyArchivesReport, str]:
     from scannet_prep.stages.verify import archive as verify_archive
 
     if arguments.against is not None:
         raise UsageError("only raw trees have digests to compare", "leave out --against")
-    certificates = certificates_from(arguments, console)
     plan = verify_archive.plan(
         arguments.places,
         selection=selection_from(arguments),
         is_quick=arguments.quick,
         must_be_complete=arguments.complete,
-        certificates=certificates,
+        certificates=certificates_from(arguments, console),
     )
     for item in plan.archives:
         console.say(f"verify: {item.name}: scenes to check: {item.scene_count:,}")
     started_s = time.monotonic()
     report = verify_archive.run(plan, jobs=jobs_from(arguments), progress=console.progress())
-    seconds = time.monotonic() - started_s
-    _warn(report.errors, console)
-    status = 3 if report.errors else 0
-    value = {"command": "verify", **report.to_json(), "seconds": round(seconds, 3)}
-    return console.result(describe_check(report, seconds, has_all=console.is_verbose), value, status)
+    return report, describe_check(report, time.monotonic() - started_s, has_all=console.is_verbose)
 
 
-def _warn(errors: Sequence[Finding], console: Console) -> None:
-    for finding in errors:
-        if console.is_quiet:
-            console.warn(f"error: {finding.place}: {finding.message}", finding.hint)
-        if finding.trace:
-            console.warn(finding.trace)
-
-
-def _describe(report: VerifyReport, seconds: float, *, has_all: bool) -> str:
-    lines = []
-    if report.findings:
-        shown = report.findings if has_all else report.findings[:_MAX_ROWS]
-        rows = [_row(finding, report) for finding in shown]
-        lines.append(format_table(["", "scene", "file", "what"], rows))
-        if len(shown) < len(report.findings):
-            lines.append(f"... and {len(report.findings) - len(shown):,} more; all of them with -v or --json")
-        lines += ["", *describe_hints(report.findings, has_all=has_all)]
-    error_count, note_count = len(report.errors), len(report.findings) - len(report.errors)
-    splits = ", ".join(item.text for item in report.splits)
-    lines.append(
-        f"{report.path}: {report.kind} scenes checked: {report.scene_count:,} ({splits}), "
-        f"{report.vertex_count:,} vertices, {format_bytes(report.size_bytes)}, in {format_duration(seconds)}"
+def _describe(report: CheckReport, seconds: float, *, has_all: bool) -> Iterator[str]:
+    yield from describe_findings(report.findings, str(report.path), has_all=has_all)
+    if report.errors:
+        yield f"{_REMEDIES[report.kind].format(report.path)}\n"
+    counts = report.counts
+    splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in counts["splits"].items())
+    if "compared_files" in counts:
+        yield f"compared with the other copy: {counts['compared_files']:,} files"
+    yield (
+        f"{report.path}: {report.kind} scenes checked: {counts['scenes']:,} ({splits}), "
+        f"{counts['vertices']:,} vertices, {format_bytes(counts['size_bytes'])}, in {format_duration(seconds)}"
     )
-    lines.append(f"{format_count(error_count, 'error')}, {format_count(note_count, 'note')}")
-    return "\n".join(lines)
-
-
-def _row(finding: Finding, report: VerifyReport) -> list[str]:
-    path = Path(finding.path)
-    if path == report.path:
-        name = "-"
-    elif path.is_relative_to(report.path):
-        name = os.path.relpath(path, report.path)
-    else:
-        name = str(path)
-    return [str(finding.severity), finding.scene_id or "-", name, finding.message]
+    yield count_findings(report.findings)

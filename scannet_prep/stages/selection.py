@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,11 @@ class Selection:
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"the limit is {self.limit}, expected a positive number of scenes")
 
+    @property
+    def has_whole_splits(self) -> bool:
+        """Whether all scenes of some splits are asked for."""
+        return self.scene_ids is None and self.limit is None
+
     def wants(self, scene_id: str, split: str | None) -> bool:
         """Whether a scene is among those that were asked for, the limit aside.
 
@@ -42,9 +48,25 @@ class Selection:
             scene_id: The scene.
             split: Its split; empty or None where nobody knows.
         """
-        if self.scene_ids is not None and scene_id not in self.scene_ids:
-            return False
-        return not self.splits or split in self.splits
+        is_named = self.scene_ids is None or scene_id in self.scene_ids
+        return is_named and (not self.splits or split in self.splits)
+
+    def check_splits(self, splits: Mapping[str, Split | None]) -> None:
+        """Check that no scene was named that is in none of the splits that were asked for.
+
+        Args:
+            splits: Split of each scene that is known.
+
+        Raises:
+            UnknownSceneError: There is one.
+        """
+        for scene_id in self.scene_ids or ():
+            split = splits.get(scene_id)
+            if split is not None and not self.wants(scene_id, split):
+                raise UnknownSceneError(
+                    f"{scene_id} is in the split {split}, but only {', '.join(self.splits)} was asked for",
+                    "leave out the splits or the scene",
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +85,7 @@ class SelectedScenes:
 def select_scenes(
     available: Iterable[SceneId], selection: Selection, source: Path, filed: Mapping[str, Split] | None = None
 ) -> SelectedScenes:
-    """Choose among the scenes that are there.
+    """Choose among raw scenes. Their split is the official one, else the only one asked for, else that of before.
 
     Args:
         available: Scenes that are there.
@@ -75,21 +97,17 @@ def select_scenes(
         UnknownSceneError: A scene that was asked for is in none of the splits that were asked for.
     """
     present = set(available)
-    wanted = present if selection.scene_ids is None else set(selection.scene_ids)
+    wanted = sorted(present if selection.scene_ids is None else set(selection.scene_ids))
+    only = selection.splits[0] if len(selection.splits) == 1 else None
+    splits: dict[str, Split | None] = {
+        name: find_official_split(name) or only or (filed or {}).get(name) for name in wanted
+    }
+    selection.check_splits(splits)
     chosen: list[tuple[SceneId, Split]] = []
     failures: list[SceneFailure] = []
-    for scene_id in sorted(wanted):
-        split = find_official_split(scene_id)
-        if split is None and len(selection.splits) == 1:
-            split = selection.splits[0]
-        if split is None and filed is not None:
-            split = filed.get(scene_id)
-        if split is not None and selection.splits and split not in selection.splits:
-            if selection.scene_ids is not None:
-                raise UnknownSceneError(
-                    f"{scene_id} is in the split {split}, but only {', '.join(selection.splits)} was asked for",
-                    "leave out --splits or the scene",
-                )
+    for scene_id in wanted:
+        split = splits[scene_id]
+        if split is not None and not selection.wants(scene_id, split):
             continue
         if scene_id not in present:
             failures.append(_failure(scene_id, f"{source}: has no folder {scene_id}", "download the scene"))
@@ -107,26 +125,37 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
 
     Raises:
         MissingFileError: There is no such file.
-        UnknownSceneError: Something is no scene id, or there is none at all.
+        UnknownSceneError: Something is not a scene id, or there is none at all.
     """
     found: dict[SceneId, None] = {}
     for word in words:
         if not word.startswith("@"):
+            if not SceneId.is_valid(word):
+                raise UnknownSceneError(f"{word[:80]!r} is not a scene id", _suggest(word))
             found[SceneId(word)] = None
             continue
-        path = Path(word[1:])
+        path = Path(word[1:]).expanduser()
         text = read_file(path).decode("utf-8", "replace")
         for number, line in enumerate(text.splitlines(), start=1):
             name = line.partition("#")[0].strip()
             if name and not SceneId.is_valid(name):
-                raise UnknownSceneError(
-                    f"{path}: line {number}: {name[:40]!r} is not a scene id", "one scene id a line"
-                )
+                raise UnknownSceneError(f"{path}: line {number}: {name[:40]!r} is not a scene id", _suggest(name))
             if name:
                 found[SceneId(name)] = None
     if not found:
         raise UnknownSceneError(f"{' '.join(words)}: names no scene")
     return tuple(found)
+
+
+def _suggest(word: str) -> str:
+    """What somebody may have meant who wrote this where a scene id was expected."""
+    if Path(word).is_file():
+        return f"did you mean the list in that file? Write @{word}"
+    parts = [part for part in re.split(r"[,;\s]+", word) if part]
+    guesses = [part.lower() if "_" in part else f"{part.lower()}_00" for part in parts]
+    if guesses and all(map(SceneId.is_valid, guesses)):
+        return f"did you mean {' '.join(guesses)}?"
+    return "scene ids look like scene0011_00; separate several by blanks, or write @FILE, with one id a line"
 
 
 def _failure(scene_id: SceneId, message: str, hint: str) -> SceneFailure:

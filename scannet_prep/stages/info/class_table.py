@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from scannet_prep.labels import LabelClass, LabelSet
+from scannet_prep.labels import SCANNET20, SCANNET200, LabelClass, LabelSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,30 @@ class ClassTable:
                 if count.item is not None
             ],
         }
+
+
+class Counted(Protocol):
+    """Something that knows how often raw ids occur in a scene."""
+
+    @property
+    def nyu40_counts(self) -> Mapping[int, int]:
+        """Vertices by nyu40 id."""
+
+    @property
+    def scannet_counts(self) -> Mapping[int, int]:
+        """Vertices by ScanNet id."""
+
+
+def make_class_tables(scenes: Sequence[Counted]) -> tuple[ClassTable, ...]:
+    """Make the table of each label set.
+
+    Args:
+        scenes: The annotated scenes.
+    """
+    return (
+        make_class_table(SCANNET20, (scene.nyu40_counts for scene in scenes)),
+        make_class_table(SCANNET200, (scene.scannet_counts for scene in scenes)),
+    )
 
 
 def make_class_table(label_set: LabelSet, scenes: Iterable[Mapping[int, int]]) -> ClassTable:
