@@ -242,9 +242,9 @@ def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> No
         OutputError: The folder cannot be written to, or the disk is full.
     """
     try:
-        is_same = path.read_bytes() == data
-    except OSError:
-        is_same = False  # not there, or not readable: to write it tells
+        is_same = read_file(path, len(data)) == data
+    except FileError:
+        is_same = False  # not there, of another size, or not readable: to write it tells
     if not is_same:
         write_atomically(path, [data], is_durable=is_durable)
 
