@@ -126,7 +126,9 @@ def _read_elements(path: Path) -> tuple[Records, Records | None]:
         if is_mapped and file.tell() != size_bytes:
             problem = f"has {size_bytes:,} bytes, but its header accounts for {file.tell():,}"
             raise MeshError(path, problem, _HINT)
-    if "vertex" not in content or not len(content["vertex"].data):
+    if "vertex" in content and not content["vertex"].properties:
+        raise MeshError(path, "has vertices without any property", _HINT)
+    if "vertex" not in content or not content["vertex"].count:
         raise MeshError(path, "has no vertices", _HINT)
     return np.asarray(content["vertex"].data), np.asarray(content["face"].data) if "face" in content else None
 
