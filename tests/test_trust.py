@@ -23,11 +23,10 @@ from scannet_prep.errors import (
     ManifestError,
     MeshError,
     MissingFileError,
-    OutputError,
     ProcessedFileError,
     SegmentsError,
 )
-from scannet_prep.files import read_file, run_lock, write_atomically
+from scannet_prep.files import read_file, run_lock
 from scannet_prep.labels import builtin_label_map, find_label_map, read_label_map
 from scannet_prep.processed.manifest import parse_manifest, read_manifest
 from scannet_prep.processed.npz import NpzReader
@@ -368,8 +367,3 @@ def test_what_one_warning_says_of_very_many_scenes_is_summed_up_in_one_pass() ->
     warning = SceneWarning(WarningKind.NO_FACES)
     (summary,) = summarize_warnings((f"scene{number}", warning) for number in range(100_000))
     assert (summary.warning.count, len(summary.scene_ids)) == (100_000, 100_000)
-
-
-def test_a_file_that_cannot_be_written_stops_the_run_with_its_reason(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be written"):
-        write_atomically(tmp_path / "absent/file", [b"x"])

@@ -182,8 +182,8 @@ def _check_faces(records: Records | None, vertex_count: int, path: Path) -> NDAr
         if wrong is not None:
             raise MeshError(path, f"face {wrong} is not a triangle")
         lists = np.stack(lists.tolist())
-    if lists.dtype.kind not in "iu":
-        raise MeshError(path, f"faces list their vertices as {lists.dtype}, expected whole numbers")
+    if lists.ndim != 2 or lists.dtype.kind not in "iu":
+        raise MeshError(path, f"faces have {name} as {lists.dtype}, expected a list of whole numbers")
     indices = lists.astype(lists.dtype.newbyteorder("="))
     smallest, largest = int(indices.min()), int(indices.max())
     if smallest < 0 or largest >= vertex_count:
