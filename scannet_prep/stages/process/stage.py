@@ -106,10 +106,7 @@ class ProcessReport:
             "out_dir": str(self.out_dir),
             "made": list(self.made),
             "kept": list(self.kept),
-            "failures": [
-                {"scene_id": item.scene_id, "error": item.error, "message": item.message, "hint": item.hint}
-                for item in self.failures
-            ],
+            "failures": [item.to_json() for item in self.failures],
             "warnings": [
                 {"kind": str(item.warning.kind), "text": item.warning.text, "scenes": list(item.scene_ids)}
                 for item in self.warnings
