@@ -126,7 +126,9 @@ def _read_elements(path: Path) -> tuple[Records, Records | None]:
         if is_mapped and file.tell() != size_bytes:
             problem = f"has {size_bytes:,} bytes, but its header accounts for {file.tell():,}"
             raise MeshError(path, problem, _HINT)
-    if "vertex" not in content or not len(content["vertex"].data):
+    if "vertex" in content and not content["vertex"].properties:
+        raise MeshError(path, "has vertices without any property", _HINT)
+    if "vertex" not in content or not content["vertex"].count:
         raise MeshError(path, "has no vertices", _HINT)
     return np.asarray(content["vertex"].data), np.asarray(content["face"].data) if "face" in content else None
 
@@ -180,8 +182,8 @@ def _check_faces(records: Records | None, vertex_count: int, path: Path) -> NDAr
         if wrong is not None:
             raise MeshError(path, f"face {wrong} is not a triangle")
         lists = np.stack(lists.tolist())
-    if lists.dtype.kind not in "iu":
-        raise MeshError(path, f"faces list their vertices as {lists.dtype}, expected whole numbers")
+    if lists.ndim != 2 or lists.dtype.kind not in "iu":
+        raise MeshError(path, f"faces have {name} as {lists.dtype}, expected a list of whole numbers")
     indices = lists.astype(lists.dtype.newbyteorder("="))
     smallest, largest = int(indices.min()), int(indices.max())
     if smallest < 0 or largest >= vertex_count:
