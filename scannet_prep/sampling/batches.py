@@ -96,9 +96,19 @@ class PointBudgetBatchSampler:
         return self._epoch
 
     @property
+    def sampler(self) -> PointBudgetBatchSampler:
+        """The sampler itself: where Lightning looks for `set_epoch`."""
+        return self
+
+    @property
     def steps_left(self) -> int:
         """Steps that the next iteration has: all of an epoch, or after `load_state_dict` what is left of it."""
         return len(self._plan) // self.world_size
+
+    @property
+    def steps_before(self) -> int:
+        """Steps of the epoch that were done before this iteration, according to the state that was loaded."""
+        return sum(steps for _, steps in self._done)
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks and in all epochs."""
@@ -108,8 +118,9 @@ class PointBudgetBatchSampler:
         """Give this rank's batches of the epoch, as lists of (index, epoch).
 
         Raises:
-            UsageError: The epoch has been given out whole already and `set_epoch` was not called since; or
-                `torch.distributed` was initialized after the sampler was made, and says another rank.
+            UsageError: The epoch has been given out whole already and `set_epoch` was not called since;
+                `torch.distributed` was initialized after the sampler was made, and says another rank; or Lightning or
+                accelerate shards the batches again.
         """
         self._rank_info.check()
         if self._steps_given and self._steps_given == self.steps_left:
