@@ -122,14 +122,22 @@ import sys
 from torch import distributed
 from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNetPrepError
 
-rank = int(sys.argv[1])
-early = [PointBudgetBatchSampler([10] * 8, max_points=20), EvalSampler([10] * 8)]
-distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
-for sampler in early:
+def complain(sampler):
     try:
         list(sampler)
     except ScanNetPrepError as error:
         print(error, "/", error.hint)
+
+rank = int(sys.argv[1])
+early = [PointBudgetBatchSampler([10] * 8, max_points=20), EvalSampler([10] * 8)]
+distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+complain(early[0])
+complain(early[1])
+complain(PointBudgetBatchSampler([10] * (8 + rank), max_points=20))
+resumed = PointBudgetBatchSampler([10] * 8, max_points=20)
+if rank == 0:
+    resumed.load_state_dict(resumed.state_dict(steps_done=1))
+complain(resumed)
 late = PointBudgetBatchSampler([10] * 8, max_points=20)
 print(late.rank, late.world_size, len(list(late)))
 distributed.barrier()
@@ -137,7 +145,7 @@ distributed.destroy_process_group()
 """
 
 
-def test_ranks_that_torch_alone_knows_are_found_or_a_sampler_that_was_made_too_early_says_so(tmp_path: Path) -> None:
+def test_samplers_that_were_made_too_early_or_that_differ_between_ranks_say_so(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     environment = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
     running = [
@@ -148,14 +156,16 @@ def test_ranks_that_torch_alone_knows_are_found_or_a_sampler_that_was_made_too_e
         for rank in range(2)
     ]  # fmt: skip
     for rank, process in enumerate(running):
-        output, _ = process.communicate(timeout=60)
-        *complaints, last = output.splitlines()
+        output, _ = process.communicate(timeout=120)
         assert process.returncode == 0
+        *early, scenes, state, last = output.splitlines()
         assert last == f"{rank} 2 2"
-        assert len(complaints) == 2
-        for complaint in complaints:
+        assert len(early) == 2
+        for complaint in early:
             assert f"says rank {rank} of 2" in complaint
             assert "init_process_group before you make the sampler" in complaint
+        assert "rank 1 has scene_count=9, rank 0 has 8" in scenes
+        assert "rank 1 has steps done=(), rank 0 has ((2, 1),)" in state
 
 
 def test_the_scripts_of_the_training_page_run_on_two_ranks(training_folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import operator
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scannet_prep.errors import UsageError
 
@@ -93,6 +95,33 @@ class RankInfo:
                     _SHARDERS[name],
                 )
             frame = frame.f_back
+
+    def compare(self, facts: Mapping[str, object]) -> None:
+        """Compare what all ranks must agree on; every rank waits for the others here.
+
+        Does nothing where the caller named the rank, or `torch.distributed` is not initialized.
+
+        Args:
+            facts: By name, the same names on all ranks.
+
+        Raises:
+            UsageError: Ranks differ; raised on all of them.
+        """
+        if self.is_given or self.world_size == 1 or _ask_torch() is None:
+            return
+        distributed: Any = sys.modules["torch.distributed"]
+        # Whatever moves the gradients, this is about plain objects on the CPU.
+        group = None if distributed.get_backend() == "gloo" else distributed.new_group(backend="gloo")
+        found: list[dict[str, object]] = [{}] * self.world_size
+        distributed.all_gather_object(found, dict(facts), group)
+        for rank, others in enumerate(found):
+            for name, value in others.items():
+                if value != found[0][name]:
+                    raise UsageError(
+                        f"rank {rank} has {name}={value!r}, rank 0 has {found[0][name]!r}: they would follow different "
+                        "plans, so that scenes would be repeated and others left out",
+                        "give all ranks the same scenes, arguments, versions and checkpoint",
+                    )
 
 
 def check_number(value: int, name: str, smallest: int) -> int:
