@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +22,7 @@ from scannet_prep.cli.console import Console, format_duration
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
-    from scannet_prep.stages.demo import DatasetView, DemoReport
+    from scannet_prep.stages.demo import DemoReport
 
 _DESCRIPTION = """\
 Makes small synthetic scenes in the format of the release (nothing in them is from ScanNet), downloads them from a
@@ -58,37 +61,38 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _describe(report: DemoReport, seconds: float) -> str:
-    from scannet_prep.stages.download import FileOutcome
+    from scannet_prep.release import TERMS_URL
 
     counts = ", ".join(f"{count} {split}" for split, count in report.raw_counts.items())
-    processed = report.processed
-    size = f"{format_bytes(processed.size_bytes)} ({processed.size_bytes / processed.vertex_count:.1f} bytes a vertex)"
+    processed, packed = report.processed, report.packed
     made = f"{len(processed.made)} made, {len(processed.kept)} already there"
-    kinds = report.downloaded.counts().values()
-    fetched, there = (sum(kind[outcome] for kind in kinds) for outcome in (FileOutcome.FETCHED, FileOutcome.PRESENT))
-    share = report.packed.size_bytes / report.packed.source_bytes
-    packed = f"{report.packed.scene_count} scenes, {format_bytes(report.packed.size_bytes)} ({share:.0%})"
+    size = f"{format_bytes(processed.size_bytes)} ({processed.size_bytes / processed.vertex_count:.1f} bytes a vertex)"
     lines = [
         f"1. synthetic scenes in the format of the release: {counts}",
-        f"   downloaded from a server on this machine, and checked: {fetched} files fetched, {there} already there",
+        "   downloaded from a server on this machine, and checked",
         f"   {report.plan.raw_dir}",
         "",
         f"2. processed for ScanNet200, axis-aligned: {made}, {processed.vertex_count:,} vertices, {size}",
         f"   {report.plan.processed_dir}",
         *(f"   warning: {item.warning.text} ({', '.join(item.scene_ids)})" for item in processed.warnings),
         "",
-        f"3. packed as one archive: {packed}",
+        f"3. packed as one archive: {packed.scene_count} scenes, {format_bytes(packed.size_bytes)}",
         f"   {report.plan.archive_path}",
         "",
         "4. read as a dataset, from the folder and from the archive, with either label set",
-        *(line for view in report.views for line in _describe_view(view)),
+        *(
+            f"   {view.code}\n   {view.scenes} scenes, {view.labeled:.0%} labeled, {len(view.classes)} classes occur "
+            f"({', '.join(view.classes[:6])}, ...)"
+            for view in report.views
+        ),
         *(f"   {key:<10} {text}" for key, text in report.views[0].arrays.items()),
         "",
-        f"All of it took {format_duration(seconds)}. The same with the real data:",
-        "   scannet-prep download --types seg",
+        f"All of it took {format_duration(seconds)}. The same with the real data, once you have signed its terms",
+        f"({TERMS_URL}):",
+        *(f"   {line}" for line in _activation()),
+        "   scannet-prep download --types seg --accept-terms",
         "   scannet-prep process --scannet200 --align-axis",
         "   scannet-prep pack",
-        "   scannet-prep verify data/processed",
         "and in Python:",
         "   from scannet_prep import SCANNET200, ScanNet",
         '   dataset = ScanNet("data/processed", split="train", labels=SCANNET200)',
@@ -96,6 +100,9 @@ def _describe(report: DemoReport, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def _describe_view(view: DatasetView) -> list[str]:
-    classes = f"{len(view.class_names)} classes occur ({', '.join(view.class_names[:6])}, ...)"
-    return [f"   {view.code}", f"   {view.scene_count} scenes, {classes}, {view.labeled:.0%} labeled"]
+def _activation() -> list[str]:
+    """What to type first, where the shell does not find this installation's commands."""
+    found, is_environment = shutil.which("scannet-prep"), sys.prefix != sys.base_prefix
+    if not is_environment or (found and Path(found).parent == Path(sys.executable).parent):
+        return []
+    return [f"source {shlex.quote(str(Path(sys.prefix, 'bin/activate')))}"]
