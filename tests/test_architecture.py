@@ -123,3 +123,13 @@ def test_no_module_is_too_long_to_read_in_one_go() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE_DIR.rglob("*.py")}
     assert lengths
     assert {path: length for path, length in lengths.items() if length > MAX_MODULE_LINES} == {}
+
+
+def test_processed_folder_is_read_where_there_is_no_fcntl(whole_dir: Path) -> None:
+    """As on Windows."""
+    result = run_python(
+        "-c",
+        "import sys\nsys.modules['fcntl'] = None\nfrom scannet_prep import ScanNet\n"
+        f"print(ScanNet({str(whole_dir / 'processed')!r}, split='train')[0]['points'].shape)",
+    )
+    assert (result.returncode, result.stdout) == (0, "(600, 3)\n"), result.stderr
