@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scannet_prep.synthetic.furniture import BEDROOM, OTHER_ARRANGEMENTS, SHELL, WALL_PIECES, Extent, Piece
+from scannet_prep.synthetic.furniture import ARRANGEMENTS, SHELL, Extent, Piece
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
 _CELL = 2.5
@@ -21,7 +19,6 @@ _HEIGHT = 2.6
 _VERTICES_PER_CELL = 22_000
 # The coarsest mesh, with four vertices on each side of each box, has at most half of this.
 _MIN_VERTICES_PER_ARRANGEMENT = 1300
-_WALL_PIECES_PER_ARRANGEMENT = 2
 # A scan rounds off the rims of boards.
 _MIN_SIDE = 0.055
 
@@ -39,7 +36,6 @@ class Room:
         size: Extent along x, y and z, metres; one corner is the origin.
         pieces: Objects; those of `SHELL` come first.
         points: float64 (N, 3), metres.
-        normals: float64 (N, 3), unit vectors.
         owners: int64 (N,), index of the object that each point is on.
         segments: int64 (N,), segment of each point, from 0; no segment is on two sides of a box.
         triangles: int64 (T, 3), counter-clockwise as seen from inside the room.
@@ -49,7 +45,6 @@ class Room:
     size: tuple[float, float, float]
     pieces: tuple[Piece, ...]
     points: NDArray[np.float64]
-    normals: NDArray[np.float64]
     owners: NDArray[np.int64]
     segments: NDArray[np.int64]
     triangles: NDArray[np.int64]
@@ -65,17 +60,16 @@ def furnish(vertices: int, rng: np.random.Generator) -> Room:
     rows = max(2, round(vertices / _VERTICES_PER_CELL / columns))
     size = (columns * _CELL, rows * _CELL, _HEIGHT)
     count = min(columns * rows, max(1, vertices // _MIN_VERTICES_PER_ARRANGEMENT))
-    pieces = list(SHELL)
-    sides, owners = [_shell_sides(size)], list(range(len(SHELL)))
-    for piece, cosine, sine, x, y in (
-        *_arrange_floor(columns, rows, count, rng),
-        *_arrange_walls(columns, rows, count * _WALL_PIECES_PER_ARRANGEMENT, rng),
-    ):
-        for box in piece.boxes:
-            sides.append(_place(_box_sides(box), cosine, sine, x, y))
-            owners += [len(pieces)] * len(sides[-1])
-        pieces.append(piece)
-    return _mesh(size, tuple(pieces), np.concatenate(sides), owners, vertices, rng)
+    pieces, sides, owners = list(SHELL), [_shell_sides(size)], list(range(len(SHELL)))
+    for index, cell in enumerate(rng.permutation(columns * rows)[:count].tolist()):
+        row, column = divmod(cell, columns)
+        angle = math.radians(90 * int(rng.integers(4)) + rng.uniform(-8, 8))
+        for piece in ARRANGEMENTS[index % len(ARRANGEMENTS)]:
+            for box in piece.boxes:
+                sides.append(_place(_box_sides(box), angle, (column + 0.5) * _CELL, (row + 0.5) * _CELL))
+                owners += [len(pieces)] * len(sides[-1])
+            pieces.append(piece)
+    return _mesh(size, tuple(pieces), np.concatenate(sides), np.array(owners), vertices, rng)
 
 
 def _shell_sides(size: tuple[float, float, float]) -> NDArray[np.float64]:
@@ -109,35 +103,9 @@ def _box_sides(box: Extent) -> NDArray[np.float64]:
     return array.compress(np.abs(array[:, 1:]).sum(2).min(1) > _MIN_SIDE, axis=0)
 
 
-def _arrange_floor(
-    columns: int, rows: int, count: int, rng: np.random.Generator
-) -> Iterator[tuple[Piece, float, float, float, float]]:
-    """Arrangements in random floor cells; the first is the bedroom, so that every scene has its categories."""
-    others = rng.permutation(len(OTHER_ARRANGEMENTS))
-    for index, cell in enumerate(rng.permutation(columns * rows)[:count].tolist()):
-        row, column = divmod(cell, columns)
-        angle = math.radians(90 * int(rng.integers(4)) + rng.uniform(-8, 8))
-        for piece in OTHER_ARRANGEMENTS[others[(index - 1) % len(others)]] if index else BEDROOM:
-            yield piece, math.cos(angle), math.sin(angle), (column + 0.5) * _CELL, (row + 0.5) * _CELL
-
-
-def _arrange_walls(
-    columns: int, rows: int, count: int, rng: np.random.Generator
-) -> Iterator[tuple[Piece, float, float, float, float]]:
-    """Pieces on random stretches of wall."""
-    across, along = (
-        [(index + 0.5) * _CELL for index in range(columns)],
-        [(index + 0.5) * _CELL for index in range(rows)],
-    )
-    stretches = [(1.0, 0.0, x, 0.0) for x in across] + [(-1.0, 0.0, x, rows * _CELL) for x in across]
-    stretches += [(0.0, 1.0, columns * _CELL, y) for y in along] + [(0.0, -1.0, 0.0, y) for y in along]
-    kinds = rng.permutation(len(WALL_PIECES))
-    for index, stretch in enumerate(rng.permutation(len(stretches))[:count].tolist()):
-        yield WALL_PIECES[kinds[index % len(kinds)]], *stretches[stretch]
-
-
-def _place(sides: NDArray[np.float64], cosine: float, sine: float, x: float, y: float) -> NDArray[np.float64]:
+def _place(sides: NDArray[np.float64], angle: float, x: float, y: float) -> NDArray[np.float64]:
     """Turn sides about the z axis, then shift them by x, y."""
+    cosine, sine = round(math.cos(angle), 6), round(math.sin(angle), 6)
     turned = sides.copy()
     turned[..., 0] = cosine * sides[..., 0] - sine * sides[..., 1]
     turned[..., 1] = sine * sides[..., 0] + cosine * sides[..., 1]
@@ -149,15 +117,13 @@ def _mesh(
     size: tuple[float, float, float],
     pieces: tuple[Piece, ...],
     sides: NDArray[np.float64],
-    side_owners: list[int],
+    side_owners: NDArray[np.int64],
     vertices: int,
     rng: np.random.Generator,
 ) -> Room:
     lengths = np.sqrt((sides[:, 1:] ** 2).sum(2))
     spacing = _fit_spacing(lengths, vertices)
-    fronts = np.cross(sides[:, 1], sides[:, 2]) / lengths.prod(1)[:, None]
     shapes = _grid_shapes(lengths, spacing)
-    side_of_point = np.repeat(np.arange(len(sides)), shapes.prod(1))
     points, segments, triangles = [], [], []
     point_count = segment_count = 0
     for (origin, along_u, along_v), (rows, columns) in zip(sides, shapes.tolist(), strict=True):
@@ -169,11 +135,9 @@ def _mesh(
         segments.append(segment_count + _cut(row, column, rng))
         point_count += len(row)
         segment_count = int(segments[-1].max()) + 1
-    return Room(
-        size=size, pieces=pieces, points=np.concatenate(points), normals=fronts[side_of_point],
-        owners=np.array(side_owners)[side_of_point], segments=np.concatenate(segments),
-        triangles=np.concatenate(triangles), edge_length=spacing,
-    )  # fmt: skip
+    owners = np.repeat(side_owners, shapes.prod(1))
+    joined = (np.concatenate(points), owners, np.concatenate(segments), np.concatenate(triangles))
+    return Room(size, pieces, *joined, spacing)
 
 
 def _cut(row: NDArray[np.int64], column: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

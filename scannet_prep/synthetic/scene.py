@@ -94,10 +94,9 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
         )
     rng = np.random.default_rng([name.space, name.scan, vertices, seed])
     room = furnish(vertices, rng)
-    axis_alignment = _draw_alignment(room.size, rng)
+    axis_alignment = _draw_alignment(rng)
     kept = _leave_hole(room, vertices, rng)
-    noise = rng.normal(0.0, _NOISE, (len(kept), 1))
-    scanned = _scan_from_aligned(room.points[kept] + room.normals[kept] * noise, axis_alignment)
+    scanned = _scan_from_aligned(room.points[kept] + rng.normal(0.0, _NOISE, (vertices, 3)), axis_alignment)
     order = _order_like_release(scanned, room.edge_length)
 
     kept = kept[order]
@@ -123,16 +122,12 @@ def with_known_irregularity(scene: SyntheticScene) -> SyntheticScene:
     return replace(scene, groups=(*scene.groups, *repeats))
 
 
-def _draw_alignment(size: tuple[float, float, float], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Draw an axis alignment that turns by 10 to 60 degrees; in the scan frame, coordinates start near 0."""
+def _draw_alignment(rng: np.random.Generator) -> NDArray[np.float64]:
+    """Draw an axis alignment that turns by 10 to 60 degrees, and shifts."""
     angle = math.radians(rng.uniform(10.0, 60.0) * (1 if rng.random() < 0.5 else -1))
     cosine, sine = round(math.cos(angle), 6), round(math.sin(angle), 6)
-    corners = [(x, y) for x in (0.0, size[0]) for y in (0.0, size[1])]
-    low_x = min(cosine * x + sine * y for x, y in corners)
-    low_y = min(cosine * y - sine * x for x, y in corners)
-    shift_x, shift_y = round(cosine * low_x - sine * low_y, 6), round(sine * low_x + cosine * low_y, 6)
-    shift_z = -round(rng.uniform(0.02, 0.12), 6)
-    return np.array([[cosine, -sine, 0, shift_x], [sine, cosine, 0, shift_y], [0, 0, 1, shift_z], [0, 0, 0, 1]])
+    x, y, z = rng.uniform([-5.0, -5.0, -0.12], [5.0, 5.0, -0.02]).round(6)
+    return np.array([[cosine, -sine, 0, x], [sine, cosine, 0, y], [0, 0, 1, z], [0, 0, 0, 1]])
 
 
 def _scan_from_aligned(points: NDArray[np.float64], axis_alignment: NDArray[np.float64]) -> NDArray[np.float64]:
