@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from scannet_prep.version import VERSION
 
 if TYPE_CHECKING:
-    from scannet_prep.collation.arrays import collate
     from scannet_prep.collation.batch import Batch
-    from scannet_prep.collation.tensors import collate_torch
+    from scannet_prep.collation.collate import collate, collate_torch
     from scannet_prep.dataset import ScanNet
     from scannet_prep.errors import ScanNetPrepError
     from scannet_prep.labels import SCANNET20, SCANNET200, LabelClass, LabelSet
@@ -58,8 +57,8 @@ _HOMES = {
     "ScanNetPrepError": "errors",
     "SceneId": "scene",
     "Split": "scene",
-    "collate": "collation.arrays",
-    "collate_torch": "collation.tensors",
+    "collate": "collation.collate",
+    "collate_torch": "collation.collate",
     "official_scenes": "splits",
     "read_processed": "processed.scene",
 }

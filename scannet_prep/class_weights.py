@@ -34,12 +34,11 @@ def count_classes(scenes: Sequence[Mapping[int, int]], label_set: LabelSet) -> N
     return counts
 
 
-def weigh_classes(counts: NDArray[np.int64], vertex_counts: NDArray[np.int64], formula: Formula) -> NDArray[np.float32]:
+def weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.float32]:
     """Compute weights of classes.
 
     Args:
         counts: Vertices by scene and class, (scenes, classes).
-        vertex_counts: Labeled vertices of each scene, (scenes,).
         formula: See `ScanNet.class_weights`.
 
     Returns:
@@ -49,7 +48,9 @@ def weigh_classes(counts: NDArray[np.int64], vertex_counts: NDArray[np.int64], f
         UsageError: There is no such formula, or no vertex has a class.
     """
     if formula not in get_args(Formula):
-        raise UsageError(f"{formula!r} is no formula for class weights", f"there are: {', '.join(get_args(Formula))}")
+        raise UsageError(
+            f"{formula!r} is not a formula for class weights", f"there are: {', '.join(get_args(Formula))}"
+        )
     totals = counts.sum(axis=0)
     occurs = totals > 0
     if not occurs.any():
@@ -62,7 +63,8 @@ def weigh_classes(counts: NDArray[np.int64], vertex_counts: NDArray[np.int64], f
     elif formula == "log":
         weights = 1 / np.log(1.02 + shares)
     else:
-        frequencies = totals[occurs] / ((counts[:, occurs] > 0) * vertex_counts[:, np.newaxis]).sum(axis=0)
+        labeled = counts.sum(axis=1, keepdims=True)  # of each scene
+        frequencies = totals[occurs] / ((counts[:, occurs] > 0) * labeled).sum(axis=0)
         weights = np.median(frequencies) / frequencies
     result = np.zeros(len(totals), np.float32)
     result[occurs] = weights / weights.mean()

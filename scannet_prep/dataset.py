@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from scannet_prep.archive.source import ByteSource
 
 Place: TypeAlias = "str | Path | ByteSource"
@@ -48,9 +51,10 @@ class ScanNet:
 
     A transform gets its random numbers from (seed, epoch, index) alone, so a sample is the same whatever the number of
     workers and however they are started, and wherever training was resumed. The epoch comes with the index:
-    `dataset[index, epoch]`, which is what `PointBudgetBatchSampler` gives. A plain index means epoch 0: **with another
-    sampler that gives plain indices, each scene gets the same random numbers in every epoch** (the README has a class
-    of a few lines that makes any sampler give the epoch too).
+    `dataset[index, epoch]`, which is what `PointBudgetBatchSampler` gives. Other samplers give plain indices. In val
+    and test, a plain index means epoch 0. In train, each time that it is read it means another epoch, so that
+    `shuffle=True` augments anew: the number of times that this process has read it, and in a worker of a `DataLoader` a
+    number from the worker's seed. Such a run cannot be resumed or repeated exactly.
 
     Args:
         path: A folder that `scannet-prep process` wrote, or an archive that `scannet-prep pack` made of it: its path,
@@ -71,13 +75,13 @@ class ScanNet:
         seed: As given.
 
     Raises:
-        MissingFileError: `path` is no processed folder, or there is no such archive.
+        MissingFileError: `path` is not a processed folder, or there is no such archive.
         ManifestError: Processing has not finished, or the manifest is damaged.
         ArchiveError: An archive is damaged, is not made of processed scenes, or does not go together with the others of
             a list; or a shard of a set is missing.
         TransferError: The web server does not give the archive.
         UnknownSplitError: There is no such split, or there are no scenes of it.
-        UsageError: `labels` is no label set, `seed` is negative, or the list is empty.
+        UsageError: `labels` is not a label set, `seed` is negative, or the list is empty.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class ScanNet:
         self.transform = transform
         self.seed = seed
         self._reader = _open_scenes(path, self.split)
+        self._plain_reads = np.zeros(len(self), np.int64)  # of each scene, without an epoch
 
     def __len__(self) -> int:
         """Number of scenes."""
@@ -135,7 +140,7 @@ class ScanNet:
             TransformError: The transform failed.
             UsageError: It is none of these.
         """
-        scene, epoch = key if isinstance(key, tuple) and len(key) == 2 else (key, 0)
+        scene, epoch = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
         index = self._find(scene) if isinstance(scene, str) else self._check_index(scene)
         try:
             sample = self._read(index)
@@ -146,9 +151,12 @@ class ScanNet:
             raise
         if self.transform is None:
             return sample
-        generator = self._make_generator(index, epoch)
+        if epoch is None:
+            epoch = self._choose_epoch(index)
+        if (epoch := operator.index(epoch)) < 0:
+            raise UsageError(f"epoch is {epoch}, expected a whole number from 0", f"dataset[{index}, 0]")
         try:
-            return self.transform(sample, generator)
+            return self.transform(sample, np.random.default_rng(np.random.SeedSequence((self.seed, epoch, index))))
         except Exception as error:
             path = self._reader.file_path(index)
             raise TransformError(
@@ -209,8 +217,7 @@ class ScanNet:
             UsageError: There is no such formula, or no vertex has a class (test scenes).
             ScanNetPrepError: The manifest, or without one a scene, is damaged.
         """
-        counts = self._count_classes()
-        return weigh_classes(counts, counts.sum(axis=1), formula)
+        return weigh_classes(self._count_classes(), formula)
 
     def _count_classes(self) -> NDArray[np.int64]:
         """Vertices by scene and class, (scenes, classes)."""
@@ -220,18 +227,26 @@ class ScanNet:
             scenes = [count_ids(self._open(index).read(key)) for index in range(len(self))]
         return count_classes(scenes, self.label_set)
 
-    def _make_generator(self, index: int, epoch: int) -> np.random.Generator:
-        if (epoch := operator.index(epoch)) < 0:
-            raise UsageError(f"epoch is {epoch}, expected a whole number from 0", f"dataset[{index}, 0]")
-        return np.random.default_rng(np.random.SeedSequence((self.seed, epoch, index)))
+    def _choose_epoch(self, index: int) -> int:
+        """The epoch of an index that comes without one."""
+        if self.split is not Split.TRAIN:
+            return 0
+        count = int(self._plain_reads[index])
+        self._plain_reads[index] += 1
+        torch_data: Any = sys.modules.get("torch.utils.data")  # never imported here
+        worker = torch_data.get_worker_info() if torch_data else None
+        if worker is None:
+            return count
+        # The worker may be new and have read nothing; its seed is another one in each epoch.
+        return int(np.random.SeedSequence((worker.seed, count)).generate_state(1)[0])
 
     def _check_index(self, key: Any) -> int:  # noqa: ANN401 - that is the question
         try:
             index = operator.index(key)
         except TypeError:
             raise UsageError(
-                f"{key!r:.80} is no scene, expected an index, a scene id, or a pair of one of them and the epoch",
-                "batches, of PointBudgetBatchSampler: DataLoader(dataset, batch_sampler=sampler)",
+                f"{key!r:.80} is not a scene; expected an index, a scene id, or a pair of one of them and the epoch",
+                "for slices [dataset[i] for i in range(3)]; for batches DataLoader(dataset, batch_sampler=sampler)",
             ) from None
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is out of range: {self._reader.name} has {len(self)} {self.split} scenes")
@@ -243,7 +258,7 @@ class ScanNet:
             return index
         if reason := self._reader.why_missing(scene_id):
             raise UnknownSceneError(
-                f"{scene_id} failed in processing: {reason}", "mend it, then scannet-prep process again"
+                f"{scene_id} failed in processing: {reason}", "mend it, then run scannet-prep process again"
             )
         official = find_official_split(scene_id)
         hint = ""
@@ -274,7 +289,7 @@ class ScanNet:
 def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:
     if isinstance(path, str | Path) and not is_url(path) and not _is_archive(Path(path)):
         return FolderReader(Path(path), split)
-    from scannet_prep.archive.scenes import ArchiveReader  # who trains from a folder needs no zstandard
+    from scannet_prep.archive.scenes import ArchiveReader  # training from a folder needs no zstandard
 
     if isinstance(path, Sequence) and not isinstance(path, str):
         return ArchiveReader(path, split)
@@ -285,5 +300,5 @@ def _is_archive(path: Path) -> bool:
     """Whether it is to be read as an archive; by its name, where there is nothing."""
     try:
         return not path.is_dir() and (path.exists() or path.suffix == ".zst")
-    except OSError:  # a name that is too long, or a folder that may not be looked into: who reads it says so
+    except OSError:  # a name that is too long, or a folder that may not be looked into: opening it says so
         return path.suffix == ".zst"

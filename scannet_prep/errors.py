@@ -21,12 +21,14 @@ ScanNetPrepError
  │    ├── NotOnServerError        the server says that it has no such file
  │    ├── RefusedError            the server says that it will not give a file
  │    ├── CertificateError        the server cannot prove who it is, so that nothing can be fetched
+ │    ├── ProxyError              the proxy that the environment names lets nothing through
  │    └── ServerDownError         the server does not answer anybody
+ ├── ContentError            a value is not what it should be; whoever knows the file's name tells it as a FileError
  ├── AnnotationError         the files of one scene are whole but do not fit together
  ├── TransformError          a transform of the training source failed on a scene
  ├── WorkerDiedError         the operating system ended a worker while it worked on a scene
  ├── LockedError             another run is working in the same folder
- └── OutputError             the results cannot be written, for example for want of permission
+ └── OutputError             the results cannot be written, for example without permission
       └── DiskFullError           disk full, quota used up, or mounted read-only
 
 All arguments are positional, so that an error survives a process pool. `hint` says what to type or to do; it is empty
@@ -51,15 +53,15 @@ class ScanNetPrepError(Exception):
         BaseException.__init__(self, message, hint)
         self.message = message
         self.hint = hint
-        if hint:
-            self.add_note(f"hint: {hint}")  # Python prints it below a traceback
+        if hint and hasattr(self, "add_note"):  # from Python 3.11 on
+            self.add_note(f"hint: {hint}")  # printed below a traceback
 
     def __reduce__(self) -> tuple[type[ScanNetPrepError], tuple[object, ...]]:
         """Pickle by the arguments of the constructor; OSError's own way expects an errno first."""
         return type(self), self.args
 
     def __str__(self) -> str:
-        """The message; the hint is kept apart for whoever shows it."""
+        """The message; the hint is shown apart."""
         return self.message
 
 
@@ -89,7 +91,8 @@ class FileError(ScanNetPrepError):
     """
 
     def __init__(self, path: str | Path = "", problem: str = "", hint: str = "") -> None:
-        super().__init__(f"{path}: {problem}", hint)
+        # PyTorch makes the error of a worker again from its message alone.
+        super().__init__(f"{path}: {problem}" if problem else str(path), hint)
         self.args = (path, problem, hint)
         self.path = Path(path)
         self.place = str(path)
@@ -141,11 +144,15 @@ class NotOnServerError(TransferError):
 
 
 class RefusedError(TransferError):
-    """The server says that it will not give a file, for example for want of permission."""
+    """The server says that it will not give a file, for example without permission."""
 
 
 class CertificateError(TransferError):
     """The server's certificate cannot be verified: it may be somebody else, and no file is fetched from it."""
+
+
+class ProxyError(TransferError):
+    """The proxy that the environment names cannot be used, or lets nothing through."""
 
 
 class ServerDownError(TransferError):
@@ -158,6 +165,10 @@ class ArchiveError(FileError, ValueError):
 
 class SourceError(FileError):
     """A file that is to be packed cannot be, or it changed while it was read."""
+
+
+class ContentError(ScanNetPrepError, ValueError):
+    """A value is not what it should be, found where the file's name is not known; readers make a `FileError` of it."""
 
 
 class AnnotationError(ScanNetPrepError, ValueError):

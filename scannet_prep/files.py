@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
+import re
 import secrets
 import socket
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import deflate
 
-from scannet_prep.errors import DiskFullError, FileError, LockedError, MissingFileError, OutputError, ScanNetPrepError
+from scannet_prep.errors import (
+    ContentError,
+    DiskFullError,
+    FileError,
+    LockedError,
+    MissingFileError,
+    OutputError,
+    ScanNetPrepError,
+)
+from scannet_prep.strict_json import take, take_count
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 LOCK_NAME = ".scannet-prep.lock"
-_TEMPORARY_SUFFIX = ".tmp"
 SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+_MAX_BYTES = 1 << 32
+_TEMPORARY_SUFFIX = ".tmp"
+_TEMPORARY = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.tmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,46 +58,113 @@ class Fingerprint:
             crc32 = deflate.crc32(chunk, crc32)
         return cls(sum(map(len, chunks)), crc32)
 
+    @classmethod
+    def from_file(cls, path: Path) -> Fingerprint:
+        """Compute the fingerprint of a file.
+
+        Raises:
+            FileError: It is not there, or cannot be read.
+        """
+        return cls.from_bytes(read_file(path))
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain values."""
+        return {"size_bytes": self.size_bytes, "crc32": f"{self.crc32:08x}"}
+
+    @classmethod
+    def from_json(cls, value: object) -> Fingerprint:
+        """Read what `to_json` made.
+
+        Raises:
+            ContentError: It is something else.
+        """
+        digits: str = take(value, "crc32", str)
+        if not re.fullmatch("[0-9a-f]{8}", digits, re.ASCII):
+            raise ContentError(f"{digits!r:.40} is not a CRC-32")
+        return cls(take_count(value, "size_bytes"), int(digits, 16))
+
 
 def is_hidden_or_temporary(name: str) -> bool:
-    """Whether a file or folder is none of the release's.
+    """Whether a file or folder does not belong to the release.
 
     macOS leaves `._*` beside each file it copies; the official download script leaves `tmp*` where it was interrupted.
     """
     return name.startswith((".", "tmp"))
 
 
-def read_file(path: Path) -> bytes:
-    """Read a whole file.
+@contextmanager
+def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[BinaryIO]:
+    """Open a regular file for reading. A FIFO or a device is refused, and never waited for.
+
+    Args:
+        path: The file.
+        max_bytes: Largest size that such a file may have.
 
     Raises:
         MissingFileError: There is no such file.
-        FileError: It cannot be read; the message has the operating system's reason.
+        FileError: It is not a regular file, too large, or cannot be read; with the operating system's reason.
     """
     try:
-        return path.read_bytes()
+        flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise FileError(path, f"is {describe_kind(status.st_mode)}, expected a file")
+            if status.st_size > max_bytes:
+                raise FileError(path, f"has {status.st_size:,} bytes, expected at most {max_bytes:,}")
+            yield file
+    except ScanNetPrepError:
+        raise
     except FileNotFoundError:
-        raise MissingFileError(path, "no such file") from None
+        problem = "is a link that leads nowhere" if path.is_symlink() else "no such file"
+        raise MissingFileError(path, problem) from None
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror or error}") from error
 
 
-def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False) -> None:
+def describe_kind(mode: int) -> str:
+    """Say what `st_mode` makes of a file that is not a regular one, for example `a folder`."""
+    kinds = {stat.S_IFREG: "a file", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def read_file(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
+    """Read a whole regular file.
+
+    Args:
+        path: The file.
+        max_bytes: Largest size that such a file may have.
+
+    Raises:
+        MissingFileError: There is no such file.
+        FileError: It is not a regular file, too large, or cannot be read; with the operating system's reason.
+    """
+    with open_file(path, max_bytes) as file:
+        return file.read()
+
+
+def write_atomically(
+    path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False, run_pid: int | None = None
+) -> None:
     """Write a file under a temporary name in the same folder, then give it its final name.
 
     A reader sees the old file or the new one, whole; after a kill, a temporary file may stay behind, which
-    `remove_stale_temporaries` finds. Permissions are those that the umask leaves of 0666.
+    `remove_temporaries` removes. Permissions are those that the umask leaves of 0666.
 
     Args:
         path: Final name. An existing file is replaced.
         chunks: The content, in order.
         is_durable: Flush to the disk before renaming, so that even a power failure leaves no empty file.
+        run_pid: The process that leads this run. A worker whose leader has died renames nothing: the next run may be
+            at work in the folder.
 
     Raises:
         OutputError: The folder cannot be written to, or the disk is full. Nothing stands under the final name that was
             not there before.
+        FileError: A folder has that name.
     """
-    temporary_path = path.with_name(f".{path.name}.{owner_token()}.{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
+    run = os.getpid() if run_pid is None else run_pid
+    temporary_path = path.with_name(f".{path.name}.{run}-{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
     try:
         try:
             with temporary_path.open("xb", buffering=0) as file:
@@ -93,14 +172,29 @@ def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool =
                     _write_fully(file.fileno(), chunk)
                 if is_durable:
                     os.fsync(file.fileno())
+            _check_run_lives(run, path)
             temporary_path.replace(path)
         except BaseException:
             temporary_path.unlink(missing_ok=True)
             raise
+    except IsADirectoryError:
+        raise FileError(path, "is a folder, so that no file can be written there", "remove or rename it") from None
     except OSError as error:
         if isinstance(error, ScanNetPrepError):
             raise
         raise output_error(path, error) from error
+
+
+def _check_run_lives(run_pid: int, path: Path) -> None:
+    if run_pid not in (os.getpid(), os.getppid()):
+        raise OutputError(f"{path}: not written: the run that it was made for has ended")
+
+
+def remove_temporaries(directory: Path) -> None:
+    """Remove what killed runs left of `write_atomically`; for the run that holds the folder's lock."""
+    for path in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
+        if _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def output_error(
@@ -115,9 +209,9 @@ def output_error(
     """
     hint = ""
     if error.errno in SPACE_ERRNOS:
-        hint = f"free some space or choose another folder with -o, {then}"
+        hint = f"free some space or choose another output folder, {then}"
     elif error.errno in {errno.EACCES, errno.EPERM}:
-        hint = "choose a folder that you may write to with -o"
+        hint = "choose an output folder that you may write to"
     kind = DiskFullError if error.errno in SPACE_ERRNOS else OutputError
     return kind(f"{path}: cannot be written: {error.strerror or error}", hint)
 
@@ -130,7 +224,7 @@ def check_is_folder(path: Path) -> None:
     """
     existing = next((item for item in (path, *path.parents) if item.exists()), None)
     if existing is not None and not existing.is_dir():
-        raise OutputError(f"{existing}: is no folder", "choose another one with -o")
+        raise OutputError(f"{existing}: is not a folder", "choose another output folder")
 
 
 def find_free_bytes(folder: Path) -> int:
@@ -165,7 +259,7 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = "a file of that name is in the way" if isinstance(error, FileExistsError) else error.strerror
-        raise OutputError(f"{path}: cannot create this folder: {reason}", "choose another folder with -o") from error
+        raise OutputError(f"{path}: cannot create this folder: {reason}", "choose another output folder") from error
 
 
 @contextmanager
@@ -195,7 +289,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         yield  # a read-only folder: nothing will be written; or a file system without locks
         return
     try:
-        started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        started = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode())
         yield
@@ -228,6 +322,8 @@ def locked_directory(directory: Path) -> Iterator[None]:
 
     Network file systems without locks are no error: whoever uses this must be right without it nearly always.
     """
+    import fcntl
+
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         with suppress(OSError):

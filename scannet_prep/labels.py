@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -193,7 +194,7 @@ def read_label_map(path: Path) -> LabelMap:
         LabelMapError: It is not such a table, or it is the one of ScanNet v1.
     """
     try:
-        text = read_file(path).decode("utf-8-sig")
+        text = read_file(path, LABEL_MAP.max_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LabelMapError(
             path, f"is not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}"
@@ -206,7 +207,7 @@ def find_label_map(raw_dir: Path) -> Path | None:
     # `.` and links to the folder scans are that folder too.
     parents = [item.parent for item in (raw_dir.absolute(), raw_dir.resolve()) if item.name in {"scans", "scans_test"}]
     candidates = [directory / LABEL_MAP_NAME for directory in (raw_dir, *parents)]
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in candidates if os.path.lexists(path)), None)
 
 
 def _parse_label_map(text: str, path: Path) -> LabelMap:

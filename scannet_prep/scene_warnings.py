@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
+
+from scannet_prep.errors import ContentError
+from scannet_prep.strict_json import take, take_count
 
 
 class WarningKind(StrEnum):
@@ -24,6 +29,7 @@ class WarningKind(StrEnum):
     NOT_RIGID = "not_rigid"
     NO_INFO = "no_info"
     NO_FACES = "no_faces"
+    NO_GROUPS = "no_groups"
     LABELS_OUTSIDE_NYU40 = "labels_outside_nyu40"
 
     @property
@@ -33,6 +39,11 @@ class WarningKind(StrEnum):
         The others are known irregularities of the release that have one right reading.
         """
         return self in _DOUBTS
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether every train and val scene of the release has what is missing here, so that a file must be damaged."""
+        return self in _DAMAGE
 
 
 _DOUBTS = frozenset(
@@ -48,6 +59,8 @@ _DOUBTS = frozenset(
     }
 )
 
+_DAMAGE = frozenset({WarningKind.NO_ALIGNMENT, WarningKind.NO_FACES, WarningKind.NO_GROUPS})
+
 _TEXTS = {
     WarningKind.UNKNOWN_CATEGORY: "raw category {subject!r} is not in the label map: groups left unlabeled: {count}",
     WarningKind.AMBIGUOUS_CATEGORY: "raw category {subject} in the label map: the first row is used; groups: {count}",
@@ -56,13 +69,14 @@ _TEXTS = {
     WarningKind.UNKNOWN_SEGMENTS: "segment ids of groups that no vertex has, ignored: {count}",
     WarningKind.NULL_SEGMENTS: "segment ids of groups that are null, ignored: {count}",
     WarningKind.RENUMBERED_GROUPS: "group ids are {subject}: instances are numbered in file order; groups: {count}",
-    WarningKind.HIGH_RESOLUTION_AGGREGATION: "groups taken from {subject}, for want of .aggregation.json",
+    WarningKind.HIGH_RESOLUTION_AGGREGATION: "groups taken from {subject}, as there is no .aggregation.json",
     WarningKind.OTHER_SCENE: "{subject}",
     WarningKind.NO_AGGREGATION: "no aggregation on disk: no instances and no ScanNet ids",
     WarningKind.NO_ALIGNMENT: "the .txt has no axisAlignment: identity recorded",
     WarningKind.NOT_RIGID: "axisAlignment is not a rotation with a shift: {subject}",
     WarningKind.NO_INFO: "no .txt on disk: identity recorded as axis alignment",
     WarningKind.NO_FACES: "the mesh has no faces: all normals are (0, 0, 0)",
+    WarningKind.NO_GROUPS: "segGroups is empty: no vertex is labeled",
     WarningKind.LABELS_OUTSIDE_NYU40: "ids outside nyu40 in labels.ply ({subject}), vertices left unlabeled: {count}",
 }
 
@@ -85,6 +99,22 @@ class SceneWarning:
     def text(self) -> str:
         """A sentence for people."""
         return _TEXTS[self.kind].format(subject=self.subject, count=self.count)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain values."""
+        return {"kind": str(self.kind), "subject": self.subject, "count": self.count}
+
+    @classmethod
+    def from_json(cls, value: object) -> SceneWarning:
+        """Read what `to_json` made; further values are ignored.
+
+        Raises:
+            ContentError: It is something else.
+        """
+        kind: str = take(value, "kind", str)
+        if kind not in set(WarningKind):
+            raise ContentError(f"{kind!r:.40} is not a kind of warning")
+        return cls(WarningKind(kind), take(value, "subject", str), take_count(value, "count"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +139,13 @@ def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[War
     Returns:
         One summary for each kind and subject, in order of first appearance.
     """
-    found: dict[tuple[WarningKind, str], tuple[int, dict[str, None]]] = {}
+    counts: Counter[tuple[WarningKind, str]] = Counter()
+    scene_ids: dict[tuple[WarningKind, str], dict[str, None]] = {}  # a dict keeps the order
     for scene_id, warning in warnings:
-        count, scene_ids = found.get((warning.kind, warning.subject), (0, {}))
-        found[warning.kind, warning.subject] = (count + warning.count, scene_ids | {scene_id: None})
+        key = warning.kind, warning.subject
+        counts[key] += warning.count
+        scene_ids.setdefault(key, {})[scene_id] = None
     return [
-        WarningSummary(SceneWarning(kind, subject, count), tuple(scene_ids))
-        for (kind, subject), (count, scene_ids) in found.items()
+        WarningSummary(SceneWarning(kind, subject, counts[kind, subject]), tuple(found))
+        for (kind, subject), found in scene_ids.items()
     ]

@@ -46,11 +46,11 @@ def start_command(*words: str | Path, **options: Any) -> subprocess.Popen[str]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Digest of every file below a folder, hidden ones too."""
+    """Digest of every file below a folder, hidden ones too, but not of what `process` notes of times and inodes."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.name != ".scannet-prep-seen.json"
     }
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from commands import digests
 from release_server import ReleaseServer
 
+from scannet_prep.files import LOCK_NAME as RUN_LOCK_NAME
 from scannet_prep.processed.folder import FAILED_NAME
+from scannet_prep.progress import NoProgress
 from scannet_prep.raw.lock import LOCK_NAME
 from scannet_prep.remote.policy import TransferPolicy
 from scannet_prep.scene import SceneId
@@ -18,34 +21,64 @@ from scannet_prep.stages.download.terms import RECORD_NAME
 from scannet_prep.stages.selection import Selection
 
 MESH = "_vh_clean_2.ply"
-OWN_NAMES = frozenset({LOCK_NAME, FAILED_NAME, RECORD_NAME})
-# As many attempts as by default, in a hurry.
+SCENES = ["scene0000_00", "scene0011_00", "scene0707_00"]
+OWN_NAMES = frozenset({LOCK_NAME, FAILED_NAME, RECORD_NAME, RUN_LOCK_NAME})
+# As many tries as by default, in a hurry.
 PATIENCE = TransferPolicy(
     connect_timeout_s=5,
-    read_timeout_s=0.3,
-    answer_timeout_s=1.0,
+    answer_timeout_s=0.4,
     slowest_bytes_per_s=200,
-    slow_window_s=0.3,
-    attempts=8,
-    first_delay_s=0.01,
+    slow_window_s=0.4,
+    first_delay_s=0.005,
     longest_delay_s=0.05,
-    longest_retry_after_s=0.1,
+    longest_retry_after_s=0.05,
     outage_patience_s=20,
+    first_answer_patience_s=5,
 )
+
+
+class Bar(NoProgress):
+    """Adds up what a bar would show."""
+
+    def __init__(self) -> None:
+        self.done = self.total = 0
+        self.notes: list[str] = []
+        self.statuses: list[str] = []
+
+    def start(self, title: str, total: int, unit: str) -> None:  # noqa: ARG002 - as the protocol has it
+        self.total = total
+
+    def advance(self, count: int = 1) -> None:
+        self.done += count
+
+    def resize(self, change: int) -> None:
+        self.total += change
+
+    def status(self, text: str) -> None:
+        self.statuses.append(text)
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+def plan(server: ReleaseServer, data_dir: Path, scene_ids: Sequence[str] = SCENES, types: Sequence[str] = ("seg",)):
+    selection = Selection(scene_ids=tuple(map(SceneId, scene_ids)))
+    return download.plan(data_dir, types, selection=selection, base_url=server.base_url)
 
 
 def fetch(
     server: ReleaseServer,
     data_dir: Path,
-    scene_ids: Sequence[str],
+    scene_ids: Sequence[str] = SCENES,
     *,
-    jobs: int = 4,
+    types: Sequence[str] = ("seg",),
     policy: TransferPolicy = PATIENCE,
+    bar: Bar | None = None,
+    **options: Any,
 ) -> DownloadReport:
     """Fetch what segmentation needs of some scenes, and the label map."""
-    selection = Selection(scene_ids=tuple(map(SceneId, scene_ids)))
-    plan = download.plan(data_dir, ["seg"], selection=selection, base_url=server.base_url)
-    return download.run(plan, jobs=jobs, policy=policy, needs_terms=False)
+    what = plan(server, data_dir, scene_ids, types)
+    return download.run(what, policy=policy, progress=bar, needs_terms=False, **options)
 
 
 def fetched(data_dir: Path) -> dict[str, str]:

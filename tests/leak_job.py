@@ -1,4 +1,4 @@
-"""Goes through a loader for some epochs and notes what the processes hold. Run by tests/test_loader_leaks.py."""
+"""Goes through a loader for some epochs and notes what the processes hold. Run by tests/test_loader.py."""
 
 from __future__ import annotations
 
@@ -53,10 +53,12 @@ def run(folder: str, persistent: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    folder, persistent = sys.argv[1], sys.argv[2] == "persistent"
-    run(folder, persistent)  # whatever is made once is made here
-    before = measure("self")
-    print(json.dumps({"before": before, **run(folder, persistent)}))
+    found = {}
+    for workers in ("persistent", "fresh"):
+        run(sys.argv[1], workers == "persistent")  # whatever is made once is made here
+        before = measure("self")
+        found[workers] = {"before": before, **run(sys.argv[1], workers == "persistent")}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

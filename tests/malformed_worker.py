@@ -23,7 +23,7 @@ import tiny
 from tiny import Ply
 
 from scannet_prep.errors import AnnotationError, FileError, ScanNetPrepError
-from scannet_prep.geometry import has_compiled_normals
+from scannet_prep.geometry import has_compiled_loop
 from scannet_prep.labels import builtin_label_map, read_label_map
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import (
@@ -38,7 +38,7 @@ from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_segments
 from scannet_prep.scene import Split
-from scannet_prep.stages.process.make_scene import process_scene, read_raw_files
+from scannet_prep.stages.process.make_scene import find_raw_files, process_scene
 
 MEMORY_BYTES = 2**30
 SECONDS_EACH = 20
@@ -101,7 +101,7 @@ def check_processed(path: Path) -> None:
 
 
 def check_scene(scene, options: ProcessOptions) -> None:
-    made = process_scene(read_raw_files(scene, Split.TRAIN, options), options, builtin_label_map())
+    made = process_scene(find_raw_files(scene, Split.TRAIN, options), options, builtin_label_map())
     assert isinstance(made, ProcessedScene)
     assert list(find_problems(made)) == []
     assert all(warning.text for warning in made.meta.warnings)
@@ -171,7 +171,7 @@ def peak_bytes() -> int:
 
 
 def main(kind: str, seed: int) -> None:
-    has_compiled_normals()
+    has_compiled_loop()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     result: dict = {"kind": kind, "mutations": 0, "values": 0, "errors": 0, "faults": []}
     with tempfile.TemporaryDirectory() as name:

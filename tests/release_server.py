@@ -1,30 +1,44 @@
-"""ScanNet's server on this machine: real sockets, a synthetic release, and the faults of `release_faults` on demand."""
+"""ScanNet's server on this machine: real sockets, a synthetic release, and faults on demand.
+
+A rule is a function from a request to the faults that hit it; all faults of all rules apply, in order:
+
+    at(path, Cut(1000), Status(503))               first request of that path, second request; the third one is answered
+    at(ending(".ply"), None, Reset(10), then=...)  each path of that ending by itself: first request fine, second reset
+    always(None, Trickle(0.1), Header("ETag"))     every request of every path, both faults together
+    at_random(7, 0.3, Status(500), Cut(50))        3 of 10 requests, one of the faults; same seed, same faults
+
+A fault is a function that changes the answer before it is sent.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
+import http.server
 import itertools
-import math
+import random
 import re
+import select
 import socket
 import ssl
+import struct
 import threading
-import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from email.utils import formatdate
+from http import HTTPStatus
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
-
-from release_connections import Connection, ConnectionEndedError, Request, send_answer
-from release_faults import Answer, Rule, Source, pace_of, replace_answer
 
 from scannet_prep.labels import LABEL_MAP_NAME
 
 ROOT = "/scannet/"
 LABEL_MAP_URL_PATH = f"{ROOT}v2/tasks/{LABEL_MAP_NAME}"
-TERMS_URL_PATH = f"{ROOT}ScanNet_TOS.pdf"
+BEFORE_STATUS = -1
+PAGE = b"<!DOCTYPE html>\n<html><head><title>Maintenance</title></head><body>Back soon.</body></html>\n"
+_PIECE_BYTES = 1 << 18
 
 
 def scene_url_path(scene_id: str, suffix: str) -> str:
@@ -32,265 +46,465 @@ def scene_url_path(scene_id: str, suffix: str) -> str:
 
 
 def release_urls(root: Path) -> dict[str, Path | bytes]:
-    """What lies where on the server, for a raw tree as `write_release` makes it; terms and lists are made up."""
-    urls: dict[str, Path | bytes] = {TERMS_URL_PATH: b"%PDF-1.4\n% terms of use\n%%EOF\n"}
-    for name in ("scans", "scans_test"):
-        scene_dirs = sorted(path for path in root.glob(f"{name}/*") if path.is_dir())
-        urls[f"{ROOT}v2/{name}.txt"] = "".join(f"{path.name}\n" for path in scene_dirs).encode()
-        for path in itertools.chain.from_iterable(scene_dir.iterdir() for scene_dir in scene_dirs):
-            version = "v1" if path.suffix == ".sens" and name == "scans" else "v2"
-            urls[f"{ROOT}{version}/scans/{path.parent.name}/{path.name}"] = path
-    urls |= {f"{ROOT}v2/tasks/{path.name}": path for path in root.glob("tasks/*")}
-    return urls | {LABEL_MAP_URL_PATH: root / LABEL_MAP_NAME}
+    """What lies where on the server, for a raw tree as `write_release` makes it."""
+    urls: dict[str, Path | bytes] = {LABEL_MAP_URL_PATH: root / LABEL_MAP_NAME}
+    for path in itertools.chain(root.glob("scans/*/*"), root.glob("scans_test/*/*")):
+        version = "v1" if path.suffix == ".sens" and path.parents[1].name == "scans" else "v2"
+        urls[f"{ROOT}{version}/scans/{path.parent.name}/{path.name}"] = path
+    return urls
 
 
-def reserve_port(port: int = 0) -> socket.socket:
-    """Bind a socket to a port of 127.0.0.1, beside others that are made so.
+@dataclass
+class Answer:
+    """What the server is going to say, and how; header names in lower case."""
 
-    As long as there is one, the port is not given to anybody else; as long as none listens, connections are refused.
-    """
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    sock.bind(("127.0.0.1", port))
-    return sock
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    offset: int | None  # where in the release's file the body starts; None where it is no part of it
+    cut_at: int | None = None  # so many bytes of the body are sent, then the connection ends
+    is_reset: bool = False  # by RST instead of FIN
+    stall: tuple[int, float | None] | None = None  # after so many bytes, a pause of so many seconds; None: for ever
+    trickle: tuple[int, float] | None = None  # from this byte on, a byte each so many seconds
+    head_pause_s: float = 0  # between the bytes of status and headers
+    is_chunked: bool = False
+    chunk_pause_s: float = 0  # the size of the first chunk never ends
+    is_down: bool = False  # the server stops
+
+
+@dataclass
+class Request:
+    """A request, and what has been sent for it; `number` counts from 1 for each path."""
+
+    method: str
+    path: str
+    number: int
+    headers: dict[str, str]
+    connection: tuple[str, int]
+    content: bytes | None  # what the server has under the path
+    faults: tuple[Fault, ...] = ()
+    sent: tuple[int, int] | None = None  # (offset, length) of the release's bytes
+
+    @property
+    def range(self) -> str | None:
+        return self.headers.get("range")
+
+
+Fault = Callable[[Answer, Request], Any]
+Rule = Callable[[Request], Iterable[Fault]]
+Where = str | Callable[[str], bool] | None
+
+
+def Cut(after_bytes: int = 0, *, is_reset: bool = False) -> Fault:  # noqa: N802 - faults read like names
+    """The connection ends in good order (FIN) after so many body bytes; -1: before the status line."""
+
+    def fault(answer: Answer, _request: Request) -> None:
+        answer.cut_at, answer.is_reset = after_bytes, is_reset
+
+    return fault
+
+
+def Reset(after_bytes: int = BEFORE_STATUS) -> Fault:  # noqa: N802
+    """The connection is reset (RST)."""
+    return Cut(after_bytes, is_reset=True)
+
+
+def Set(**values: Any) -> Fault:  # noqa: N802
+    """Fields of `Answer`, as they are to be."""
+    return lambda answer, _request: [setattr(answer, name, value) for name, value in values.items()]
+
+
+def Stall(after_bytes: int = 0, seconds: float | None = None) -> Fault:  # noqa: N802
+    """Nothing comes after so many body bytes (-1: not even a status), for a time or until the client leaves."""
+    return Set(stall=(after_bytes, seconds))
+
+
+def Trickle(seconds_per_byte: float = 1, after_bytes: int = 0) -> Fault:  # noqa: N802
+    """After so many body bytes, one byte at a time."""
+    return Set(trickle=(after_bytes, seconds_per_byte))
+
+
+def TrickledHead(seconds_per_byte: float = 1) -> Fault:  # noqa: N802
+    """Status and headers one byte at a time: no timeout of a socket ever strikes."""
+    return Set(head_pause_s=seconds_per_byte)
+
+
+def Status(code: int, retry_after: str = "", body: bytes = b"Something is wrong here.\n") -> Fault:  # noqa: N802
+    """Another status, such as 500, 503, 429, 404, 403, 416."""
+
+    def fault(answer: Answer, _request: Request) -> None:
+        answer.status, answer.body, answer.offset = code, body, None
+        answer.headers = {"content-length": str(len(body))} | ({"retry-after": retry_after} if retry_after else {})
+
+    return fault
+
+
+def Page(content: bytes = PAGE) -> Fault:  # noqa: N802
+    """A page with status 200 in place of the file."""
+    return Status(200, body=content)
+
+
+def Redirect(path: str | None = None, origin: str = "", status: int = 302) -> Fault:  # noqa: N802
+    """To another path (by default the same one, which makes a circle), or origin, such as another server's."""
+
+    def fault(answer: Answer, request: Request) -> None:
+        Status(status)(answer, request)
+        answer.headers["location"] = f"{origin}{path or request.path}"
+
+    return fault
+
+
+def Header(name: str, value: str | None = None) -> Fault:  # noqa: N802
+    """A header with another value, or without it."""
+
+    def fault(answer: Answer, _request: Request) -> None:
+        answer.headers.pop(name.lower(), None)
+        if value is not None:
+            answer.headers[name.lower()] = value
+
+    return fault
+
+
+def RangesIgnored() -> Fault:  # noqa: N802
+    """The whole file, whatever was asked for."""
+    return lambda answer, request: answer_whole(answer, request.content or b"")
+
+
+def ShiftedRange(by: int) -> Fault:  # noqa: N802
+    """206 with another start than asked for; Content-Range admits it and fits the body."""
+
+    def fault(answer: Answer, request: Request) -> None:
+        if answer.status == 206 and answer.offset is not None and request.content:
+            start, end = max(0, answer.offset + by), answer.offset + len(answer.body)
+            answer_part(answer, request.content, start, end)
+
+    return fault
+
+
+def IfRangeIgnored() -> Fault:  # noqa: N802
+    """A part, although the validator is that of another version."""
+
+    def fault(answer: Answer, request: Request) -> None:
+        span = find_span(request.range, len(answer.body))
+        if answer.status == 200 and span is not None:
+            answer_part(answer, answer.body, *span)
+
+    return fault
+
+
+def WrongLength(by: int) -> Fault:  # noqa: N802
+    """A Content-Length that is too large or, with a negative number, too small; all of the body is sent, then FIN."""
+
+    def fault(answer: Answer, _request: Request) -> None:
+        answer.headers["content-length"] = str(int(answer.headers["content-length"]) + by)
+        answer.headers["connection"] = "close"
+
+    return fault
+
+
+def NoLength(*, is_chunked: bool = True) -> Fault:  # noqa: N802
+    """No Content-Length: the body comes in chunks or, if not chunked, ends with the connection."""
+
+    def fault(answer: Answer, _request: Request) -> None:
+        answer.headers.pop("content-length", None)
+        answer.is_chunked = is_chunked
+        answer.headers |= {"transfer-encoding": "chunked"} if is_chunked else {"connection": "close"}
+
+    return fault
+
+
+def Gzip() -> Fault:  # noqa: N802
+    """The whole file, compressed, although identity was asked for."""
+
+    def fault(answer: Answer, request: Request) -> None:
+        answer_whole(answer, gzip.compress(request.content or b"", mtime=0))
+        answer.headers["content-encoding"], answer.offset = "gzip", None
+
+    return fault
+
+
+def other_version(content: bytes) -> bytes:
+    """Content of the same size in which every byte is another one, so that no mixture of both goes unseen."""
+    return content.translate(bytes(byte ^ 1 for byte in range(256)))
+
+
+def at(where: Where, *faults: Fault | None, then: Fault | None = None) -> Rule:
+    """The n-th request of a path meets the n-th fault, later ones `then`; None is none."""
+
+    def rule(request: Request) -> list[Fault]:
+        fault = faults[request.number - 1] if request.number <= len(faults) else then
+        return [fault] if fault is not None and _is_at(where, request.path) else []
+
+    return rule
+
+
+def always(where: Where, *faults: Fault) -> Rule:
+    """Every request meets all of the faults."""
+    return lambda request: faults if _is_at(where, request.path) else ()
+
+
+def at_random(seed: int, share: float, *faults: Fault) -> Rule:
+    """A share of the requests meets one of the faults, whichever order they come in."""
+
+    def rule(request: Request) -> list[Fault]:
+        dice = random.Random(f"{seed} {request.path} {request.number}")
+        return [dice.choice(faults)] if dice.random() < share else []
+
+    return rule
+
+
+def between(first: int, end: int, fault: Fault) -> Rule:
+    """An outage: the requests from the n-th on, until before another, of whatever path; counted from 0."""
+    numbers = itertools.count()
+    return lambda _request: [fault] if first <= next(numbers) < end else []
+
+
+def ending(suffix: str) -> Callable[[str], bool]:
+    """For paths that end so."""
+    return lambda path: path.endswith(suffix)
+
+
+def _is_at(where: Where, path: str) -> bool:
+    return where is None or (path == where if isinstance(where, str) else where(path))
 
 
 class ReleaseServer:
-    """Serves a raw tree with ScanNet's URLs; see `release_faults` for rules. All settings may change while it runs.
+    """Serves a raw tree with ScanNet's URLs. All settings may change while it runs.
 
     Args:
         root: A tree as `write_release` makes it; `files` says what lies where.
         faults: Rules; all that match apply.
         certificate: A certificate with its key makes it https.
+        change: Makes another version of each file, if given.
+        etag: Of each file: its own for each content (strong), weak, or none.
         request_latency_s: Added to each request; `connection_latency_s` to each new connection.
-        bytes_per_s: Bandwidth of each connection.
     """
 
     def __init__(
         self,
         root: Path,
         *,
-        faults: Collection[Rule] = (),
+        faults: Iterable[Rule] = (),
         certificate: Path | None = None,
-        etag: Literal["strong", "weak"] | None = "strong",
+        etag: str | None = "strong",
         has_last_modified: bool = True,
         request_latency_s: float = 0,
         connection_latency_s: float = 0,
-        bytes_per_s: float | None = None,
     ) -> None:
         self.files = release_urls(root)
         self.faults = faults
-        self.etag = etag
-        self.has_last_modified = has_last_modified
-        self.request_latency_s = request_latency_s
-        self.connection_latency_s = connection_latency_s
-        self.bytes_per_s = bytes_per_s
-        self.max_connections = self.connection_count = 0
-        self._tls = None
-        if certificate is not None:
-            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._tls.load_cert_chain(certificate)
-        self._lock = threading.Lock()
-        self._requests: list[Request] = []
-        self._counts: Counter[str] = Counter()
-        self._connections: dict[Connection, threading.Thread] = {}
-        self._closing = threading.Event()
-        self._listener: tuple[socket.socket, threading.Thread] | None = None
-        self._numbers = itertools.count(1)
-        self._timers: list[threading.Timer] = []
+        self.change: Callable[[Request, bytes], bytes] = lambda _request, content: content
+        self.etag, self.has_last_modified = etag, has_last_modified
+        self.request_latency_s, self.connection_latency_s = request_latency_s, connection_latency_s
+        self.certificate = certificate
+        self.lock = threading.Lock()
+        self.closing = threading.Event()
+        self.sockets: set[socket.socket] = set()
+        self.server: http.server.ThreadingHTTPServer | None = None
+        self.port = 0
+        self.forget()
 
     def __enter__(self) -> Self:
-        self._placeholder = reserve_port()
-        self.port = self._placeholder.getsockname()[1]
-        self.origin = f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
-        self.base_url = f"{self.origin}{ROOT}"
         self.start()
+        self.origin = f"{'https' if self.certificate else 'http'}://127.0.0.1:{self.port}"
+        self.base_url = f"{self.origin}{ROOT}"
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._closing.set()
-        for timer in self._timers:
-            timer.cancel()
-        for thread in self.stop():
-            thread.join(20)
-            assert not thread.is_alive(), "a connection does not end"
-        self._placeholder.close()
+        self.closing.set()
+        self.stop()
 
     def start(self) -> None:
-        """After `stop`: listen again, on the same port."""
-        with self._lock:
-            if self._listener is None and not self._closing.is_set():
-                sock = reserve_port(self.port)
-                sock.listen(128)
-                self._listener = sock, threading.Thread(target=self._accept, args=(sock,), daemon=True)
-                self._listener[1].start()
+        """Listen, after `stop` again on the same port."""
+        if self.server is not None or self.closing.is_set():
+            return
+        self.server = _Listener(("127.0.0.1", self.port), type("Handler", (_Handler,), {"owner": self}))
+        self.port = self.server.server_port
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
-    def stop(self) -> list[threading.Thread]:
+    def stop(self) -> None:
         """Refuse new connections and end all there are."""
-        with self._lock:
-            listener, self._listener = self._listener, None
-        if listener is not None:
-            with contextlib.suppress(OSError):
-                listener[0].shutdown(socket.SHUT_RDWR)  # wakes it up
-            listener[1].join(20)
-            listener[0].close()
-        with self._lock:
-            connections = dict(self._connections)
-        for connection in connections:
-            connection.end()
-        return list(connections.values())
-
-    def requests(self, path: str | None = None, method: str | None = None) -> list[Request]:
-        with self._lock:
-            return [r for r in self._requests if path in (None, r.path) and method in (None, r.method)]
+        server, self.server = self.server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+        with self.lock:
+            for sock in self.sockets:
+                with contextlib.suppress(OSError):
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def forget(self) -> None:
         """Forget all requests so far; numbers begin at 1 again."""
-        with self._lock:
-            self._requests, self._counts = [], Counter()
-            self.max_connections = self.connection_count = 0
+        with self.lock:
+            self.seen: list[Request] = []
+            self.counts: Counter[str] = Counter()
+            self.connection_count = 0
+
+    def requests(self, path: str | None = None, method: str = "GET") -> list[Request]:
+        with self.lock:
+            return [request for request in self.seen if request.method == method and path in (None, request.path)]
 
     def sent(self, path: str) -> list[tuple[int, int]]:
-        """Bytes of the release's file handed to the network, as (offset, length), in order of requests.
-
-        Up to the client's and the server's socket buffers of them may be lost where a client leaves early. Pages,
-        compressed bodies and other versions do not count.
-        """
-        return [(r.offset, r.sent_bytes) for r in self.requests(path) if r.offset is not None and r.sent_bytes]
+        """Bytes of the release's file handed to the network, as (offset, length), in order of requests."""
+        return [request.sent for request in self.requests(path) if request.sent]
 
     def bytes_sent_again(self, path: str) -> int:
-        """How many of the bytes sent had been sent before."""
+        """How many of the bytes sent had been sent before; not those that show that the server is up."""
         end = again = 0
-        for offset, length in sorted(self.sent(path)):
+        for offset, length in sorted(span for span in self.sent(path) if span[1] > 1):
             again += max(0, min(end, offset + length) - offset)
             end = max(end, offset + length)
         return again
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                sock, _ = listener.accept()
-            except OSError:
-                return
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            try:
-                if self._tls is not None:
-                    sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            except OSError:  # the client has left already
-                sock.close()
-                continue
-            connection = Connection(next(self._numbers), sock)
-            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-            with self._lock:
-                self._connections[connection] = thread
-                self.connection_count += 1
-                count = sum(not other.has_left() for other in self._connections)
-                self.max_connections = max(self.max_connections, count)
-            thread.start()
-
-    def _serve(self, connection: Connection) -> None:
-        try:
-            self._closing.wait(self.connection_latency_s)
-            while self._serve_request(connection):
-                pass
-        except ConnectionEndedError:
-            pass
-        finally:
-            with self._lock:
-                del self._connections[connection]
-            connection.close()
-
-    def _serve_request(self, connection: Connection) -> bool:
-        method, target, headers = connection.read_request()
-        path = unquote(urlsplit(target).path)
-        with self._lock:
-            self._counts[path] += 1
-            request = Request(
-                method, path, self._counts[path], headers,
-                connection.number, threading.current_thread().name, time.monotonic(),
-            )  # fmt: skip
-            self._requests.append(request)
-        request.faults = tuple(fault for rule in self.faults for fault in rule(request))
-        answer = self._answer(request)
-        if answer.outage_s is not None:
-            self._go_down(answer.outage_s)
-        answer.is_last |= headers.get("connection", "").lower() == "close"
-        send_answer(connection, answer)
-        return not answer.is_last
-
-    def _go_down(self, seconds: float) -> None:
-        if math.isfinite(seconds):
-            timer = threading.Timer(seconds, self.start)
-            timer.daemon = True
-            self._timers.append(timer)
-            timer.start()
-        self.stop()
-
-    def _answer(self, request: Request) -> Answer:
-        source = self._find(request.path)
-        for fault in request.faults:
-            fault.change_source(source)
-        answer = answer_honestly(request, source)
-        answer.delay_s += self.request_latency_s
-        if self.bytes_per_s is not None:
-            answer.pace = pace_of(self.bytes_per_s)
-        for fault in request.faults:
-            fault.change_answer(answer)
-        return answer
-
-    def _find(self, path: str) -> Source:
+    def find(self, path: str) -> tuple[bytes | None, float]:
+        """Content and time of what lies under a path; None where there is nothing."""
         file = self.files.get(path)
-        try:
-            content = file.read_bytes() if isinstance(file, Path) else file
-        except FileNotFoundError:
-            content = None
+        if isinstance(file, Path):
+            return (file.read_bytes(), file.stat().st_mtime) if file.is_file() else (None, 0)
+        return file, 0
+
+
+class _Listener(http.server.ThreadingHTTPServer):
+    allow_reuse_address = daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def handle_error(self, *_arguments: Any) -> None:
+        """Clients that leave are the purpose."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    owner: ReleaseServer
+    protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        owner = self.owner
+        self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if owner.certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(owner.certificate)
+            self.request = context.wrap_socket(self.request, server_side=True)
+        with owner.lock:
+            owner.sockets.add(self.request)
+            owner.connection_count += 1
+        super().setup()
+        owner.closing.wait(owner.connection_latency_s)
+
+    def finish(self) -> None:
+        with self.owner.lock:
+            self.owner.sockets.discard(self.request)
+        with contextlib.suppress(OSError):
+            super().finish()
+        self.request.close()
+
+    def log_message(self, *_arguments: object) -> None:
+        """Keep quiet."""
+
+    def do_GET(self) -> None:
+        owner, path = self.owner, unquote(urlsplit(self.path).path)
+        content, time_s = owner.find(path)
+        with owner.lock:
+            owner.counts[f"{self.command} {path}"] += 1
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            number = owner.counts[f"{self.command} {path}"]
+            request = Request(self.command, path, number, headers, self.client_address, content)
+            owner.seen.append(request)
+            request.faults = tuple(fault for rule in owner.faults for fault in rule(request))
+        changed = None if content is None else owner.change(request, content)
+        answer = self.answer(request, changed, time_s)
+        for fault in request.faults:
+            fault(answer, request)
+        if answer.is_down:
+            threading.Thread(target=owner.stop, daemon=True).start()
+            answer.cut_at = BEFORE_STATUS
+        owner.closing.wait(owner.request_latency_s)
+        self.send(answer, request)
+
+    do_HEAD = do_GET  # noqa: N815 - as the library calls it
+
+    def answer(self, request: Request, content: bytes | None, time_s: float) -> Answer:
+        """What RFC 9110 asks for; several ranges at once count as none."""
+        answer = Answer(200, {}, b"", None)
         if content is None:
-            return Source(b"", None, None, exists=False)
-        modified_ns = file.stat().st_mtime_ns if isinstance(file, Path) else 0
-        tag = f'"{modified_ns:x}-{len(content):x}"'
-        return Source(
-            content,
-            etag={"strong": tag, "weak": f"W/{tag}", None: None}[self.etag],
-            last_modified=formatdate(modified_ns // 10**9, usegmt=True) if self.has_last_modified else None,
-        )
-
-
-def answer_honestly(request: Request, source: Source) -> Answer:
-    """What RFC 9110 asks for; several ranges at once count as none."""
-    answer = Answer(request, source, body=source.content, offset=0 if source.is_release else None)
-    if request.method not in ("GET", "HEAD") or not source.exists:
-        replace_answer(answer, 404 if request.method in ("GET", "HEAD") else 405, b"No.\n")
+            Status(404)(answer, request)
+            return answer
+        tag = f'"{hash(content):x}"'
+        validators = {
+            "etag": {"strong": tag, "weak": f"W/{tag}", None: None}[self.owner.etag],
+            "last-modified": formatdate(time_s, usegmt=True) if self.owner.has_last_modified else None,
+        }
+        answer.headers = {name: value for name, value in validators.items() if value}
+        answer_whole(answer, content)
+        answer.offset = 0 if content == request.content else None
+        if_range = request.headers.get("if-range")
+        span = find_span(request.range, len(content))
+        if span is not None and (if_range is None or (if_range in validators.values() and if_range[:2] != "W/")):
+            answer_part(answer, content, *span)
+            if content != request.content:
+                answer.offset = None
         return answer
-    size = len(source.content)
-    span = find_span(request.range, size) if source.ranges and may_resume(request.if_range, source) else None
-    headers = {
-        "Content-Type": source.content_type,
-        "Content-Encoding": source.content_encoding,
-        "Accept-Ranges": "bytes" if source.ranges else None,
-        "ETag": source.etag,
-        "Last-Modified": source.last_modified,
-    }
-    if span is not None and span[0] >= span[1]:
-        replace_answer(answer, 416)
-        headers["Content-Range"] = f"bytes */{size}"
-    elif span is not None:
-        first, end = span
-        answer.status, answer.body = 206, memoryview(source.content)[first:end]
-        answer.offset = first if source.is_release else None
-        headers["Content-Range"] = f"bytes {first}-{end - 1}/{size}"
-    headers["Content-Length"] = str(len(answer.body))
-    answer.headers.update((name, value) for name, value in headers.items() if value is not None)
-    return answer
+
+    def send(self, answer: Answer, request: Request) -> None:
+        """Send an answer with all that is to go wrong."""
+        reason = HTTPStatus(answer.status).phrase
+        lines = [f"HTTP/1.1 {answer.status} {reason}", *(f"{name}: {text}" for name, text in answer.headers.items())]
+        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        body = memoryview(b"" if request.method == "HEAD" else answer.body)
+        self.close_connection |= answer.headers.get("connection") == "close"
+        stops = {answer.cut_at, answer.stall[0] if answer.stall else None} - {None}
+        if BEFORE_STATUS in stops:
+            self.interrupt(answer, BEFORE_STATUS)
+        for piece in [head] if not answer.head_pause_s else [bytes([byte]) for byte in head]:
+            self.wfile.write(piece)
+            self.pause(answer.head_pause_s)
+        for byte in b"1;" + b"x" * 10_000 if answer.chunk_pause_s else b"":
+            self.wfile.write(bytes([byte]))
+            self.pause(answer.chunk_pause_s)
+        slow_from, byte_pause_s = answer.trickle or (len(body), 0)
+        position = 0
+        while position < len(body) or position in stops:
+            if position in stops:
+                stops.discard(position)
+                self.interrupt(answer, position)
+                continue
+            size = 1 if position >= slow_from else min(_PIECE_BYTES, slow_from - position)
+            piece = body[position : min([position + size, *(stop for stop in stops if stop > position)])]
+            position += len(piece)
+            if answer.offset is not None:  # before it goes, so that a client that has a byte never sees it uncounted
+                request.sent = answer.offset, position
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if answer.is_chunked else piece)
+            self.pause(byte_pause_s if position >= slow_from else 0)
+        if answer.is_chunked and request.method != "HEAD":
+            self.wfile.write(b"0\r\n\r\n")
+
+    def interrupt(self, answer: Answer, position: int) -> None:
+        if answer.stall and answer.stall[0] == position:
+            self.pause(answer.stall[1] if answer.stall[1] is not None else 3600)
+        if answer.cut_at == position:
+            if answer.is_reset:
+                self.pause(0.05)  # what has been sent arrives; Linux would drop the rest
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            else:
+                with contextlib.suppress(OSError):
+                    socket.socket.shutdown(self.connection, socket.SHUT_RDWR)
+            raise ConnectionError
+
+    def pause(self, seconds: float) -> None:
+        """Wait, unless the client leaves or the server stops."""
+        if seconds and select.select([self.connection], [], [], seconds)[0]:
+            raise ConnectionError
 
 
-def may_resume(if_range: str | None, source: Source) -> bool:
-    return is_if_range_met(if_range, source) or not source.heeds_if_range
+def answer_whole(answer: Answer, content: bytes) -> None:
+    answer.status, answer.body, answer.offset = 200, content, 0
+    answer.headers |= {"content-length": str(len(content)), "accept-ranges": "bytes"}
+    answer.headers.pop("content-range", None)
 
 
-def is_if_range_met(if_range: str | None, source: Source) -> bool:
-    """Weak tags never do."""
-    return if_range is None or (if_range in (source.etag, source.last_modified) and not if_range.startswith("W/"))
+def answer_part(answer: Answer, content: bytes, first: int, end: int) -> None:
+    answer.status, answer.body, answer.offset = (206, content[first:end], first) if first < end else (416, b"", None)
+    shown = f"{first}-{end - 1}" if first < end else "*"
+    answer.headers |= {"content-length": str(len(answer.body)), "content-range": f"bytes {shown}/{len(content)}"}
 
 
 def find_span(text: str | None, size: int) -> tuple[int, int] | None:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 
-def count_points(sample: dict[str, Any], generator: np.random.Generator) -> int:
-    return len(sample["points"])
-
-
 def draw(sample: dict[str, Any], generator: np.random.Generator) -> list[int]:
     """What the generator gives."""
     return generator.integers(0, 1 << 30, 3).tolist()
+
+
+def draw_in_sample(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    return sample | {"drawn": int(generator.integers(0, 1 << 30))}
 
 
 def fail_on_third_scene(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:

@@ -64,6 +64,14 @@ def test_the_way_back_from_a_grid_leads_to_the_places_in_the_batch() -> None:
     assert found == expected
 
 
+def test_edges_are_joined_in_a_row_and_count_from_the_beginning_of_the_batch() -> None:
+    edges = [np.array([[0, 1], [1, 2]]), np.array([[4, 0], [3, 4]]), np.zeros((2, 0), np.int64)]
+    samples = [make_sample(count, count) | {"edge_index": edge} for count, edge in zip((3, 5, 2), edges, strict=True)]
+    batch = collate(samples)
+    assert batch["edge_index"].tolist() == [[0, 1, 7, 3], [1, 2, 6, 7]]
+    assert batch["edge_index_offset"].tolist() == [2, 4, 4]
+
+
 def test_other_keys_are_joined_by_what_they_are() -> None:
     samples = [make_sample(3, 0), make_sample(5, 1)]
     for number, sample in enumerate(samples):
@@ -94,7 +102,7 @@ def test_samples_that_do_not_fit_together_are_named(change: dict[str, Any], mess
         collate([make_sample(4), make_sample(5, 1) | change])
 
 
-def test_what_is_no_sample_is_refused() -> None:
+def test_what_is_not_a_sample_is_refused() -> None:
     for samples, message in (([], "no samples"), ([3], "sample 0 is a int"), ([{"a": 1}], "a dict with a, expected")):
         with pytest.raises(UsageError, match=message):
             collate(samples)
@@ -215,12 +223,9 @@ def test_tensors_of_every_kind_arrive() -> None:
 
 
 @pytest.mark.torch
-def test_the_lines_for_ocnn_and_torch_geometric_fit_what_they_want() -> None:
-    """Shapes and types only: neither is a dependency."""
+def test_tensors_that_a_transform_returns_are_joined_as_arrays_are() -> None:
     torch = pytest.importorskip("torch")
-    batch = collate_torch([make_sample(3, 1) | {"normals": np.ones((3, 3), np.float32)}, make_sample(5, 2) | {
-        "normals": np.ones((5, 3), np.float32)}])  # fmt: skip
-    parts = [part.shape[0] for part in batch["points"].tensor_split(batch["offset"][:-1])]
-    assert parts == [3, 5]
-    assert batch["batch"].bincount().tolist() == [3, 5]
-    assert torch.nn.functional.pad(batch["offset"], (1, 0)).tolist() == [0, 3, 8]
+    samples = [make_sample(3, 1), make_sample(5, 2)]
+    as_tensors = [sample | {"points": torch.from_numpy(sample["points"])} for sample in samples]
+    check_equal(collate(as_tensors), collate(samples))
+    assert isinstance(collate_torch(as_tensors)["points"], torch.Tensor)

@@ -1,232 +1,494 @@
-"""The training source on a processed folder."""
+"""`ScanNet` gives the same samples and the same errors, wherever the scenes are."""
 
 from __future__ import annotations
 
+import gc
 import json
+import math
+import multiprocessing
+import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from commands import run_command
-from sample_transforms import count_points
+from sample_transforms import draw, fail_on_third_scene
+from training_sources import KINDS, SIZES, TRAIN, Stored, flip, store
 
-from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed
+from scannet_prep import SCANNET20, SCANNET200, LabelSet, ScanNet, read_processed
 from scannet_prep.errors import (
+    FileError,
+    ManifestError,
     MissingFileError,
     ProcessedFileError,
     ScanNetPrepError,
+    TransformError,
     UnknownSceneError,
     UnknownSplitError,
     UsageError,
 )
-from scannet_prep.synthetic import write_release
-
-SIZES = {"scene0000_00": 900, "scene0001_00": 700, "scene0002_00": 800, "scene0011_00": 600, "scene0707_00": 650}
-TRAIN = ["scene0000_00", "scene0001_00", "scene0002_00"]
 
 
-@pytest.fixture(scope="module")
-def pristine_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("dataset")
-    for scene_id, vertices in SIZES.items():
-        write_release(root / "ScanNet", [scene_id], vertices=vertices)
-    assert run_command("process", root / "ScanNet", "-o", root / "processed", "--scannet200").status == 0
-    return root / "processed"
+@pytest.fixture(scope="module", params=KINDS)
+def stored(
+    request: pytest.FixtureRequest, training_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stored]:
+    """Not to be changed."""
+    with store(request.param, training_folder, tmp_path_factory.mktemp("stored") / "x") as stored:
+        yield stored
 
 
 @pytest.fixture
-def folder(pristine_dir: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(pristine_dir, tmp_path / "processed"))
+def folder(training_folder: Path, tmp_path: Path) -> Path:
+    """May be changed."""
+    return Path(shutil.copytree(training_folder, tmp_path / "processed"))
 
 
-def test_it_has_the_scenes_of_its_split_in_order(pristine_dir: Path) -> None:
-    dataset = ScanNet(pristine_dir, split="train")
-    assert (len(dataset), dataset.scene_ids) == (3, TRAIN)
-    assert dataset.lengths.dtype == np.int64
-    assert dataset.lengths.tolist() == [900, 700, 800]
-    dataset.lengths[:] = 0
-    assert dataset.lengths.tolist() == [900, 700, 800]
-    assert [sample["scene_id"] for sample in dataset] == TRAIN
-    assert ScanNet(str(pristine_dir), split="val").scene_ids == ["scene0011_00"]
+def edit_manifest(folder: Path, **changes: Any) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | changes))
+
+
+def assert_same(sample: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert list(sample) == list(expected)
+    assert sample["scene_id"] == expected["scene_id"]
+    for key in sample.keys() - {"scene_id"}:
+        assert sample[key].dtype == expected[key].dtype, key
+        assert np.array_equal(sample[key], expected[key]), key
 
 
 @pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])
-def test_a_sample_is_what_the_file_holds_in_training_types(pristine_dir: Path, label_set: Any) -> None:
-    dataset = ScanNet(pristine_dir, split="train", labels=label_set, ignore_id=-100)
-    for sample in dataset:
-        scene = read_processed(pristine_dir / f"train/{sample['scene_id']}.npz")
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_a_sample_is_what_the_file_holds_in_training_types(
+    stored: Stored, training_folder: Path, label_set: LabelSet, split: str
+) -> None:
+    dataset = ScanNet(stored.place, split=split, labels=label_set, ignore_id=-100)
+    paths = sorted((training_folder / split).glob("*.npz"))
+    assert dataset.scene_ids == [path.stem for path in paths]
+    train_id_of = {raw_id: train_id for train_id, raw_id in enumerate(label_set.ids)}
+    for sample, path in zip(dataset, paths, strict=True):
+        scene = read_processed(path)
         raw_ids = scene.nyu40_ids if label_set is SCANNET20 else scene.scannet_ids
-        train_id_of = {raw_id: train_id for train_id, raw_id in enumerate(label_set.ids)}
+        no_segments = np.full(len(scene.points), -1)
         expected = {
             "points": scene.points,
             "normals": scene.normals.astype(np.float32),
             "colors": scene.colors,
             "labels": np.array([train_id_of.get(int(raw_id), -100) for raw_id in raw_ids], np.int64),
             "instances": scene.instances.astype(np.int64),
-            "segments": scene.segments.astype(np.int64),
+            "segments": no_segments if split == "test" else scene.segments.astype(np.int64),
+            "scene_id": path.stem,
         }
-        assert list(sample) == [*expected, "scene_id"]
-        for key, array in expected.items():
-            assert sample[key].dtype == array.dtype, key
-            assert np.array_equal(sample[key], array), key
+        assert_same(sample, expected)
+        for key in expected.keys() - {"scene_id"}:
             assert sample[key].flags.c_contiguous, key
             assert sample[key].flags.writeable, key
+        if split == "test":
+            assert (sample["labels"] == -100).all()
 
 
-def test_test_scenes_have_no_labels_instances_or_segments(pristine_dir: Path) -> None:
-    sample = ScanNet(pristine_dir, split="test")["scene0707_00"]
-    for key in ("labels", "instances", "segments"):
-        assert sample[key].dtype == np.int64
-        assert (sample[key] == -1).all()
+def test_lengths_are_known_without_opening_scenes_and_are_a_copy(stored: Stored, folder: Path) -> None:
+    dataset = ScanNet(stored.place, split="train")
+    dataset.lengths[:] = 0
+    assert dataset.lengths.dtype == np.int64
+    assert dataset.lengths.tolist() == [SIZES[scene_id] for scene_id in TRAIN]
+    for path in folder.rglob("*.npz"):
+        path.write_bytes(b"")
+    assert ScanNet(str(folder), split="train").lengths.tolist() == dataset.lengths.tolist()
 
 
-def test_scenes_are_found_by_index_from_either_end_and_by_name(pristine_dir: Path) -> None:
-    dataset = ScanNet(pristine_dir, split="train")
-    for key in (1, -2, np.int64(1), "scene0001_00"):
-        assert dataset[key]["scene_id"] == "scene0001_00"
-    for key in (3, -4):
-        with pytest.raises(IndexError, match="has 3 train scenes"):
+def test_scenes_are_found_by_index_from_either_end_and_by_name(stored: Stored) -> None:
+    dataset = ScanNet(stored.place, split="train")
+    for key in (1, -7, np.int64(1), "scene0000_01", (1, 5)):
+        assert dataset[key]["scene_id"] == "scene0000_01"
+    for key in (8, -9):
+        with pytest.raises(IndexError, match="has 8 train scenes"):
             dataset[key]
 
 
-def test_samples_do_not_share_memory(pristine_dir: Path) -> None:
-    dataset = ScanNet(pristine_dir, split="train")
-    first = dataset[0]
-    first["points"][:] = 0
-    first["colors"][:] = 0
-    assert dataset[0]["points"].any()
-    assert dataset[0]["colors"].any()
+def test_samples_do_not_share_memory(stored: Stored) -> None:
+    dataset = ScanNet(stored.place, split="train")
+    first, second = dataset[0], dataset[0]
+    untouched = {key: np.copy(value) for key, value in second.items()}
+    for key in first.keys() - {"scene_id"}:
+        first[key][:] = 77
+        assert np.array_equal(second[key], untouched[key]), key
+    assert np.array_equal(dataset[0]["points"], untouched["points"])
 
 
-def test_a_transform_makes_the_sample(pristine_dir: Path) -> None:
-    assert list(ScanNet(pristine_dir, split="train", transform=count_points)) == [900, 700, 800]
+@pytest.mark.parametrize(
+    ("key", "message", "hint"),
+    [
+        ("scene0011_00", "has no train scene 'scene0011_00'", 'split="val"'),
+        ("scene0191_00", "has no train scene 'scene0191_00'", "process --scenes scene0191_00"),
+        ("chair", "has no train scene 'chair'", ""),
+        ([(0, 1)], r"\[\(0, 1\)\] is not a scene", "batch_sampler="),
+        ((0, 1, 2), "is not a scene", "batch_sampler="),
+        (slice(3), r"slice\(None, 3, None\) is not a scene", "dataset[i] for i in range(3)"),
+    ],
+)
+def test_what_is_not_a_scene_is_refused_with_what_to_type(stored: Stored, key: Any, message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        ScanNet(stored.place, split="train")[key]
+    assert hint.replace('"', "'") in caught.value.hint.replace('"', "'")
+    if "split" in hint:
+        assert eval(caught.value.hint.partition(": ")[2]).scene_ids == ["scene0011_00"]
 
 
-def test_the_label_set_tells_its_classes(pristine_dir: Path) -> None:
-    label_set = ScanNet(pristine_dir, split="val", labels=SCANNET200).label_set
+def test_repr_makes_the_dataset_again(stored: Stored) -> None:
+    text, _, count = repr(ScanNet(stored.place, split="train")).rpartition(": ")
+    assert count == "8 scenes"
+    assert eval(text, {"ScanNet": ScanNet, "ScanNet20": SCANNET20}).scene_ids == TRAIN
+
+
+def test_the_label_set_tells_its_classes(training_folder: Path) -> None:
+    label_set = ScanNet(training_folder, split="val", labels=SCANNET200).label_set
     assert (label_set.names[:3], label_set.ids[:3], len(label_set)) == (("wall", "chair", "floor"), (1, 2, 3), 200)
     assert label_set.colors[0] == (174, 199, 232)
     assert [len(group) for group in (label_set.head, label_set.common, label_set.tail)] == [66, 68, 66]
 
 
-def test_without_a_manifest_lengths_come_from_the_headers(folder: Path) -> None:
-    (folder / "manifest.json").unlink()
-    dataset = ScanNet(folder, split="train")
-    assert (dataset.scene_ids, dataset.lengths.tolist()) == (TRAIN, [900, 700, 800])
+# Processes, threads, and what is held
 
 
-def test_opening_reads_no_scene(folder: Path) -> None:
-    for path in folder.rglob("*.npz"):
-        path.write_bytes(b"")
-    assert ScanNet(folder, split="train").lengths.tolist() == [900, 700, 800]
+def test_it_pickles_small_and_without_what_is_open(stored: Stored) -> None:
+    dataset = ScanNet(stored.place, split="train", labels=SCANNET200)
+    expected = dataset[2]
+    data = pickle.dumps(dataset)
+    assert len(data) < 20_000 + 100 * len(TRAIN)  # the label set makes the most of it
+    copy = pickle.loads(data)
+    assert (copy.scene_ids, repr(copy)) == (TRAIN, repr(dataset))
+    assert_same(copy[2], expected)
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message", "hint"),
-    [
-        (
-            lambda path: ScanNet(path / "none", split="train"),
-            MissingFileError,
-            "no such folder",
-            "scannet-prep process",
-        ),
-        (lambda path: ScanNet(path / "train", split="train"), MissingFileError, "no processed scenes", "process"),
-        (lambda path: ScanNet(path, split="training"), UnknownSplitError, "'training' is not a split", "train, val"),
-        (lambda path: ScanNet(path, split="train", labels="20"), UsageError, "expected a label set", "SCANNET20"),
-        (lambda path: ScanNet(path, split="train")["scene0011_00"], UnknownSceneError, "no train scene", 'split="val"'),
-        (lambda path: ScanNet(path, split="train")["scene0191_00"], UnknownSceneError, "no train", "process --scenes"),
-        (lambda path: ScanNet(path, split="train")["chair"], UnknownSceneError, "'chair'", ""),
-        (
-            lambda path: ScanNet(path, split="train")[[(0, 1)]],
-            UsageError,
-            r"\[\(0, 1\)\] is no scene",
-            "batch_sampler=",
-        ),
-        (lambda path: ScanNet(path, split="train")[0, 1, 2], UsageError, "is no scene", "batch_sampler="),
-    ],
-)
-def test_errors_say_what_to_type(pristine_dir: Path, make: Any, error: type, message: str, hint: str) -> None:
-    with pytest.raises(error, match=message) as caught:
-        make(pristine_dir)
-    assert isinstance(caught.value, ScanNetPrepError)
-    assert hint.replace('"', "'") in caught.value.hint.replace('"', "'")
+def count_descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counts itself, each time
 
 
-def test_a_raw_folder_is_told_apart(pristine_dir: Path) -> None:
-    with pytest.raises(MissingFileError) as caught:
-        ScanNet(pristine_dir.parent / "ScanNet", split="train")
-    assert "make processed scenes from it: scannet-prep process" in caught.value.hint
+def test_closing_gives_back_descriptors_and_reading_opens_again(stored: Stored) -> None:
+    def are_back() -> bool:
+        """The web server, which is in this process too, needs a moment."""
+        stop = threading.Event()
+        return any(count_descriptors() <= before or stop.wait(0.01) for _ in range(1_000))
+
+    before = count_descriptors()
+    with ScanNet(stored.place, split="train") as dataset:
+        expected = dataset[0]
+        assert stored.kind in {"folder", "url"} or count_descriptors() > before
+    assert are_back()
+    assert_same(dataset[0], expected)
+    dataset.close()
+    dataset.close()
+    assert are_back()
 
 
-def test_a_split_without_scenes_is_an_error_that_names_the_others(folder: Path) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["scenes"] = {name: entry for name, entry in manifest["scenes"].items() if entry["split"] != "val"}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(UnknownSplitError, match="holds no val scenes, only test, train") as caught:
-        ScanNet(folder, split="val")
-    assert "--splits val" in caught.value.hint
+def send_some(dataset: ScanNet, order: list[int], connection: Any) -> None:
+    connection.send([dataset[index] for index in order])
+    connection.close()
 
 
-def test_a_damaged_scene_names_its_file_and_leaves_the_others_readable(folder: Path) -> None:
-    dataset = ScanNet(folder, split="train")
-    path = folder / "train/scene0001_00.npz"
-    data = bytearray(path.read_bytes())
-    data[1000] ^= 4
-    path.write_bytes(data)
-    with pytest.raises(ProcessedFileError, match=r"scene0001_00\.npz: array 'points' is damaged"):
-        dataset[1]
-    path.write_bytes(data[:-1])
-    with pytest.raises(ProcessedFileError, match=r"scene0001_00\.npz: is truncated"):
-        dataset[1]
-    path.unlink()
-    with pytest.raises(MissingFileError, match=r"scene0001_00\.npz: no such file"):
-        dataset[1]
-    assert dataset[0]["scene_id"] == "scene0000_00"
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+def test_processes_read_at_the_same_time(stored: Stored, start_method: str) -> None:
+    context = multiprocessing.get_context(start_method)
+    dataset = ScanNet(stored.place, split="train")
+    order = [0, 2, 1] * 10
+    expected = [dataset[index] for index in range(3)]
+    pipes, processes = [], []
+    for _ in range(2):
+        here, there = context.Pipe(duplex=False)
+        processes.append(context.Process(target=send_some, args=(dataset, order, there)))
+        processes[-1].start()
+        there.close()
+        pipes.append(here)
+    for found in ([dataset[index] for index in order], *(pipe.recv() for pipe in pipes)):
+        for index, sample in zip(order, found, strict=True):
+            assert_same(sample, expected[index])
+    for process, pipe in zip(processes, pipes, strict=True):
+        process.join()
+        pipe.close()
 
 
-def test_scenes_that_failed_in_processing_are_warned_about_and_explained(folder: Path, pristine_dir: Path) -> None:
-    raw_dir = Path(shutil.copytree(pristine_dir.parent / "ScanNet", folder.parent / "ScanNet"))
-    (raw_dir / "scans/scene0001_00/scene0001_00.txt").unlink()
-    assert run_command("process", raw_dir, "-o", folder, "--scannet200").status == 3
-    with pytest.warns(UserWarning, match=r"failed in processing are missing: 1, for example scene0001_00"):
-        dataset = ScanNet(folder, split="train")
-    assert len(dataset) == 2
-    with pytest.raises(UnknownSceneError, match=r"failed in processing: .*scene0001_00.txt: no such file"):
-        dataset["scene0001_00"]
+def test_threads_read_at_the_same_time_while_others_close(stored: Stored) -> None:
+    dataset = ScanNet(stored.place, split="train")
+    expected = [dataset[index] for index in range(3)]
+    copy = pickle.loads(pickle.dumps(dataset))  # opened by all threads at once
+    is_done = threading.Event()
+
+    def close_again_and_again() -> None:
+        while not is_done.is_set():
+            copy.close()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    closing = threading.Thread(target=close_again_and_again)
+    try:
+        for count in (60, 600):
+            with ThreadPoolExecutor(8) as pool:
+                order = [index % 3 for index in range(count)]
+                for index, sample in zip(order, pool.map(copy.__getitem__, order), strict=True):
+                    assert_same(sample, expected[index])
+            if stored.kind == "url":  # each time that it is opened, it asks the server
+                break
+            if count == 60:
+                closing.start()
+    finally:
+        is_done.set()
+        sys.setswitchinterval(interval)
+        if closing.is_alive():
+            closing.join()
 
 
-def test_it_pickles(pristine_dir: Path) -> None:
-    dataset = ScanNet(pristine_dir, split="train", labels=SCANNET200)
-    dataset[0]
-    copy = pickle.loads(pickle.dumps(dataset))
-    assert (len(copy), copy.scene_ids, repr(copy)) == (3, TRAIN, repr(dataset))
-    assert np.array_equal(copy[2]["labels"], dataset[2]["labels"])
+def read_private_bytes() -> int:
+    text = Path("/proc/self/smaps_rollup").read_text()
+    return 1024 * int(re.search(r"Private_Dirty: +(\d+)", text)[1])
 
 
-def test_reading_does_not_import_torch(pristine_dir: Path) -> None:
+def test_nothing_grows_over_epochs(stored: Stored) -> None:
+    dataset = ScanNet(stored.place, split="train")
+    shared = sorted(os.listdir("/dev/shm"))  # noqa: PTH208
+    epochs = 8 if stored.kind == "url" else 150  # a scene has 20 kB: all of them would be 1 or 24 MB
+    for epoch in range(epochs):
+        for index in range(len(dataset)):
+            dataset[index]
+        if epoch == epochs // 4:
+            files, size = count_descriptors(), read_private_bytes()
+    assert count_descriptors() == files
+    assert sorted(os.listdir("/dev/shm")) == shared  # noqa: PTH208
+    assert read_private_bytes() - size < 5_000_000
+
+
+def test_training_imports_nothing_heavy(source: Path) -> None:
     script = (
-        "import sys; from scannet_prep import ScanNet\n"
-        f"ScanNet({str(pristine_dir)!r}, split='train')[0]\n"
-        "print([name for name in ('torch', 'requests', 'pandas', 'plyfile', 'numba') if name in sys.modules])"
+        "import sys\n"
+        "from scannet_prep import ScanNet, PointBudgetBatchSampler, EvalSampler, collate\n"
+        "from scannet_prep.transforms import Normalize\n"
+        f"dataset = ScanNet({str(source)!r}, split='train', transform=Normalize())\n"
+        "for batch in PointBudgetBatchSampler(dataset.lengths, max_points=2000):\n"
+        "    collate([dataset[key] for key in batch])\n"
+        "dataset[0], dataset.class_weights()\n"
+        "print([name for name in ('torch', 'requests', 'pandas', 'plyfile', 'numba', 'tqdm') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.torch
-@pytest.mark.parametrize(("workers", "start_method"), [(0, None), (2, "fork"), (2, "spawn")])
-def test_it_feeds_a_data_loader(pristine_dir: Path, workers: int, start_method: str | None) -> None:
-    data = pytest.importorskip("torch.utils.data")
-    dataset = ScanNet(pristine_dir, split="train", labels=SCANNET200)
-    loader = data.DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=start_method)
-    samples = list(loader)
-    assert [sample["scene_id"] for sample in samples] == TRAIN
-    for sample, expected in zip(samples, dataset, strict=True):
-        for key, array in expected.items():
-            if key != "scene_id":
-                assert np.array_equal(np.asarray(sample[key]), array), key
+# Transforms
+
+
+def test_random_numbers_come_from_seed_epoch_and_index_alone(source: Path) -> None:
+    dataset = ScanNet(source, split="train", transform=draw)
+    assert dataset[1, 5] == dataset[1, 5] == dataset["scene0000_01", 5] == dataset[1 - len(dataset), np.int64(5)]
+    assert dataset[1, 5] == np.random.default_rng(np.random.SeedSequence((0, 5, 1))).integers(0, 1 << 30, 3).tolist()
+    other = ScanNet(source, split="train", transform=draw, seed=1)
+    assert len({str(item) for item in (dataset[0, 0], dataset[1, 0], dataset[0, 1], dataset[2, 0], other[0, 0])}) == 5
+
+
+def test_a_plain_index_means_the_next_epoch_in_train_and_epoch_0_in_val(training_folder: Path) -> None:
+    train, val = (ScanNet(training_folder, split=split, transform=draw) for split in ("train", "val"))
+    assert [train[1], train["scene0000_01"], train[1]] == [train[1, 0], train[1, 1], train[1, 2]]
+    assert list(train) == [train[index, 3 if index == 1 else 0] for index in range(8)]
+    assert val[0] == val[0] == val[0, 0]
+
+
+def test_an_epoch_or_seed_below_zero_is_refused(source: Path) -> None:
+    with pytest.raises(UsageError, match="epoch is -1"):
+        ScanNet(source, split="train", transform=draw)[0, -1]
+    with pytest.raises(UsageError, match="seed is -3"):
+        ScanNet(source, split="train", seed=-3)
+
+
+def test_a_transform_that_fails_is_named_with_scene_file_and_how_to_see_it_again(source: Path) -> None:
+    dataset = ScanNet(source, split="train", transform=fail_on_third_scene)
+    assert dataset[0, 7]["scene_id"] == "scene0000_00"
+    with pytest.raises(TransformError) as caught:
+        dataset[2, 7]
+    message = str(caught.value)
+    assert message.startswith("scene0000_02 (")
+    assert str(source) in message
+    assert message.endswith("the transform failed: ZeroDivisionError: no such voxel")
+    assert caught.value.hint == "see it again with dataset[2, 7]"
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+# Class weights
+
+
+def count_classes_in_a_loop(folder: Path, split: str, label_set: LabelSet) -> list[list[int]]:
+    """Vertices by scene and class."""
+    rows = []
+    for path in sorted((folder / split).glob("*.npz")):
+        scene = read_processed(path)
+        raw_ids = (scene.nyu40_ids if label_set is SCANNET20 else scene.scannet_ids).tolist()
+        rows.append([raw_ids.count(raw_id) for raw_id in label_set.ids])
+    return rows
+
+
+@pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])
+def test_class_weights_follow_their_formulas(stored: Stored, training_folder: Path, label_set: LabelSet) -> None:
+    dataset = ScanNet(stored.place, split="train", labels=label_set)
+    rows = count_classes_in_a_loop(training_folder, "train", label_set)
+    counts = [sum(column) for column in zip(*rows, strict=True)]
+    assert dataset.class_counts().tolist() == counts
+    assert dataset.class_counts().dtype == np.int64
+    assert 0 in counts
+    labeled = sum(counts)
+    present = [c for c, count in enumerate(counts) if count]
+    frequency = {c: counts[c] / sum(sum(row) for row in rows if row[c]) for c in present}
+    ordered = sorted(frequency.values())
+    median = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    formulas = {
+        "inverse": lambda c: labeled / counts[c],
+        "inverse_sqrt": lambda c: math.sqrt(labeled / counts[c]),
+        "log": lambda c: 1 / math.log(1.02 + counts[c] / labeled),
+        "median_frequency": lambda c: median / frequency[c],
+    }
+    for name, formula in formulas.items():
+        raw = [formula(c) if counts[c] else 0.0 for c in range(len(counts))]
+        found = dataset.class_weights(name)
+        assert found.dtype == np.float32
+        assert found.tolist() == pytest.approx([weight * len(present) / sum(raw) for weight in raw], rel=1e-5), name
+    assert np.array_equal(dataset.class_weights(), dataset.class_weights("inverse_sqrt"))
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive", "shards"])
+def test_without_a_manifest_lengths_and_class_counts_come_from_the_scenes(
+    folder: Path, tmp_path: Path, kind: str
+) -> None:
+    (folder / "manifest.json").unlink()
+    with store(kind, folder, tmp_path / "stored") as stored:
+        dataset = ScanNet(stored.place, split="train")
+    rows = count_classes_in_a_loop(folder, "train", SCANNET20)
+    assert dataset.class_counts().tolist() == [sum(column) for column in zip(*rows, strict=True)]
+    assert dataset.lengths.tolist() == [SIZES[scene_id] for scene_id in TRAIN]
+
+
+def test_class_weights_of_nothing_are_an_error(source: Path) -> None:
+    with pytest.raises(UsageError, match="no vertex has a class"):
+        ScanNet(source, split="test").class_weights()
+    assert ScanNet(source, split="test").class_counts().sum() == 0
+    with pytest.raises(UsageError, match="'cubic' is not a formula") as caught:
+        ScanNet(source, split="train").class_weights("cubic")  # type: ignore[arg-type]
+    assert "median_frequency" in caught.value.hint
+
+
+# Faults
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_scene_names_its_file_and_leaves_the_others_readable(folder: Path, tmp_path: Path, kind: str) -> None:
+    with store(kind, folder, tmp_path / "stored") as stored:
+        path = stored.paths[0]
+        path = path / "train/scene0001_00.npz" if kind == "folder" else path
+        flip(path, path.stat().st_size // 3)
+        dataset = ScanNet(stored.place, split="train")
+        errors = []
+        for _ in range(2):
+            for scene_id in TRAIN:
+                try:
+                    assert dataset[scene_id]["scene_id"] == scene_id
+                except FileError as error:
+                    errors.append((scene_id, error))
+    assert len(errors) == 2
+    for scene_id, error in errors:
+        assert isinstance(error, ValueError)
+        assert re.search(rf"{scene_id}.*is damaged", str(error))
+        assert kind == "folder" or re.search(r"scannet(-\d+-of-\d+)?\.tar\.zst", str(error))
+        assert error.hint
+
+
+def test_truncated_and_missing_files_are_named(folder: Path) -> None:
+    dataset = ScanNet(folder, split="train")
+    path = folder / "train/scene0001_00.npz"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ProcessedFileError, match=r"scene0001_00\.npz: is truncated"):
+        dataset["scene0001_00"]
+    path.unlink()
+    with pytest.raises(MissingFileError, match=r"scene0001_00\.npz: no such file"):
+        dataset["scene0001_00"]
+    assert dataset[0]["scene_id"] == "scene0000_00"
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive", "shards"])
+def test_scenes_that_failed_are_warned_about_and_explained(
+    folder: Path, training_folder: Path, tmp_path: Path, kind: str
+) -> None:
+    raw_dir = Path(shutil.copytree(training_folder.parent / "ScanNet", tmp_path / "ScanNet"))
+    (raw_dir / "scans/scene0001_00/scene0001_00.txt").unlink()
+    assert run_command("process", raw_dir, "-o", folder, "--scannet200").status == 3
+    with store(kind, folder, tmp_path / "stored") as stored:
+        with pytest.warns(UserWarning, match="failed in processing are missing: 1, for example scene0001_00") as warned:
+            dataset = ScanNet(stored.place, split="train")
+        assert [item.filename for item in warned] == [__file__]
+        assert len(dataset) == len(TRAIN) - 1
+        with pytest.raises(UnknownSceneError, match=r"failed in processing: .*scene0001_00.txt: no such file"):
+            dataset["scene0001_00"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive", "shards"])
+def test_a_split_without_scenes_is_an_error_that_names_the_others(folder: Path, tmp_path: Path, kind: str) -> None:
+    shutil.rmtree(folder / "val")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    edit_manifest(folder, scenes={name: entry for name, entry in manifest["scenes"].items() if entry["split"] != "val"})
+    with store(kind, folder, tmp_path / "stored") as stored:
+        with pytest.raises(UnknownSplitError, match="holds no val scenes, only test, train") as caught:
+            ScanNet(stored.place, split="val")
+        assert "--splits val" in caught.value.hint
+        with pytest.raises(UnknownSplitError, match="'training' is not a split"):
+            ScanNet(stored.place, split="training")
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_scenes_of_a_run_that_was_interrupted_are_refused(folder: Path, tmp_path: Path, kind: str) -> None:
+    edit_manifest(folder, complete=False)
+    (folder / "unfinished.txt").write_text("interrupted\n")
+    with store(kind, folder, tmp_path / "stored") as stored:
+        with pytest.raises(ManifestError, match=r"processing ha[sd] not finished") as caught:
+            ScanNet(stored.place, split="train")
+        assert "process" in caught.value.hint
+
+
+def test_a_folder_that_has_lost_a_scene_meanwhile_is_an_error(folder: Path) -> None:
+    dataset = ScanNet(folder, split="train")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["scenes"]["scene0001_00"]
+    edit_manifest(folder, scenes=manifest["scenes"])
+    with pytest.raises(ManifestError, match="no longer names scene0001_00"):
+        dataset.class_counts()
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "error", "message", "hint"),
+    [
+        ("processed/none", {}, MissingFileError, "no such folder", "scannet-prep process"),
+        ("processed/train", {}, MissingFileError, "no processed scenes", "process"),
+        ("ScanNet", {}, MissingFileError, "no processed scenes", "make processed scenes from it: scannet-prep process"),
+        ("processed", {"labels": "20"}, UsageError, "expected a label set", "SCANNET20"),
+    ],
+)
+def test_errors_of_opening_say_what_to_type(
+    training_folder: Path, path: str, options: dict[str, Any], error: type[ScanNetPrepError], message: str, hint: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        ScanNet(training_folder.parent / path, split="train", **options)
+    assert hint in caught.value.hint
+
+
+def test_every_error_of_a_place_names_it(tmp_path: Path) -> None:
+    (tmp_path / "empty.tar.zst").touch()
+    (tmp_path / "text").write_text("not an archive\n" * 1_000)
+    os.mkfifo(tmp_path / "pipe.tar.zst")
+    long_name = 300 * "n"
+    for name in ("nothing", "nothing.tar.zst", "empty.tar.zst", "text", "pipe.tar.zst", long_name, f"{long_name}.zst"):
+        for place in (tmp_path / name, str(tmp_path / name), [tmp_path / name]):
+            with pytest.raises(FileError, match=name):
+                ScanNet(place, split="train")

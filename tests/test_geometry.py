@@ -9,9 +9,20 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scannet_prep.geometry import align, has_compiled_normals, vertex_normals, vertex_normals_numpy
+from scannet_prep import geometry
+from scannet_prep.compiled import compile_loop
+from scannet_prep.geometry import align, has_compiled_loop, points_and_normals, vertex_normals
 
-needs_numba = pytest.mark.skipif(not has_compiled_normals(), reason="numba is not installed")
+needs_numba = pytest.mark.skipif(not has_compiled_loop(), reason="numba is not installed")
+
+
+def vertex_normals_numpy(positions: np.ndarray, faces: np.ndarray) -> np.ndarray:
+    """The same without the compiled loop."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(geometry, "compile_face_loop", lambda: None)
+        return vertex_normals(positions, faces)
+
+
 IMPLEMENTATIONS = [vertex_normals_numpy, pytest.param(vertex_normals, marks=needs_numba)]
 
 
@@ -149,6 +160,20 @@ def test_both_implementations_give_the_same_bits_on_a_large_noisy_mesh_with_dege
     faces = rng.integers(0, 5000, (20_000, 3)).astype(np.int32)
     faces[::50, 1] = faces[::50, 0]
     assert vertex_normals(positions, faces).tobytes() == vertex_normals_numpy(positions, faces).tobytes()
+
+
+def test_what_numba_cannot_compile_is_done_without() -> None:
+    assert compile_loop(lambda values: values.nonsense(), "void(int64[::1])") is None
+
+
+def test_what_is_saved_is_the_exact_result_rounded_once() -> None:
+    positions = np.random.default_rng(3).normal(size=(500, 3)).astype(np.float32)
+    faces = np.random.default_rng(4).integers(0, 500, (900, 3)).astype(np.int32)
+    matrix = np.reshape(tiny.ALIGNMENT, (4, 4)) + np.array([[1e-3], [0], [0], [0]])
+    points, normals = points_and_normals(positions, faces, matrix)
+    exact = align(positions, matrix)
+    assert points.tobytes() == exact.astype(np.float32).tobytes()
+    assert normals.tobytes() == vertex_normals(exact, faces).astype(np.float16).tobytes()
 
 
 def test_the_tiny_scene_is_aligned_as_by_hand() -> None:

@@ -22,7 +22,7 @@ from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.process.make_scene import process_scene, read_raw_files
+from scannet_prep.stages.process.make_scene import find_raw_files, process_scene
 
 SCENE_ID = "scene0000_00"
 TEST_SCENE_ID = "scene0707_00"
@@ -202,4 +202,4 @@ def process_tiny(
     """Write the tiny scene, with changes, and process it."""
     scene = write_tiny(raw_dir, files, scene_id)
     chosen = ProcessOptions(**options)
-    return process_scene(read_raw_files(scene, split, chosen), chosen, label_map or builtin_label_map())
+    return process_scene(find_raw_files(scene, split, chosen), chosen, label_map or builtin_label_map())

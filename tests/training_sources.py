@@ -1,15 +1,26 @@
-"""The same scenes in every form that `ScanNet` reads, for tests that must hold for all of them."""
+"""The same scenes in every form that `ScanNet` reads: a folder, an archive, shards, and an archive on the web."""
 
 from __future__ import annotations
 
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
-from archives import pack_tree
+import pytest
 from commands import run_command
 
+from scannet_prep.remote import ranges
+from scannet_prep.stages import pack
 from scannet_prep.synthetic import write_release
 
-# The kinds of source; each has a branch in `make_source`.
+KINDS = ("folder", "archive", "shards", "url")
+# Those that most tests of the training source are run with.
 SOURCES = ("folder", "archive")
 SIZES = {
     "scene0000_00": 900, "scene0000_01": 520, "scene0000_02": 500, "scene0001_00": 700, "scene0002_00": 800,
@@ -18,8 +29,23 @@ SIZES = {
 TRAIN = [scene_id for scene_id in SIZES if scene_id < "scene0011"]
 
 
+@dataclass(frozen=True)
+class Stored:
+    """Scenes, somewhere.
+
+    Attributes:
+        kind: In what form; one of KINDS.
+        place: What `ScanNet` is given.
+        paths: The folder, or the archives.
+    """
+
+    kind: str
+    place: Any
+    paths: tuple[Path, ...]
+
+
 def make_folder(root: Path) -> Path:
-    """Process synthetic scenes of the sizes above into a folder."""
+    """Process synthetic scenes of the sizes above into a folder, beside their raw tree."""
     for scene_id, vertices in SIZES.items():
         write_release(root / "ScanNet", [scene_id], vertices=vertices)
     outcome = run_command("process", root / "ScanNet", "-o", root / "processed", "--scannet200", "--jobs", "1")
@@ -28,9 +54,78 @@ def make_folder(root: Path) -> Path:
 
 
 def make_source(kind: str, folder: Path) -> Path:
-    """Make what a dataset is opened with from a processed folder."""
+    """Make what a dataset is opened with from a processed folder: the folder, or an archive of it."""
     if kind == "folder":
         return folder
-    path = folder.with_name("scannet.tar.zst")
-    pack_tree(folder, path).close()
+    return pack_into(folder, folder.with_name("scannet.tar.zst"))
+
+
+def pack_into(folder: Path, path: Path, shard_bytes: int | None = None) -> Path:
+    """Pack a processed folder; shards may be smaller than users can ask for."""
+    plan = pack.plan(folder, path, shard_bytes=shard_bytes and 1 << 20, allows_incomplete=True)
+    pack.run(replace(plan, shard_bytes=shard_bytes))
     return path
+
+
+@contextmanager
+def store(kind: str, folder: Path, target: Path) -> Iterator[Stored]:
+    """Put the scenes of a processed folder somewhere below another one, or serve them from there."""
+    target.mkdir()
+    path = target / "scannet.tar.zst"
+    if kind == "folder":
+        path = Path(shutil.copytree(folder, target / "processed"))
+        yield Stored(kind, path, (path,))
+        return
+    pack_into(folder, path, 40_000 if kind == "shards" else None)
+    paths = tuple(sorted(target.glob("*.tar.zst")))
+    if kind == "shards":
+        assert len(paths) >= 3
+        yield Stored(kind, [paths[1], paths[0], *map(str, paths[2:])], paths)
+    elif kind == "archive":
+        yield Stored(kind, path, paths)
+    else:
+        with serve(path) as url, pytest.MonkeyPatch.context() as patch:
+            # Of an archive as small as this, all scenes would come with its end, and no range would be asked for.
+            patch.setattr(ranges, "TAIL_BYTES", 8_192, raising=False)
+            yield Stored(kind, url, paths)
+
+
+@contextmanager
+def serve(path: Path) -> Iterator[str]:
+    """Serve ranges of a file, which may change, on this machine; gives its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1  # head and body at once: apart, the second waits 40 ms for the client to acknowledge the first
+
+        def do_GET(self) -> None:
+            data = path.read_bytes()
+            first, last = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers["Range"]).groups()
+            start = int(first) if first else max(0, len(data) - int(last))
+            part = data[start : int(last) + 1 if first and last else len(data)]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{start + len(part) - 1}/{len(data)}")
+            self.send_header("Content-Length", str(len(part)))
+            self.send_header("ETag", '"the same"')
+            self.end_headers()
+            self.wfile.write(part)
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/{path.name}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 4
+    path.write_bytes(data)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +25,11 @@ from scannet_prep.cli.arguments import (
 )
 from scannet_prep.cli.console import Console, format_count, format_duration, format_table
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
+from scannet_prep.errors import DiskFullError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
+    from scannet_prep.release import FileKind
     from scannet_prep.stages.download import DownloadPlan, DownloadReport
 
 _DESCRIPTION = """\
@@ -32,7 +37,8 @@ Fetches the raw files that are needed: with --types seg the 7,765 files (about 2
 needs. Every file is checked before it gets its final name, and recorded with its SHA-256 in scannet.lock.
 
 Running it again checks what is there, mends what is damaged, and fetches what is missing; a file that was broken off
-goes on where it stopped. Scenes that lack a file in the end are listed in failed.txt.
+continues where it stopped. Scenes that lack a file in the end are listed in failed.txt. While the server is down, the
+download pauses and retries at intervals, for up to four hours.
 """
 _EPILOG = """\
 types:
@@ -43,7 +49,7 @@ environment:
   SCANNET_PREP_ACCEPT_TERMS=1   the same as --accept-terms
   SCANNET_PREP_BASE_URL         the same as --base-url
   HTTPS_PROXY, NO_PROXY         proxies
-  REQUESTS_CA_BUNDLE            certificate authorities, where there is no --ca-bundle
+  REQUESTS_CA_BUNDLE            certificate authorities, unless --ca-bundle is given
 
 examples:
   scannet-prep download --types seg --dry-run
@@ -63,13 +69,16 @@ def add_command(commands: Commands) -> None:
         "-o", "--output", type=path_argument, default=Path("data/ScanNet"), metavar="DIR",
         help="folder for the raw files (default: data/ScanNet)",
     )  # fmt: skip
-    parser.add_argument(
-        "--types", nargs="+", required=True, metavar="TYPE", help="which files: seg, or suffixes; see below"
-    )
+    parser.add_argument("--types", nargs="+", required=True, metavar="TYPE", help="which files: seg, or suffixes")
     parser.add_argument("--accept-terms", action="store_true", help="I have read, signed and accept the terms of use")
+    parser.add_argument("--verify", action="store_true", help="look into files too that scannet.lock knows")
     add_selection_arguments(parser)
     server = parser.add_argument_group("server")
     server.add_argument("--jobs", type=positive_number, default=4, metavar="N", help="connections, 1 to 8 (default: 4)")
+    server.add_argument("--limit-rate", type=_parse_rate, metavar="SIZE", help="bytes a second at most: 500kB, 2MB")
+    server.add_argument(
+        "--wait", type=_parse_time, metavar="TIME", help="for a server that is down from the start: 12h (default: 3m)"
+    )
     server.add_argument("--base-url", metavar="URL", help="a mirror (default: the ScanNet server)")
     add_trust_arguments(server)  # type: ignore[arg-type]  # argparse's groups take arguments as parsers do
     instead = parser.add_argument_group("instead of fetching").add_mutually_exclusive_group()
@@ -84,6 +93,7 @@ def add_command(commands: Commands) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.release import BASE_URL
+    from scannet_prep.remote.policy import TransferPolicy
     from scannet_prep.stages import download
 
     base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
@@ -95,12 +105,23 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     certificates = certificates_from(arguments, console)
     download.check(plan, jobs=arguments.jobs, certificates=certificates)
     _ask_for_terms(arguments, console)
-    console.say(_describe_start(plan))
+    there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (checked now)"
+    console.say(f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}")
+    policy = TransferPolicy(bytes_per_s=arguments.limit_rate)
+    if arguments.wait is not None:
+        policy = replace(policy, first_answer_patience_s=arguments.wait)
     started_s = time.monotonic()
-    report = download.run(plan, jobs=arguments.jobs, certificates=certificates, progress=console.progress())
+    report = download.run(
+        plan,
+        jobs=arguments.jobs,
+        policy=policy,
+        certificates=certificates,
+        progress=console.progress(),
+        is_strict=arguments.verify,
+    )
     seconds = time.monotonic() - started_s
-    for failure in report.failures if console.is_quiet else ():  # otherwise each was told when it happened
-        console.warn(f"{failure.outcome}: {failure.message}", failure.hint)
+    for group in report.group_failures():
+        console.warn(group.text, group.results[0].hint)
     for path in report.orphans:
         console.say(f"left over from another download program, may be removed: {path}")
     value = {"command": "download", **report.to_json(), "seconds": round(seconds, 3)}
@@ -112,17 +133,14 @@ def _ask_for_terms(arguments: argparse.Namespace, console: Console) -> None:
     from scannet_prep.release import TERMS_URL
     from scannet_prep.stages.download.terms import accept_terms, has_accepted_terms, require_terms
 
-    if has_accepted_terms(arguments.output):
-        return
-    if arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1":
-        accept_terms(arguments.output)
-        return
-    if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty() and not console.is_json:
+    is_accepted = arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1"
+    is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty() and not console.is_json
+    if not is_accepted and is_terminal and not has_accepted_terms(arguments.output):
         print(f"ScanNet is handed out under its Terms of Use: {TERMS_URL}", file=sys.stderr)
         print("Have you signed them, and do you accept them? [y/N] ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() in ("y", "yes"):
-            accept_terms(arguments.output)
-            return
+        is_accepted = sys.stdin.readline().strip().lower() in ("y", "yes")
+    if is_accepted:
+        accept_terms(arguments.output)
     require_terms(arguments.output)
 
 
@@ -139,51 +157,46 @@ def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
     return 0
 
 
-def _describe_start(plan: DownloadPlan) -> str:
-    there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (and checked now)"
-    return f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}"
-
-
 def _describe_needed(plan: DownloadPlan) -> str:
     """How much is to be fetched, as far as that is known."""
     unknown = ", ".join(kind.suffix for kind in plan.unknown_kinds)
-    size = f"about {format_bytes(plan.needed.size_bytes or 0)}"
+    size = f"about {format_bytes(plan.needed_bytes)}"
     if unknown:
-        return f"{size} and {unknown} of unknown size" if plan.needed.size_bytes else "of unknown size"
+        return f"{size} and {unknown} of unknown size" if plan.needed_bytes else "of unknown size"
     return size
 
 
-def _describe_plan(plan: DownloadPlan) -> str:
-    from scannet_prep.stages.download.space import describe_lack
-
-    rows: dict[tuple[str, str], list[int]] = {}
+def _count_kinds(plan: DownloadPlan) -> list[tuple[str, str, int, int, int | None]]:
+    """Type, split, files, files that are there, and bytes to fetch, if known, of each kind and split."""
+    groups: dict[tuple[FileKind, str], list[bool]] = {}
     for file in plan.files:
-        row = rows.setdefault((file.kind.suffix, str(file.split or "-")), [0, 0, 0])
-        row[0] += 1
-        row[1] += file.local_path in plan.present
-        row[2] += 0 if file.local_path in plan.present else file.kind.typical_bytes or 0
-    unknown = {kind.suffix for kind in plan.unknown_kinds}
-    cells = [
-        [suffix, split, f"{count:,}", f"{there:,}", "unknown" if suffix in unknown else format_bytes(size)]
-        for (suffix, split), (count, there, size) in rows.items()
+        groups.setdefault((file.kind, str(file.split or "")), []).append(file.local_path in plan.present)
+    return [
+        (kind.suffix, split, len(there), sum(there), kind.typical_bytes and kind.typical_bytes * there.count(False))
+        for (kind, split), there in groups.items()
     ]
-    to_fetch = f"{format_count(len(plan.missing), 'file')} to fetch, {_describe_needed(plan)}"
-    free = "unknown" if plan.free.size_bytes is None else format_bytes(plan.free.size_bytes)
+
+
+def _describe_plan(plan: DownloadPlan) -> str:
+    cells = [
+        [suffix, split or "-", f"{count:,}", f"{there:,}", "unknown" if size is None else format_bytes(size)]
+        for suffix, split, count, there, size in _count_kinds(plan)
+    ]
     lines = [
         format_table(["type", "split", "files", "already there", "about"], cells, right=frozenset({2, 3, 4})),
         "",
-        f"{to_fetch}; free in {plan.data_dir}: {free}",
+        f"{format_count(len(plan.missing), 'file')} to fetch, {_describe_needed(plan)}",
     ]
-    if plan.lack:
-        lines.append(f"the disk will not hold it: it lacks {describe_lack(plan.lack)}")
+    try:
+        plan.check_room()
+    except DiskFullError as error:
+        lines.append(error.message)
     lines += [f"left over from another download program: {path}" for path in plan.orphans]
     lines.append("(dry run: nothing was fetched; whether files already there are whole is checked by a run)")
     return "\n".join(lines)
 
 
 def _plan_to_json(plan: DownloadPlan) -> dict[str, Any]:
-    kinds = Counter((file.kind.suffix, str(file.split or "")) for file in plan.files)
-    there = Counter((file.kind.suffix, str(file.split or "")) for file in plan.files if file.local_path in plan.present)
     return {
         "command": "download",
         "dry_run": True,
@@ -191,14 +204,10 @@ def _plan_to_json(plan: DownloadPlan) -> dict[str, Any]:
         "base_url": plan.shown_base_url,
         "files": len(plan.files),
         "present": len(plan.present),
-        "missing_bytes": plan.needed.size_bytes,
-        "free_bytes": plan.free.size_bytes,
-        "lacking_bytes": plan.lack.size_bytes,
-        "free_files": plan.free.files,
-        "lacking_files": plan.lack.files,
+        "missing_bytes": plan.needed_bytes,
         "kinds": [
-            {"type": suffix, "split": split, "files": count, "present": there[suffix, split]}
-            for (suffix, split), count in kinds.items()
+            {"type": suffix, "split": split, "files": count, "present": there}
+            for suffix, split, count, there, _ in _count_kinds(plan)
         ],
     }
 
@@ -206,11 +215,9 @@ def _plan_to_json(plan: DownloadPlan) -> dict[str, Any]:
 def _describe_report(report: DownloadReport, seconds: float) -> str:
     from scannet_prep.stages.download import FileOutcome
 
-    rows = [
-        [suffix, *(f"{counts[outcome]:,}" for outcome in FileOutcome)] for suffix, counts in report.counts().items()
-    ]
-    total = sum((counts for counts in report.counts().values()), Counter[FileOutcome]())
-    rows.append(["all", *(f"{total[outcome]:,}" for outcome in FileOutcome)])
+    counts = report.counts()
+    counts["all"] = sum(counts.values(), Counter[FileOutcome]())
+    rows = [[suffix, *(f"{found[outcome]:,}" for outcome in FileOutcome)] for suffix, found in counts.items()]
     rate = format_bytes(int(report.received_bytes / max(seconds, 1e-3)))
     lines = [
         format_table(["type", *FileOutcome], rows, right=frozenset({1, 2, 3, 4})),
@@ -222,9 +229,24 @@ def _describe_report(report: DownloadReport, seconds: float) -> str:
     if report.opened:
         lines.append(f"permissions repaired: {format_count(len(report.opened), 'file')}")
     if report.failed_scenes:
-        lines.append(
-            f"to try the failed ones again, add --scenes @{report.data_dir / 'failed.txt'} to the same command"
-        )
+        failed_path = report.data_dir / "failed.txt"
+        lines.append(f"to try the failed ones again, add --scenes @{failed_path} to the same command")
     elif report.failures:
         lines.append("to try again, run the same command")
     return "\n".join(lines)
+
+
+def _parse_rate(text: str) -> float:
+    return _parse_quantity(text, {"": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9}, "a size, such as 500kB or 2MB")
+
+
+def _parse_time(text: str) -> float:
+    return _parse_quantity(text, {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}, "a time, such as 30m or 12h")
+
+
+def _parse_quantity(text: str, units: Mapping[str, float], expected: str) -> float:
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([a-z]*)", text.strip().lower())
+    value = float(match[1]) * units.get(match[2], 0.0) if match else 0.0
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+    return value

@@ -61,10 +61,17 @@ def add_command(commands: Commands) -> None:
         help="source of the nyu40 ids (default: aggregation; ply is labels.ply)",
     )  # fmt: skip
     options.add_argument("--strict", action="store_true", help="an unknown raw category and other doubts are errors")
+    options.add_argument(
+        "--lenient", action="store_true",
+        help="a train or val scene without alignment, groups or faces is a warning, not an error",
+    )  # fmt: skip
     add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
     add_jobs_argument(run_options)  # type: ignore[arg-type]  # argparse's groups take arguments as parsers do
     run_options.add_argument("--force", action="store_true", help="make scenes again even if they are up to date")
+    run_options.add_argument(
+        "--checksum", action="store_true", help="read all files again, whatever their sizes and times are"
+    )
     run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     add_output_arguments(parser)
     parser.set_defaults(run=run)
@@ -82,6 +89,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         selection=selection_from(arguments),
         is_forced=arguments.force,
         is_strict=arguments.strict,
+        is_lenient=arguments.lenient,
+        compares_bytes=arguments.checksum,
     )
     if arguments.dry_run:
         return console.result(_describe_plan(plan), _plan_to_json(plan), 3 if plan.failures else 0)

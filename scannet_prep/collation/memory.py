@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,18 @@ from numpy.typing import NDArray
 
 
 class _Mapping:
-    """Mapped memory, which is let go with the last array on it.
+    """Mapped memory, which is unmapped with the last array on it.
 
-    `mmap.mmap` keeps a descriptor for as long as it lives (before Python 3.13 it cannot do without). Whoever kept an
-    array of each of a thousand batches, such as the labels for a mean at the end, would run out of descriptors.
+    `mmap.mmap` keeps a descriptor for as long as it lives (before Python 3.13 it cannot do without). A program that
+    keeps an array of each of a thousand batches, such as the labels for a mean at the end, would run out of them.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
-        system = _load_system()
+        system = ctypes.CDLL(None, use_errno=True)
+        address, length, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        system.mmap.argtypes = [address, length, number, number, number, ctypes.c_long]
+        system.mmap.restype = address
+        system.munmap.argtypes = [address, length]
         self._munmap = system.munmap  # still needed when modules are gone
         self._size = size
         self._address = system.mmap(
@@ -28,8 +31,7 @@ class _Mapping:
         )  # fmt: skip
         if self._address == ctypes.c_void_p(-1).value:
             self._address = None
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -38,16 +40,6 @@ class _Mapping:
     def __del__(self) -> None:
         if getattr(self, "_address", None) is not None:
             self._munmap(self._address, self._size)
-
-
-@cache
-def _load_system() -> ctypes.CDLL:
-    system = ctypes.CDLL(None, use_errno=True)
-    address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    system.mmap.argtypes = [address, size, number, number, number, ctypes.c_long]
-    system.mmap.restype = address
-    system.munmap.argtypes = [address, size]
-    return system
 
 
 def map_bytes(descriptor: int, size: int) -> NDArray[np.uint8]:

@@ -41,8 +41,12 @@ def mark_unfinished(out_dir: Path) -> None:
 
 
 def mark_finished(out_dir: Path) -> None:
-    """Remove the file of `mark_unfinished`."""
-    (out_dir / UNFINISHED_NAME).unlink(missing_ok=True)
+    """Remove the file of `mark_unfinished`.
+
+    Raises:
+        OutputError: It cannot be removed.
+    """
+    _remove(out_dir / UNFINISHED_NAME)
 
 
 def is_unfinished(out_dir: Path) -> bool:
@@ -75,9 +79,8 @@ def prepare_folder(out_dir: Path, splits: set[Split]) -> None:
     Raises:
         OutputError: They cannot be created.
     """
-    for split in splits:
-        make_directory(out_dir / split)
-    make_directory(out_dir)
+    for folder in (out_dir, *(out_dir / split for split in splits)):
+        make_directory(folder)
     path = out_dir / TERMS_NAME
     if not path.exists():
         write_atomically(path, [TERMS_TEXT.encode()])
@@ -95,7 +98,7 @@ def write_lists(out_dir: Path, manifest: Manifest) -> None:
     for name, data in encode_lists(manifest).items():
         write_if_changed(out_dir / name, data)
     if not manifest.failures:
-        (out_dir / FAILED_NAME).unlink(missing_ok=True)
+        _remove(out_dir / FAILED_NAME)
 
 
 def encode_lists(manifest: Manifest) -> dict[str, bytes]:
@@ -120,16 +123,21 @@ def write_failed_list(out_dir: Path, scene_ids: Sequence[str]) -> None:
     Raises:
         OutputError: It cannot be written.
     """
-    path = out_dir / FAILED_NAME
     if scene_ids:
-        write_if_changed(path, _encode_failed_list(scene_ids))
+        write_if_changed(out_dir / FAILED_NAME, _encode_failed_list(scene_ids))
     else:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise output_error(path, error) from error
+        _remove(out_dir / FAILED_NAME)
 
 
 def _encode_failed_list(scene_ids: Sequence[str]) -> bytes:
     lines = ["# scenes that failed; to try them again, add --scenes @failed.txt (this file) to the same command\n"]
     return "".join([*lines, *(f"{scene_id}\n" for scene_id in sorted(scene_ids))]).encode()
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, if it is there: on a read-only file system, even the attempt to remove nothing is an error."""
+    if path.exists():
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise output_error(path, error) from error

@@ -11,18 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ManifestError, MissingFileError
+from scannet_prep.errors import ContentError, ManifestError, MissingFileError, UsageError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene
-from scannet_prep.scene import Split
-from scannet_prep.scene_warnings import SceneWarning, WarningKind
+from scannet_prep.scene import SceneId, Split
+from scannet_prep.scene_warnings import SceneWarning
+from scannet_prep.strict_json import take, take_count
 
 MANIFEST_NAME = "manifest.json"
 
 _FORMAT = "scannet_prep processed folder"
 _HINT = "remove it and run scannet-prep process again: it is rebuilt, and whole scenes are kept"
+_MAX_BYTES = 1 << 28
+_FAILURE_KEYS = {"error", "message", "hint", "trace"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,36 @@ class SceneEntry:
             warnings=scene.meta.warnings,
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain values."""
+        return {
+            "split": str(self.split),
+            "vertices": self.vertex_count,
+            **self.fingerprint.to_json(),
+            "options": self.options.to_json(),
+            "nyu40_counts": self.nyu40_counts,
+            "scannet_counts": self.scannet_counts,
+            "warnings": [item.to_json() for item in self.warnings],
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> SceneEntry:
+        """Read what `to_json` made.
+
+        Raises:
+            ContentError: It is something else.
+            UsageError: It names a split that does not exist.
+        """
+        return cls(
+            split=Split.parse(take(value, "split", str)),
+            vertex_count=take_count(value, "vertices", 1),
+            fingerprint=Fingerprint.from_json(value),
+            options=ProcessOptions.from_json(take(value, "options", dict)),
+            nyu40_counts=_counts_from_json(take(value, "nyu40_counts", dict)),
+            scannet_counts=_counts_from_json(take(value, "scannet_counts", dict)),
+            warnings=tuple(SceneWarning.from_json(item) for item in take(value, "warnings", list)),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -82,11 +115,12 @@ def read_manifest(out_dir: Path) -> Manifest | None:
     """Read the manifest of a processed folder; None where there is none.
 
     Raises:
+        FileError: It cannot be read.
         ManifestError: It is damaged, or was written by something else.
     """
     path = out_dir / MANIFEST_NAME
     try:
-        data = read_file(path)
+        data = read_file(path, _MAX_BYTES)
     except MissingFileError:
         return None
     return parse_manifest(data, path)
@@ -103,23 +137,9 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
         ManifestError: It is damaged, or was written by something else.
     """
     try:
-        value = json.loads(data)
-        if value["format"] != _FORMAT or value["format_version"] != FORMAT_VERSION:
-            raise ManifestError(
-                path,
-                f"says {value['format']!r:.60} {value['format_version']!r:.20}, expected {_FORMAT!r} {FORMAT_VERSION}",
-                _HINT,
-            )
-        return Manifest(
-            scenes={name: _entry_from_json(entry) for name, entry in value["scenes"].items()},
-            failures={name: SceneFailure(name, **entry) for name, entry in value["failures"].items()},
-            is_complete=bool(value["complete"]),
-            program_version=str(value["program_version"]),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, ManifestError):
-            raise
-        raise ManifestError(path, f"is damaged: {type(error).__name__}: {error}", _HINT) from error
+        return _manifest_from_json(json.loads(data))
+    except (ContentError, UsageError, ValueError, RecursionError) as error:
+        raise ManifestError(path, f"is damaged, or not a manifest: {error}", _HINT) from error
 
 
 def write_manifest(out_dir: Path, manifest: Manifest) -> None:
@@ -139,12 +159,32 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "program_version": manifest.program_version,
         "complete": manifest.is_complete,
     }
-    scenes = {name: _entry_to_json(entry) for name, entry in sorted(manifest.scenes.items())}
-    failures = {name: _without_id(failure) for name, failure in sorted(manifest.failures.items())}
+    scenes = {name: entry.to_json() for name, entry in sorted(manifest.scenes.items())}
+    failures = {name: failure.to_json() for name, failure in sorted(manifest.failures.items())}
+    for failure in failures.values():
+        del failure["scene_id"]
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     lines += [f'"scenes": {_one_line_each(scenes)}', f'"failures": {_one_line_each(failures)}']
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     return text.encode()
+
+
+def _manifest_from_json(value: object) -> Manifest:
+    found = take(value, "format", str), take(value, "format_version", int)
+    if found != (_FORMAT, FORMAT_VERSION):
+        raise ContentError(f"it says {found[0]!r:.60} {found[1]!r:.20}, expected {_FORMAT!r} {FORMAT_VERSION}")
+    return Manifest(
+        scenes={SceneId(name): SceneEntry.from_json(entry) for name, entry in take(value, "scenes", dict).items()},
+        failures={name: _failure_from_json(name, entry) for name, entry in take(value, "failures", dict).items()},
+        is_complete=take(value, "complete", bool),
+        program_version=take(value, "program_version", str),
+    )
+
+
+def count_ids(ids: NDArray[np.unsignedinteger[Any]]) -> dict[int, int]:
+    """Count how often each id occurs."""
+    counts = np.bincount(ids)
+    return {int(number): int(counts[number]) for number in np.flatnonzero(counts)}
 
 
 def _one_line_each(entries: Mapping[str, Any]) -> str:
@@ -153,38 +193,15 @@ def _one_line_each(entries: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items()) + "\n}"
 
 
-def _entry_to_json(entry: SceneEntry) -> dict[str, Any]:
-    return {
-        "split": str(entry.split),
-        "vertices": entry.vertex_count,
-        "size_bytes": entry.fingerprint.size_bytes,
-        "crc32": f"{entry.fingerprint.crc32:08x}",
-        "options": entry.options.to_json(),
-        "nyu40_counts": entry.nyu40_counts,
-        "scannet_counts": entry.scannet_counts,
-        "warnings": [{"kind": str(item.kind), "subject": item.subject, "count": item.count} for item in entry.warnings],
-    }
+def _counts_from_json(value: Mapping[str, Any]) -> dict[int, int]:
+    if not all(name.isascii() and name.isdigit() and len(name) < 6 for name in value):
+        raise ContentError("counts of vertices have keys that are not ids")
+    if not all(type(count) is int and count >= 0 for count in value.values()):
+        raise ContentError("counts of vertices are not all whole numbers")
+    return {int(name): count for name, count in value.items()}
 
 
-def _entry_from_json(value: Mapping[str, Any]) -> SceneEntry:
-    return SceneEntry(
-        split=Split(value["split"]),
-        vertex_count=int(value["vertices"]),
-        fingerprint=Fingerprint(int(value["size_bytes"]), int(value["crc32"], 16)),
-        options=ProcessOptions.from_json(value["options"]),
-        nyu40_counts={int(key): int(count) for key, count in value["nyu40_counts"].items()},
-        scannet_counts={int(key): int(count) for key, count in value["scannet_counts"].items()},
-        warnings=tuple(
-            SceneWarning(WarningKind(item["kind"]), item["subject"], item["count"]) for item in value["warnings"]
-        ),
-    )
-
-
-def _without_id(failure: SceneFailure) -> dict[str, str]:
-    return {key: text for key, text in failure.to_json().items() if key != "scene_id"}
-
-
-def count_ids(ids: NDArray[np.unsignedinteger[Any]]) -> dict[int, int]:
-    """Count how often each id occurs."""
-    counts = np.bincount(ids)
-    return {int(number): int(counts[number]) for number in np.flatnonzero(counts)}
+def _failure_from_json(scene_id: str, value: object) -> SceneFailure:
+    if not isinstance(value, dict) or not {"error", "message"} <= set(value) <= _FAILURE_KEYS:
+        raise ContentError(f"{scene_id!r:.40} has a failure without error and message")
+    return SceneFailure(scene_id, **{key: take(value, key, str) for key in value})

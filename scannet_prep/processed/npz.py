@@ -23,7 +23,7 @@ import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ProcessedFileError
+from scannet_prep.errors import ContentError, ProcessedFileError
 from scannet_prep.files import Buffer
 
 ALIGNMENT_BYTES = 64
@@ -46,13 +46,13 @@ _MAX_DEFLATE_RATIO = 1032
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """One entry of the central directory."""
+    """One entry of the directory, and where its bytes begin."""
 
     method: int
     crc32: int
     stored_bytes: int
     size_bytes: int
-    header_offset: int
+    start: int
 
 
 def encode_npz(arrays: Mapping[str, NDArray[Any]], deflated: frozenset[str]) -> list[Buffer]:
@@ -122,7 +122,10 @@ class NpzReader:
         if member is None:
             raise self._error(f"has no array {key!r}")
         content = self._read_content(key, member)
-        dtype, shape, start = self._parse_npy_header(key, bytes(content[: min(len(content), 4096)]))
+        try:
+            dtype, shape, start = _parse_npy_header(bytes(content[:4096]))
+        except ContentError:
+            raise self._error(f"array {key!r} has a header of another program") from None
         if math.prod(shape) * dtype.itemsize != len(content) - start:
             raise self._error(f"array {key!r} does not fill its member")
         try:
@@ -131,89 +134,70 @@ class NpzReader:
             raise self._error(f"array {key!r} has the impossible shape {shape}") from None
 
     def _read_directory(self) -> dict[str, _Member]:
+        """Read the directory at the end; each of its entries must say the same as the header of its member.
+
+        A flipped bit in a name would otherwise hide an array.
+        """
         data = self._data
         if len(data) < _END.size:
             raise self._error(f"is truncated: {len(data)} bytes")
-        magic, _, _, count, total, size, offset, comment = _END.unpack(data[-_END.size :])
+        magic, _, _, count, total, size, directory_start, comment = _END.unpack(data[-_END.size :])
+        offset, position = directory_start, 0
         if magic != b"PK\x05\x06" or comment or count != total or offset + size + _END.size != len(data):
-            raise self._error("is truncated, or no file of this program: it does not end in a zip directory")
-        members = {}
+            raise self._error("is truncated, or not a file of this program: it does not end in a zip directory")
+        members: dict[str, _Member] = {}
         for _ in range(count):
-            if offset + _CENTRAL.size > len(data):
+            if offset + _CENTRAL.size > len(data) or position + _LOCAL.size > directory_start:
                 raise self._error("has a damaged zip directory")
-            fields = _CENTRAL.unpack_from(data, offset)
-            name_end = offset + _CENTRAL.size + fields[10]
-            name = bytes(data[offset + _CENTRAL.size : name_end])
-            is_ours = fields[0] == b"PK\x01\x02" and fields[4] in (_STORED, _DEFLATED) and fields[11] == fields[12] == 0
-            if not is_ours or not name.endswith(b".npy") or not name.isascii():
-                raise self._error("has a zip directory that is damaged or was written by another program")
-            member = _Member(fields[4], fields[7], fields[8], fields[9], fields[16])
+            central, local = _CENTRAL.unpack_from(data, offset), _LOCAL.unpack_from(data, position)
+            name_start = position + _LOCAL.size
+            name = bytes(data[name_start : name_start + local[9]])
+            offset += _CENTRAL.size + len(name)
+            is_same = central[2:11] == local[1:10] and bytes(data[offset - len(name) : offset]) == name
+            is_ours = (
+                (central[0], local[0]) == (b"PK\x01\x02", b"PK\x03\x04")
+                and central[16] == position
+                and local[3] in (_STORED, _DEFLATED)
+                and not any(central[11:14])
+                and name.endswith(b".npy")
+                and name.isascii()
+            )
+            key = name[:-4].decode("latin-1")
+            if not is_same or not is_ours or key in members:
+                raise self._error("has a zip directory that is damaged, or that another program wrote")
+            start = name_start + len(name) + local[10]
+            members[key] = member = _Member(local[3], local[6], local[7], local[8], start)
             if member.size_bytes > _MAX_DEFLATE_RATIO * member.stored_bytes + 64:
                 raise self._error("has a damaged zip directory: a member is larger than its bytes can hold")
-            members[name[:-4].decode("ascii")] = member
-            offset = name_end
+            position = start + member.stored_bytes
+        if (position, offset) != (directory_start, directory_start + size):
+            raise self._error("has a damaged zip directory: it does not account for all bytes")
         return members
 
     def _read_content(self, key: str, member: _Member) -> memoryview:
-        start = member.header_offset + _LOCAL.size
-        if start > len(self._data):
-            raise self._error(f"array {key!r} lies beyond the end of the file")
-        fields = _LOCAL.unpack_from(self._data, member.header_offset)
-        start += fields[9] + fields[10]
-        stored = self._data[start : start + member.stored_bytes]
-        if fields[0] != b"PK\x03\x04" or len(stored) != member.stored_bytes:
-            raise self._error(f"array {key!r} is truncated")
+        content = self._data[member.start : member.start + member.stored_bytes]
         if member.method == _DEFLATED:
             try:
-                content = memoryview(deflate.deflate_decompress(stored, member.size_bytes))
+                content = memoryview(deflate.deflate_decompress(content, member.size_bytes))
             except deflate.DeflateError:
                 raise self._error(f"array {key!r} cannot be decompressed") from None
-        else:
-            content = stored
         if len(content) != member.size_bytes or deflate.crc32(content) != member.crc32:
             raise self._error(f"array {key!r} is damaged: its CRC-32 does not match")
         return content
-
-    def _parse_npy_header(self, key: str, start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-        try:
-            return parse_npy_header(start)
-        except ValueError:
-            raise self._error(f"array {key!r} has a header of another program") from None
 
     def _error(self, problem: str) -> ProcessedFileError:
         return ProcessedFileError(self._path, problem, "process the scene again: scannet-prep process")
 
 
-def parse_npy_header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """Parse the beginning of a `.npy` member.
-
-    Returns:
-        Type, shape, and the offset of the data.
-
-    Raises:
-        ValueError: It is not as NumPy writes it.
-    """
+def _parse_npy_header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """Parse the beginning of a `.npy` member; gives type, shape, and the offset of the data."""
     end = 10 + int.from_bytes(start[8:10], "little")
     if not start.startswith(_NPY_MAGIC) or len(start) < end:
-        raise ValueError("no .npy header")
+        raise ContentError("not an .npy header")
     match = _NPY_HEADER.fullmatch(start[10:end].decode("latin-1"))
     if match is None:
-        raise ValueError("unusual .npy header")
+        raise ContentError("not an .npy header as this program writes it")
     return _parse_dtype(match[1]), tuple(int(item) for item in match[2].replace(" ", "").split(",") if item), end
-
-
-def read_first_shape(start: bytes) -> tuple[str, tuple[int, ...]]:
-    """Read key and shape of the first member from the first bytes of a file (512 are enough).
-
-    Raises:
-        ValueError: The bytes are not the beginning of a file of `encode_npz`.
-    """
-    if len(start) < _LOCAL.size or not start.startswith(b"PK\x03\x04"):
-        raise ValueError("no zip file")
-    fields = _LOCAL.unpack_from(start)
-    name_end = _LOCAL.size + fields[9]
-    _, shape, _ = parse_npy_header(start[name_end + fields[10] :])
-    return start[_LOCAL.size : name_end].decode("latin-1").removesuffix(".npy"), shape
 
 
 @lru_cache(maxsize=64)
@@ -221,7 +205,7 @@ def _parse_dtype(text: str) -> np.dtype[Any]:
     try:
         return np.dtype(text)
     except TypeError:
-        raise ValueError(f"unknown type {text}") from None
+        raise ContentError(f"unknown type {text}") from None
 
 
 @lru_cache(maxsize=64)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
-from scannet_prep.errors import UsageError
+from scannet_prep.errors import ContentError, UsageError
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.strict_json import take
 
 LabelsFrom = Literal["aggregation", "ply"]
 
@@ -45,15 +46,19 @@ class ProcessOptions:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: object) -> Self:
+    def from_json(cls, value: object) -> ProcessOptions:
         """Read what `to_json` made.
 
         Raises:
-            ValueError: It is something else.
+            ContentError: It is something else.
         """
         if not isinstance(value, dict) or set(value) != {field.name for field in fields(cls)}:
-            raise ValueError(f"{value!r:.80} are no options")
-        return cls(**value)
+            raise ContentError(f"{value!r:.80} are not options")
+        source: LabelsFrom = take(value, "labels_from", str)
+        if source not in get_args(LabelsFrom):
+            raise ContentError(f"labels_from is {source!r:.40}")
+        scannet200, align_axis, faces = (take(value, key, bool) for key in ("scannet200", "align_axis", "faces"))
+        return cls(scannet200, align_axis, faces, source)
 
     def differences(self, other: ProcessOptions) -> list[str]:
         """What is different in `other`, in words such as `align_axis: False -> True`."""

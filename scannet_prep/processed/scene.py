@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from types import NoneType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.annotate import MAX_GROUPS, AnnotatedGroup
-from scannet_prep.errors import ProcessedFileError, UnknownSceneError, UnknownSplitError
+from scannet_prep.errors import ContentError, ProcessedFileError
 from scannet_prep.files import Buffer, Fingerprint, read_file
 from scannet_prep.labels import MAX_NYU40_ID
 from scannet_prep.processed.npz import NpzReader, encode_npz
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.scene_warnings import SceneWarning, WarningKind
+from scannet_prep.scene_warnings import SceneWarning
+from scannet_prep.strict_json import take
 
 FORMAT_VERSION = 1
+MAX_FILE_BYTES = 1 << 31
 
 _DEFLATED = frozenset({"labels", "nyu40_ids", "scannet_ids", "instances", "segments", "meta"})
 _HINT = "process the scene again: scannet-prep process"
@@ -65,62 +68,41 @@ class SceneMeta:
             "label_set": self.options.label_set.name,
             "aligned": self.options.align_axis,
             "scene_type": self.scene_type,
-            "groups": [
-                {
-                    "id": item.id,
-                    "object_id": item.object_id,
-                    "raw_category": item.raw_category,
-                    "scannet_id": item.scannet_id,
-                    "nyu40_id": item.nyu40_id,
-                }
-                for item in self.groups
-            ],
+            "groups": [asdict(item) for item in self.groups],
             "segment_ids": list(self.segment_ids),
-            "warnings": [
-                {"kind": str(item.kind), "subject": item.subject, "count": item.count, "text": item.text}
-                for item in self.warnings
-            ],
-            "inputs": {
-                name: {"size_bytes": item.size_bytes, "crc32": f"{item.crc32:08x}"}
-                for name, item in self.inputs.items()
-            },
+            "warnings": [{**item.to_json(), "text": item.text} for item in self.warnings],
+            "inputs": {name: item.to_json() for name, item in self.inputs.items()},
             "label_map": self.label_map_digest,
             "program_version": self.program_version,
             "options": self.options.to_json(),
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: object) -> SceneMeta:
         """Read what `to_json` made.
 
         Raises:
-            ValueError: It is something else, or of a format version that this program does not know.
+            ContentError: It is something else, or of a format version that this program does not know.
+            UsageError: It names a scene or a split that cannot be.
         """
-        try:
-            if value["format_version"] != FORMAT_VERSION:
-                raise ValueError(f"format version {value['format_version']}, expected {FORMAT_VERSION}")
-            return cls(
-                scene_id=SceneId(value["scene_id"]),
-                split=Split.parse(value["split"]),
-                options=ProcessOptions.from_json(
-                    {key: _typed(item, bool, str) for key, item in value["options"].items()}
-                ),
-                scene_type=_typed(value["scene_type"], str, type(None)),
-                groups=tuple(_group_from_json(item) for item in value["groups"]),
-                segment_ids=tuple(_typed(item, int) for item in value["segment_ids"]),
-                warnings=tuple(
-                    SceneWarning(WarningKind(item["kind"]), _typed(item["subject"], str), _typed(item["count"], int))
-                    for item in value["warnings"]
-                ),
-                inputs={
-                    name: Fingerprint(_typed(item["size_bytes"], int), int(item["crc32"], 16))
-                    for name, item in value["inputs"].items()
-                },
-                label_map_digest=_typed(value["label_map"], str),
-                program_version=_typed(value["program_version"], str),
-            )
-        except (KeyError, TypeError, AttributeError, UnknownSceneError, UnknownSplitError) as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from error
+        version = take(value, "format_version", int)
+        if version != FORMAT_VERSION:
+            raise ContentError(f"format version {version}, expected {FORMAT_VERSION}")
+        segment_ids = take(value, "segment_ids", list)
+        if not all(type(item) is int for item in segment_ids):
+            raise ContentError("segment_ids are not all whole numbers")
+        return cls(
+            scene_id=SceneId(take(value, "scene_id", str)),
+            split=Split.parse(take(value, "split", str)),
+            options=ProcessOptions.from_json(take(value, "options", dict)),
+            scene_type=take(value, "scene_type", str, NoneType),
+            groups=tuple(_group_from_json(item) for item in take(value, "groups", list)),
+            segment_ids=tuple(segment_ids),
+            warnings=tuple(SceneWarning.from_json(item) for item in take(value, "warnings", list)),
+            inputs={name: Fingerprint.from_json(item) for name, item in take(value, "inputs", dict).items()},
+            label_map_digest=take(value, "label_map", str),
+            program_version=take(value, "program_version", str),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,7 +166,7 @@ def read_processed(path: Path) -> ProcessedScene:
         MissingFileError: There is no such file.
         ProcessedFileError: It is truncated, damaged, or was written by another program.
     """
-    return parse_processed(read_file(path), path)
+    return parse_processed(read_file(path, MAX_FILE_BYTES), path)
 
 
 def parse_processed(data: Buffer, path: Path) -> ProcessedScene:
@@ -206,34 +188,54 @@ def parse_processed(data: Buffer, path: Path) -> ProcessedScene:
     return ProcessedScene(**(optional | arrays), meta=meta)
 
 
-def parse_meta(reader: NpzReader, path: Path) -> SceneMeta:
+def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
     """Read only what is known of a scene beside its arrays.
 
     Raises:
         ProcessedFileError: It is missing, damaged, or of another version.
     """
+    text = str(reader.read("meta"))
     try:
-        return SceneMeta.from_json(json.loads(str(reader.read("meta"))))
+        return SceneMeta.from_json(json.loads(text))
     except (ValueError, RecursionError) as error:
-        if isinstance(error, ProcessedFileError):
-            raise
         raise ProcessedFileError(path, f"has a damaged or foreign description: {error}", _HINT) from error
 
 
-def _group_from_json(value: Mapping[str, Any]) -> AnnotatedGroup:
+def check_identity(reader: NpzReader, path: Path | str, scene_id: str, vertex_count: int) -> None:
+    """Check that a file is of the scene that it is taken for; cheaper than to parse all of it.
+
+    Args:
+        reader: Of the file.
+        path: Its name, for messages.
+        scene_id: The scene that it should be.
+        vertex_count: V, as the manifest or the index says.
+
+    Raises:
+        ProcessedFileError: It is of another scene or mesh, or has arrays that no processed scene has.
+    """
+    unknown = set(reader.keys).difference(_SHAPES, {"meta"})
+    if unknown:
+        raise ProcessedFileError(path, f"has an unknown array {min(unknown)!r}", _HINT)
+    try:
+        found = take(json.loads(str(reader.read("meta"))), "scene_id", str)
+    except (ContentError, json.JSONDecodeError, RecursionError) as error:
+        raise ProcessedFileError(path, f"has a damaged or foreign description: {error}", _HINT) from error
+    if found != scene_id:
+        raise ProcessedFileError(path, f"holds {found!r:.40}, expected {scene_id}", _HINT)
+    points = reader.read("points")
+    if points.shape != (vertex_count, 3):
+        problem = f"has points of shape {points.shape}, expected ({vertex_count}, 3) as recorded"
+        raise ProcessedFileError(path, problem, _HINT)
+
+
+def _group_from_json(value: object) -> AnnotatedGroup:
     return AnnotatedGroup(
-        id=_typed(value["id"], int),
-        object_id=_typed(value["object_id"], int, type(None)),
-        raw_category=_typed(value["raw_category"], str),
-        scannet_id=_typed(value["scannet_id"], int),
-        nyu40_id=_typed(value["nyu40_id"], int),
+        id=take(value, "id", int),
+        object_id=take(value, "object_id", int, NoneType),
+        raw_category=take(value, "raw_category", str),
+        scannet_id=take(value, "scannet_id", int),
+        nyu40_id=take(value, "nyu40_id", int),
     )
-
-
-def _typed(value: Any, *types: type) -> Any:  # noqa: ANN401 - whatever JSON holds
-    if type(value) not in types:
-        raise TypeError(f"found {value!r:.40}, expected {types[0].__name__}")
-    return value
 
 
 def find_problems(scene: ProcessedScene) -> Iterator[str]:
@@ -252,7 +254,7 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
     known = [-1, *(item.id for item in scene.meta.groups)]
     strangers = np.setdiff1d(scene.instances, known)
     if len(strangers):
-        yield f"instances hold {strangers[0]}, which is no group"
+        yield f"instances hold {strangers[0]}, which is not a group"
     segment_count = 0 if scene.segments is None else len(np.unique(scene.segments))
     largest = -1 if scene.segments is None else int(scene.segments.max())
     if segment_count != len(scene.meta.segment_ids) or largest != segment_count - 1:

@@ -1,13 +1,16 @@
-"""Reads annotated groups (`.aggregation.json`): which segments make up which object, in the annotator's words."""
+"""Reads annotated groups (`.aggregation.json`): which segments make up which group, in the annotator's words."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import AggregationError
+from scannet_prep.errors import AggregationError, ContentError
 from scannet_prep.files import Buffer, read_file
 from scannet_prep.raw.json_text import parse_json_object, parse_name, parse_optional_id, shorten
+from scannet_prep.release import AGGREGATION
+
+_MAX_CATEGORY_LENGTH = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ def read_aggregation(path: Path) -> Aggregation:
         MissingFileError: There is no such file.
         AggregationError: It is damaged.
     """
-    return parse_aggregation(read_file(path), path)
+    return parse_aggregation(read_file(path, AGGREGATION.max_bytes), path)
 
 
 def parse_aggregation(data: Buffer, path: Path) -> Aggregation:
@@ -62,7 +65,7 @@ def parse_aggregation(data: Buffer, path: Path) -> Aggregation:
         path: Its name, for messages.
 
     Raises:
-        AggregationError: It is no JSON object, or its groups are not as described.
+        AggregationError: It is not a JSON object, or its groups are not as described.
     """
     document = parse_json_object(data, path, AggregationError)
     items = document.get("segGroups")
@@ -81,6 +84,8 @@ def _parse_group(item: object, place: str, path: Path) -> Group:
     label, segments = item.get("label"), item.get("segments")
     if not isinstance(label, str):
         raise AggregationError(path, f"{place}.label is {shorten(label)}, expected a raw category")
+    if len(label) > _MAX_CATEGORY_LENGTH:
+        raise AggregationError(path, f"{place}.label has {len(label):,} characters, expected {_MAX_CATEGORY_LENGTH:,}")
     if not isinstance(segments, list):
         raise AggregationError(path, f"{place}.segments is {shorten(segments)}, expected a list of segment ids")
     ids: list[int | None] = segments
@@ -99,5 +104,5 @@ def _parse_group(item: object, place: str, path: Path) -> Group:
 def _parse_id(value: object, place: str, path: Path) -> int | None:
     try:
         return parse_optional_id(value)
-    except ValueError:
+    except ContentError:
         raise AggregationError(path, f"{place} is {shorten(value)}, expected a whole number") from None

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import ScanInfoError
 from scannet_prep.files import Buffer, read_file
+from scannet_prep.foreign import LOOK_BYTES, describe_beginning
+from scannet_prep.release import INFO
 
 _HINT = "download it again"
 _ALIGNMENT_KEY = "axisAlignment"
@@ -41,7 +43,7 @@ def read_scan_info(path: Path) -> ScanInfo:
         MissingFileError: There is no such file.
         ScanInfoError: It is damaged.
     """
-    return parse_scan_info(read_file(path), path)
+    return parse_scan_info(read_file(path, INFO.max_bytes), path)
 
 
 def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
@@ -52,16 +54,17 @@ def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
         path: Its name, for messages.
 
     Raises:
-        ScanInfoError: It is no text of `key = value` lines, or the axis alignment is not 16 finite
+        ScanInfoError: It is not text of `key = value` lines, or the axis alignment is not 16 finite
             numbers up to a million.
     """
-    if not bytes(data).strip():
-        raise ScanInfoError(path, "is empty", _HINT)
     try:
         text = bytes(data).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        found = error.object[error.start]
-        raise ScanInfoError(path, f"is no text: byte {error.start} is 0x{found:02x}", _HINT) from None
+        byte = error.object[error.start]
+        raise ScanInfoError(path, f"is not text: byte {error.start} is 0x{byte:02x}", _HINT) from None
+    kind = "empty" if not text.strip() else describe_beginning(bytes(data[:LOOK_BYTES]))
+    if kind or "\0" in text:
+        raise ScanInfoError(path, f"is {kind or 'not text: it holds NUL bytes'}, expected lines key = value", _HINT)
     values: dict[str, str] = {}
     for number, line in enumerate(_LINE_END.split(text), start=1):
         if not line.strip():
@@ -69,12 +72,11 @@ def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
         key, equals, value = line.partition("=")
         key = key.strip()
         if not equals:
-            kind = "is an HTML page" if line.lstrip().startswith("<") else "is damaged"
-            raise ScanInfoError(path, f"{kind}: line {number} reads {line[:40]!r}, expected key = value", _HINT)
+            raise ScanInfoError(path, f"is damaged: line {number} reads {line[:40]!r}, expected key = value", _HINT)
         if key != _ALIGNMENT_KEY and key.casefold() == _ALIGNMENT_KEY.casefold():
             raise ScanInfoError(path, f"line {number} has the key {key[:40]!r}, expected {_ALIGNMENT_KEY!r}", _HINT)
         if values.setdefault(key, value.strip()) != value.strip():
-            raise ScanInfoError(path, f"{key} stands there twice with different values")
+            raise ScanInfoError(path, f"{key[:40]} stands there twice with different values", _HINT)
     matrix = values.get(_ALIGNMENT_KEY)
     return ScanInfo(None if matrix is None else _parse_matrix(matrix, path), values.get("sceneType"))
 
@@ -92,7 +94,7 @@ def _parse_matrix(text: str, path: Path) -> NDArray[np.float64]:
 
 
 def _parse_number(word: str) -> float:
-    """Read a decimal number; NaN where it is none, as in `1_000`, which `float` alone would take."""
+    """Read a decimal number; NaN where it is not one, as in `1_000`, which `float` alone would take."""
     if "_" in word or not word.isascii():
         return math.nan
     try:

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.errors import FileError
+from scannet_prep.errors import ContentError, FileError
 from scannet_prep.files import Buffer
+from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 
 _HINT = "download it again"
 
@@ -21,19 +22,16 @@ def parse_json_object(data: Buffer, path: Path, error_type: type[FileError]) -> 
         error_type: What to raise.
 
     Raises:
-        FileError: Of the given type: the file is empty, truncated, an HTML page, not JSON, or no object.
+        FileError: Of the given type: the file is empty, truncated, of another kind, or holds something else.
     """
-    if not data:
-        raise error_type(path, "is empty", _HINT)
     try:
         value = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
-        start = bytes(data[:16])
-        if start.lstrip().startswith(b"<"):
-            raise error_type(path, f"is an HTML page: it begins with {start!r}, expected JSON", _HINT) from None
-        raise error_type(path, f"is no JSON: {error}; it has {len(data):,} bytes", _HINT) from None
+        found = describe_beginning(bytes(data[:LOOK_BYTES]))
+        problem = f"is {found}, expected JSON" if found else f"is not JSON: {error}; it has {len(data):,} bytes"
+        raise error_type(path, problem, _HINT) from None
     if not isinstance(value, dict):
-        raise error_type(path, f"holds a JSON {type(value).__name__}, expected an object")
+        raise error_type(path, f"holds a JSON {type(value).__name__}, expected an object", _HINT)
     return value
 
 
@@ -41,15 +39,13 @@ def parse_optional_id(value: object) -> int | None:
     """Read an id as ScanNet's own reader does: a whole number, a string of digits, or null.
 
     Raises:
-        ValueError: It is none of these.
+        ContentError: It is none of these.
     """
-    if value is None:
-        return None
-    if isinstance(value, int) and not isinstance(value, bool):
+    if value is None or type(value) is int:
         return value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return int(value)
-    raise ValueError(f"{value!r:.40} is no id")
+    raise ContentError(f"{shorten(value)} is not an id")
 
 
 def parse_name(value: object) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scannet_prep.errors import FileError, MissingFileError
-from scannet_prep.files import is_hidden_or_temporary
+from scannet_prep.files import describe_kind, is_hidden_or_temporary
 from scannet_prep.release import (
     AGGREGATION,
     HIGH_RESOLUTION_AGGREGATION,
@@ -33,12 +34,13 @@ class RawScene:
     Attributes:
         scene_id: Its name.
         directory: The folder that holds its files.
-        rival_directory: A second folder of the same name that holds a mesh too, so that it is unclear which one counts.
+        problem: Why the scene cannot be used, without the folder's name: it is not a folder, or there are two of that
+            name; empty where nothing is wrong.
     """
 
     scene_id: SceneId
     directory: Path
-    rival_directory: Path | None = None
+    problem: str = ""
 
     def path(self, suffix: str) -> Path:
         """The file of one kind, by what follows the scene id in its name."""
@@ -69,22 +71,22 @@ class RawScene:
         """Annotated groups for the high-resolution mesh; train and val only."""
         return self.path(HIGH_RESOLUTION_AGGREGATION_SUFFIX)
 
-    def find_aggregation(self) -> Path | None:
-        """The groups that count: those for the mesh, else those for the high-resolution one; None where neither is."""
-        paths = (self.aggregation_path, self.high_resolution_aggregation_path)
-        return next((path for path in paths if path.exists()), None)
-
     @property
     def info_path(self) -> Path:
         """Metadata: axis alignment and scene type."""
         return self.path(INFO_SUFFIX)
 
+    def find_aggregation(self) -> Path | None:
+        """The groups that count: those for the mesh, else those for the high-resolution one; None where neither is."""
+        paths = (self.aggregation_path, self.high_resolution_aggregation_path)
+        return next((path for path in paths if os.path.lexists(path)), None)
+
 
 def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
-    """Find the scene folders of a release: `scans/<id>`, `scans_test/<id>`, or `<id>` directly below.
+    """Find the scenes of a release: `scans/<id>`, `scans_test/<id>`, or `<id>` directly below.
 
-    Where a scene has several folders (the official download script leaves empty ones), the one with a mesh counts;
-    where several have one, the scene's `rival_directory` is set.
+    Where a scene has several folders (the official download script leaves empty ones), the one with a mesh counts. What
+    has the name of a scene and is not a folder is found too, with its `problem`, and so is a scene with two meshes.
 
     Returns:
         Scenes by id, sorted.
@@ -97,28 +99,42 @@ def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
         raise MissingFileError(raw_dir, "no such folder", _where_to_get_scenes(raw_dir))
     scenes: dict[SceneId, RawScene] = {}
     for parent in (raw_dir, raw_dir / "scans", raw_dir / "scans_test"):
-        for scene in _iter_scene_folders(parent):
+        for scene in _iter_scenes(parent):
             other = scenes.setdefault(scene.scene_id, scene)
-            if other is scene or not scene.mesh_path.exists():
+            if other is scene or not os.path.exists(scene.mesh_path):  # noqa: PTH110 - which never raises
                 continue
-            if other.mesh_path.exists():
-                scene = replace(other, rival_directory=scene.directory)
+            if os.path.exists(other.mesh_path):  # noqa: PTH110
+                problem = f"has the same scene as {scene.directory}, and both have a mesh; remove one of the two"
+                scene = replace(other, problem=problem)
             scenes[scene.scene_id] = scene
     if not scenes:
         raise MissingFileError(raw_dir, "holds no scene folders", _where_to_get_scenes(raw_dir))
     return dict(sorted(scenes.items()))
 
 
-def _iter_scene_folders(parent: Path) -> Iterator[RawScene]:
+def _iter_scenes(parent: Path) -> Iterator[RawScene]:
     if not parent.is_dir():
         return
     try:
-        paths = list(parent.iterdir())
+        with os.scandir(parent) as entries:
+            found = [entry for entry in entries if not is_hidden_or_temporary(entry.name)]
     except OSError as error:
         raise FileError(parent, f"cannot be read: {error.strerror or error}") from error
-    for path in paths:
-        if not is_hidden_or_temporary(path.name) and SceneId.is_valid(path.name) and path.is_dir():
-            yield RawScene(SceneId(path.name), path)
+    for entry in found:
+        if SceneId.is_valid(entry.name):
+            yield RawScene(SceneId(entry.name), parent / entry.name, _find_problem(entry))
+
+
+def _find_problem(entry: os.DirEntry[str]) -> str:
+    """What keeps a directory entry from being a scene's folder; empty where nothing does."""
+    try:
+        if entry.is_dir():
+            return ""
+        return f"is {describe_kind(entry.stat().st_mode)}, expected a folder"
+    except FileNotFoundError:
+        return "is a link that leads nowhere, expected a folder"
+    except OSError as error:  # a link to itself, or a stale handle of a network file system
+        return f"cannot be looked at: {error.strerror or error}"
 
 
 def _where_to_get_scenes(raw_dir: Path) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.errors import FileError, LockError, MissingFileError
-from scannet_prep.files import locked_directory, read_file, write_atomically
+from scannet_prep.files import read_file, write_if_changed
 
 LOCK_NAME = "scannet.lock"
 
@@ -61,7 +61,7 @@ def parse_lock(data: bytes, path: Path) -> dict[str, LockEntry]:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise LockError(
-            path, f"is no text: byte {error.start}", "remove it: it is made anew from whole files"
+            path, f"is not text: byte {error.start}", "remove it: it is made anew from whole files"
         ) from None
     entries: dict[str, LockEntry] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -69,28 +69,19 @@ def parse_lock(data: bytes, path: Path) -> dict[str, LockEntry]:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            hint = "mend the line, or remove it: it is made anew from the file, if that is whole"
+            hint = "mend the line, or remove it: it is made anew from the file, if the file is whole"
             raise LockError(path, f"line {number} reads {line[:60]!r}, expected digest, size and path", hint)
         entries[match[3]] = LockEntry(match[1], int(match[2]))
     return entries
 
 
-def update_lock(path: Path, found: Mapping[str, LockEntry]) -> None:
-    """Add entries to a lock file; what other processes have added meanwhile stays.
+def write_lock(path: Path, entries: Mapping[str, LockEntry]) -> None:
+    """Write a lock file, unless it is the same already.
 
     Raises:
-        LockError: The file there is damaged.
         OutputError: It cannot be written.
     """
-    if not found:
-        return
-    with locked_directory(path.parent):
-        try:
-            entries = read_lock(path)
-        except MissingFileError:
-            entries = {}
-        entries |= found
-        write_atomically(path, [encode_lock(entries)], is_durable=True)
+    write_if_changed(path, encode_lock(entries), is_durable=True)
 
 
 def encode_lock(entries: Mapping[str, LockEntry]) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.compiled import compile_loop
-from scannet_prep.errors import SegmentsError
+from scannet_prep.errors import ContentError, SegmentsError
 from scannet_prep.files import Buffer, read_file
 from scannet_prep.raw.json_text import parse_json_object, parse_name, parse_optional_id, shorten
+from scannet_prep.release import SEGMENTS
 
 _KEY = "segIndices"
 _INT64_MAX = np.iinfo(np.int64).max
+# NumPy turns larger numbers than int64 holds into the largest one.
+_FAST_LIMIT = 10**18
 # Stands for the long list while the rest is parsed, and tells whether it was the list at the top that was cut out.
 _MARK = b'"the list that was cut out"'
 
@@ -50,7 +51,7 @@ def read_segments(path: Path) -> Segmentation:
         MissingFileError: There is no such file.
         SegmentsError: It is damaged.
     """
-    return parse_segments(read_file(path), path)
+    return parse_segments(read_file(path, SEGMENTS.max_bytes), path)
 
 
 def parse_segments(data: Buffer, path: Path) -> Segmentation:
@@ -61,7 +62,7 @@ def parse_segments(data: Buffer, path: Path) -> Segmentation:
         path: Its name, for messages.
 
     Raises:
-        SegmentsError: It is no JSON object, or `segIndices` is no list of ids.
+        SegmentsError: It is not a JSON object, or `segIndices` is not a list of ids.
     """
     document, values = _parse_plain(bytes(data)) or _parse_any(data, path)
     raw_ids, indices = _number_contiguously(values)
@@ -92,51 +93,19 @@ def _parse_plain(data: bytes) -> tuple[dict[str, Any], NDArray[np.int64]] | None
     return document, values
 
 
-def compile_parser() -> Callable[[NDArray[np.uint8], NDArray[np.int64]], int] | None:
-    """Compile the parser of long lists, unless that is done; None where numba is not installed."""
-    return compile_loop(_parse_numbers_loop, "int64(Array(uint8, 1, 'C', readonly=True), int64[::1])")
-
-
 def _parse_numbers(text: bytes) -> NDArray[np.int64] | None:
-    """Read numbers of at most 18 digits with a comma between each two; None where the text is anything else."""
-    loop = compile_parser()
-    if loop is None:
-        return _parse_numbers_numpy(text)
-    values = np.empty(len(text) // 2 + 1, np.int64)
-    count = loop(np.frombuffer(text, np.uint8), values)
-    return values[:count] if count else None
-
-
-def _parse_numbers_numpy(text: bytes) -> NDArray[np.int64] | None:
-    characters = np.frombuffer(text, np.uint8)
-    is_comma = characters == ord(",")
-    if not (text[:1].isdigit() and text[-1:].isdigit()) or (is_comma[1:] & is_comma[:-1]).any():
+    """Read whole numbers with a comma between each two; None where the text is anything else."""
+    if not text or text.translate(None, b"0123456789,"):
         return None
-    ends = np.flatnonzero(is_comma)
-    longest = int(np.diff(ends, prepend=-1, append=len(text)).max()) - 1
-    if longest > 18 or text.translate(None, b"0123456789,"):
+    characters = np.frombuffer(b"," + text + b",", np.uint8)
+    is_comma = characters == ord(",")
+    # An empty item, which NumPy reads as 0; and a zero before other digits, which no JSON parser accepts.
+    if (is_comma[1:] & is_comma[:-1]).any():
+        return None
+    if (is_comma[:-2] & (characters[1:-1] == ord("0")) & ~is_comma[2:]).any():
         return None
     values = np.fromstring(text, np.int64, sep=",")
-    return values if len(values) == len(ends) + 1 else None
-
-
-def _parse_numbers_loop(text: NDArray[np.uint8], values: NDArray[np.int64]) -> int:
-    """Do what `_parse_numbers_numpy` does; returns how many numbers there are, 0 for None; compiled by numba."""
-    count, value, digit_count = 0, np.int64(0), 0
-    for character in text:
-        digit = np.uint8(character - np.uint8(48))
-        if digit < 10:
-            value = value * 10 + np.int64(digit)
-            digit_count += 1
-        elif character == 44 and 0 < digit_count < 19:
-            values[count] = value
-            count, value, digit_count = count + 1, np.int64(0), 0
-        else:
-            return 0
-    if not 0 < digit_count < 19:
-        return 0
-    values[count] = value
-    return count + 1
+    return values if int(values.max()) < _FAST_LIMIT else None
 
 
 def _parse_any(data: Buffer, path: Path) -> tuple[dict[str, Any], NDArray[np.int64]]:
@@ -148,7 +117,7 @@ def _parse_any(data: Buffer, path: Path) -> tuple[dict[str, Any], NDArray[np.int
     for index, item in enumerate(items):
         try:
             segment_id = parse_optional_id(item)
-        except ValueError:
+        except ContentError:
             segment_id = None
         if segment_id is None or not 0 <= segment_id <= _INT64_MAX:
             raise SegmentsError(path, f"{_KEY}[{index}] is {shorten(item)}, expected a segment id")

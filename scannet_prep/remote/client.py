@@ -1,35 +1,35 @@
-"""One request at a time, on connections that are kept: TLS, proxies, timeouts, and a watch on the rate."""
+"""One request at a time, on connections that are kept: TLS, proxies, and limits to every wait.
+
+A timeout of a socket strikes only where nothing comes at all; headers, chunk sizes and bodies that arrive byte by byte
+never run into it. So all reading goes through `_Watch`, which knows how long it may take in all.
+"""
 
 from __future__ import annotations
 
+import functools
+import http.client
+import io
 import ssl
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import requests
+from requests.adapters import HTTPAdapter
 
-from scannet_prep.errors import UsageError
+from scannet_prep.errors import ServerDownError, UsageError
 from scannet_prep.remote.address import public_url
-from scannet_prep.remote.failure import (
-    RELEASE_HINTS,
-    Hints,
-    TransientError,
-    raise_for_address,
-    raise_for_status,
-    translated,
-)
-from scannet_prep.remote.health import ServerHealth
 from scannet_prep.remote.policy import TransferPolicy
-from scannet_prep.remote.watchdog import Exchange, Watchdog, WatchedAdapter
+from scannet_prep.remote.trouble import RELEASE_HINTS, AttemptError, Hints, raise_for_status, translated
 from scannet_prep.version import VERSION
 
 _CHUNK_BYTES = 256 * 1024
-_PROOF_BYTES = 128 * 1024  # no page that says that the server is down is as long
+_STOP_LOOK_S = 0.2  # how often a thread that waits looks whether it is to stop
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -39,191 +39,285 @@ class Answer:
     Attributes:
         status: 200, 206 or 416.
         headers: Their names in any case.
-        received_bytes: How much of the body has come.
+        is_encoded: Whether the body is compressed, although that was not asked for; offsets then mean nothing.
     """
 
-    def __init__(
-        self, response: requests.Response, exchange: Exchange, policy: TransferPolicy, health: ServerHealth
-    ) -> None:
+    def __init__(self, response: requests.Response, limit: RateLimit) -> None:
         self._response = response
-        self._exchange = exchange
-        self._policy = policy
-        self._health = health
+        self._limit = limit
         self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
-        self.received_bytes = 0
+        self.is_encoded = self.headers.get("Content-Encoding", "").strip().lower() not in ("", "identity")
 
     def read_chunks(self) -> Iterator[bytes]:
         """Give the body piece by piece, as it comes, without any compression.
 
         Raises:
-            TransientError: It comes too slowly, or the transfers were stopped.
+            AttemptError: It comes too slowly.
+            ServerDownError: The transfers were stopped.
         """
-        policy = self._policy
-        watch = _SpeedWatch(policy)
-        is_encoded = self.headers.get("Content-Encoding", "identity") != "identity"
-        longest_s = policy.read_timeout_s + policy.slow_window_s
-        while True:
-            self._exchange.extend(longest_s, "no more content", "transfer")
-            chunk = self._response.raw.read1(_CHUNK_BYTES, decode_content=is_encoded)
-            self._exchange.raise_if_ended()
-            if not chunk:
-                return
-            is_proof = self.received_bytes < _PROOF_BYTES <= self.received_bytes + len(chunk)
-            self.received_bytes += len(chunk)
-            if is_proof:
-                self._health.succeeded()
+        while chunk := self._response.raw.read1(_CHUNK_BYTES, decode_content=self.is_encoded):
             yield chunk
-            watch.received(len(chunk))
+            self._limit.count(len(chunk))
 
 
 class Client:
     """Makes requests to one server; shared by all threads of a run.
 
     Args:
-        base_url: Where the addresses begin; ends in `/`.
+        base_url: Where the addresses begin.
         policy: How patient to be.
-        health: Told when so much has come that the server cannot be down, though it may go on for long.
+        stop: Ends all waiting for content once it is set.
         certificates: True for the system's authorities, a file with others, False to accept any certificate.
         hints: What to say about refusals.
+
+    Raises:
+        UsageError: The file of certificate authorities cannot be used.
     """
 
     def __init__(
         self,
         base_url: str,
         policy: TransferPolicy,
-        health: ServerHealth,
+        stop: threading.Event,
         certificates: bool | Path,
         hints: Hints = RELEASE_HINTS,
     ) -> None:
         self._base_url = base_url
         self._policy = policy
-        self._health = health
-        self._verify = str(certificates) if isinstance(certificates, Path) else certificates
+        self._stop = stop
+        self._verify = find_certificates(base_url, certificates)
         self._hints = hints
-        self._watchdog = Watchdog()
+        self._limit = RateLimit(policy.bytes_per_s, stop)
         self._local = threading.local()
         self._sessions: weakref.WeakSet[requests.Session] = weakref.WeakSet()  # those of threads that live
 
-    def stop(self) -> None:
-        """End all requests, whatever they wait for, and those to come."""
-        self._watchdog.stop()
-
     def close(self) -> None:
-        """Do what `stop` does, and close the connections of all threads."""
-        self.stop()
+        """Close the connections of all threads."""
         for session in list(self._sessions):
             session.close()
 
     @contextmanager
-    def open(self, url: str, headers: Mapping[str, str]) -> Iterator[Answer]:
+    def open(self, url: str, headers: Mapping[str, str], method: str = "GET") -> Iterator[Answer]:
         """Ask for a file, or a range of it; gives an answer whose body is yet to come.
 
         Errors of the network are translated inside the `with` block too, so that the body may be read in it.
 
         Raises:
-            TransientError: Trying again may help.
-            NotOnServerError, TransferError: It will not.
+            AttemptError: Another attempt may help, or only this file is concerned.
+            CertificateError, ProxyError: Nothing can be fetched at all.
+            ServerDownError: The transfers were stopped.
         """
-        shown_url = public_url(url)
-        answer: Answer | None = None
-        with self._watchdog.watch(self._policy.answer_timeout_s, "no whole answer") as exchange:
-            try:
-                with translated(shown_url, self._hints), self._ask(url, headers) as response:
-                    exchange.raise_if_ended()
-                    raise_for_address(shown_url, response)
-                    raise_for_status(shown_url, response, self._hints)
-                    answer = Answer(response, exchange, self._policy, self._health)
-                    yield answer
-            except TransientError as error:
-                exchange.raise_if_ended()  # then the error is only what the end looked like
-                is_ended = exchange.is_connected and error.trouble == "connection"
-                is_empty = answer is not None and not answer.received_bytes and error.trouble == "transfer"
-                if is_ended or is_empty:
-                    error.trouble = "server"  # it is there, but nothing comes, perhaps of this file alone
-                raise
-
-    def _ask(self, url: str, headers: Mapping[str, str]) -> requests.Response:
-        try:
-            return self._session().get(
+        session, watch = self._session()
+        watch.expect_answer()
+        with (
+            translated(public_url(url), self._hints, self._policy),
+            session.request(
+                method,
                 url,
                 # Without identity, servers compress, and then neither lengths nor offsets mean anything.
                 headers={"Accept-Encoding": "identity", **headers},
                 stream=True,
-                timeout=(self._policy.connect_timeout_s, self._policy.read_timeout_s),
+                timeout=(self._policy.connect_timeout_s, self._policy.answer_timeout_s),
                 verify=self._verify,
-            )
-        except requests.exceptions.RequestException:
-            raise
-        except ValueError as error:  # redirections to what is no address, some of which requests does not foresee
-            raise requests.exceptions.InvalidURL(error) from None
+                allow_redirects=True,
+            ) as response,
+        ):
+            raise_for_status(response, self._hints)
+            watch.expect_body()
+            yield Answer(response, self._limit)
 
-    def _session(self) -> requests.Session:
+    def _session(self) -> tuple[requests.Session, _Watch]:
         """The session of this thread: connections are kept, but sessions are not made for several threads."""
-        session: requests.Session | None = getattr(self._local, "session", None)
-        if session is None:
+        if not hasattr(self._local, "session"):
+            watch = _Watch(self._policy, self._stop)
             session = _make_session(self._base_url)
-            self._local.session = session
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, _WatchedAdapter(watch))
+            self._local.session = session, watch
             self._sessions.add(session)
-        return session
+        found: tuple[requests.Session, _Watch] = self._local.session
+        return found
 
 
-def check_certificates(base_url: str, certificates: bool | Path) -> None:
-    """Check that the file of certificate authorities that requests are going to use can be used.
+class RateLimit:
+    """Keeps all connections together under a bandwidth; shared by threads.
+
+    Args:
+        bytes_per_s: None for no limit.
+        stop: Ends all waiting once it is set.
+    """
+
+    def __init__(self, bytes_per_s: float | None, stop: threading.Event) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._free_s = 0.0
+
+    def count(self, size_bytes: int) -> None:
+        """Wait as long as so many bytes may take."""
+        if self._bytes_per_s is None:
+            return
+        with self._lock:
+            now_s = time.monotonic()
+            self._free_s = max(self._free_s, now_s) + size_bytes / self._bytes_per_s
+            pause_s = self._free_s - now_s
+        self._stop.wait(pause_s)
+
+
+def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
+    """Find the certificate authorities that requests are going to use, and check that they can be used.
 
     Args:
         base_url: Where the addresses begin.
         certificates: As for `Client`. For True, what the environment names counts, as requests has it.
 
+    Returns:
+        What requests calls `verify`.
+
     Raises:
-        UsageError: It is not there, or holds no certificate.
+        UsageError: The file is not there, or holds no certificate.
     """
-    path: str | Path | bool | None = certificates
-    hint = "--ca-bundle names a file of certificates (PEM)"
+    hint = "a file of certificates (PEM) is expected"
+    found: str | bool = certificates if isinstance(certificates, bool) else str(certificates)
     if certificates is True:
         with _make_session(base_url) as session:
-            path = session.merge_environment_settings(base_url, {}, None, True, None)["verify"]
+            found = session.merge_environment_settings(base_url, {}, None, True, None)["verify"] or True
         hint = "the environment names it: mend or unset REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE, or use --ca-bundle"
-    if path is None or isinstance(path, bool) or (certificates is True and Path(path).is_dir()):
-        return
+    if isinstance(found, bool) or (certificates is True and Path(found).is_dir()):
+        return found
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(found)
     except ssl.SSLError:
-        raise UsageError(f"{path}: holds no certificate (PEM)", hint) from None
+        raise UsageError(f"{found}: holds no certificate (PEM)", hint) from None
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
-        raise UsageError(f"{path}: {reason}", hint) from None
+        raise UsageError(f"{found}: {reason}", hint) from None
+    return found
 
 
 def _make_session(base_url: str) -> requests.Session:
-    session = requests.Session()
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, WatchedAdapter())
-    # Proxies are for other machines, also where the environment forgets to say so.
-    session.trust_env = urlsplit(base_url).hostname not in _THIS_MACHINE
+    session = _Session()
+    host = urlsplit(base_url).hostname
+    if host in _THIS_MACHINE:  # proxies are for other machines, also where the environment forgets to say so
+        session.proxies = {"no_proxy": host}
     session.headers["User-Agent"] = f"scannet-prep/{VERSION}"
     return session
 
 
-class _SpeedWatch:
-    """Notices a trickle: bytes that come just often enough for no timeout to strike."""
+class _Session(requests.Session):
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """Where an answer leads; encryption is never given up on the way."""
+        target = super().get_redirect_target(resp)
+        if target and resp.url.startswith("https:") and urlsplit(urljoin(resp.url, target)).scheme == "http":
+            place = public_url(urljoin(resp.url, target))
+            raise AttemptError(f"is redirected to an address without encryption: {place}", tries=1, is_answer=True)
+        return target
 
-    def __init__(self, policy: TransferPolicy) -> None:
+
+class _Watch:
+    """Bounds how long one thread waits for a server.
+
+    Args:
+        policy: How long.
+        stop: Ends the wait once it is set.
+    """
+
+    def __init__(self, policy: TransferPolicy, stop: threading.Event) -> None:
         self._policy = policy
-        self._window_began_s = time.monotonic()
-        self._window_bytes = 0
+        self._stop = stop
+        self._deadline_s: float | None = None
+        self._waited_s, self._received_bytes = 0.0, 0
 
-    def received(self, count: int) -> None:
-        """Count bytes.
+    def expect_answer(self) -> None:
+        """From now on, the answer's headers are waited for, redirections included."""
+        self._deadline_s = time.monotonic() + self._policy.answer_timeout_s
+
+    def expect_body(self) -> None:
+        """From now on, a body is received."""
+        self._deadline_s = None
+        self._waited_s, self._received_bytes = 0.0, 0
+
+    def read_into(self, sock: Any, target: memoryview) -> int:  # noqa: ANN401 - urllib3 has sockets of its own
+        """Receive what there is, at least a byte, unless the connection has ended.
 
         Raises:
-            TransientError: There were too few of them over the last window.
+            AttemptError: It takes too long, or comes too slowly.
+            ServerDownError: The transfers were stopped.
+            OSError: The connection is broken.
         """
-        self._window_bytes += count
-        elapsed_s = time.monotonic() - self._window_began_s
-        if elapsed_s < self._policy.slow_window_s:
+        began_s = time.monotonic()
+        while True:
+            self._raise_if_over(began_s)
+            sock.settimeout(_STOP_LOOK_S)
+            with suppress(TimeoutError):
+                count: int = sock.recv_into(target)
+                break
+        if isinstance(sock, ssl.SSLSocket):  # gives a record of 16 KB at a time, but there may be more
+            sock.settimeout(0)
+            with suppress(OSError):  # nothing, or not a whole record; other errors come up again
+                while 0 < count < len(target) and (more := sock.recv_into(target[count:])):
+                    count += more
+        self._waited_s += time.monotonic() - began_s
+        self._received_bytes += count
+        return count
+
+    def _raise_if_over(self, began_s: float) -> None:
+        if self._stop.is_set():
+            raise ServerDownError("stopped")
+        now_s, policy = time.monotonic(), self._policy
+        if self._deadline_s is not None:
+            if now_s > self._deadline_s:
+                raise AttemptError(f"no whole answer within {policy.answer_timeout_s:.0f} s", tries=policy.few_tries)
             return
-        rate = self._window_bytes / elapsed_s
-        if rate < self._policy.slowest_bytes_per_s:
-            raise TransientError(f"only {rate:.0f} bytes a second")
-        self._window_began_s, self._window_bytes = time.monotonic(), 0
+        waited_s = self._waited_s + now_s - began_s
+        if waited_s < policy.slow_window_s:
+            return
+        rate = self._received_bytes / waited_s
+        if rate < policy.slowest_bytes_per_s:
+            raise AttemptError(f"only {rate:.0f} bytes a second came within {waited_s:.0f} s", tries=policy.few_tries)
+        self._waited_s, self._received_bytes = began_s - now_s, 0
+
+
+class _WatchedSocket(io.RawIOBase):
+    """What `http.client` reads answers from."""
+
+    def __init__(self, inner: io.RawIOBase, sock: Any, watch: _Watch) -> None:  # noqa: ANN401 - as above
+        self._inner = inner  # keeps the socket open until the answer has been read
+        self._sock = sock
+        self._watch = watch
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def readinto(self, target: Any) -> int:  # noqa: ANN401 - a writable buffer
+        """Receive what there is."""
+        return self._watch.read_into(self._sock, memoryview(target))
+
+    def close(self) -> None:
+        """Let the socket go."""
+        self._inner.close()
+        super().close()
+
+
+class _WatchedResponse(http.client.HTTPResponse):
+    def __init__(self, watch: _Watch, sock: Any, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - handed through
+        super().__init__(sock, *arguments, **options)
+        raw: Any = self.fp
+        self.fp = io.BufferedReader(_WatchedSocket(raw.detach(), sock, watch), _CHUNK_BYTES)
+
+
+class _WatchedAdapter(HTTPAdapter):
+    """Makes connections whose answers are read through a watch."""
+
+    def __init__(self, watch: _Watch) -> None:
+        self._members = {"response_class": staticmethod(functools.partial(_WatchedResponse, watch))}
+        super().__init__()
+
+    def get_connection_with_tls_context(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - handed through
+        """Find connections to a server, or through a proxy."""
+        pool: Any = super().get_connection_with_tls_context(*arguments, **options)
+        if "response_class" not in vars(pool.ConnectionCls):
+            pool.ConnectionCls = type("WatchedConnection", (pool.ConnectionCls,), self._members)
+        return pool

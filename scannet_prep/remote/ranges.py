@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
-from collections.abc import Mapping
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from scannet_prep.errors import ArchiveError, UsageError
 from scannet_prep.remote.address import public_url
-from scannet_prep.remote.attempts import Attempts
-from scannet_prep.remote.client import Answer, Client, check_certificates
-from scannet_prep.remote.failure import Hints, TransientError
-from scannet_prep.remote.health import ServerHealth
+from scannet_prep.remote.client import Answer, Client, find_certificates
+from scannet_prep.remote.gate import Gate
 from scannet_prep.remote.policy import TransferPolicy
+from scannet_prep.remote.transfer import CONTENT_RANGE
+from scannet_prep.remote.trouble import AttemptError, Hints
 
 TAIL_BYTES = 1 << 20  # holds the index of 1,613 scenes
 
+_MAX_CONNECTIONS = 64  # each thread that reads has one; their number is for those who read to choose
 _PATIENCE = TransferPolicy(outage_patience_s=600.0, first_answer_patience_s=30.0, longest_retry_after_s=600.0)
-_FAILURES_BEFORE_OUTAGE = 4
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18})")
 _HINTS = Hints(
-    access="name who asks: https://USER:PASSWORD@..., or a line for this machine in ~/.netrc",
+    access="name who asks: https://USER:PASSWORD@..., or a line for the server in ~/.netrc; "
+    "a signed address may have expired",
     address="name it as https://HOST/PATH/NAME.tar.zst",
     certificate="--ca-bundle FILE or REQUESTS_CA_BUNDLE=FILE names the authority of the server or of your network's "
     "proxy; in Python, RangeSource(URL, certificates=Path(FILE)) does",
@@ -34,6 +33,21 @@ _HINTS = Hints(
 )
 
 _log = logging.getLogger(__name__)
+
+
+class _Version(NamedTuple):
+    """What tells one version of the file from another: size, ETag and Last-Modified, empty where not given."""
+
+    size_bytes: int
+    etag: str
+    last_modified: str
+
+    def is_same(self, other: _Version) -> bool:
+        """Whether nothing speaks against it that both are the same file."""
+        if self.etag and other.etag:
+            return self[:2] == other[:2]
+        is_dated = bool(self.last_modified and other.last_modified)
+        return self.size_bytes == other.size_bytes and (not is_dated or self.last_modified == other.last_modified)
 
 
 class RangeSource:
@@ -46,10 +60,10 @@ class RangeSource:
         url: Its address, `https://` or `http://`. User and password in it, and the query, never show in messages.
         certificates: True for the system's authorities (or those that REQUESTS_CA_BUNDLE names), a file with others,
             False to accept any certificate.
-        policy: How patient to be; `attempts` of it says how often in a row a request may fail.
+        policy: How patient to be; `tries` of it says how often in a row a request may bring nothing.
 
     Raises:
-        UsageError: It is no address, or the file of authorities cannot be used.
+        UsageError: It is not an address, or the file of authorities cannot be used.
         NotOnServerError: The server has no such file.
         TransferError: The server refuses, or too many attempts in a row failed.
         ServerDownError: The server does not answer.
@@ -58,14 +72,20 @@ class RangeSource:
 
     def __init__(self, url: str, *, certificates: bool | Path = True, policy: TransferPolicy | None = None) -> None:
         if not _is_address(url):
-            raise UsageError(f"{public_url(url)!r} is no address of a file on a web server", _HINTS.address)
-        check_certificates(url, certificates)
+            raise UsageError(f"{public_url(url)!r} is not an address of a file on a web server", _HINTS.address)
+        find_certificates(url, certificates)
         self._url = url
         self._certificates = certificates
         self._policy = policy or _PATIENCE
         self._version: _Version | None = None
-        self._tail: _Range | None = self._fetch_tail()
-        self.close()  # so that processes that are forked now inherit no connection and no thread
+        self._tail_start, self._tail = 0, b""
+        self._tail = self._fetch(_Span(-TAIL_BYTES, 0))
+        if self._version is None:  # it answers with the whole file, or not at all, where asked for so many last bytes
+            self._fetch(_Span(0, 1))
+        if not self._tail and self.size_bytes:
+            self._tail_start = max(0, self.size_bytes - TAIL_BYTES)
+            self._tail = self._fetch(_Span(self._tail_start, self.size_bytes))
+        self.close()  # so that processes that are forked now inherit no connection
 
     @property
     def name(self) -> str:
@@ -89,19 +109,18 @@ class RangeSource:
         end = min(offset + size, self.size_bytes)
         if offset >= end:
             return b""
-        tail = self._tail
-        if tail is not None and tail.start <= offset:
-            return bytes(memoryview(tail.data)[offset - tail.start : end - tail.start])
-        self._tail = None
-        wanted = _Range(offset, end)
-        self._fetch(wanted)
-        return bytes(wanted.data)
+        tail_start, tail = self._tail_start, self._tail
+        if tail and tail_start <= offset:
+            return tail[offset - tail_start : end - tail_start]
+        self._tail = b""
+        return self._fetch(_Span(offset, end))
 
     def close(self) -> None:
         """Close the connections of this process; reading opens new ones."""
         link = self.__dict__.pop("_link", None)
         if link is not None and link.pid == os.getpid():
-            link.close()
+            link.stop.set()
+            link.client.close()
 
     def __del__(self) -> None:
         """Close the connections of this process."""
@@ -109,11 +128,7 @@ class RangeSource:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
-        return {key: value for key, value in self.__dict__.items() if key != "_link"} | {"_tail": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Connect lazily."""
-        self.__dict__.update(state)
+        return {key: value for key, value in self.__dict__.items() if key != "_link"} | {"_tail": b""}
 
     def _connect(self) -> _Link:
         """The connections of this process. Without a lock, which a fork may copy while it is held."""
@@ -122,200 +137,111 @@ class RangeSource:
             link = self._link = _Link(self._url, self._policy, self._certificates)
         return link
 
-    def _fetch_tail(self) -> _Range:
-        """Fetch the end of the file, and learn on the way how large it is and which version."""
-        tail = _Range(-TAIL_BYTES, 0)
-        self._fetch(tail)
-        if self._version is None:  # it answers with the whole file, or not at all, where asked for so many last bytes
-            self._fetch(_Range(0, 1))
-        if not tail.data and self.size_bytes:
-            tail = _Range(max(0, self.size_bytes - TAIL_BYTES), self.size_bytes)
-            self._fetch(tail)
-        return tail
+    def _fetch(self, span: _Span) -> bytes:
+        """Fetch a range, with as many requests as it takes."""
+        link, failures, failed_s = self._connect(), 0, 0.0
+        while True:
+            most_bytes = len(span.data)
+            try:
+                with link.gate.request():
+                    try:
+                        self._receive(link.client, span)
+                    except AttemptError:
+                        if len(span.data) <= most_bytes:
+                            raise
+                        failures = 0  # broken off, but more has come than ever before
+                    else:
+                        return bytes(span.data)
+            except AttemptError as error:
+                failed_s = failed_s if failures else time.monotonic()
+                failures += 1
+                tries = error.tries or self._policy.tries
+                if failures >= tries and (error.tries or link.gate.is_file_to_blame(failed_s)):
+                    what = "" if tries == 1 else f"{failures} attempts in a row failed, the last one: "
+                    raise error.error_type(f"{self.name}: {what}{error.reason}", error.hint) from None
 
-    def _fetch(self, wanted: _Range) -> None:
-        link = self._connect()
-        link.attempts.repeat(self.name, lambda: self._receive(link, wanted), lambda: len(wanted.data))
-
-    def _receive(self, link: _Link, wanted: _Range) -> None:
+    def _receive(self, client: Client, span: _Span) -> None:
         """Make one request, and append what it gives.
 
         Raises:
-            TransientError: Trying again may help.
-            NotOnServerError, TransferError: It will not.
-            ArchiveError: It hardly will.
+            AttemptError: It does not give all that is missing.
+            ArchiveError: It hardly ever will.
         """
-        if wanted.is_complete:  # though the connection broke off after its last byte
+        if len(span.data) == span.end - span.start:  # though the connection broke off after its last byte
             return
-        with link.client.open(self._url, {"Range": wanted.header}) as answer:
-            if not self._begin(answer, wanted):
+        first = span.start + len(span.data)
+        asked = f"bytes={first}" if first < 0 else f"bytes={first}-{span.end - 1}"
+        with client.open(self._url, {"Range": asked}) as answer:
+            if not self._begin(answer, asked, span):
                 return
             for chunk in answer.read_chunks():
-                wanted.data += chunk
-                if len(wanted.data) > wanted.size_bytes:
-                    del wanted.data[:]
-                    raise TransientError(f"more than the {wanted.size_bytes:,} bytes that were asked for")
-        if not wanted.is_complete:
-            raise TransientError(f"broken off after {len(wanted.data):,} of {wanted.size_bytes:,} bytes")
+                span.data += chunk
+                if len(span.data) > span.end - span.start:
+                    del span.data[:]
+                    raise AttemptError("more came than was asked for")
+        if len(span.data) < span.end - span.start:
+            raise AttemptError(f"broken off after {len(span.data):,} of {span.end - span.start:,} bytes")
 
-    def _begin(self, answer: Answer, wanted: _Range) -> bool:
+    def _begin(self, answer: Answer, asked: str, span: _Span) -> bool:
         """Check that the body to come is what is missing; gives whether there is any."""
-        match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-        if answer.status == 206 and match is not None and match[1] is not None:
-            first, end, size_bytes = int(match[1]), int(match[2]) + 1, int(match[3])
-            if answer.headers.get("Content-Encoding", "identity") != "identity":
-                raise TransientError("the server compressed what was asked for as it is")
-            if not wanted.is_met_by(first, end, size_bytes):
-                raise TransientError(f"asked for {wanted.header}, the server sent {match[0]}")
-            self._check_version(_Version.of(answer.headers, size_bytes))
-            wanted.start, wanted.end = first - len(wanted.data), end
+        content_range, few_tries = answer.headers.get("Content-Range", ""), self._policy.few_tries
+        match = CONTENT_RANGE.fullmatch(content_range)
+        size_bytes = int(match[3]) if match else self.size_bytes
+        found = _Version(
+            size_bytes, answer.headers.get("ETag", "").removeprefix("W/"), answer.headers.get("Last-Modified", "")
+        )
+        if answer.status == 206 and match and match[1] and not answer.is_encoded:
+            self._check_version(found)
+            first, end = int(match[1]), int(match[2]) + 1
+            if span.start < 0 and (first, end) == (max(0, size_bytes + span.start), size_bytes):
+                span.start, span.end = first, end
+                self._tail_start = first
+            if (first, end) != (span.start + len(span.data), span.end):
+                raise AttemptError(f"asked for {asked}, the server sent {content_range}", tries=few_tries)
             return True
-        if wanted.is_suffix:
+        if span.start < 0:
             return False  # some servers know only ranges from the beginning
-        if answer.status == 416 and match is not None:
-            self._check_version(_Version.of(answer.headers, int(match[3])), is_refusal=True)
-            if self._version is None or self.size_bytes:
-                raise TransientError("the server refused the range")
+        is_empty = size_bytes == 0 and (answer.status == 416 or answer.headers.get("Content-Length") == "0")
+        if self._version is None and is_empty:  # has no range
+            self._version = found
             return False
         if answer.status == 200:
-            return self._begin_whole(answer, wanted)
-        raise TransientError(
-            f"asked for {wanted.header}, the server sent {answer.headers.get('Content-Range', 'none')!r}"
-        )
+            self._check_version(found)
+            if self._version is None or (span.start, span.end) != (0, size_bytes) or answer.is_encoded:
+                hint = "fetch the archive and name the file, or serve it by a server that knows ranges, such as nginx"
+                raise ArchiveError(self.name, "the server sends the whole file where a part was asked for", hint)
+            del span.data[:]
+            return True
+        if match and self._version is not None and size_bytes != self.size_bytes:
+            self._check_version(found)
+        raise AttemptError(f"asked for {asked}, the server sent {content_range or 'no range'!r:.80}", tries=few_tries)
 
-    def _begin_whole(self, answer: Answer, wanted: _Range) -> bool:
-        """Understand an answer that has the whole file in place of a range: there is no other if that is the file."""
-        version = self._version
-        found = _Version.of(answer.headers, version.size_bytes if version else 0)
-        if version is None and answer.headers.get("Content-Length") == "0":
-            self._version = found  # an empty file has no range
-            return False
-        if version is not None and not version.is_same(found):
-            raise self._replaced()
-        is_whole = version is not None and (wanted.start, wanted.end) == (0, version.size_bytes)
-        if not is_whole or answer.headers.get("Content-Encoding", "identity") != "identity":
-            raise ArchiveError(
-                self.name,
-                "the server sends the whole file where a range of it was asked for",
-                "fetch the archive and name the file, or serve it by a server that knows ranges, such as nginx",
-            )
-        del wanted.data[:]
-        return True
-
-    def _check_version(self, found: _Version, *, is_refusal: bool = False) -> None:
-        """Check that it is the file that was opened, or take note of it."""
-        if self._version is None and (not is_refusal or not found.size_bytes):
+    def _check_version(self, found: _Version) -> None:
+        """Check that it is the file that was opened, or take note of it where the answer tells its size."""
+        if self._version is None and found.size_bytes:
             self._version = found
-        elif self._version is not None and (
-            found.size_bytes != self._version.size_bytes or not (is_refusal or self._version.is_same(found))
-        ):
-            raise self._replaced()
-
-    def _replaced(self) -> ArchiveError:
-        return ArchiveError(self.name, "was replaced or changed since it was opened", "open it again")
+        elif self._version is not None and not self._version.is_same(found):
+            raise ArchiveError(self.name, "was replaced or changed since it was opened", "open it again")
 
 
-@dataclass
-class _Range:
-    """A range that is being fetched.
-
-    Attributes:
-        start: Its first byte; negative for so many bytes at the end of the file.
-        end: The byte after its last.
-        data: What has arrived.
-    """
+@dataclass(slots=True)
+class _Span:
+    """A range that is being fetched: first byte (negative: so many at the end), byte after its last, what has come."""
 
     start: int
     end: int
     data: bytearray = field(default_factory=bytearray)
 
-    @property
-    def is_suffix(self) -> bool:
-        """Whether it is not yet known where it begins."""
-        return self.start < 0
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size."""
-        return self.end - self.start
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all of it has arrived."""
-        return not self.is_suffix and len(self.data) == self.size_bytes
-
-    @property
-    def header(self) -> str:
-        """What asks for the part that is missing."""
-        return f"bytes={self.start}" if self.is_suffix else f"bytes={self.start + len(self.data)}-{self.end - 1}"
-
-    def is_met_by(self, first: int, end: int, size_bytes: int) -> bool:
-        """Whether an answer has just the part that is missing."""
-        if self.is_suffix:
-            return end == size_bytes and first == max(0, size_bytes + self.start)
-        return (first, end) == (self.start + len(self.data), self.end)
-
-
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """What tells one version of the file from another.
-
-    Attributes:
-        size_bytes: Its size.
-        etag: ETag; empty where the server gives none.
-        last_modified: Last-Modified; empty where the server gives none.
-    """
-
-    size_bytes: int
-    etag: str
-    last_modified: str
-
-    @classmethod
-    def of(cls, headers: Mapping[str, str], size_bytes: int) -> _Version:
-        """The version that an answer is about."""
-        return cls(size_bytes, headers.get("ETag", "").removeprefix("W/"), headers.get("Last-Modified", ""))
-
-    def is_same(self, other: _Version) -> bool:
-        """Whether nothing speaks against it that both are the same file."""
-        if self.size_bytes != other.size_bytes:
-            return False
-        if self.etag and other.etag:
-            return self.etag == other.etag
-        return not (self.last_modified and other.last_modified) or self.last_modified == other.last_modified
-
 
 class _Link:
-    """The connections of one process, and what it knows of the server.
-
-    Args:
-        url: The address.
-        policy: How patient to be.
-        certificates: As `RangeSource` takes them.
-    """
+    """The connections of one process, and what it knows of the server."""
 
     def __init__(self, url: str, policy: TransferPolicy, certificates: bool | Path) -> None:
-        def log(text: str) -> None:
-            _log.warning("%s: %s", public_url(url), text)
-
         self.pid = os.getpid()
-        self._stop = threading.Event()
-        self._health = ServerHealth(
-            failures_before_outage=_FAILURES_BEFORE_OUTAGE,
-            first_delay_s=policy.first_delay_s,
-            longest_delay_s=policy.longest_delay_s,
-            patience_s=policy.outage_patience_s,
-            first_patience_s=policy.first_answer_patience_s,
-            untold_s=policy.untold_outage_s,
-            on_change=log,
-        )
-        self.client = Client(url, policy, self._health, certificates, _HINTS)
-        self.attempts = Attempts(policy, self._health, self._stop, log)
-
-    def close(self) -> None:
-        """Close all connections; whoever waits for one gets an error."""
-        self._stop.set()
-        self._health.stop()
-        self.client.close()
+        self.stop = threading.Event()
+        self.client = Client(url, policy, self.stop, certificates, _HINTS)
+        name = public_url(url)
+        self.gate = Gate(_MAX_CONNECTIONS, policy, self.stop, lambda text: _log.warning("%s: %s", name, text))
 
 
 def _is_address(url: str) -> bool:

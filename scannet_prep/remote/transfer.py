@@ -3,203 +3,168 @@
 from __future__ import annotations
 
 import itertools
-import random
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
-from scannet_prep.errors import FileError
-from scannet_prep.remote.address import public_url
-from scannet_prep.remote.attempts import Attempts
 from scannet_prep.remote.client import Answer, Client
-from scannet_prep.remote.failure import TransientError
-from scannet_prep.remote.health import ServerHealth
 from scannet_prep.remote.partial import Partial
 from scannet_prep.remote.policy import TransferPolicy
+from scannet_prep.remote.trouble import AttemptError
+from scannet_prep.space import format_bytes
 
-_CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE)
-_SMALL_BYTES = 64 * 1024  # nearly nothing to a server that ignores ranges
-_SERVED_TRIES = 3
+CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE)
+
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
+_PROOF_BYTES = 128 * 1024  # no page that says that the server is down is as long
 
 
-class Fetcher:
-    """Fetches files from one server; shared by all threads of a run.
+class Transfers:
+    """Makes requests for files; shared by all threads of a run.
 
     Args:
-        base_url: Where the addresses begin; ends in `/`.
+        client: Makes the requests.
         policy: How patient to be.
-        health: What all threads know of the server.
-        certificates: True for the system's authorities, a file with others, False to accept any certificate.
-        on_bytes: Told how many bytes have arrived, of every chunk.
-        on_drop: Told how many bytes of a partial file are of no use after all.
-        on_pause: Told in words of long pauses.
+
+    Attributes:
+        received_bytes: How much of the files has come over the network.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        policy: TransferPolicy,
-        health: ServerHealth,
-        certificates: bool | Path,
-        on_bytes: Callable[[int], None],
-        on_drop: Callable[[int], None],
-        on_pause: Callable[[str], None],
-    ) -> None:
-        self._base_url = base_url
-        self._health = health
-        self._on_bytes = on_bytes
-        self._on_drop = on_drop
-        self._stop = threading.Event()
-        self._client = Client(base_url, policy, health, certificates)
-        self._attempts = Attempts(policy, health, self._stop, on_pause, self._ask_for_served)
-        self._served_small: list[tuple[str, int]] = []  # addresses and sizes
-        self._served_large: list[tuple[str, int]] = []
+    def __init__(self, client: Client, policy: TransferPolicy) -> None:
+        self._client = client
+        self._few_tries = policy.few_tries
+        self._lock = threading.Lock()
+        self.received_bytes = 0
 
-    def stop(self) -> None:
-        """End all transfers; what has arrived stays."""
-        self._stop.set()
-        self._health.stop()
-        self._client.stop()
-
-    def fetch(self, remote_path: str, partial: Partial, check: Callable[[], None]) -> None:
-        """Fetch a file to its end.
+    def receive(self, url: str, partial: Partial, max_bytes: int, on_chunk: Callable[[bool], None]) -> None:
+        """Make one request for what is missing of a file, and append what it gives: the file is complete afterwards.
 
         Args:
-            remote_path: Address below the base URL.
-            partial: What has arrived before; complete afterwards.
-            check: Raises a `FileError` where the complete file is not what it should be.
+            url: The address.
+            partial: What has arrived before.
+            max_bytes: No file of this kind is larger.
+            on_chunk: Called after each piece; told whether so much has come that it must be content.
 
         Raises:
-            FileError: The server keeps sending something else.
-            NotOnServerError: The server says that it has no such file.
-            TransferError: The server refuses, or too many attempts in a row failed.
-            ServerDownError: The server does not answer anybody any more, or the transfers were stopped.
+            AttemptError: It is not complete.
             OutputError: The disk is full.
-            PartialLostError: Another process has taken the partial file over.
-        """
-        url = self._base_url + remote_path
-
-        def attempt() -> None:
-            self._receive(url, partial)
-            try:
-                check()
-            except FileError:
-                self._drop(partial, "")
-                raise
-
-        self._attempts.repeat(public_url(url), attempt, lambda: partial.size_bytes)
-        self.note_served(remote_path, partial.size_bytes)
-
-    def note_served(self, remote_path: str, size_bytes: int) -> None:
-        """Remember what the server has served, now or in an earlier run, to ask for it when it fails."""
-        served = self._served_small if size_bytes <= _SMALL_BYTES else self._served_large
-        served.append((self._base_url + remote_path, size_bytes))
-
-    def _ask_for_served(self) -> bool:
-        """Ask for something that the server has served before, from its end on; gives False where there is nothing.
-
-        That is like fetching it, but costs nothing. `HEAD` would not do: there are servers that fail with it alone, and
-        others that fail with all but it. Several files are tried, as one may be damaged by now.
-
-        Raises:
-            TransientError: It fails with those too, or sends something else.
-            NotOnServerError, TransferError: It will not give one of them any more.
-        """
-        served = self._served_small or self._served_large
-        for tries_left in reversed(range(min(_SERVED_TRIES, len(served)))):
-            try:
-                self._ask_for_end(*random.choice(served))  # noqa: S311 - any will do
-            except TransientError:
-                if not tries_left:
-                    raise
-            else:
-                break
-        return bool(served)
-
-    def _ask_for_end(self, url: str, size_bytes: int) -> None:
-        """Ask for a file from its end on, which there is nothing of.
-
-        Raises:
-            TransientError: The server fails, or has a file of another size there.
-            NotOnServerError, TransferError: It will not give it any more.
-        """
-        with self._client.open(url, {"Range": f"bytes={size_bytes}-"}) as answer:
-            match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-            found_bytes = int(match[3]) if match else None  # 416
-            if answer.status == 200:  # ranges are ignored: what comes is left
-                next(_look_first(answer.read_chunks()))
-                found_bytes = _content_length(answer.headers)
-            if found_bytes not in (None, size_bytes):
-                raise TransientError("something else in place of what it has served", trouble="server")
-
-    def _receive(self, url: str, partial: Partial) -> None:
-        """Make one request, and append what it gives.
-
-        Raises:
-            TransientError: Trying again may help.
-            NotOnServerError, TransferError: It will not.
         """
         headers = {}
         if partial.size_bytes and not partial.validator:
-            self._drop(partial, "")  # nothing tells whether the rest would belong to the same version
+            partial.restart()  # nothing tells whether the rest would belong to the same version
         if partial.size_bytes:
             headers = {"Range": f"bytes={partial.size_bytes}-", "If-Range": partial.validator}
         with self._client.open(url, headers) as answer:
             chunks = answer.read_chunks()
-            if partial.size_bytes and answer.status == 200:
-                chunks = _look_first(chunks)  # before all that has arrived is given up for it
+            if answer.status == 200:  # looked at before all that has arrived is given up for it
+                chunks = self._refuse_pages(chunks)
             expected_bytes = self._begin(answer, partial)
-            if expected_bytes is not None and partial.size_bytes == expected_bytes:
-                return
-            if expected_bytes is not None:
-                partial.check_room(expected_bytes)
-            for chunk in chunks:
+            self._check_size(expected_bytes or 0, partial, max_bytes)
+            received_bytes = 0
+            for chunk in chunks if partial.size_bytes != expected_bytes else ():
+                self._check_size(partial.size_bytes + len(chunk), partial, max_bytes)
                 partial.append(chunk)
-                self._on_bytes(len(chunk))
-        if expected_bytes is not None and partial.size_bytes < expected_bytes:
-            raise TransientError(f"broken off after {partial.size_bytes:,} of {expected_bytes:,} bytes")
-        if expected_bytes is not None and partial.size_bytes > expected_bytes:
+                received_bytes += len(chunk)
+                with self._lock:
+                    self.received_bytes += len(chunk)
+                on_chunk(received_bytes >= _PROOF_BYTES)
+        if expected_bytes is not None and partial.size_bytes != expected_bytes:
             found = partial.size_bytes
-            self._drop(partial, "")
-            raise TransientError(f"{found:,} bytes, where {expected_bytes:,} were announced")
+            if found > expected_bytes:
+                partial.restart()
+            raise AttemptError(f"broken off after {found:,} of {expected_bytes:,} bytes")
+
+    def ask_for_end(self, url: str, size_bytes: int) -> None:
+        """Ask for the last byte of a file that was served before: this costs nothing, and is like fetching it.
+
+        `HEAD` would not do: there are servers that fail with it alone, and others that fail with all but it.
+
+        Raises:
+            AttemptError: The server does not give it, or has something else there.
+        """
+        with self._client.open(url, {"Range": f"bytes={size_bytes - 1}-"}) as answer:
+            match = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+            found_bytes = int(match[3]) if match else _content_length(answer)
+            if answer.status == 200:  # ranges are ignored: what comes is left
+                next(self._refuse_pages(answer.read_chunks()))
+            elif match is None:
+                found_bytes = size_bytes
+            if found_bytes not in (None, size_bytes):
+                raise AttemptError("something else in place of what was served before")
+
+    def find_size(self, url: str) -> int | None:
+        """Ask how large a file is; None where the server does not say.
+
+        Raises:
+            AttemptError: The server does not answer that.
+        """
+        with self._client.open(url, {}, "HEAD") as answer:
+            return _content_length(answer)
 
     def _begin(self, answer: Answer, partial: Partial) -> int | None:
         """Prepare the partial file for the body to come; gives the size that the whole file has to have, if known."""
         status, headers = answer.status, answer.headers
         if status == 200:  # a first request, or the server ignores ranges, or has a new version
-            self._drop(partial, _validator(headers))
-            return _content_length(headers)
-        match = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
+            partial.restart(_validator(answer))
+            return _content_length(answer)
+        content_range = headers.get("Content-Range", "")
+        match = CONTENT_RANGE.fullmatch(content_range)
         if status == 206:
-            if match is None or match[1] is None or int(match[1]) != partial.size_bytes or _is_encoded(headers):
-                self._drop(partial, "")
-                raise TransientError(f"asked to go on, the server sent {headers.get('Content-Range', 'no range')!r}")
+            if match is None or match[1] is None or int(match[1]) != partial.size_bytes or answer.is_encoded:
+                partial.restart()
+                raise AttemptError(f"asked to go on, the server sent {content_range[:80] or 'no range'!r}")
             if not partial.size_bytes:  # not asked for, but a whole file all the same
-                self._drop(partial, _validator(headers))
+                partial.restart(_validator(answer))
             elif not _may_be_same_version(headers, partial.validator):
-                self._drop(partial, "")
-                raise TransientError("asked to go on, the server sent the rest of another version")
+                partial.restart()
+                raise AttemptError("asked to go on, the server sent the rest of another version")
             return int(match[3])
-        if match is not None and match[3] == str(partial.size_bytes):
+        if match is not None and partial.size_bytes and match[3] == str(partial.size_bytes):
             return partial.size_bytes  # 416: it was whole already
-        self._drop(partial, "")
-        raise TransientError("the server has a shorter file than what had arrived")
+        partial.restart()
+        raise AttemptError("the server has a shorter file than what had arrived")
 
-    def _drop(self, partial: Partial, validator: str) -> None:
-        size_bytes = partial.size_bytes
-        partial.restart(validator)
-        if size_bytes:
-            self._on_drop(size_bytes)
+    def _check_size(self, size_bytes: int, partial: Partial, max_bytes: int) -> None:
+        """Check that a file of so many bytes can be of its kind, and that the disk holds it.
+
+        Raises:
+            AttemptError: It cannot, or does not.
+        """
+        if size_bytes > max_bytes:
+            partial.restart()
+            what = f"has {format_bytes(size_bytes)} or more, but no file of this kind has more than"
+            raise AttemptError(f"{what} {format_bytes(max_bytes)}", tries=self._few_tries, is_answer=True)
+        free_bytes = partial.free_bytes() if size_bytes > partial.size_bytes + _PROOF_BYTES else 0
+        if free_bytes and size_bytes - partial.size_bytes > free_bytes:
+            raise AttemptError(
+                f"has {format_bytes(size_bytes)}, but only {format_bytes(free_bytes)} is free on the disk",
+                "free some space, or choose a folder on another disk",
+                tries=1,
+            )
+
+    def _refuse_pages(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """Give the same chunks, unless they are a page: no file of the release begins with `<`, nor is one empty.
+
+        Raises:
+            AttemptError: They are.
+        """
+        first = next(chunks, b"")
+        if not first or first.lstrip().startswith(b"<"):
+            raise AttemptError(
+                f"{'a web page' if first else 'nothing'} in place of the file",
+                "a web page for every file may be the login page of your network: open the address in a browser",
+                tries=self._few_tries,
+                is_answer=True,
+            )
+        return itertools.chain([first], chunks)
 
 
-def _validator(headers: Mapping[str, str]) -> str:
+def _validator(answer: Answer) -> str:
     """What identifies this version of the file for `If-Range`: a strong ETag, else the date; empty where neither is."""
-    if _is_encoded(headers):
+    if answer.is_encoded:
         return ""  # offsets into compressed bytes mean nothing
-    etag = headers.get("ETag", "")
-    return etag if etag.startswith('"') else headers.get("Last-Modified", "")
+    etag = answer.headers.get("ETag", "")
+    return etag if etag.startswith('"') else answer.headers.get("Last-Modified", "")
 
 
 def _may_be_same_version(headers: Mapping[str, str], validator: str) -> bool:
@@ -212,25 +177,10 @@ def _may_be_same_version(headers: Mapping[str, str], validator: str) -> bool:
     return headers.get("Last-Modified", validator) == validator
 
 
-def _content_length(headers: Mapping[str, str]) -> int | None:
-    length = headers.get("Content-Length", "")
+def _content_length(answer: Answer) -> int | None:
+    length = answer.headers.get("Content-Length", "")
     # Chunks have lengths of their own, which count instead (RFC 9112, 6.3).
-    is_length = not _is_encoded(headers) and "Transfer-Encoding" not in headers and _CONTENT_LENGTH.fullmatch(length)
+    is_length = (
+        not answer.is_encoded and "Transfer-Encoding" not in answer.headers and _CONTENT_LENGTH.fullmatch(length)
+    )
     return int(length) if is_length else None
-
-
-def _is_encoded(headers: Mapping[str, str]) -> bool:
-    return headers.get("Content-Encoding", "").strip().lower() not in ("", "identity")
-
-
-def _look_first(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Give the same chunks, unless they are those of a page: no file of the release begins with `<`, nor is one empty.
-
-    Raises:
-        TransientError: They are.
-    """
-    first = next(chunks, b"")
-    if not first or first.lstrip().startswith(b"<"):
-        found = "a page" if first else "nothing"
-        raise TransientError(f"{found} in place of the file", trouble="server")
-    return itertools.chain([first], chunks)

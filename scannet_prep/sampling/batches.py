@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import operator
+import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.sampling.lengths import check_lengths
-from scannet_prep.sampling.packing import Limits, pack
-from scannet_prep.sampling.plan import Plan, deal_again, make_plan
-from scannet_prep.sampling.ranks import find_place
-from scannet_prep.sampling.state import Progress, Settings, progress_from_json, state_to_json
-from scannet_prep.sampling.summary import PlanSummary, summarize
+from scannet_prep.sampling.packing import Packing, check_lengths, pack
+from scannet_prep.sampling.planning import PlanSummary, make_plan, summarize
+from scannet_prep.sampling.ranks import RankInfo, check_number
+
+# Number of ranks and steps done, for each part of an epoch that one number of ranks has done.
+_Done: TypeAlias = tuple[tuple[int, int], ...]
+
+_STATE_VERSION = 2
+_FRESH = "to start the epoch again, leave the state out and call set_epoch(epoch)"
 
 
 class PointBudgetBatchSampler:
@@ -69,38 +72,37 @@ class PointBudgetBatchSampler:
         shuffle: bool = True,
     ) -> None:
         self._lengths = check_lengths(lengths)
-        self._place = find_place(rank, world_size)
-        self.rank, self.world_size = self._place.rank, self._place.world_size
+        self._rank_info = RankInfo.find(rank, world_size)
+        self.rank, self.world_size = self._rank_info.rank, self._rank_info.world_size
+        self._max_points = check_number(max_points, "max_points", 1)
+        self._max_scenes = None if max_scenes is None else check_number(max_scenes, "max_scenes", 1)
+        self._seed = check_number(seed, "seed", 0)
         self._shuffle = bool(shuffle)
-        seed, max_points = _check(seed, "seed", 0), _check(max_points, "max_points", 1)
-        max_scenes = None if max_scenes is None else _check(max_scenes, "max_scenes", 1)
-        self._settings = Settings.from_lengths(
-            self._lengths, seed=seed, shuffle=self._shuffle, max_points=max_points, max_scenes=max_scenes
-        )
-        self._limits = Limits(max_points, len(self._lengths) if max_scenes is None else max_scenes)
         if len(self._lengths) < self.world_size:
             raise UsageError(
                 f"there are {len(self._lengths)} scenes for {self.world_size} ranks: some would have nothing to do",
                 f"train on at most {len(self._lengths)} ranks (torchrun --nproc_per_node), or with more scenes",
             )
-        self._base = pack(self._lengths, self._limits, self.world_size)
-        self._progress = Progress()
-        self._is_given_out = False
-        self._known: tuple[Progress, Plan] | None = None
+        self._packing = self._pack(self._lengths, self.world_size)
+        self._epoch = 0
+        self._done: _Done = ()
+        self._iteration = 0  # number of the one that counts: set_epoch and another one end it
+        self._steps_given = 0  # by that one
+        self._known: tuple[tuple[int, _Done], Packing] | None = None
 
     @property
     def epoch(self) -> int:
         """The epoch that comes next, or that is being given out."""
-        return self._progress.epoch
+        return self._epoch
 
     @property
     def steps_left(self) -> int:
         """Steps that the next iteration has: all of an epoch, or after `load_state_dict` what is left of it."""
-        return self._plan().step_count
+        return len(self._plan) // self.world_size
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks and in all epochs."""
-        return (len(self._base.regular) + len(self._base.oversize) + self._base.padding) // self.world_size
+        return (len(self._packing) + self.world_size - 1) // self.world_size
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         """Give this rank's batches of the epoch, as lists of (index, epoch).
@@ -109,107 +111,136 @@ class PointBudgetBatchSampler:
             UsageError: The epoch has been given out whole already and `set_epoch` was not called since; or
                 `torch.distributed` was initialized after the sampler was made, and says another rank.
         """
-        self._place.check()
-        if self._is_given_out:
+        self._rank_info.check()
+        if self._steps_given and self._steps_given == self.steps_left:
             if self._shuffle:
                 raise UsageError(
-                    f"epoch {self.epoch} has been given out already: its batches and random numbers would come again",
+                    f"epoch {self._epoch} has been given out already: its batches and random numbers would come again",
                     "call sampler.set_epoch(epoch) before each epoch",
                 )
-            self._progress = Progress(self.epoch)  # all of it, also where the last time was only the rest of it
-        progress, plan = self._progress, self._plan()
-        for step in range(plan.step_count):
-            if step + 1 == plan.step_count and progress is self._progress:
-                self._is_given_out = True
-            yield [(scene, progress.epoch) for scene in plan.batch(step, self.rank)]
+            self._done = ()  # all of it, also where the last time was only the rest of it
+        self._go_to(self._epoch, self._done)
+        return self._give_batches(self._plan, self._epoch, self._iteration)
+
+    def _give_batches(self, plan: Packing, epoch: int, iteration: int) -> Iterator[list[tuple[int, int]]]:
+        for step in range(len(plan) // self.world_size):
+            if iteration == self._iteration:
+                self._steps_given = step + 1
+            yield [(scene, epoch) for scene in plan.batch(step * self.world_size + self.rank)]
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration give an epoch.
 
         After `load_state_dict`, the epoch of the state goes on where it stopped; every other one begins at its start.
         """
-        epoch = _check(epoch, "epoch", 0)
-        # A new object even for the same epoch: an iteration that is still under way no longer counts.
-        stretches = self._progress.stretches if epoch == self.epoch else ()
-        self._progress = Progress(epoch, stretches)
-        self._is_given_out = False
+        epoch = check_number(epoch, "epoch", 0)
+        self._go_to(epoch, self._done if epoch == self._epoch else ())
 
-    def state_dict(self, *, steps_done: int) -> dict[str, Any]:
+    def state_dict(self, *, steps_done: int | None = None) -> dict[str, Any]:
         """Tell how far training has come, as plain values for a checkpoint; the same on all ranks.
 
         Args:
             steps_done: Steps really done in this iteration, that is, since the epoch began or, where `load_state_dict`
-                made it go on, since then: what `enumerate(loader, start=1)` counts. The sampler cannot know it: a
-                loader's workers run ahead.
+                made it go on, since then: what `enumerate(loader, start=1)` counts. None for all that have been given
+                out: right in torchdata's `StatefulDataLoader`, which asks in step with the batches; too many in a
+                `DataLoader` with workers, which run ahead.
 
         Raises:
             UsageError: The iteration has fewer steps.
         """
-        steps_done = _check(steps_done, "steps_done", 0)
+        steps_done = self._steps_given if steps_done is None else check_number(steps_done, "steps_done", 0)
         if steps_done > self.steps_left:
             raise UsageError(
-                f"steps_done is {steps_done}, but this iteration over epoch {self.epoch} has {self.steps_left} steps",
+                f"steps_done is {steps_done}, but this iteration over epoch {self._epoch} has {self.steps_left} steps",
                 "count from where the epoch began, or since load_state_dict: enumerate(loader, start=1)",
             )
-        progress = self._progress.add(self.world_size, steps_done)
+        epoch, done = self._epoch, self._done
         if steps_done == self.steps_left:
-            progress = Progress(self.epoch + 1)
-        return state_to_json(self._settings, progress)
+            epoch, done = epoch + 1, ()
+        elif steps_done and done and done[-1][0] == self.world_size:
+            done = (*done[:-1], (self.world_size, done[-1][1] + steps_done))
+        elif steps_done:
+            done = (*done, (self.world_size, steps_done))
+        return {"version": _STATE_VERSION, "epoch": epoch, "done": [list(part) for part in done], **self._settings()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called: the next iteration gives the rest of that epoch.
 
-        With as many ranks as then, it is exactly what the interrupted run would have got. With another number, what is
-        left is dealt again: no scene is lost, and none that has been used in this epoch comes again. As few batches as
-        possible are split in two to make the ranks even; where none can be split, scenes are repeated, fewer than there
-        are ranks (`describe().padding`).
+        With as many ranks as then, it is exactly what the interrupted run would have got. With another number, the
+        scenes that are left are planned anew, as a whole epoch is.
 
         Raises:
-            UsageError: It is no such state, or of a sampler with other scenes, budget, seed or shuffle.
+            UsageError: It is not such a state, or it is of a sampler with other scenes, budget, seed or shuffle.
         """
-        progress = progress_from_json(state, self._settings)
-        self._known = (progress, self._replay(progress))
-        self._progress = progress
-        self._is_given_out = False
+        try:
+            done = tuple((check_number(ranks, "ranks", 1), check_number(n, "steps", 1)) for ranks, n in state["done"])
+            epoch, version = check_number(state["epoch"], "epoch", 0), state["version"]
+            found = {name: state[name] for name in self._settings()}
+        except (KeyError, TypeError, ValueError):
+            version = None
+        if version != _STATE_VERSION:
+            raise UsageError(f"this is not a state of a PointBudgetBatchSampler: {state!r:.200}", _FRESH)
+        for name, value in self._settings().items():
+            if found[name] != value:
+                raise UsageError(
+                    f"the sampler's state was saved with {name}={found[name]!r}, this sampler has {name}={value!r}",
+                    f"make the sampler from the same scenes and with the same arguments as then; {_FRESH}",
+                )
+        self._known = (epoch, done), self._plan_rest(epoch, done)
+        self._go_to(epoch, done)
 
     def describe(self) -> PlanSummary:
         """Tell steps, fill and imbalance of the epoch, or of what is left of it; `print` shows them as text."""
-        return summarize(self._plan(), self.epoch, self._lengths, self._limits)
+        return summarize(self._plan, self._lengths, self._max_points, self.world_size, self._epoch)
 
-    def _plan(self) -> Plan:
-        """The plan of the next iteration."""
-        if self._known is None or self._known[0] != self._progress:
-            self._known = (self._progress, self._replay(self._progress))
+    def _settings(self) -> dict[str, Any]:
+        """What plans depend on, beside epoch and number of ranks."""
+        return {
+            "seed": self._seed,
+            "shuffle": self._shuffle,
+            "max_points": self._max_points,
+            "max_scenes": self._max_scenes,
+            "scene_count": len(self._lengths),
+            "lengths_crc32": zlib.crc32(self._lengths.astype("<i8").tobytes()),
+        }
+
+    def _go_to(self, epoch: int, done: _Done) -> None:
+        self._epoch, self._done = epoch, done
+        self._iteration += 1
+        self._steps_given = 0
+
+    @property
+    def _plan(self) -> Packing:
+        """The batches of the next iteration, for all ranks."""
+        key = self._epoch, self._done
+        if self._known is None or self._known[0] != key:
+            self._known = key, self._plan_rest(*key)
         return self._known[1]
 
-    def _replay(self, progress: Progress) -> Plan:
-        """Find out what is left, by going through all that was done in this epoch, on however many ranks."""
-        stretches = progress.stretches
-        world_size = stretches[0][0] if stretches else self.world_size
-        if world_size > len(self._lengths):
-            raise UsageError(f"the sampler's state tells of {world_size} ranks for {len(self._lengths)} scenes")
-        base = self._base if world_size == self.world_size else pack(self._lengths, self._limits, world_size)
-        plan = make_plan(base, self._lengths, self._limits, world_size, self._make_generator(progress.epoch, 0))
-        for number, (world_size, steps) in enumerate((*stretches, (self.world_size, 0))):
-            if world_size != plan.world_size:
-                plan = deal_again(plan, self._lengths, world_size, self._make_generator(progress.epoch, number))
-            if steps >= plan.step_count:
-                raise UsageError(f"the sampler's state tells of {steps} steps, where there are {plan.step_count}")
-            plan = plan.after(steps)
-        return plan
+    def _plan_rest(self, epoch: int, done: _Done) -> Packing:
+        """Plan what is left of an epoch, by going through what was done of it, on however many ranks."""
+        scenes = np.arange(len(self._lengths))  # those that are left
+        parts = done if done and done[-1][0] == self.world_size else (*done, (self.world_size, 0))
+        for number, (world_size, steps) in enumerate(parts):
+            plan = self._plan_scenes(scenes, world_size, epoch, number)
+            count = steps * world_size
+            if count and count >= len(plan):
+                raise UsageError(
+                    f"the sampler's state tells of {steps} steps, where there are {len(plan) // world_size}", _FRESH
+                )
+            scenes = np.setdiff1d(scenes, plan.take(np.arange(count)).scenes)
+        return plan.take(np.arange(count, len(plan)))
 
-    def _make_generator(self, epoch: int, number: int) -> np.random.Generator | None:
-        if not self._shuffle:
-            return None
-        return np.random.default_rng(np.random.SeedSequence(self._settings.seed, spawn_key=(epoch, number)))
+    def _plan_scenes(self, scenes: NDArray[np.int64], world_size: int, epoch: int, number: int) -> Packing:
+        """Plan some of the scenes; the number is that of the part of the epoch."""
+        lengths = self._lengths[scenes]
+        is_usual = len(scenes) == len(self._lengths) and world_size == self.world_size
+        packing = self._packing if is_usual else self._pack(lengths, world_size)
+        seeds = np.random.SeedSequence(self._seed, spawn_key=(epoch, number))
+        plan = make_plan(
+            packing, lengths, self._max_points, world_size, np.random.default_rng(seeds) if self._shuffle else None
+        )
+        return Packing(scenes[plan.scenes], plan.ends)
 
-
-def _check(value: int, name: str, smallest: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = smallest - 1
-    if isinstance(value, bool) or number < smallest:
-        suggested = max(smallest, int(value)) if isinstance(value, float) and np.isfinite(value) else smallest
-        raise UsageError(f"{name} is {value!r}, expected a whole number, at least {smallest}", f"{name}={suggested}")
-    return number
+    def _pack(self, lengths: NDArray[np.int64], world_size: int) -> Packing:
+        return pack(lengths, self._max_points, self._max_scenes or len(lengths), world_size)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from scannet_prep.sampling.lengths import check_lengths
-from scannet_prep.sampling.ranks import find_place
+from scannet_prep.sampling.packing import check_lengths
+from scannet_prep.sampling.ranks import RankInfo
 
 
 class EvalSampler:
@@ -40,10 +40,17 @@ class EvalSampler:
 
     def __init__(self, lengths: ArrayLike, *, rank: int | None = None, world_size: int | None = None) -> None:
         checked = check_lengths(lengths)
-        self._place = find_place(rank, world_size)
-        self.rank, self.world_size = self._place.rank, self._place.world_size
+        self._rank_info = RankInfo.find(rank, world_size)
+        self.rank, self.world_size = self._rank_info.rank, self._rank_info.world_size
         self.step_count = -(-len(checked) // self.world_size)
-        self._scenes = _deal(checked, self.world_size)[self.rank]
+        order = np.argsort(-checked, kind="stable")
+        loads = np.zeros(self.world_size, np.int64)
+        self._scenes: list[int] = []
+        for start in range(0, len(order), self.world_size):
+            scenes = order[start : start + self.world_size]
+            ranks = np.argsort(loads, kind="stable")[: len(scenes)]  # the fewest vertices so far get the largest scene
+            loads[ranks] += checked[scenes]
+            self._scenes += scenes[ranks == self.rank].tolist()
 
     def __len__(self) -> int:
         """Scenes of this rank."""
@@ -55,19 +62,5 @@ class EvalSampler:
         Raises:
             UsageError: `torch.distributed` was initialized after the sampler was made, and says another rank.
         """
-        self._place.check()
-        yield from self._scenes.tolist()
-
-
-def _deal(lengths: NDArray[np.int64], world_size: int) -> list[NDArray[np.int64]]:
-    """Deal the scenes by size: in each round, the rank with the fewest vertices so far gets the largest."""
-    order = np.argsort(-lengths, kind="stable")
-    loads = np.zeros(world_size, np.int64)
-    hands: list[list[int]] = [[] for _ in range(world_size)]
-    for start in range(0, len(order), world_size):
-        scenes = order[start : start + world_size]
-        ranks = np.argsort(loads, kind="stable")[: len(scenes)]
-        loads[ranks] += lengths[scenes]
-        for rank, scene in zip(ranks.tolist(), scenes.tolist(), strict=True):
-            hands[rank].append(scene)
-    return [np.array(hand, np.int64) for hand in hands]
+        self._rank_info.check()
+        return iter(self._scenes)

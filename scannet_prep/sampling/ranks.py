@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from scannet_prep.errors import UsageError
 
-_GIVE = "give both: rank=..., world_size=...; torchrun sets RANK and WORLD_SIZE"
+_GIVE = "pass both: rank=..., world_size=...; torchrun sets RANK and WORLD_SIZE"
 # Launchers that tell their processes in other words: number of processes, rank.
 _LAUNCHERS = (
     ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
@@ -19,21 +19,52 @@ _LAUNCHERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The place of this process among those that share the work.
+class RankInfo:
+    """This process among those that share the work.
 
     Attributes:
         rank: From 0.
         world_size: Number of processes.
-        is_given: Whether the caller named it; else it was found.
+        is_given: Whether the caller named both; else they were found.
     """
 
     rank: int
     world_size: int
-    is_given: bool = True
+    is_given: bool
+
+    @classmethod
+    def find(cls, rank: int | None, world_size: int | None) -> RankInfo:
+        """Find the rank of this process and the number of processes.
+
+        What the caller says counts; else what `torch.distributed` says where it is initialized (it is asked only if it
+        has been imported); else the environment variables RANK and WORLD_SIZE. A process is alone only if nothing says
+        otherwise.
+
+        Raises:
+            UsageError: There are several processes, and it cannot be known which one this is.
+        """
+        is_given = rank is not None and world_size is not None
+        found: tuple[int | None, int | None] = (None, None)
+        if not is_given:
+            found = _ask_torch() or (_read_variable("RANK"), _read_variable("WORLD_SIZE"))
+        rank = found[0] if rank is None else check_number(rank, "rank", 0)
+        world_size = found[1] if world_size is None else check_number(world_size, "world_size", 1)
+        if rank is None and world_size is None:
+            _refuse_other_launchers()
+        if world_size is None and rank is not None:
+            raise UsageError(f"the rank is {rank}, but the number of ranks is not known", _GIVE)
+        if rank is None and world_size not in (None, 1):
+            raise UsageError(
+                f"there are {world_size} ranks (WORLD_SIZE), but it cannot be known which one this is: RANK is not set",
+                _GIVE + "; under srun, rank=int(os.environ['SLURM_PROCID'])",
+            )
+        rank, world_size = rank or 0, 1 if world_size is None else world_size
+        if rank >= world_size:
+            raise UsageError(f"rank {rank} of {world_size}: the rank must be less than the number of ranks", _GIVE)
+        return cls(rank, world_size, is_given)
 
     def check(self) -> None:
-        """Refuse to go on where this process has joined others since its place was looked for.
+        """Refuse to go on where this process has joined others since its rank was looked for.
 
         Raises:
             UsageError: `torch.distributed` was initialized afterwards, and says something else.
@@ -47,41 +78,20 @@ class Place:
             )
 
 
-def find_place(rank: int | None, world_size: int | None) -> Place:
-    """Find the rank of this process and the number of processes.
-
-    What the caller says counts; else what `torch.distributed` says where it is initialized (it is asked only if it has
-    been imported); else the environment variables RANK and WORLD_SIZE. Alone is a process only if nothing says
-    otherwise.
+def check_number(value: int, name: str, smallest: int) -> int:
+    """Check an argument that must be a whole number.
 
     Raises:
-        UsageError: There are several processes, and it cannot be known which one this is.
+        UsageError: It is something else, or too small.
     """
-    joined = _ask_torch()
-    is_given = rank is not None and world_size is not None
-    if world_size is None:
-        world_size = joined[1] if joined else _read_number("WORLD_SIZE")
-    if rank is None:
-        rank = joined[0] if joined else _read_number("RANK")
-    if world_size is None:
-        if rank is not None:
-            raise UsageError(f"the rank is {rank}, but the number of ranks is not known", _GIVE)
-        _refuse_other_launchers()
-        return Place(0, 1, is_given=False)
-    world_size = _check_number("world_size", world_size)
-    if rank is None:
-        if world_size != 1:
-            raise UsageError(
-                f"there are {world_size} ranks (WORLD_SIZE), but it cannot be known which one this is: RANK is not set",
-                _GIVE + "; under srun, rank=int(os.environ['SLURM_PROCID'])",
-            )
-        rank = 0
-    rank = _check_number("rank", rank)
-    if world_size < 1:
-        raise UsageError(f"world_size is {world_size}, expected a whole number, at least 1", _GIVE)
-    if not 0 <= rank < world_size:
-        raise UsageError(f"rank {rank} of {world_size}: expected 0 to {world_size - 1}", _GIVE)
-    return Place(rank, world_size, is_given)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = smallest - 1
+    if isinstance(value, bool) or number < smallest:
+        hint = f"{name}=int(...); environment variables are text" if isinstance(value, str) else f"{name}={smallest}"
+        raise UsageError(f"{name} is {value!r}, expected a whole number, at least {smallest}", hint)
+    return number
 
 
 def _ask_torch() -> tuple[int, int] | None:
@@ -92,22 +102,13 @@ def _ask_torch() -> tuple[int, int] | None:
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def _read_number(name: str) -> int | None:
+def _read_variable(name: str) -> int | None:
     text = os.environ.get(name)
     if not text:
         return None
     if not (text.isascii() and text.isdigit()):
         raise UsageError(f"the environment variable {name} is {text!r}, expected a whole number", _GIVE)
     return int(text)
-
-
-def _check_number(name: str, value: int) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise UsageError(
-            f"{name} is {value!r}, expected a whole number", f"{name}=int(...); environment variables are text"
-        ) from None
 
 
 def _refuse_other_launchers() -> None:

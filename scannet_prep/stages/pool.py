@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from scannet_prep.errors import WorkerDiedError
 from scannet_prep.stages.worker import Raised, Ready, work
@@ -29,6 +29,7 @@ Context = TypeVar("Context")
 Result = TypeVar("Result")
 
 _LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the caller stops early
+_MAX_FAILED_STARTS = 6
 
 
 def run_in_workers(
@@ -77,13 +78,29 @@ def default_worker_count(
         membership_path: Where the system says in which of them this process is.
     """
     counts = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
-    quota = _cgroup_quota(cgroup_root, membership_path)
-    if quota is not None:
-        counts.append(math.ceil(quota))
     slurm = environ.get("SLURM_CPUS_PER_TASK", "")
     if slurm.isdigit():
         counts.append(int(slurm))
+    with suppress(OSError):  # not Linux
+        for line in membership_path.read_text(encoding="ascii", errors="replace").splitlines():
+            controllers, _, group = line.partition(":")[2].partition(":")
+            if not controllers or "cpu" in controllers.split(","):
+                counts += map(math.ceil, _cgroup_quotas(cgroup_root / controllers, group))
     return max(1, min(counts))
+
+
+def _cgroup_quotas(top: Path, group: str) -> Iterator[float]:
+    """Processors that a control group and those above it grant: version 2 (`cpu.max`) or 1 (`cpu.cfs_quota_us`)."""
+    directory = top / group.lstrip("/")
+    for candidate in (directory, *directory.parents):
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            with suppress(OSError, ValueError, ZeroDivisionError):  # no limit ("max"), or no such group
+                text = " ".join((candidate / name).read_text(encoding="ascii") for name in names)
+                quota, period = map(int, text.split())
+                if quota > 0:
+                    yield quota / period
+        if candidate == top:
+            break
 
 
 @dataclass(eq=False, slots=True)
@@ -104,7 +121,7 @@ class _Pool(Generic[Task, Context, Result]):
         self._context = context
         self._jobs = jobs
         self._workers: list[_Worker[Task]] = []
-        self._has_worked = False
+        self._failed_starts = 0
 
     def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
         """Yield each task with its result, or with an error where its worker died."""
@@ -114,8 +131,8 @@ class _Pool(Generic[Task, Context, Result]):
                 while len(self._workers) < min(self._jobs, len(waiting) + sum(len(w.tasks) for w in self._workers)):
                     self._workers.append(self._start_worker())
                 for worker in self._workers:
-                    if worker.is_ready and not worker.tasks and waiting:
-                        self._hand_over(worker, waiting)
+                    if worker.is_ready and not worker.tasks and waiting and _send(worker, waiting[0]):
+                        worker.tasks = (waiting.popleft(),)
                 pipes = {worker.pipe: worker for worker in self._workers}
                 for pipe in connection.wait(list(pipes)):
                     yield from self._hear(pipes[pipe])  # type: ignore[index]  # only pipes were given
@@ -131,12 +148,14 @@ class _Pool(Generic[Task, Context, Result]):
         ours, theirs = socket.socketpair()
         program = f"import sys; sys.path[:] = {sys.path!r}; from {work.__module__} import work; work({theirs.fileno()})"
         flags = [f"-W{option}" for option in sys.warnoptions] + (["-B"] if sys.dont_write_bytecode else [])
+        # Ctrl-C is for the main process, which decides what to do about it.
+        apart: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
         try:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [sys.executable, *flags, "-c", program],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl-C is for the main process, which decides what to do about it
+                **apart,
             )
         except OSError as error:
             ours.close()
@@ -144,14 +163,8 @@ class _Pool(Generic[Task, Context, Result]):
         finally:
             theirs.close()  # from now on, the end of the process is the end of the pipe
         worker: _Worker[Task] = _Worker(process, Connection(ours.detach()))
-        with suppress(BrokenPipeError, ConnectionResetError):  # it is dead: `_hear` is going to notice
-            worker.pipe.send((self._function, self._context))
+        _send(worker, (self._function, self._context))
         return worker
-
-    def _hand_over(self, worker: _Worker[Task], waiting: deque[Task]) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # it is dead: `_hear` is going to notice
-            worker.pipe.send(waiting[0])
-            worker.tasks = (waiting.popleft(),)
 
     def _hear(self, worker: _Worker[Task]) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
         """Take what a worker sends; the end of its pipe means that it is dead."""
@@ -162,7 +175,7 @@ class _Pool(Generic[Task, Context, Result]):
             for task in worker.tasks:
                 yield task, WorkerDiedError("killed its worker process twice, the second time when running alone")
             return
-        self._has_worked = worker.is_ready = True
+        worker.is_ready, self._failed_starts = True, 0
         if isinstance(message, Raised):
             raise message.error
         if not isinstance(message, Ready):
@@ -170,10 +183,15 @@ class _Pool(Generic[Task, Context, Result]):
             yield task, message
 
     def _bury(self, worker: _Worker[Task]) -> None:
+        """Forget a dead worker. Where it was not even ready, memory may be short: then fewer work at a time."""
         self._workers.remove(worker)
         worker.pipe.close()
         worker.process.wait()
-        if not self._has_worked:
+        if worker.is_ready:
+            return
+        self._failed_starts += 1
+        self._jobs = max(1, self._jobs // 2)
+        if self._failed_starts == _MAX_FAILED_STARTS:
             raise WorkerDiedError(
                 f"worker processes end as soon as they are started, with status {worker.process.returncode}"
             )
@@ -191,34 +209,10 @@ class _Pool(Generic[Task, Context, Result]):
                 worker.process.wait()
 
 
-def _cgroup_quota(root: Path, membership_path: Path) -> float | None:
-    """Processors that the control group of this process grants, as a fraction; None where there is no limit."""
+def _send(worker: _Worker[Any], message: object) -> bool:
+    """Send something to a worker; where it is dead, which `_hear` is going to notice, nothing happens."""
     try:
-        lines = membership_path.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return None
-    quotas = []
-    for line in lines:
-        controllers, _, group = line.partition(":")[2].partition(":")
-        top = root / controllers if controllers else root
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        directory = top / group.lstrip("/")
-        for candidate in (directory, *directory.parents):
-            quotas += _read_quota(candidate)
-            if candidate == top:
-                break
-    return min(quotas, default=None)
-
-
-def _read_quota(directory: Path) -> list[float]:
-    """Read the quota of one control group, version 2 (`cpu.max`) or 1 (`cpu.cfs_quota_us`)."""
-    try:
-        if (directory / "cpu.max").exists():
-            quota, period = (directory / "cpu.max").read_text(encoding="ascii").split()
-        else:
-            quota = (directory / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
-            period = (directory / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
-        return [int(quota) / int(period)] if int(quota) > 0 else []
-    except (OSError, ValueError, ZeroDivisionError):  # no limit ("max"), or no such group
-        return []
+        worker.pipe.send(message)
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+    return True

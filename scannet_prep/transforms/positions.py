@@ -1,4 +1,7 @@
-"""Transforms of where the vertices are, and of their normals with them."""
+"""Transforms of where the vertices are, and of their normals with them.
+
+They leave out `grid`, if it is there: the cells of `GridSample` hold for the points that it was given.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.transforms.arguments import check_range, colors_as_given
 
 
-def _map(sample: dict[str, Any], matrix: tuple[tuple[float, float], tuple[float, float]]) -> dict[str, Any]:
-    """Rotate or reflect points and normals in x and y; for both kinds of matrix, normals are mapped as points are."""
-    result = dict(sample)
-    for key in ("points", "normals"):
-        if key in sample:
-            result[key] = sample[key].copy()
-            # Spelt out: a library's product of matrices may round in another way with another number of threads.
-            x, y = sample[key][:, 0].astype(np.float64), sample[key][:, 1].astype(np.float64)
-            for axis, (of_x, of_y) in enumerate(matrix):
-                result[key][:, axis] = of_x * x + of_y * y
+def _move(sample: dict[str, Any], points: NDArray[Any], **changed: NDArray[Any]) -> dict[str, Any]:
+    """The sample with other points, and without what was computed from where they were."""
+    result = {**sample, "points": points, **changed}
+    result.pop("grid", None)
     return result
 
 
@@ -43,7 +41,15 @@ class RotateZ:
         """Change `points` and `normals`."""
         angle = generator.uniform(-self.max_angle, self.max_angle)
         cosine, sine = math.cos(angle), math.sin(angle)
-        return _map(sample, ((cosine, -sine), (sine, cosine)))
+        mapped = {}
+        for key in ("points", "normals"):
+            if key in sample:
+                mapped[key] = sample[key].astype(np.result_type(sample[key], np.float32))
+                # Spelt out: a library's product of matrices may round in another way with another number of threads.
+                x, y = sample[key][:, 0], sample[key][:, 1]
+                mapped[key][:, 0] = cosine * x - sine * y
+                mapped[key][:, 1] = sine * x + cosine * y
+        return _move(sample, **mapped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +68,11 @@ class Flip:
 
     def __call__(self, sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
         """Change `points` and `normals`."""
-        x, y = np.where(generator.random(2) < self.probability, -1.0, 1.0).tolist()
-        return _map(sample, ((x, 0.0), (0.0, y)))
+        mapped = {key: sample[key].copy() for key in ("points", "normals") if key in sample}
+        for axis in np.flatnonzero(generator.random(2) < self.probability):
+            for array in mapped.values():
+                np.negative(array[:, axis], out=array[:, axis])
+        return _move(sample, **mapped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +96,7 @@ class Scale:
 
     def __call__(self, sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
         """Change `points`."""
-        return {**sample, "points": sample["points"] * np.float32(generator.uniform(self.smallest, self.largest))}
+        return _move(sample, sample["points"] * np.float32(generator.uniform(self.smallest, self.largest)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +120,7 @@ class Jitter:
         """Change `points`."""
         points = sample["points"]
         noise = generator.standard_normal(points.shape, np.float32) * np.float32(self.sigma)
-        return {**sample, "points": points + np.clip(noise, -np.float32(self.limit), np.float32(self.limit))}
+        return _move(sample, points + np.clip(noise, -np.float32(self.limit), np.float32(self.limit)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,4 +138,4 @@ class Normalize:
         columns = points.T.copy()  # much faster than along axis 0
         lowest, highest = columns.min(axis=1), columns.max(axis=1)
         origin = np.array([*((lowest + highest) / 2)[:2], lowest[2]], np.float32)
-        return {**sample, "points": points - origin, "colors": colors / np.float32(127.5) - np.float32(1)}
+        return _move(sample, points - origin, colors=colors / np.float32(127.5) - np.float32(1))

@@ -127,11 +127,13 @@ class GridSample:
         if not np.isfinite(extent).all() or extent.max() > np.iinfo(np.int32).max or extent.prod() > 2.0 ** (62 - bits):
             cells_text = " x ".join(f"{number:g}" for number in extent)
             raise UsageError(f"GridSample: the scene has {cells_text} cells, too many to count", "choose a larger size")
-        x, y, z = cells.astype(np.int64)
-        width = extent.astype(np.int64)
-        kept, inverse = _choose_one_each((x * width[1] + y) * width[2] + z, bits, generator)
-        grid = np.ascontiguousarray(cells.T, np.int32)
-        result = select_vertices({**sample, "grid": grid}, kept)
+        keys = cells[0].astype(np.int64)
+        for axis in (1, 2):
+            keys *= int(extent[axis])
+            keys += cells[axis].astype(np.int64)
+        kept, inverse = _choose_one_each(keys, bits, generator)
+        result = select_vertices(sample, kept)
+        result["grid"] = np.ascontiguousarray(cells.take(kept, axis=1).T, np.int32)
         return {**result, "inverse": inverse} if self.has_inverse else result
 
 
@@ -141,24 +143,25 @@ def _choose_one_each(
     """Choose one position at random for each key that occurs.
 
     Args:
-        keys: Below 2 ** (63 - bits).
+        keys: Below 2 ** (63 - bits); overwritten.
         bits: That a position needs.
         generator: Source of randomness.
 
     Returns:
         The chosen positions, ascending; and for each position, which of them has its key.
     """
-    # Key and position in one number: much faster than a stable argsort, with the same result on every processor.
-    joined = np.sort((keys << bits) | np.arange(len(keys)))
-    order = joined & ((1 << bits) - 1)
-    joined >>= bits
-    is_first = np.diff(joined, prepend=-1) != 0
-    starts = np.flatnonzero(is_first)
+    # Key and position in one number: much faster than a stable argsort, with the same result on every processor. In
+    # place, because fresh memory costs more than the arithmetic.
+    keys <<= bits
+    keys |= np.arange(len(keys))
+    keys.sort()
+    order = keys & ((1 << bits) - 1)
+    keys >>= bits
+    starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1])
     counts = np.diff(starts, append=len(keys))
     chosen = order[starts + (generator.random(len(starts)) * counts).astype(np.int64)]
-    by_position = np.argsort(chosen)
-    places = np.empty_like(by_position)
-    places[by_position] = np.arange(len(chosen))
-    inverse = np.empty(len(keys), np.int64)
-    inverse[order] = places[np.cumsum(is_first) - 1]
-    return chosen[by_position], inverse
+    is_chosen = np.zeros(len(keys), np.bool_)
+    is_chosen[chosen] = True
+    places = np.cumsum(is_chosen) - 1
+    keys[order] = np.repeat(places[chosen], counts)
+    return np.flatnonzero(is_chosen), keys

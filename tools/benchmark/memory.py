@@ -11,8 +11,7 @@ from pathlib import Path
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.stages import process
 from scannet_prep.stages.pool import run_in_workers
-from scannet_prep.stages.process.record import FinishedScene
-from scannet_prep.stages.process.scene_worker import SceneTask, WorkContext, make_scene_file
+from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessTask, WorkContext, make_scene_file
 
 
 def measure(raw_dir: Path, folder: Path, *, has_numba: bool) -> float:
@@ -27,7 +26,7 @@ def measure(raw_dir: Path, folder: Path, *, has_numba: bool) -> float:
     return float(done.stdout)
 
 
-def make_and_measure(task: SceneTask, context: WorkContext) -> int:
+def make_and_measure(task: ProcessTask, context: WorkContext) -> int:
     """Make a scene, in a worker.
 
     Returns:
@@ -45,7 +44,7 @@ def tell_peak(raw_dir: Path, out_dir: Path) -> None:
     plan = process.plan(raw_dir, out_dir, ProcessOptions(scannet200=True, align_axis=True))
     for task in plan.tasks:
         task.path.parent.mkdir(parents=True, exist_ok=True)
-    context = WorkContext(plan.options, plan.label_map, is_forced=False, is_strict=False)
+    context = WorkContext(plan.options, plan.label_map)
     outcomes = [outcome for _, outcome in run_in_workers(make_and_measure, plan.tasks, context, jobs=1)]
     peaks = [outcome for outcome in outcomes if isinstance(outcome, int)]
     if len(peaks) < len(outcomes):

@@ -14,13 +14,11 @@ from benchmark.scenes import make_scenes
 from benchmark.steps import STEPS, StepTimer
 from benchmark.timing import load_npz, time_call
 from scannet_prep import ScanNet
-from scannet_prep.files import remove_stale_temporaries
 from scannet_prep.labels import SCANNET200, builtin_label_map
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.stages import process
-from scannet_prep.stages.process.make_scene import read_raw_files
-from scannet_prep.stages.process.record import FinishedScene
-from scannet_prep.stages.process.scene_worker import WorkContext, make_scene_file
+from scannet_prep.stages.process.make_scene import find_raw_files
+from scannet_prep.stages.process.scene_worker import FinishedScene, WorkContext, make_scene_file
 from scannet_prep.stages.worker import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
     from benchmark.settings import Result, Settings
     from scannet_prep.stages.process import ProcessPlan
-    from scannet_prep.stages.process.scene_worker import SceneTask
+    from scannet_prep.stages.process.scene_worker import ProcessTask
 
 _OPTIONS = ProcessOptions(scannet200=True, align_axis=True)
 _LARGEST_VERTEX_COUNT = 550_000
@@ -57,13 +55,12 @@ def measure(settings: Settings) -> Result:
     return result
 
 
-def _measure_scenes(plan: ProcessPlan, tasks: list[SceneTask], settings: Settings) -> Result:
+def _measure_scenes(plan: ProcessPlan, tasks: list[ProcessTask], settings: Settings) -> Result:
     """Time each scene on one core: ours, a copy, the reference, in turns."""
     shutil.rmtree(plan.out_dir, ignore_errors=True)
     for split in {task.split for task in tasks}:
         (plan.out_dir / split).mkdir(parents=True)
-        remove_stale_temporaries(plan.out_dir / split)
-    context = WorkContext(plan.options, plan.label_map, is_forced=False, is_strict=False)
+    context = WorkContext(plan.options, plan.label_map)
     ours: list[dict[str, float]] = [{} for _ in tasks]
     copies = [float("inf")] * len(tasks)
     references = [float("inf")] * min(settings.reference_count, len(tasks))
@@ -99,17 +96,16 @@ def _measure_scenes(plan: ProcessPlan, tasks: list[SceneTask], settings: Setting
     }
 
 
-def _make(task: SceneTask, context: WorkContext) -> None:
+def _make(task: ProcessTask, context: WorkContext) -> None:
     outcome = make_scene_file(task, context)
     if not isinstance(outcome, FinishedScene):
         raise TypeError(f"{task.scene.scene_id} failed: {outcome}")
 
 
-def _copy(task: SceneTask, folder: Path) -> tuple[float, int, int]:
+def _copy(task: ProcessTask, folder: Path) -> tuple[float, int, int]:
     """Read what `process` reads and write as much as it writes, and nothing else."""
-    files = read_raw_files(task.scene, task.split, _OPTIONS)
-    found = (files.mesh, files.info, files.segments, files.aggregation)
-    paths = [file.path for file in found if file is not None]
+    files = find_raw_files(task.scene, task.split, _OPTIONS)
+    paths = [path for path in (files.mesh, files.info, files.segments, files.aggregation) if path is not None]
     content, target_path = task.path.read_bytes(), folder / "copy.tmp"
     target_path.unlink(missing_ok=True)
     read_bytes = 0
@@ -122,7 +118,7 @@ def _copy(task: SceneTask, folder: Path) -> tuple[float, int, int]:
     return seconds, read_bytes, len(content)
 
 
-def _run_reference(task: SceneTask, folder: Path) -> float:
+def _run_reference(task: ProcessTask, folder: Path) -> float:
     """Time the reference, and check that it gives what we give."""
     target_path = folder / "reference.npz"
     target_path.unlink(missing_ok=True)

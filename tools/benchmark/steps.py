@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 # A function is wrapped where it is looked up. One that is no longer there is an AttributeError: mend this table then.
 _STEPS: dict[str, tuple[tuple[object, str], ...]] = {
-    "read": ((scene_worker, "read_raw_files"),),
-    "fingerprints": ((Fingerprint, "from_bytes"),),
-    "mesh": ((make_scene, "parse_mesh"),),
-    "geometry": ((make_scene, "make_geometry"),),
-    "segments": ((make_scene, "parse_segments"), (Segmentation, "compact_indices")),
+    "find": ((scene_worker, "find_raw_files"), (scene_worker, "look_at_scene")),
+    "fingerprints": ((Fingerprint, "from_file"), (Fingerprint, "from_bytes")),
+    "mesh": ((make_scene, "read_mesh"),),
+    "geometry": ((make_scene, "points_and_normals"),),
+    "segments": ((make_scene, "read_segments"), (Segmentation, "compact_indices")),
     "labels": (
-        (make_scene, "parse_scan_info"),
-        (make_scene, "parse_aggregation"),
+        (make_scene, "read_scan_info"),
+        (make_scene, "read_aggregation"),
         (make_scene, "annotate"),
         (LabelSet, "labels_from_raw_ids"),
     ),
     "encode": ((scene_worker, "encode_processed"),),
     "write": ((scene_worker, "write_atomically"),),
-    "manifest entry": ((SceneEntry, "from_scene"), (scene_worker, "identify_file")),
+    "manifest entry": ((SceneEntry, "from_scene"),),
 }
 STEPS = (*_STEPS, "rest")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from benchmark.settings import Result
     from scannet_prep.processed.options import ProcessOptions
-    from scannet_prep.stages.process.scene_worker import SceneTask
+    from scannet_prep.stages.process.scene_worker import ProcessTask
 
 
 _LOOP = """
@@ -41,7 +41,7 @@ class _Clock(NoProgress):
         self.finished_s += [time.perf_counter()] * count
 
 
-def measure(raw_dir: Path, folder: Path, options: ProcessOptions, tasks: list[SceneTask], repeat: int) -> Result:
+def measure(raw_dir: Path, folder: Path, options: ProcessOptions, tasks: list[ProcessTask], repeat: int) -> Result:
     """Run the stage in turns: one worker on the given scenes, two on all scenes, which are twice as many."""
     one = Selection(scene_ids=tuple(task.scene.scene_id for task in tasks))
     rates: dict[str, dict[str, list[float]]] = {}

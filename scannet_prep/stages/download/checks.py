@@ -1,110 +1,146 @@
-"""Is a raw file what its name says? Cheap enough to ask of every file of a download."""
+"""Is a raw file what its name says, and does it fit the other files of its scene? The parsers of `raw` decide."""
 
 from __future__ import annotations
 
+import os
+import stat
+import struct
 import zipfile
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import FileError, SegmentsError
+from scannet_prep.errors import AggregationError, FileError, MeshError, ScanInfoError, SegmentsError
 from scannet_prep.labels import read_label_map
 from scannet_prep.raw.aggregation import read_aggregation
 from scannet_prep.raw.info import read_scan_info
-from scannet_prep.raw.layout import AGGREGATION_SUFFIX, MESH_SUFFIX, SEGMENTS_SUFFIX
-from scannet_prep.raw.mesh import check_mesh_file
+from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_segments
-from scannet_prep.release import Content
+from scannet_prep.release import AGGREGATION, LABELS_MESH, MESH, SEGMENTS, Content
 from scannet_prep.remote.catalog import RemoteFile
+from scannet_prep.scene import Split
 
 _HINT = "download it again"
+_OF_ONE_MESH = frozenset({MESH.suffix, LABELS_MESH.suffix, SEGMENTS.suffix})
+# Version 4 of the sensor stream (SensReader in ScanNet's repository): a header with a name of any length in it, frames
+# of 96 bytes with colour and depth after each, and at times the number of IMU frames, all of one size.
+_SENS_HEADER = struct.Struct("<64f2i4IfQ")
+_SENS_FRAME = struct.Struct("<64x2Q2Q")
 
 
-def check_file(remote: RemoteFile, path: Path, data_dir: Path) -> None:
-    """Check that a file is whole and of its kind, and that it fits those of its scene that are there already.
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What other files of the scene have to agree with.
+
+    Attributes:
+        vertex_count: How many vertices it is about; None where it is about no mesh, or another one.
+        segment_ids: The segments that it has, or names; None where it has none.
+    """
+
+    vertex_count: int | None = None
+    segment_ids: frozenset[int] | None = None
+
+
+def check_file(remote: RemoteFile, path: Path) -> Facts:
+    """Check that a file is whole, of its kind, and of its scene.
 
     Args:
         remote: Which file it is.
         path: Where its bytes are; perhaps under a temporary name.
-        data_dir: The raw tree.
 
     Raises:
-        FileError: It is not; the message names the file by its final name.
+        FileError: It is not.
     """
-    try:
-        _check(remote, path, data_dir)
-    except FileError as error:
-        raise type(error)(data_dir / remote.local_path, error.problem, error.hint) from None
-
-
-def _check(remote: RemoteFile, path: Path, data_dir: Path) -> None:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise FileError(path, "is not a file", "move it away")
+    if status.st_size > remote.kind.max_bytes:
+        raise FileError(
+            path, f"has {status.st_size:,} bytes, but at most {remote.kind.max_bytes:,} are possible", _HINT
+        )
     match remote.kind.content:
         case Content.MESH | Content.LABELS_MESH:
-            check_mesh_file(path, needs_labels=remote.kind.content is Content.LABELS_MESH)
+            mesh = read_mesh(path)
+            if remote.kind.content is Content.LABELS_MESH and mesh.labels is None:
+                raise MeshError(path, "its vertices have no property label", _HINT)
+            return Facts(vertex_count=mesh.vertex_count)
         case Content.SEGMENTS:
-            _check_segments(remote, path, data_dir)
+            segments = read_segments(path)
+            _check_scene(remote, segments.scene_id, SegmentsError, path)
+            return Facts(len(segments.indices), frozenset(segments.raw_ids.tolist()))
         case Content.AGGREGATION:
-            _check_aggregation(remote, path, data_dir)
+            aggregation = read_aggregation(path)
+            _check_scene(remote, aggregation.scene_id, AggregationError, path)
+            named = frozenset(number for group in aggregation.groups for number in group.segment_ids)
+            return Facts(segment_ids=named or None)
         case Content.INFO:
-            read_scan_info(path)
+            if read_scan_info(path).axis_alignment is None and remote.split is not Split.TEST:
+                raise ScanInfoError(path, "has no axisAlignment, which every train and val scene has", _HINT)
         case Content.LABEL_MAP:
             read_label_map(path)
         case Content.ZIP:
-            if not zipfile.is_zipfile(path):
-                raise FileError(path, "is no zip file, or truncated", _HINT)
+            _check_zip(path)
         case Content.SENSOR_STREAM:
             _check_sensor_stream(path)
+    return Facts()
 
 
-def _sibling(remote: RemoteFile, suffix: str, data_dir: Path) -> Path:
-    return (data_dir / remote.local_path).with_name(f"{remote.scene_id}{suffix}")
+def find_contradictions(facts: Mapping[str, Facts]) -> dict[str, str]:
+    """Find out which files of a scene do not fit together.
 
+    Args:
+        facts: Of each file, by suffix.
 
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """One version of a file, which keeps its identity when it gets its final name."""
-
-    path: Path = field(compare=False)
-    identity: tuple[int, int, int, int]
-
-
-# Asked for twice, by the segments' own check and soon after by that of the aggregation.
-@lru_cache(maxsize=16)
-def _read_segment_ids(version: _Version) -> tuple[int, frozenset[int]]:
-    """The number of vertices, and the ids of the segments."""
-    segmentation = read_segments(version.path)
-    return len(segmentation.indices), frozenset(segmentation.raw_ids.tolist())
-
-
-def _find_segment_ids(path: Path) -> tuple[int, frozenset[int]]:
-    status = path.stat()
-    return _read_segment_ids(_Version(path, (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)))
-
-
-def _check_segments(remote: RemoteFile, path: Path, data_dir: Path) -> None:
-    count, _ = _find_segment_ids(path)
-    mesh_path = _sibling(remote, MESH_SUFFIX, data_dir)
-    if remote.kind.suffix != SEGMENTS_SUFFIX or not mesh_path.exists():
-        return
-    vertex_count = check_mesh_file(mesh_path)
-    if count != vertex_count:
-        raise SegmentsError(path, f"is for {count:,} vertices, but {mesh_path.name} has {vertex_count:,}", _HINT)
-
-
-def _check_aggregation(remote: RemoteFile, path: Path, data_dir: Path) -> None:
-    aggregation = read_aggregation(path)
-    segments_path = _sibling(remote, SEGMENTS_SUFFIX, data_dir)
-    if remote.kind.suffix != AGGREGATION_SUFFIX or not segments_path.exists():
-        return
-    _, known = _find_segment_ids(segments_path)
-    named = [number for group in aggregation.groups for number in group.segment_ids]
+    Returns:
+        By suffix, what is wrong; all files that contradict each other, as nobody knows which of them is right.
+    """
+    found: dict[str, str] = {}
+    counts = {suffix: item.vertex_count for suffix, item in facts.items() if suffix in _OF_ONE_MESH}
+    if len(set(counts.values())) > 1:
+        text = ", ".join(f"{suffix} has {count:,}" for suffix, count in counts.items())
+        found = dict.fromkeys(counts, f"the numbers of vertices differ: {text}")
+    known = facts.get(SEGMENTS.suffix, Facts()).segment_ids
+    named = facts.get(AGGREGATION.suffix, Facts()).segment_ids
     # Single strangers are for `verify` to report; a file in which none is known belongs to something else.
-    if named and not any(number in known for number in named):
-        raise FileError(path, f"names {len(named):,} segments, none of which is in {segments_path.name}", _HINT)
+    if known is not None and named is not None and not named & known:
+        text = f"{AGGREGATION.suffix} names {len(named):,} segments, none of which is in {SEGMENTS.suffix}"
+        found = dict.fromkeys((SEGMENTS.suffix, AGGREGATION.suffix), text) | found
+    return found
+
+
+def _check_scene(remote: RemoteFile, found: str, error_type: type[FileError], path: Path) -> None:
+    """Check the scene that a file says it is of; files that say nothing pass."""
+    if found and found != remote.scene_id:
+        raise error_type(path, f"sceneId is {found!r:.60}, expected {remote.scene_id}", _HINT)
+
+
+def _check_zip(path: Path) -> None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            last = max(archive.infolist(), key=lambda item: item.header_offset, default=None)
+            if last is None or last.header_offset + last.compress_size > archive.start_dir:
+                raise FileError(path, "its directory does not fit its content", _HINT)
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise FileError(path, f"is not a zip file, or is truncated: {error}", _HINT) from None
 
 
 def _check_sensor_stream(path: Path) -> None:
     with path.open("rb") as file:
-        version = file.read(4)
-    if version != (4).to_bytes(4, "little"):
-        raise FileError(path, f"begins with {version!r}, expected version 4 of the sensor stream", _HINT)
+        size_bytes = os.fstat(file.fileno()).st_size
+        start = file.read(12)
+        if len(start) < 12 or start[:4] != b"\4\0\0\0":
+            raise FileError(path, f"begins with {start[:4]!r}, expected version 4 of the sensor stream", _HINT)
+        file.seek(int.from_bytes(start[4:], "little"), os.SEEK_CUR)
+        header = file.read(_SENS_HEADER.size)
+        count = _SENS_HEADER.unpack(header)[-1] if len(header) == _SENS_HEADER.size else 0
+        for index in range(count):
+            frame = file.read(_SENS_FRAME.size)
+            content_bytes = sum(_SENS_FRAME.unpack(frame)[2:]) if len(frame) == _SENS_FRAME.size else 0
+            file.seek(content_bytes, os.SEEK_CUR)
+            if not content_bytes or file.tell() > size_bytes:
+                raise FileError(path, f"ends within frame {index:,} of {count:,}", _HINT)
+        rest = size_bytes - file.tell()
+        imu_count = int.from_bytes(file.read(8), "little")
+        is_end = rest == 0 or (rest >= 8 and (rest - 8) % max(1, imu_count) == 0 and (rest > 8) == (imu_count > 0))
+        if not count or not is_end:
+            raise FileError(path, f"has {rest:,} bytes after its {count:,} frames", _HINT)

@@ -1,4 +1,4 @@
-"""The raw files that are needed, from the server into the data folder: whole, or not at all."""
+"""What a download is going to do, and what it did."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from scannet_prep.errors import UsageError
+from scannet_prep.errors import DiskFullError, UsageError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import check_is_folder
 from scannet_prep.raw.layout import find_orphans
 from scannet_prep.release import BASE_URL, FileKind
 from scannet_prep.remote.address import public_url
 from scannet_prep.remote.catalog import RemoteFile, list_files, parse_types
+from scannet_prep.remote.partial import partial_path
 from scannet_prep.scene import Split
+from scannet_prep.space import check_space, format_bytes
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages.download.space import Room, estimate_left, find_free_room
 from scannet_prep.stages.selection import Selection, select_scenes
 
 MAX_JOBS = 8  # the server belongs to a university chair
@@ -43,19 +44,27 @@ class FileResult:
         file: The file.
         outcome: What became of it.
         size_bytes: Its size, where it is there.
-        message: Why it is not there.
+        reason: Why it is not there; the same text for all files that fail alike.
+        place: What the reason is about: an address or a path.
         hint: What to do about it; may be empty.
-        is_something_else: Whether the server answered, but with something else, or that it does not give or have it.
-        is_outage: Whether the server did not answer at all, which is told once and not of every file.
     """
 
     file: RemoteFile
     outcome: FileOutcome
     size_bytes: int = 0
-    message: str = ""
+    reason: str = ""
+    place: str = ""
     hint: str = ""
-    is_something_else: bool = False
-    is_outage: bool = False
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the file is not there in the end."""
+        return self.outcome in (FileOutcome.FAILED, FileOutcome.MISSING)
+
+    @property
+    def message(self) -> str:
+        """Why it is not there, with its name."""
+        return f"{self.place}: {self.reason}" if self.is_failure else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +77,7 @@ class DownloadPlan:
         files: All files that were asked for, scene by scene.
         present: Local paths of those that are there; `run` checks each of them.
         orphans: Left by the official download script where it was interrupted; nobody needs them.
-        needed: Typical room for what is not there, less what has arrived of it; kinds of unknown size count as nothing.
-        free: Room on the disk.
+        partial_bytes: What has arrived of the missing files, in an earlier run.
     """
 
     data_dir: Path
@@ -77,8 +85,7 @@ class DownloadPlan:
     files: tuple[RemoteFile, ...]
     present: frozenset[str]
     orphans: tuple[Path, ...]
-    needed: Room
-    free: Room
+    partial_bytes: int
 
     @property
     def missing(self) -> list[RemoteFile]:
@@ -87,13 +94,13 @@ class DownloadPlan:
 
     @property
     def unknown_kinds(self) -> list[FileKind]:
-        """Kinds of files whose size is not known beforehand."""
+        """Kinds of missing files whose size is not known beforehand."""
         return [kind for kind in dict.fromkeys(file.kind for file in self.missing) if kind.typical_bytes is None]
 
     @property
-    def lack(self) -> Room:
-        """How much more room is needed than there is, with a reserve; falsy where it suffices."""
-        return self.free.find_lack(self.needed)
+    def needed_bytes(self) -> int:
+        """Typical size of what is still to come; kinds of unknown size count as nothing."""
+        return max(0, sum(file.kind.typical_bytes or 0 for file in self.missing) - self.partial_bytes)
 
     @property
     def shown_base_url(self) -> str:
@@ -103,6 +110,49 @@ class DownloadPlan:
     def url(self, file: RemoteFile) -> str:
         """The address of a file."""
         return self.base_url + file.remote_path
+
+    def check_room(self) -> None:
+        """Check that the disks hold what is missing: `scans` may be a link to another one.
+
+        Raises:
+            DiskFullError: They do not.
+        """
+        missing: dict[Path, list[RemoteFile]] = {}
+        for file in self.missing:
+            missing.setdefault((self.data_dir / file.local_path.partition("/")[0]).resolve(), []).append(file)
+        disks: dict[int, tuple[Path, int, int]] = {}
+        for folder, files in missing.items():
+            existing = next(path for path in (folder, *folder.parents) if path.exists())
+            _, size_bytes, count = disks.get(existing.stat().st_dev, (folder, -self.partial_bytes, 0))
+            size_bytes += sum(file.kind.typical_bytes or 0 for file in files)
+            disks[existing.stat().st_dev] = folder, size_bytes, count + len(files)
+        try:
+            for folder, size_bytes, count in disks.values():
+                check_space(folder, max(0, size_bytes), count)
+        except DiskFullError as error:
+            hint = f"{error.hint}, or fetch less with --splits or --limit"
+            if self.partial_bytes:
+                hint += f"; {format_bytes(self.partial_bytes)} have arrived already, in hidden files (.*.part)"
+            raise DiskFullError(error.message, hint) from None
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Files that are not there in the end, all for the same reason.
+
+    Attributes:
+        results: The files.
+    """
+
+    results: tuple[FileResult, ...]
+
+    @property
+    def text(self) -> str:
+        """All of them in one line."""
+        first, count = self.results[0], len(self.results)
+        if count == 1:
+            return f"{first.outcome}: {first.message}"
+        return f"{first.outcome}: {count:,} files: {first.reason}; for example {first.place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +178,7 @@ class DownloadReport:
     @property
     def failures(self) -> tuple[FileResult, ...]:
         """Files that are not there in the end."""
-        return tuple(item for item in self.results if item.outcome in (FileOutcome.FAILED, FileOutcome.MISSING))
+        return tuple(item for item in self.results if item.is_failure)
 
     @property
     def failed_scenes(self) -> tuple[SceneFailure, ...]:
@@ -139,6 +189,13 @@ class DownloadReport:
                 failure = SceneFailure(item.file.scene_id, str(item.outcome), item.message, item.hint)
                 found.setdefault(item.file.scene_id, failure)
         return tuple(found.values())
+
+    def group_failures(self) -> list[FailureGroup]:
+        """The failures, those with the same reason together."""
+        groups: dict[tuple[str, str], list[FileResult]] = {}
+        for item in self.failures:
+            groups.setdefault((item.outcome, item.reason), []).append(item)
+        return [FailureGroup(tuple(items)) for items in groups.values()]
 
     def counts(self) -> dict[str, Counter[FileOutcome]]:
         """Number of files by kind and outcome."""
@@ -185,13 +242,13 @@ def plan(
         base_url: The server, or a mirror of it.
 
     Raises:
-        UsageError: A type is unknown, or the base URL is none.
+        UsageError: A type is unknown, or the base URL is not one.
         UnknownSceneError: A scene is in none of the official lists, or not in the splits that were asked for.
-        OutputError: `data_dir` is no folder.
+        OutputError: `data_dir` is not a folder.
     """
     check_is_folder(data_dir)
-    if not _is_address(base_url):
-        raise UsageError(f"{public_url(base_url)!r} is no base URL", f"it looks like {BASE_URL}")
+    if not _is_base_url(base_url):
+        raise UsageError(f"{public_url(base_url)!r} is not a base URL", f"it looks like {BASE_URL}")
     everything = [scene_id for split in Split for scene_id in official_scenes(split)]
     selected = select_scenes(everything, selection or Selection(), data_dir)
     if selected.failures:
@@ -200,23 +257,24 @@ def plan(
     files = tuple(list_files(selected.scenes, parse_types(types)))
     if not files:
         raise UsageError("no file of these types exists for these scenes", "test scenes have no annotation")
-    parents = {(data_dir / file.local_path).parent for file in files}
-    present = frozenset(file.local_path for file in files if (data_dir / file.local_path).exists())
+    paths = {file.local_path: data_dir / file.local_path for file in files}
+    present = frozenset(name for name, path in paths.items() if path.exists() or path.is_symlink())
+    partials = [partial_path(path) for name, path in paths.items() if name not in present]
+    folders = sorted({path.parent for path in paths.values()})
     return DownloadPlan(
         data_dir=data_dir,
         base_url=base_url.rstrip("/") + "/",
         files=files,
         present=present,
-        orphans=tuple(orphan for parent in sorted(parents) for orphan in find_orphans(parent)),
-        needed=estimate_left(data_dir, [file for file in files if file.local_path not in present]),
-        free=find_free_room(data_dir),
+        orphans=tuple(orphan for folder in folders for orphan in find_orphans(folder)),
+        partial_bytes=sum(path.stat().st_size for path in partials if path.exists()),
     )
 
 
-def _is_address(text: str) -> bool:
+def _is_base_url(text: str) -> bool:
     try:
         address = urlsplit(text)
         is_prefix = not (address.query or address.fragment or re.search(r"\s", text))  # paths are added to it
         return is_prefix and address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
-    except ValueError:  # brackets without an address between them, a port that is no number
+    except ValueError:  # brackets without an address between them, a port that is not a number
         return False

@@ -9,21 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from scannet_prep.annotate import annotate, count_unknown_segments
-from scannet_prep.errors import AnnotationError, LabelMapError, MeshError, MissingFileError, WorkerDiedError
+from scannet_prep.errors import AnnotationError, LabelMapError, WorkerDiedError
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelMap, builtin_label_map, find_label_map, read_label_map
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.raw.aggregation import read_aggregation
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
-from scannet_prep.raw.ply import PlyHeader, parse_header
+from scannet_prep.raw.mesh import count_elements
 from scannet_prep.raw.segments import read_segments
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.finding import Finding
 from scannet_prep.stages.info.class_table import ClassTable, make_class_table
 from scannet_prep.stages.pool import run_in_workers
-
-_HEADER_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +193,7 @@ def _read_scene(scene: RawScene, label_map: LabelMap) -> _ReadScene:
     vertex_count = face_count = 0
     try:
         files = _measure_files(scene)
-        header = _read_header(scene.mesh_path)
-        vertex_count, face_count = _count_elements(header, "vertex"), _count_elements(header, "face")
+        vertex_count, face_count = count_elements(scene.mesh_path)
         if find_official_split(scene.scene_id) is Split.TEST or not scene.segments_path.exists():
             return _ReadScene(files, vertex_count, face_count)
         return _read_annotation(scene, label_map, files, vertex_count, face_count)
@@ -212,22 +209,6 @@ def _measure_files(scene: RawScene) -> dict[str, int]:
             suffix = path.name.removeprefix(scene.scene_id)
             sizes[suffix if suffix != path.name else "other"] += path.stat().st_size
     return dict(sizes)
-
-
-def _read_header(path: Path) -> PlyHeader:
-    try:
-        with path.open("rb") as file:
-            start = file.read(_HEADER_BYTES)
-    except FileNotFoundError:
-        raise MissingFileError(path, "no such file", "download it") from None
-    except OSError as error:
-        raise MeshError(path, f"cannot be read: {error.strerror or error}") from error
-    return parse_header(start, path)
-
-
-def _count_elements(header: PlyHeader, name: str) -> int:
-    element = header.find_element(name)
-    return 0 if element is None else element.count
 
 
 def _read_annotation(

@@ -14,7 +14,7 @@ from scannet_prep.archive.index import FORMAT_NAME, ArchiveKind
 from scannet_prep.archive.reader import Archive, ArchivedGroup
 from scannet_prep.errors import ArchiveError, MissingFileError, OutputError, UsageError
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, parse_manifest
-from scannet_prep.processed.reader import check_mixture
+from scannet_prep.processed.state import check_mixture
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, parse_lock
 from scannet_prep.stages.pack.contents import FoundContents
 from scannet_prep.stages.pack.processed import is_same, merge_manifests, replace_lists

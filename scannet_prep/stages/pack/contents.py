@@ -9,14 +9,14 @@ from pathlib import Path
 from scannet_prep.archive.contents import Contents, SourceFile, SourceGroup
 from scannet_prep.archive.frames import DEFAULT_LEVEL
 from scannet_prep.archive.index import ArchiveKind, Head, find_scene_id
-from scannet_prep.errors import MeshError, MissingFileError, UnknownSceneError
+from scannet_prep.errors import FileError, MissingFileError, UnknownSceneError
 from scannet_prep.files import read_file
 from scannet_prep.processed.folder import TERMS_TEXT, find_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest
-from scannet_prep.processed.reader import is_processed_file
+from scannet_prep.processed.state import is_processed_file
 from scannet_prep.raw.layout import MESH_SUFFIX, find_raw_scenes
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, parse_lock
-from scannet_prep.raw.ply import read_header
+from scannet_prep.raw.mesh import check_mesh_file
 from scannet_prep.release import SPLIT_DIRS
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
@@ -132,10 +132,9 @@ def _count_vertices(scene_id: str, files: Collection[SourceFile]) -> int:
     for file in files:
         if file.name.endswith(f"{scene_id}{MESH_SUFFIX}"):
             try:
-                vertices = read_header(file.path)[1].find_element("vertex")
-            except MeshError:
+                return check_mesh_file(file.path)
+            except FileError:
                 return 0
-            return vertices.count if vertices else 0
     return 0
 
 

@@ -25,8 +25,8 @@ from scannet_prep.processed.manifest import (
     encode_manifest,
     read_manifest,
 )
-from scannet_prep.processed.reader import check_mixture
 from scannet_prep.processed.scene import parse_processed
+from scannet_prep.processed.state import check_mixture
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.pack.files import FoundFiles

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import AnnotationError, OutputError, ProcessedFileError, ScanNetPrepError
+from scannet_prep.errors import (
+    AnnotationError,
+    FileError,
+    OutputError,
+)
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file, write_atomically
 from scannet_prep.labels import LabelMap
 from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.processed.scene import ProcessedScene, encode_processed, parse_processed
+from scannet_prep.processed.scene import MAX_FILE_BYTES, encode_processed, parse_processed
 from scannet_prep.raw.layout import RawScene
+from scannet_prep.release import AGGREGATION, INFO, MESH
 from scannet_prep.scene import Split
-from scannet_prep.scene_warnings import SceneWarning
-from scannet_prep.stages.process.make_scene import RawFiles, process_scene, read_raw_files, used_label_map
-from scannet_prep.stages.process.record import FinishedScene, identify_file
+from scannet_prep.scene_warnings import SceneWarning, WarningKind
+from scannet_prep.stages.process.make_scene import RawFiles, find_raw_files, process_scene, used_label_map
+from scannet_prep.stages.process.seen import SceneSeen, look_at_scene
+
+_INFO_WARNINGS = {WarningKind.NO_ALIGNMENT, WarningKind.NOT_RIGID, WarningKind.NO_INFO}
 
 
 @dataclass(frozen=True, slots=True)
-class SceneTask:
-    """One scene to be made, and where to."""
+class ProcessTask:
+    """One scene to be made.
+
+    Attributes:
+        scene: Its raw files.
+        split: The split it goes into.
+        path: The file to write.
+        recorded: Fingerprint of that file by the manifest; None where the manifest does not know it.
+    """
 
     scene: RawScene
     split: Split
     path: Path
+    recorded: Fingerprint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,83 +53,108 @@ class WorkContext:
         label_map: Ids by raw category.
         is_forced: Make scenes again even where they are up to date.
         is_strict: Treat doubts about labels as errors.
+        is_lenient: Take damage that leaves a scene without alignment, groups or normals for a warning.
+        run_pid: The process that leads the run.
     """
 
     options: ProcessOptions
     label_map: LabelMap
-    is_forced: bool
-    is_strict: bool
+    is_forced: bool = False
+    is_strict: bool = False
+    is_lenient: bool = False
+    run_pid: int | None = None
 
 
-def make_scene_file(task: SceneTask, context: WorkContext) -> FinishedScene | SceneFailure | OutputError:
+@dataclass(frozen=True, slots=True)
+class FinishedScene:
+    """One scene that a run made, or found up to date.
+
+    Attributes:
+        entry: Its line in the manifest.
+        seen: Sizes and times of its files.
+        is_new: Whether this run made it.
+    """
+
+    entry: SceneEntry
+    seen: SceneSeen
+    is_new: bool
+
+
+def make_scene_file(task: ProcessTask, context: WorkContext) -> FinishedScene | SceneFailure | OutputError:
     """Make one scene, unless it is up to date. Errors are returned, not raised: the worker goes on with others.
 
     Returns:
         The scene, or why it could not be made; an `OutputError` where no further scene could be written either.
     """
-    scene_id = task.scene.scene_id
     try:
         return _make(task, context)
     except OutputError as error:
         return error
-    except ScanNetPrepError as error:
-        place = "" if str(task.scene.directory) in error.message else f"{task.scene.directory}: "
-        return SceneFailure(scene_id, type(error).__name__, place + error.message, error.hint)
-    except MemoryError:
-        message = f"{task.scene.directory}: memory ran out"
-        return SceneFailure(scene_id, "MemoryError", message, "try again with fewer --jobs")
     except Exception as error:  # noqa: BLE001 - a bug must not stop the other scenes; its traceback is kept and shown
-        message = f"{task.scene.directory}: unforeseen {type(error).__name__}: {error}"
-        return SceneFailure(scene_id, type(error).__name__, message, "please report this", traceback.format_exc())
+        return SceneFailure.from_exception(task.scene.scene_id, error, task.scene.directory)
 
 
-def _make(task: SceneTask, context: WorkContext) -> FinishedScene:
-    files = read_raw_files(task.scene, task.split, context.options)
+def check_warnings(task: ProcessTask, warnings: tuple[SceneWarning, ...], context: WorkContext) -> None:
+    """Make errors of warnings, where that is wanted.
+
+    Raises:
+        AnnotationError: There is such a warning; names the file that it is about.
+    """
+    damage = [item for item in warnings if item.kind.is_damage]
+    if damage and task.split is not Split.TEST and not context.is_lenient:
+        hint = "every train and val scene of the release has it: download the file again, or be lenient about it"
+        raise AnnotationError("; ".join(_name_file(task, item) for item in damage), hint)
+    doubts = [item for item in warnings if item.kind.is_doubt]
+    if doubts and context.is_strict:
+        hint = "to go on all the same, do not be strict about it"
+        raise AnnotationError("; ".join(_name_file(task, item) for item in doubts), hint)
+
+
+def _name_file(task: ProcessTask, warning: SceneWarning) -> str:
+    if warning.kind is WarningKind.OTHER_SCENE:
+        return f"{task.scene.directory}: {warning.text}"
+    kind = MESH if warning.kind is WarningKind.NO_FACES else INFO if warning.kind in _INFO_WARNINGS else AGGREGATION
+    return f"{task.scene.path(kind.suffix)}: {warning.text}"
+
+
+def _make(task: ProcessTask, context: WorkContext) -> FinishedScene:
+    before = look_at_scene(task.scene, task.path)
+    files = find_raw_files(task.scene, task.split, context.options)
+    label_map = used_label_map(files, context.label_map)
     entry = None if context.is_forced else _find_current(task, files, context)
     if entry is not None:
-        _check_doubts(entry.warnings, context)
-        return FinishedScene(entry, identify_file(task.path), is_new=False)
+        check_warnings(task, entry.warnings, context)
+        return FinishedScene(entry, before._replace(label_map=label_map), is_new=False)
     scene = process_scene(files, context.options, context.label_map)
-    _check_doubts(scene.meta.warnings, context)
+    check_warnings(task, scene.meta.warnings, context)
+    if look_at_scene(task.scene, task.path).inputs != before.inputs:
+        raise FileError(task.scene.directory, "its files changed while they were read", "run the same command again")
     # Before the first file is replaced, and not before it is known that one will be: a run that changes nothing must
     # not disturb those who read.
     mark_unfinished(task.path.parent.parent)
-    return write_scene_file(scene, task.path)
-
-
-def write_scene_file(scene: ProcessedScene, path: Path) -> FinishedScene:
-    """Write a processed scene under its final name.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
     chunks = encode_processed(scene)
-    write_atomically(path, chunks)
-    return FinishedScene(
-        SceneEntry.from_scene(scene, Fingerprint.from_bytes(*chunks)), identify_file(path), is_new=True
-    )
+    write_atomically(task.path, chunks, run_pid=context.run_pid)
+    entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*chunks))
+    return FinishedScene(entry, look_at_scene(task.scene, task.path, label_map), is_new=True)
 
 
-def _check_doubts(warnings: tuple[SceneWarning, ...], context: WorkContext) -> None:
-    doubts = [warning.text for warning in warnings if warning.kind.is_doubt]
-    if context.is_strict and doubts:
-        raise AnnotationError("; ".join(doubts), "leave out --strict to go on anyway")
+def _find_current(task: ProcessTask, files: RawFiles, context: WorkContext) -> SceneEntry | None:
+    """The scene's file, if it is whole and was made from the same inputs with the same options.
 
-
-def _find_current(task: SceneTask, files: RawFiles, context: WorkContext) -> SceneEntry | None:
-    """The scene's file, if it is whole and was made from the same inputs with the same options."""
-    if not task.path.exists():
-        return None
-    data = read_file(task.path)
+    Whole is what has the fingerprint that the manifest records; a file that the manifest does not know, for example
+    after a run that was interrupted, is whole where to encode its content again gives the same bytes.
+    """
     try:
+        data = read_file(task.path, MAX_FILE_BYTES)
         scene = parse_processed(data, task.path)
-    except ProcessedFileError:
-        return None  # truncated, or not ours: made again
-    meta = scene.meta
+    except FileError:
+        return None  # not there, truncated, or not ours: made again
+    fingerprint, meta = Fingerprint.from_bytes(data), scene.meta
     is_same = (
         (meta.scene_id, meta.split) == (files.scene_id, files.split)
         and meta.options == context.options
-        and meta.inputs == files.fingerprints()
         and meta.label_map_digest == used_label_map(files, context.label_map)
+        and (fingerprint == task.recorded or b"".join(encode_processed(scene)) == data)
+        and meta.inputs == files.fingerprints()
     )
-    return SceneEntry.from_scene(scene, Fingerprint.from_bytes(data)) if is_same else None
+    return SceneEntry.from_scene(scene, fingerprint) if is_same else None

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.errors import (
-    ManifestError,
-    OutputError,
-    ScanNetPrepError,
-    UnknownSplitError,
-    WorkerDiedError,
-)
+from scannet_prep.errors import AnnotationError, FileError, OutputError, UnknownSplitError, WorkerDiedError
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import check_is_folder, read_file, remove_stale_temporaries
+from scannet_prep.files import check_is_folder, make_directory, remove_temporaries, run_lock
 from scannet_prep.labels import LabelMap, builtin_label_map, find_label_map, read_label_map
 from scannet_prep.processed.folder import find_processed_scenes, prepare_folder, processed_path
 from scannet_prep.processed.manifest import Manifest, read_manifest
-from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.processed.scene import parse_meta
+from scannet_prep.processed.state import read_scene_file
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.raw.layout import find_raw_scenes
-from scannet_prep.scene_warnings import SceneWarning, WarningSummary, summarize_warnings
+from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.pool import run_in_workers
-from scannet_prep.stages.process.record import FinishedScene, Record
-from scannet_prep.stages.process.scene_worker import SceneTask, WorkContext, make_scene_file
+from scannet_prep.stages.process.record import update_folder
+from scannet_prep.stages.process.scene_worker import (
+    FinishedScene,
+    ProcessTask,
+    WorkContext,
+    check_warnings,
+    make_scene_file,
+)
+from scannet_prep.stages.process.seen import SceneSeen, look_at_scene, read_seen, write_seen
 from scannet_prep.stages.selection import Selection, select_scenes
 
 
@@ -51,13 +53,15 @@ class ProcessPlan:
         is_restricted: Whether only a part of the scenes was asked for.
         is_forced: Whether scenes are made again even where they are up to date.
         is_strict: Whether doubts about labels are errors.
+        is_lenient: Whether damage that leaves a scene without alignment, groups or normals is only a warning.
+        compares_bytes: Whether all files are read, and not taken for unchanged by their sizes and times.
     """
 
     raw_dir: Path
     out_dir: Path
     options: ProcessOptions
     label_map: LabelMap
-    tasks: tuple[SceneTask, ...]
+    tasks: tuple[ProcessTask, ...]
     failures: tuple[SceneFailure, ...]
     existing: tuple[str, ...]
     others: Mapping[str, str] = field(hash=False)
@@ -66,6 +70,8 @@ class ProcessPlan:
     is_restricted: bool
     is_forced: bool
     is_strict: bool
+    is_lenient: bool
+    compares_bytes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,8 @@ def plan(
     selection: Selection | None = None,
     is_forced: bool = False,
     is_strict: bool = False,
+    is_lenient: bool = False,
+    compares_bytes: bool = False,
 ) -> ProcessPlan:
     """Decide what to do; nothing is written.
 
@@ -127,10 +135,12 @@ def plan(
         selection: Which scenes; all by default.
         is_forced: Make scenes again even where they are up to date.
         is_strict: Treat doubts about labels, such as an unknown raw category, as errors.
+        is_lenient: Take damage that leaves a train or val scene without alignment, groups or normals for a warning.
+        compares_bytes: Read all files; else those whose size, time and inode are as before count as unchanged.
 
     Raises:
         MissingFileError: There are no raw scenes.
-        OutputError: `out_dir` is no folder.
+        OutputError: `out_dir` is not a folder.
         LabelMapError: The label map beside them is damaged.
         UnknownSceneError: The selection contradicts itself.
         UnknownSplitError: There are no scenes of the splits that were asked for.
@@ -149,7 +159,7 @@ def plan(
             "name other --splits, or download them",
         )
     tasks = tuple(
-        SceneTask(raw_scenes[scene_id], split, processed_path(out_dir, split, scene_id))
+        ProcessTask(raw_scenes[scene_id], split, processed_path(out_dir, split, scene_id))
         for scene_id, split in selected.scenes
     )
     found = _find_options(out_dir, manifest, tasks)
@@ -176,6 +186,8 @@ def plan(
         is_restricted=selection != Selection(),
         is_forced=is_forced,
         is_strict=is_strict,
+        is_lenient=is_lenient,
+        compares_bytes=compares_bytes,
     )
 
 
@@ -196,62 +208,87 @@ def run(plan: ProcessPlan, *, jobs: int = 1, progress: Progress | None = None) -
     """
     progress = progress or NoProgress()
     splits = {task.split for task in plan.tasks}
-    prepare_folder(plan.out_dir, splits)
-    directories = (plan.out_dir, *(plan.out_dir / split for split in splits))
-    _remove_leftovers(directories)
-    record = Record(plan.out_dir, plan.options, is_restricted=plan.is_restricted)
-    record.begin([task.scene.scene_id for task in plan.tasks])
-    for failure in plan.failures:
-        record.add_failure(failure)
-    context = WorkContext(plan.options, plan.label_map, plan.is_forced, plan.is_strict)
+    make_directory(plan.out_dir)
+    with run_lock(plan.out_dir):
+        prepare_folder(plan.out_dir, splits)
+        for directory in (plan.out_dir, *(plan.out_dir / split for split in splits)):
+            remove_temporaries(directory)
+        return _run_locked(plan, jobs, progress)
+
+
+def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessReport:
+    context = WorkContext(
+        plan.options, plan.label_map, plan.is_forced, plan.is_strict, plan.is_lenient, run_pid=os.getpid()
+    )
+    previous = _read_manifest(plan.out_dir)
+    seen = read_seen(plan.out_dir)
+    finished: dict[str, FinishedScene] = {}
+    failures = {failure.scene_id: failure for failure in plan.failures}
+    tasks = []
+    for task in plan.tasks:
+        entry = previous.scenes.get(task.scene.scene_id)
+        task = replace(task, recorded=None if entry is None else entry.fingerprint)
+        kept = None if plan.compares_bytes else _find_unchanged(task, previous, seen, context)
+        if kept is None:
+            tasks.append(task)
+        else:
+            finished[task.scene.scene_id] = kept
     progress.start("process", len(plan.tasks), "scenes")
-    is_complete = False
+    progress.advance(len(finished))
     try:
-        for task, outcome in run_in_workers(make_scene_file, plan.tasks, context, jobs=jobs):
-            _take(task, outcome, record, progress)
-        is_complete = True
+        for task, outcome in run_in_workers(make_scene_file, tasks, context, jobs=jobs):
+            scene_id = task.scene.scene_id
+            if isinstance(outcome, OutputError):
+                raise outcome
+            if isinstance(outcome, WorkerDiedError):
+                outcome = SceneFailure.from_exception(scene_id, outcome, task.scene.directory)
+            if isinstance(outcome, SceneFailure):
+                progress.note(f"{scene_id} failed: {outcome.message}")
+                failures[scene_id] = outcome
+            else:
+                finished[scene_id] = outcome
+            progress.advance()
     finally:
         progress.finish()
-        _remove_leftovers(directories)  # of workers that were killed meanwhile
-        record.end(is_complete=is_complete)
-    return _report(plan, record)
+    manifest = update_folder(plan.out_dir, previous, finished, failures, is_restricted=plan.is_restricted)
+    now = {name: item.seen for name, item in finished.items()}
+    known = {name: item for name, item in (seen | now).items() if name in manifest.scenes}
+    if known != seen:
+        with suppress(OutputError):  # it only saves time
+            write_seen(plan.out_dir, known)
+    return _report(plan, finished, failures.values())
 
 
-def _remove_leftovers(directories: tuple[Path, ...]) -> None:
-    for directory in directories:
-        remove_stale_temporaries(directory)
-
-
-def _take(
-    task: SceneTask,
-    outcome: FinishedScene | SceneFailure | OutputError | WorkerDiedError,
-    record: Record,
-    progress: Progress,
-) -> None:
+def _find_unchanged(
+    task: ProcessTask, previous: Manifest, seen: Mapping[str, SceneSeen], context: WorkContext
+) -> FinishedScene | None:
+    """A scene whose files are as the last run saw them, so that its file need not be opened; None where it must be."""
     scene_id = task.scene.scene_id
-    if isinstance(outcome, OutputError):
-        raise outcome
-    if isinstance(outcome, WorkerDiedError):
-        hint = "memory may have run out: try again with --jobs 1"
-        outcome = SceneFailure(scene_id, type(outcome).__name__, f"{task.scene.directory}: {outcome}", hint)
-    if isinstance(outcome, SceneFailure):
-        progress.note(f"{scene_id} failed: {outcome.message}")
-        record.add_failure(outcome)
-    else:
-        record.add_scene(scene_id, outcome)
-    progress.advance()
-
-
-def _report(plan: ProcessPlan, record: Record) -> ProcessReport:
-    finished = record.finished
-    warnings: Iterator[tuple[str, SceneWarning]] = (
-        (scene_id, warning) for scene_id in sorted(finished) for warning in finished[scene_id].entry.warnings
+    entry, known = previous.scenes.get(scene_id), seen.get(scene_id)
+    if entry is None or known is None or context.is_forced or task.scene.problem:
+        return None
+    is_same = (
+        (entry.split, entry.options) == (task.split, context.options)
+        and known.label_map in ("", context.label_map.digest)
+        and known.output is not None
+        and known == look_at_scene(task.scene, task.path, known.label_map)
     )
+    try:
+        check_warnings(task, entry.warnings, context)
+    except AnnotationError:  # the worker finds it again
+        return None
+    return FinishedScene(entry, known, is_new=False) if is_same else None
+
+
+def _report(
+    plan: ProcessPlan, finished: Mapping[str, FinishedScene], failures: Iterable[SceneFailure]
+) -> ProcessReport:
+    warnings = ((name, warning) for name in sorted(finished) for warning in finished[name].entry.warnings)
     return ProcessReport(
         out_dir=plan.out_dir,
-        made=tuple(sorted(scene_id for scene_id, item in finished.items() if item.is_new)),
-        kept=tuple(sorted(scene_id for scene_id, item in finished.items() if not item.is_new)),
-        failures=tuple(failure for _, failure in sorted(record.failures.items())),
+        made=tuple(sorted(name for name, item in finished.items() if item.is_new)),
+        kept=tuple(sorted(name for name, item in finished.items() if not item.is_new)),
+        failures=tuple(sorted(failures, key=lambda item: item.scene_id)),
         warnings=tuple(summarize_warnings(warnings)),
         vertex_count=sum(item.entry.vertex_count for item in finished.values()),
         size_bytes=sum(item.entry.fingerprint.size_bytes for item in finished.values()),
@@ -261,23 +298,19 @@ def _report(plan: ProcessPlan, record: Record) -> ProcessReport:
 def _read_manifest(out_dir: Path) -> Manifest:
     try:
         return read_manifest(out_dir) or Manifest()
-    except ManifestError:
-        return Manifest()  # `run` rebuilds it from the files
+    except FileError:
+        return Manifest()  # rebuilt from the files
 
 
-def _find_options(out_dir: Path, manifest: Manifest, tasks: tuple[SceneTask, ...]) -> dict[str, ProcessOptions]:
+def _find_options(out_dir: Path, manifest: Manifest, tasks: tuple[ProcessTask, ...]) -> dict[str, ProcessOptions]:
     """How the scenes that the folder already has were made: the manifest knows, else their files."""
     present = find_processed_scenes(out_dir)
     found: dict[str, ProcessOptions] = {}
     for task in tasks:
         scene_id = task.scene.scene_id
-        if scene_id not in present:
-            continue
-        if scene_id in manifest.scenes:
+        if scene_id in present and scene_id in manifest.scenes:
             found[scene_id] = manifest.scenes[scene_id].options
-            continue
-        try:
-            found[scene_id] = parse_meta(NpzReader(read_file(task.path), task.path), task.path).options
-        except ScanNetPrepError:
-            continue  # truncated, or not ours: made again
+        elif scene_id in present:
+            with suppress(FileError):  # truncated, or not ours: made again
+                found[scene_id] = read_scene_file(task.path, task.split).options
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,16 +23,25 @@ from scannet_prep.raw.layout import (
     MESH_SUFFIX,
     SEGMENTS_SUFFIX,
 )
-from scannet_prep.raw.mesh import Mesh, parse_mesh
+from scannet_prep.raw.mesh import Mesh, read_mesh
 from scannet_prep.raw.segments import Segmentation, parse_segments
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.stages.finding import CheckedScene, Findings
-from scannet_prep.stages.process.make_scene import RawFile, find_alignment_fault, read_ply_labels
+from scannet_prep.stages.process.make_scene import find_alignment_fault, read_ply_labels
 from scannet_prep.stages.verify.digests import check_digests
 from scannet_prep.stages.verify.raw import RawSceneTask, note_strangers
 
 Content = TypeVar("Content")
+
+
+@dataclass(frozen=True, slots=True)
+class RawFile:
+    """Content of one raw file, read once."""
+
+    path: Path
+    data: bytes = field(repr=False)
+
 
 _ANNOTATED = (MESH_SUFFIX, LABELS_MESH_SUFFIX, SEGMENTS_SUFFIX, AGGREGATION_SUFFIX, INFO_SUFFIX)
 _REQUIRED = {Split.TRAIN: _ANNOTATED, Split.VAL: _ANNOTATED, Split.TEST: (MESH_SUFFIX, INFO_SUFFIX)}
@@ -52,15 +62,14 @@ def check_raw_scene(task: RawSceneTask, label_map: LabelMap) -> CheckedScene:
 
 def _check_scene(task: RawSceneTask, label_map: LabelMap, findings: Findings) -> tuple[int, int]:
     """Check one scene; gives the number of its vertices and the size of its files."""
-    if task.scene.rival_directory is not None:
-        problem = f"has the same scene as {task.scene.rival_directory}, and both have a mesh"
-        findings.error(task.path, problem, "remove one of the two")
+    if task.scene.problem:
+        findings.error(task.path, task.scene.problem)
     _check_entries(task, findings)
     files = _read_files(task, findings)
     for digests in task.digests:
         check_digests(digests, {file.path: file.data for file in files.values()}, findings)
     mesh_file, segments_file = files.get(MESH_SUFFIX), files.get(SEGMENTS_SUFFIX)
-    mesh = _parse(mesh_file, parse_mesh, findings)
+    mesh = None if mesh_file is None else findings.attempt(mesh_file.path, read_mesh, mesh_file.path)
     if mesh_file is not None and mesh is not None and not len(mesh.faces):
         findings.note(mesh_file.path, "has no faces, so that no vertex gets a normal")
     _check_info(files.get(INFO_SUFFIX), task, findings)
@@ -203,9 +212,9 @@ def _check_ply_labels(
     if file is None:
         return
     if mesh is None or mesh_file is None:
-        _parse(file, parse_mesh, findings)
+        findings.attempt(file.path, read_mesh, file.path)
         return
-    result = findings.attempt(file.path, read_ply_labels, file, mesh, mesh_file)
+    result = findings.attempt(file.path, read_ply_labels, file.path, mesh, mesh_file.path)
     if result is None:
         return
     nyu40_ids, warnings = result
@@ -229,6 +238,6 @@ def _check_ply_labels(
 
 def _is_outside_nyu40(file: RawFile) -> NDArray[np.bool_]:
     """Where `labels.ply` holds what is no nyu40 id, bool (V,); a known irregularity, noted already."""
-    labels = parse_mesh(file.data, file.path).labels
+    labels = read_mesh(file.path).labels
     assert labels is not None  # noqa: S101 - `read_ply_labels` has accepted the file
     return labels > MAX_NYU40_ID

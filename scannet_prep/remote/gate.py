@@ -1,0 +1,219 @@
+"""One gate for all requests of a run: it tells outages from files that fail, and slows down for a busy server.
+
+While the gate is open, requests go through, as many at a time as the server bears. A request that brings nothing closes
+it: from then on one request at a time tries, at growing intervals, until something is served. That first try asks for a
+file that was served before, if there is one. So it shows at once what the failure meant:
+
+- the old file comes: the server is up, and the file that failed is to blame;
+- it does not come either: an outage, whatever the status; no file is to blame, and all wait.
+
+The gate gives up when nothing has been served for the time that the policy states.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from scannet_prep.errors import RefusedError, ServerDownError
+from scannet_prep.remote.policy import TransferPolicy
+from scannet_prep.remote.trouble import AttemptError
+
+_FEW_ANSWERS = 5  # so many refusals in a row, before anything was ever served, mean that it is the wrong server
+_FIRST_SPACING_S = 0.05
+_MORE_CONNECTIONS = 0.1  # after each success: a connection more after ten of them
+_LESS_SPACING = 0.95
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """Leave to make one request.
+
+    Attributes:
+        began_s: When it was given.
+        is_trial: Whether the gate is closed, so that this request shows whether the server is back.
+    """
+
+    began_s: float
+    is_trial: bool
+
+
+class Gate:
+    """Shared by all threads of a run.
+
+    Args:
+        connections: At most so many requests at a time.
+        policy: How patient to be.
+        stop: Ends all waiting once it is set.
+        tell: Told in words of outages, and of their end.
+    """
+
+    def __init__(
+        self, connections: int, policy: TransferPolicy, stop: threading.Event, tell: Callable[[str], None]
+    ) -> None:
+        self._connections = connections
+        self._policy = policy
+        self._stop = stop
+        self._tell = tell
+        self._condition = threading.Condition()
+        self._tickets: set[Ticket] = set()
+        self._limit, self._spacing_s, self._slowed_s = float(connections), 0.0, 0.0
+        self._next_s = 0.0
+        self._closed_s: float | None = None
+        self._reason = self._hint = ""
+        self._failures = self._answers = 0
+        self._is_told = False
+        self._has_served = False
+        self._alive_s = self._served_s = self._down_s = 0.0
+
+    @property
+    def has_served(self) -> bool:
+        """Whether the server has served anything in this run."""
+        return self._has_served
+
+    @property
+    def state(self) -> str:
+        """What all requests wait for, in words; empty while they go through."""
+        pause_s = self._next_s - time.monotonic()
+        if self._closed_s is None or pause_s < 1:
+            return ""
+        return f"waiting for the server ({self._reason}), next try in {pause_s:.0f} s"
+
+    @contextmanager
+    def request(self) -> Iterator[Ticket]:
+        """Wait for leave to make a request, which is made in the `with` block.
+
+        An `AttemptError` that leaves the block is a failure, a normal end a success.
+
+        Raises:
+            ServerDownError: Nothing has been served for too long, or the run was stopped.
+            RefusedError: The server has never served anything, and refuses everything.
+        """
+        ticket = self._enter()
+        try:
+            yield ticket
+            self.served(ticket)
+            self._speed_up()
+        except AttemptError as error:
+            self._failed(ticket, error)
+            raise
+        finally:
+            with self._condition:
+                self._tickets.discard(ticket)
+                self._condition.notify_all()
+
+    def served(self, ticket: Ticket) -> None:
+        """Something that can only be content has come, though there may be more."""
+        with self._condition:
+            self._has_served = True
+            self._alive_s = time.monotonic()
+            # What was asked for before the gate closed does not show that the server answers new requests.
+            if self._closed_s is not None and not ticket.is_trial:
+                return
+            self._served_s = max(self._served_s, ticket.began_s)
+            self._failures = self._answers = 0
+            if self._closed_s is None:
+                return
+            self._closed_s = None
+            was_told, self._is_told = self._is_told, False
+            self._condition.notify_all()
+        if was_told:
+            self._tell("the server answers again")
+
+    def failed_again(self) -> None:
+        """What was served before has failed: no file is to blame for its failure until now."""
+        with self._condition:
+            self._down_s = time.monotonic()
+
+    def is_file_to_blame(self, failed_s: float) -> bool | None:
+        """Whether a failure at that time was the file's own.
+
+        Args:
+            failed_s: When it failed, on the monotonic clock.
+
+        Returns:
+            True where something else has been served since, False where the server was down, None where nobody knows.
+        """
+        with self._condition:
+            if self._down_s > failed_s:
+                return False
+            return True if self._served_s > failed_s else None
+
+    def _enter(self) -> Ticket:
+        with self._condition:
+            while True:
+                now_s = time.monotonic()
+                is_closed = self._closed_s is not None
+                if self._stop.is_set():
+                    raise ServerDownError("stopped")
+                self._raise_if_hopeless(now_s)
+                if is_closed:
+                    may_go = not any(ticket.is_trial for ticket in self._tickets)
+                else:
+                    may_go = len(self._tickets) < int(self._limit)
+                if may_go and now_s >= self._next_s:
+                    ticket = Ticket(now_s, is_closed)
+                    self._tickets.add(ticket)
+                    self._next_s = now_s + self._spacing_s
+                    return ticket
+                self._condition.wait(min(0.5, max(0.01, self._next_s - now_s)) if may_go else 0.5)
+
+    def _raise_if_hopeless(self, now_s: float) -> None:
+        if self._closed_s is None:
+            return
+        if self._answers >= _FEW_ANSWERS and not self._has_served:
+            raise RefusedError(f"the server gives none of the first files: {self._reason}", self._hint)
+        patience = self._policy.outage_patience_s if self._has_served else self._policy.first_answer_patience_s
+        seconds = now_s - max(self._closed_s, self._alive_s)
+        if seconds > patience:
+            raise ServerDownError(
+                f"the server has served nothing for {seconds:.0f} s ({self._reason})",
+                "run the same command again later: it continues where it stopped",
+            )
+
+    def _failed(self, ticket: Ticket, error: AttemptError) -> None:
+        policy, note = self._policy, ""
+        with self._condition:
+            now_s = time.monotonic()
+            if error.is_busy and ticket.began_s >= self._slowed_s:
+                self._slow_down(now_s)
+            if self._closed_s is not None and not ticket.is_trial:
+                return  # of the same moment as the failure that closed the gate
+            pause_s = policy.delay_s(self._failures) * random.uniform(0.5, 1.5) if self._failures else 0.0  # noqa: S311
+            self._closed_s = self._closed_s or now_s
+            self._failures += 1
+            self._answers += error.is_answer
+            self._reason, self._hint = error.reason, error.hint
+            asked_s = min(error.retry_after_s, policy.longest_retry_after_s)
+            self._next_s = now_s + max(pause_s, asked_s, self._spacing_s)
+            if not self._is_told and self._next_s - self._closed_s >= policy.untold_outage_s:
+                self._is_told = True
+                patience_s = policy.outage_patience_s if self._has_served else policy.first_answer_patience_s
+                note = (
+                    f"the server serves nothing ({error.reason}). While it is down, the download pauses and retries "
+                    f"at intervals, for up to {_describe_time(patience_s)}"
+                )
+        if note:
+            self._tell(note)
+
+    def _slow_down(self, now_s: float) -> None:
+        self._slowed_s = now_s
+        if self._limit > 1:
+            self._limit = max(1.0, self._limit / 2)
+        else:
+            self._spacing_s = min(max(2 * self._spacing_s, _FIRST_SPACING_S), self._policy.longest_delay_s)
+
+    def _speed_up(self) -> None:
+        with self._condition:
+            self._spacing_s *= _LESS_SPACING
+            if self._spacing_s < _FIRST_SPACING_S / 4:
+                self._spacing_s = 0.0
+                self._limit = min(float(self._connections), self._limit + _MORE_CONNECTIONS)
+
+
+def _describe_time(seconds: float) -> str:
+    return f"{seconds / 3600:.0f} hours" if seconds >= 2 * 3600 else f"{max(1.0, seconds / 60):.0f} minutes"

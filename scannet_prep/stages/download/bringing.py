@@ -1,0 +1,356 @@
+"""Brings the files of a download: adopts what is there and whole, fetches the rest, checks and records it."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+
+from scannet_prep.errors import (
+    DiskFullError,
+    FileError,
+    MissingFileError,
+    NotOnServerError,
+    OutputError,
+    TransferError,
+)
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock
+from scannet_prep.remote.address import public_url
+from scannet_prep.remote.catalog import RemoteFile
+from scannet_prep.remote.client import Client
+from scannet_prep.remote.gate import Gate, Ticket
+from scannet_prep.remote.partial import Partial
+from scannet_prep.remote.policy import TransferPolicy
+from scannet_prep.remote.transfer import Transfers
+from scannet_prep.remote.trouble import AttemptError
+from scannet_prep.stages.download.checks import Facts, check_file, find_contradictions
+from scannet_prep.stages.download.planning import DownloadPlan, FileOutcome, FileResult
+
+_KNOWN_CHOICE = 3  # of so many files that were served before, the smallest is asked for
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """One file on its way.
+
+    Attributes:
+        file: The file.
+        siblings: The tasks of its scene, this one too.
+        result: What became of it in the end.
+        facts: What it says, once it is there and was looked into.
+        is_damaged: Whether a damaged file has its name.
+        shown_bytes: How much of it is there.
+        most_bytes: The most that an attempt has brought.
+        failures: How often it has failed while the server served others.
+        error: The last failure, as long as it is unknown whose fault it was.
+        failed_s: When that was.
+        next_s: Not to be tried before.
+        is_active: Whether a thread is at it.
+    """
+
+    file: RemoteFile
+    siblings: list[Task] = field(default_factory=list)
+    result: FileResult | None = None
+    facts: Facts | None = None
+    is_damaged: bool = False
+    shown_bytes: int = 0
+    most_bytes: int = 0
+    failures: int = 0
+    error: AttemptError | None = None
+    failed_s: float = 0.0
+    next_s: float = 0.0
+    is_active: bool = False
+
+
+class Bringing:
+    """Brings files; shared by all threads of a run.
+
+    Args:
+        plan: From `plan`.
+        policy: How patient to be.
+        client: Makes the requests.
+        gate: Gives leave for them.
+        tell: Told in words what happens; the first argument is the same for what is told once only.
+        is_strict: Whether to look into files too whose digest is the recorded one.
+
+    Raises:
+        LockError: `scannet.lock` is damaged.
+    """
+
+    def __init__(
+        self,
+        plan: DownloadPlan,
+        policy: TransferPolicy,
+        client: Client,
+        gate: Gate,
+        tell: Callable[[str, str], None],
+        *,
+        is_strict: bool,
+    ) -> None:
+        self._plan = plan
+        self._policy = policy
+        self._gate = gate
+        self._tell = tell
+        self._is_strict = is_strict
+        self.transfers = Transfers(client, policy)
+        self.locked = read_locked(plan)
+        self._umask = os.umask(0)
+        os.umask(self._umask)
+        self._known: list[tuple[int, str]] = []
+        self._may_ask_sizes = True
+        self._guard = threading.Lock()
+        self.mended: list[str] = []
+        self.opened: list[str] = []
+
+    def adopt(self, tasks: Sequence[Task]) -> None:
+        """Give those files of a scene their result that are there and whole, or that cannot be replaced."""
+        faults: dict[Task, str] = {}
+        present = [task for task in tasks if task.file.local_path in self._plan.present]
+        for task in present:
+            try:
+                self._look(task)
+            except FileError as error:
+                faults[task] = error.problem
+            except OSError as error:
+                task.result = self._failed(task, error.strerror or str(error))
+        found = {task.file.kind.suffix: task.facts for task in present if task not in faults and task.facts}
+        contradictions = find_contradictions(found)
+        for task in present:
+            path = self._plan.data_dir / task.file.local_path
+            fault = faults.get(task) or contradictions.get(task.file.kind.suffix)
+            if task.result is None and fault is None:
+                size_bytes = path.stat().st_size
+                task.result = FileResult(task.file, FileOutcome.PRESENT, size_bytes)
+                task.shown_bytes = size_bytes
+                self._known.append((size_bytes, self._plan.url(task.file)))
+            elif task.result is None:
+                self._tell("", f"{path}: {fault}; fetching it again")
+                task.is_damaged, task.facts = True, None
+                if task not in faults:
+                    self._forget(task)
+
+    def attempt(self, task: Task) -> None:
+        """Make at most one request for a file, or for one that was served before; gives it a result if it is settled.
+
+        Raises:
+            DiskFullError: There is no room for it, nor for others.
+            CertificateError, ProxyError, RefusedError, ServerDownError: Nothing can be fetched at all.
+        """
+        if task.error is not None:
+            is_own = self._gate.is_file_to_blame(task.failed_s)
+            if is_own:
+                task.failures += 1
+                if task.failures >= (task.error.tries or self._policy.tries):
+                    self.give_up(task)
+                    return
+            if is_own is not None:
+                task.error = None
+        is_asked = False
+        try:
+            with self._gate.request() as ticket:
+                if (ticket.is_trial or task.error) and self._known:
+                    self._ask_for_known()
+                    return
+                is_asked, task.error = True, None
+                self._fetch(task, ticket)
+        except AttemptError as error:
+            if is_asked:
+                self._put_off(task, error)
+        except DiskFullError:
+            raise
+        except OutputError as error:
+            task.result = self._failed(task, error.message, error.hint)
+
+    def _put_off(self, task: Task, error: AttemptError) -> None:
+        task.error = error
+        pause_s = self._policy.delay_s(task.failures + 1) * random.uniform(0.5, 1.5)  # noqa: S311 - not in step
+        task.next_s = task.failed_s + max(pause_s, min(error.retry_after_s, self._policy.longest_retry_after_s))
+        if error.tries == self._policy.few_tries:
+            self._tell(error.reason, f"{self._place(task)}: {error.reason}; it is tried again after the others")
+
+    def give_up(self, task: Task) -> None:
+        """Make the last failure of a file its result."""
+        error = task.error or AttemptError("not tried")
+        reason = error.reason
+        if task.failures > 1:
+            reason = f"{task.failures} attempts failed, the last one: {reason}"
+        outcome = FileOutcome.MISSING if error.error_type is NotOnServerError else FileOutcome.FAILED
+        task.result = FileResult(task.file, outcome, 0, reason, self._place(task), error.hint)
+        task.shown_bytes = 0
+
+    def _place(self, task: Task) -> str:
+        return public_url(self._plan.url(task.file))
+
+    def _failed(self, task: Task, reason: str, hint: str = "") -> FileResult:
+        path = self._plan.data_dir / task.file.local_path
+        return FileResult(task.file, FileOutcome.FAILED, 0, reason.removeprefix(f"{path}: "), str(path), hint)
+
+    def _look(self, task: Task) -> None:
+        """Check a file that is there.
+
+        Raises:
+            FileError: It is damaged.
+        """
+        name = task.file.local_path
+        path, entry = self._plan.data_dir / name, self.locked.get(name)
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would never end
+            task.result = self._failed(task, "is not a file", "move it away")
+            return
+        with suppress(OSError):  # somebody else's file: nothing to be done
+            if stat.S_IMODE(status.st_mode) == 0o600 and self._umask != 0o077:  # as the official script leaves it
+                path.chmod(0o666 & ~self._umask)
+                self.opened.append(name)
+        if entry is None and path.with_name(f"{path.name}.aria2").exists():
+            raise FileError(path, f"is unfinished: {path.name}.aria2 is beside it")
+        found = digest_file(path)
+        if entry is not None and found != entry:
+            sizes = f"{found.size_bytes:,} bytes, expected {entry.size_bytes:,}"
+            raise FileError(path, f"is not the file recorded in {LOCK_NAME}: {sizes}")
+        if entry is None or self._is_strict:
+            try:
+                task.facts = check_file(task.file, path)
+                if entry is None:
+                    self._compare_size(task, status.st_size)
+            except FileError:
+                self._forget(task)
+                raise
+        with self._guard:
+            self.locked[name] = found
+
+    def _forget(self, task: Task) -> None:
+        """Remove what is recorded of a file that is refuted."""
+        with self._guard:
+            self.locked.pop(task.file.local_path, None)
+
+    def _compare_size(self, task: Task, size_bytes: int) -> None:
+        """Compare a file that nobody knows with the server's, if that tells its size; after a failure, never again.
+
+        Raises:
+            FileError: It has another size.
+        """
+        try:
+            found = self.transfers.find_size(self._plan.url(task.file)) if self._may_ask_sizes else None
+        except (AttemptError, TransferError):
+            self._may_ask_sizes, found = False, None
+        if found not in (None, size_bytes):
+            path = self._plan.data_dir / task.file.local_path
+            raise FileError(path, f"has {size_bytes:,} bytes, but the server's has {found:,}")
+
+    def _ask_for_known(self) -> None:
+        """Ask for the end of a file that was served before, now or in an earlier run.
+
+        Raises:
+            AttemptError: The server does not serve it any more.
+        """
+        choice = random.sample(self._known, min(_KNOWN_CHOICE, len(self._known)))
+        size_bytes, url = min(choice)
+        try:
+            self.transfers.ask_for_end(url, size_bytes)
+        except AttemptError:
+            self._gate.failed_again()
+            raise
+
+    def _fetch(self, task: Task, ticket: Ticket) -> None:
+        """Make one request for a file. If it is complete then, it gets its final name and a result.
+
+        Raises:
+            AttemptError: No more of it has come than ever before.
+        """
+        path = self._plan.data_dir / task.file.local_path
+        with closing(Partial(path)) as partial:
+
+            def on_chunk(is_content: bool) -> None:
+                task.shown_bytes = partial.size_bytes
+                if is_content:
+                    self._gate.served(ticket)
+
+            try:
+                self.transfers.receive(self._plan.url(task.file), partial, task.file.kind.max_bytes, on_chunk)
+                self._accept(task, partial)
+            except AttemptError:
+                task.failed_s = time.monotonic()
+                if partial.size_bytes <= task.most_bytes:
+                    raise
+                task.most_bytes, task.failures = partial.size_bytes, 0
+            finally:
+                task.shown_bytes = partial.size_bytes
+        self._remove_empty_folders(task)
+
+    def _accept(self, task: Task, partial: Partial) -> None:
+        """Check what has arrived, and give it its final name.
+
+        Raises:
+            AttemptError: It is something else.
+        """
+        name = task.file.local_path
+        try:
+            facts = check_file(task.file, partial.path)
+            self._check_siblings(task, facts)
+            found = digest_file(partial.path)
+        except FileError as error:
+            partial.restart()
+            hint = "if it stays so, the server's file is damaged"
+            few = self._policy.few_tries
+            raise AttemptError(f"is not what it should be: {error.problem}", hint, tries=few, is_answer=True) from None
+        entry = self.locked.get(name)
+        if entry is not None and found != entry:
+            partial.restart()
+            what = f"{found.size_bytes:,} bytes, sha256 {found.sha256[:12]}"
+            expected = f"{entry.size_bytes:,}, {entry.sha256[:12]}"
+            lock_path = self._plan.data_dir / LOCK_NAME
+            reason = f"is not what {LOCK_NAME} records: {what}, expected {expected}"
+            hint = f"to accept the server's new version, remove its line from {lock_path}"
+            task.result = FileResult(task.file, FileOutcome.FAILED, 0, reason, self._place(task), hint)
+            return
+        partial.publish()
+        with self._guard:
+            self.locked[name] = found
+        self._known.append((found.size_bytes, self._plan.url(task.file)))
+        if task.is_damaged:
+            self.mended.append(name)
+        task.facts, task.result = facts, FileResult(task.file, FileOutcome.FETCHED, found.size_bytes)
+
+    def _check_siblings(self, task: Task, facts: Facts) -> None:
+        """Compare a file with those of its scene that are there and whole.
+
+        Raises:
+            FileError: They do not fit together.
+        """
+        found = {task.file.kind.suffix: facts}
+        for sibling in task.siblings:
+            is_there = sibling.result is not None and not sibling.result.is_failure
+            path = self._plan.data_dir / sibling.file.local_path
+            if is_there and sibling.facts is None:
+                with suppress(FileError):  # its digest is the recorded one: a matter for `verify`
+                    sibling.facts = check_file(sibling.file, path)
+            if is_there and sibling.facts is not None:
+                found[sibling.file.kind.suffix] = sibling.facts
+        problem = find_contradictions(found).get(task.file.kind.suffix)
+        if problem:
+            raise FileError(self._plan.data_dir / task.file.local_path, problem)
+
+    def _remove_empty_folders(self, task: Task) -> None:
+        """Remove the folders that were made for a file of which nothing has come."""
+        with suppress(OSError):  # not empty
+            for folder in (self._plan.data_dir / task.file.local_path).parents:
+                if folder == self._plan.data_dir:
+                    break
+                folder.rmdir()
+
+
+def read_locked(plan: DownloadPlan) -> dict[str, LockEntry]:
+    """What is recorded of the files of a raw tree; nothing where there is no record yet.
+
+    Raises:
+        LockError: It is damaged.
+    """
+    try:
+        return read_lock(plan.data_dir / LOCK_NAME)
+    except MissingFileError:
+        return {}

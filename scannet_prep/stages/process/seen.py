@@ -1,0 +1,72 @@
+"""Sizes and times of files that were found right, kept beside the manifest so that a rerun need not read them.
+
+As rsync does: a file is taken for unchanged where size, time of change in ns, and inode are the same, unless all bytes
+are asked to be compared. It is not part of the folder's content: without it, the next run reads everything once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from scannet_prep.files import read_file, write_if_changed
+from scannet_prep.raw.layout import RawScene
+from scannet_prep.release import HIGH_RESOLUTION_AGGREGATION, SEGMENTATION_KINDS
+
+SEEN_NAME = ".scannet-prep-seen.json"
+
+_VERSION = 1
+_SUFFIXES = tuple(kind.suffix for kind in (*SEGMENTATION_KINDS, HIGH_RESOLUTION_AGGREGATION))
+
+FileSeen: TypeAlias = "list[int] | None"
+
+
+class SceneSeen(NamedTuple):
+    """What the files of one scene were like.
+
+    Attributes:
+        label_map: Digest of the label map that was used; empty where none was.
+        output: Size, time of change in ns, and inode of the `.npz`.
+        inputs: The same of each raw file that a scene can be made from; None where it is not there.
+    """
+
+    label_map: str
+    output: FileSeen
+    inputs: list[FileSeen]
+
+
+def look_at_scene(scene: RawScene, path: Path, used_label_map: str = "") -> SceneSeen:
+    """Look at the files of one scene, without opening them."""
+    start = f"{scene.directory}/{scene.scene_id}"
+    return SceneSeen(used_label_map, _look_at(str(path)), [_look_at(start + suffix) for suffix in _SUFFIXES])
+
+
+def read_seen(out_dir: Path) -> dict[str, SceneSeen]:
+    """Read what the last run saw, by scene id; empty where nothing is known."""
+    with suppress(Exception):  # damaged: then everything is read again
+        value = json.loads(read_file(out_dir / SEEN_NAME))
+        if value["version"] == _VERSION:
+            return {name: SceneSeen(*item) for name, item in value["scenes"].items()}
+    return {}
+
+
+def write_seen(out_dir: Path, scenes: Mapping[str, SceneSeen]) -> None:
+    """Write what this run saw.
+
+    Raises:
+        OutputError: The folder cannot be written to.
+    """
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(item)}" for name, item in sorted(scenes.items()))
+    write_if_changed(out_dir / SEEN_NAME, f'{{"version": {_VERSION}, "scenes": {{\n{lines}\n}}}}\n'.encode())
+
+
+def _look_at(path: str) -> FileSeen:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - eleven thousand of them, before anything else happens
+    except OSError:
+        return None
+    return [status.st_size, status.st_mtime_ns, status.st_ino]

@@ -1,0 +1,360 @@
+"""Downloads from a server that misbehaves: the folder ends up equal to the release, or the run says what failed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import digests
+from downloads import MESH, PATIENCE, SCENES, fetch, fetched
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from release_server import (
+    BEFORE_STATUS,
+    Cut,
+    Gzip,
+    Header,
+    IfRangeIgnored,
+    NoLength,
+    Page,
+    RangesIgnored,
+    Redirect,
+    ReleaseServer,
+    Reset,
+    Set,
+    ShiftedRange,
+    Stall,
+    Status,
+    Trickle,
+    TrickledHead,
+    WrongLength,
+    always,
+    at,
+    at_random,
+    ending,
+    other_version,
+    scene_url_path,
+)
+
+from scannet_prep.raw.lock import read_lock
+from scannet_prep.remote.partial import Partial
+from scannet_prep.remote.trouble import parse_retry_after
+from scannet_prep.stages.download import FileOutcome
+from scannet_prep.synthetic import write_release
+
+MESH_PATH = scene_url_path(SCENES[0], MESH)
+PASSING = {
+    "cut before the status": [Cut(BEFORE_STATUS)],
+    "cut at the first byte": [Cut(0)],
+    "cut in the middle": [Cut(20_000), Cut(10_000), Cut(1)],
+    "reset": [Reset(), Reset(10_000)],
+    "silence within the body": [Stall(5_000)],
+    "silence before the status": [Stall(BEFORE_STATUS)],
+    "trickle of content": [Trickle(0.05, after_bytes=5_000)],
+    "trickle of headers": [TrickledHead(0.02)],
+    "chunk size without end": [lambda *parts: (NoLength()(*parts), Set(chunk_pause_s=0.02)(*parts))],
+    "busy": [Status(503, "1"), Status(429, "Thu, 01 Jan 1970 00:00:00 GMT"), Status(500)],
+    "range refused": [Cut(20_000), Status(416)],
+    "ranges ignored": [Cut(20_000), RangesIgnored()],
+    "shifted range": [Cut(20_000), ShiftedRange(-100), ShiftedRange(100)],
+    "length too large": [WrongLength(100)],
+    "length too small": [WrongLength(-100)],
+    "no length": [NoLength()],
+    "body ends with the connection": [NoLength(is_chunked=False)],
+    "gzip": [Cut(10_000), Gzip()],
+    "page": [Page()],
+    "page of plain text": [Page(b"Back soon.\n")],
+    "empty page": [Page(b"")],
+}
+
+
+@pytest.fixture(scope="module")
+def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    release_dir = tmp_path_factory.mktemp("release")
+    write_release(release_dir, SCENES, vertices=3_000)
+    return release_dir
+
+
+@pytest.fixture(scope="module")
+def expected(release_dir: Path) -> dict[str, str]:
+    return digests(release_dir)
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_stay() -> Iterator[None]:
+    yield
+    assert not [thread.name for thread in threading.enumerate() if thread.name == "download"]
+
+
+@pytest.mark.parametrize("name", PASSING)
+@pytest.mark.parametrize("etag", ["strong", None])
+def test_a_fault_that_passes_leaves_no_trace(
+    release_dir: Path, expected: dict[str, str], tmp_path: Path, name: str, etag: Any
+) -> None:
+    with ReleaseServer(release_dir, faults=[at(ending(MESH), *PASSING[name])], etag=etag) as server:
+        assert not fetch(server, tmp_path).failures
+    assert fetched(tmp_path) == expected
+
+
+@pytest.mark.parametrize("etag", ["strong", "weak", None])
+def test_a_file_that_changes_between_two_pieces_is_fetched_anew(
+    release_dir: Path, expected: dict[str, str], tmp_path: Path, etag: Any
+) -> None:
+    rules = [at(ending(MESH), Cut(20_000))]
+    with ReleaseServer(release_dir, faults=rules, etag=etag, has_last_modified=False) as server:
+        server.change = lambda request, content: (
+            other_version(content) if request.number == 1 and request.path.endswith(MESH) else content
+        )
+        assert not fetch(server, tmp_path).failures
+    assert fetched(tmp_path) == expected
+
+
+def change_middle(content: bytes) -> bytes:
+    """Another version that begins alike and has the same size, so that a mixture looks whole."""
+    return content[:30_000] + other_version(content[30_000:60_000]) + content[60_000:]
+
+
+@pytest.mark.parametrize("etag", ["strong", None])
+def test_the_rest_of_another_version_is_not_added_where_the_server_ignores_if_range(
+    release_dir: Path, expected: dict[str, str], tmp_path: Path, etag: str | None
+) -> None:
+    with ReleaseServer(release_dir, faults=[at(MESH_PATH, Cut(40_000), IfRangeIgnored())], etag=etag) as server:
+        if etag is None:
+            os.utime(server.files[MESH_PATH], (10**9, 10**9))
+        server.change = lambda request, content: change_middle(content) if request.number == 1 else content
+        fetch(server, tmp_path)
+        if etag is not None:
+            assert [request.range for request in server.requests(MESH_PATH)] == [None, "bytes=40000-", None]
+    if etag is not None:
+        assert fetched(tmp_path) == expected
+
+
+def test_a_broken_off_file_continues_where_it_stopped(
+    release_dir: Path, expected: dict[str, str], tmp_path: Path
+) -> None:
+    with ReleaseServer(release_dir, faults=[at(ending(MESH), Cut(20_000), Cut(10_000))]) as server:
+        fetch(server, tmp_path)
+        assert all(server.bytes_sent_again(path) == 0 for path in server.files)
+    assert fetched(tmp_path) == expected
+
+
+def test_the_next_run_continues_where_the_last_one_stopped(
+    release_dir: Path, expected: dict[str, str], tmp_path: Path
+) -> None:
+    gone = at(ending(MESH), Cut(30_000), then=Status(404))
+    with ReleaseServer(release_dir, faults=[gone]) as server:
+        assert {item.outcome for item in fetch(server, tmp_path).failures} == {FileOutcome.MISSING}
+        assert not any(path.name.endswith(MESH) for path in tmp_path.rglob("scene*"))
+        server.faults = []
+        assert not fetch(server, tmp_path).failures
+        assert all(server.bytes_sent_again(path) == 0 for path in server.files)
+    assert fetched(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("Content-Encoding", "gzip"), ("Content-Range", None), ("Content-Range", f"bytes 20000-{'9' * 5_000}/*"),
+        ("Content-Range", "bytes 20000-20099/*"), ("ETag", None), ("Content-Type", "multipart/byteranges"),
+    ],
+)  # fmt: skip
+def test_a_rest_that_may_not_be_one_is_fetched_anew(
+    release_dir: Path, expected: dict[str, str], tmp_path: Path, header: tuple[str, str | None]
+) -> None:
+    with ReleaseServer(release_dir, faults=[at(MESH_PATH, Cut(20_000), Header(*header))]) as server:
+        assert not fetch(server, tmp_path).failures
+    assert fetched(tmp_path) == expected
+
+
+@pytest.mark.parametrize("page", [Page(), Page(b""), Page(b" \n<?xml version='1.0'?><Error/>")])
+def test_what_has_arrived_is_not_given_up_for_a_page(release_dir: Path, tmp_path: Path, page: Any) -> None:
+    with ReleaseServer(release_dir, faults=[at(MESH_PATH, Cut(60_000), page, page, page, page)]) as server:
+        assert "in place of the file" in fetch(server, tmp_path).failures[0].message
+        server.faults = []
+        assert not fetch(server, tmp_path).failures
+        assert server.bytes_sent_again(MESH_PATH) == 0
+
+
+def test_a_page_in_place_of_a_file_never_gets_its_name(release_dir: Path, tmp_path: Path) -> None:
+    with ReleaseServer(release_dir, faults=[at(ending(MESH), then=Page())]) as server:
+        report = fetch(server, tmp_path)
+    assert {item.file.kind.suffix for item in report.failures} == {MESH}
+    assert not any(path.name.endswith(MESH) for path in tmp_path.rglob("*"))
+    assert sorted((tmp_path / "failed.txt").read_text().split("\n")[1:-1]) == SCENES
+
+
+def test_missing_and_forbidden_files_are_asked_for_once(release_dir: Path, tmp_path: Path) -> None:
+    rules = [at(ending(".txt"), then=Status(404)), at(ending(".aggregation.json"), then=Status(403))]
+    with ReleaseServer(release_dir, faults=rules) as server:
+        report = fetch(server, tmp_path)
+        assert {(item.file.kind.suffix, item.outcome) for item in report.failures} == {
+            (".txt", FileOutcome.MISSING), (".aggregation.json", FileOutcome.FAILED),
+        }  # fmt: skip
+        for item in report.failures:
+            assert len(server.requests(f"/scannet/{item.file.remote_path}")) == 1
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+@pytest.mark.parametrize("fault", [Status(500), Status(503), Reset(), Cut(0), Cut(BEFORE_STATUS)])
+def test_files_that_always_fail_cost_their_tries_and_stop_no_other(
+    release_dir: Path, expected: dict[str, str], tmp_path: Path, fault: Any, jobs: int
+) -> None:
+    with ReleaseServer(release_dir, faults=[at(ending(MESH), then=fault)]) as server:
+        report = fetch(server, tmp_path, jobs=jobs)
+        for item in report.failures:
+            assert len(server.requests(f"/scannet/{item.file.remote_path}")) <= PATIENCE.tries + 2
+    assert {item.file.local_path for item in report.failures} == {name for name in expected if name.endswith(MESH)}
+    assert fetched(tmp_path) == {name: digest for name, digest in expected.items() if not name.endswith(MESH)}
+
+
+def test_a_file_that_breaks_off_ever_earlier_is_given_up(release_dir: Path, tmp_path: Path) -> None:
+    cuts = [Cut(size) for size in (9_000, 5_000, 8_000, 6_000, 7_000, 8_500, 5_500, 6_500, 7_500, 8_800) * 3]
+    with ReleaseServer(release_dir, faults=[at(MESH_PATH, *cuts)], etag=None, has_last_modified=False) as server:
+        assert len(fetch(server, tmp_path).failures) == 1
+        assert len(server.requests(MESH_PATH)) <= PATIENCE.tries + 2
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_name_that_something_else_has_costs_only_its_file(release_dir: Path, tmp_path: Path, make: Any) -> None:
+    path = tmp_path / "scans/scene0000_00/scene0000_00.txt"
+    path.parent.mkdir(parents=True)
+    make(path)
+    with ReleaseServer(release_dir) as server:
+        report = fetch(server, tmp_path)
+    assert [item.file.local_path for item in report.failures] == ["scans/scene0000_00/scene0000_00.txt"]
+    assert "is not a file" in report.failures[0].message
+
+
+@pytest.mark.parametrize("status", [301, 302, 307])
+def test_redirections_are_followed_but_not_in_circles(release_dir: Path, tmp_path: Path, status: int) -> None:
+    with ReleaseServer(release_dir) as mirror:
+        rules = [
+            at(ending(".txt"), then=Redirect(origin=mirror.origin, status=status)),
+            at(ending(".aggregation.json"), then=Redirect(status=status)),
+        ]
+        with ReleaseServer(release_dir, faults=rules) as server:
+            report = fetch(server, tmp_path)
+    assert {item.file.kind.suffix for item in report.failures} == {".aggregation.json"}
+    assert "in a circle" in report.failures[0].message
+
+
+@pytest.mark.parametrize(
+    "place", ["/\u00ff", "http://[::1/", f"http://{'a' * 80}.example/", "http://127.0.0.1:99999/", "file:///etc/passwd"]
+)
+def test_a_redirection_to_what_is_not_an_address_costs_only_its_file(
+    release_dir: Path, tmp_path: Path, place: str
+) -> None:
+    rules = [at(MESH_PATH, then=Status(302)), at(MESH_PATH, then=Header("Location", place))]
+    with ReleaseServer(release_dir, faults=rules) as server:
+        report = fetch(server, tmp_path)
+        assert len(server.requests(MESH_PATH)) == 1
+    assert [item.file.kind.suffix for item in report.failures] == [MESH]
+    assert "the address cannot be used" in report.failures[0].message
+
+
+def test_a_file_that_is_redirected_to_a_dead_server_is_no_outage(release_dir: Path, tmp_path: Path) -> None:
+    with ReleaseServer(release_dir) as dead:
+        dead.stop()
+        with ReleaseServer(release_dir, faults=[at(ending(MESH), then=Redirect(origin=dead.origin))]) as server:
+            report = fetch(server, tmp_path)
+    assert {item.file.kind.suffix for item in report.failures} == {MESH}
+
+
+@pytest.mark.parametrize("value", ["\u00b2", "9" * 5_000, "9" * 30, "-1", "", "1, 2"])
+def test_a_length_that_is_not_one_does_no_harm(
+    release_dir: Path, expected: dict[str, str], tmp_path: Path, value: str
+) -> None:
+    with ReleaseServer(release_dir, faults=[at(MESH_PATH, Header("Content-Length", value))]) as server:
+        assert not fetch(server, tmp_path).failures
+    assert fetched(tmp_path) == expected
+
+
+def test_chunks_count_where_a_length_contradicts_them(release_dir: Path, tmp_path: Path) -> None:
+    both = at(MESH_PATH, then=NoLength()), at(MESH_PATH, then=Header("Content-Length", "7"))
+    with ReleaseServer(release_dir, faults=both) as server:
+        assert not fetch(server, tmp_path).failures
+
+
+@pytest.mark.parametrize("kind", ["announced", "in chunks", "compressed"])
+def test_a_body_that_is_larger_than_any_file_of_its_kind_is_broken_off(
+    release_dir: Path, tmp_path: Path, kind: str
+) -> None:
+    faults = {"announced": [], "in chunks": [NoLength()], "compressed": [Gzip()]}[kind]
+    with ReleaseServer(release_dir, faults=[always(ending(".txt"), *faults)]) as server:
+        path = scene_url_path(SCENES[0], ".txt")
+        server.files[path] = b"key = value\n" * 1_000_000
+        report = fetch(server, tmp_path)
+    assert [item.file.local_path for item in report.failures] == ["scans/scene0000_00/scene0000_00.txt"]
+    assert "no file of this kind has more than 1.0 MB" in report.failures[0].message
+    assert report.received_bytes < 5_000_000
+
+
+def test_a_length_beyond_the_disk_is_the_failure_of_its_file(
+    release_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Partial, "free_bytes", lambda _: 10_000_000)
+    with ReleaseServer(release_dir, faults=[at(MESH_PATH, then=Header("Content-Length", "10500000"))]) as server:
+        report = fetch(server, tmp_path)
+    assert [item.file.kind.suffix for item in report.failures] == [MESH]
+    assert "has 10.5 MB, but only 10.0 MB is free on the disk" in report.failures[0].message
+
+
+def test_a_third_of_all_requests_may_fail(tmp_path: Path) -> None:
+    upstream, scene_ids = tmp_path / "upstream", [f"scene{number:04d}_00" for number in range(20)]
+    write_release(upstream, scene_ids, vertices=500)
+    kinds = (Status(500), Cut(1_000), Reset(), Status(503, "1"), Cut(0))
+    with ReleaseServer(upstream, faults=[at_random(1, 0.3, *kinds)]) as server:
+        report = fetch(server, tmp_path / "x", scene_ids)
+    assert (len(report.results), report.failures) == (101, ())
+    assert fetched(tmp_path / "x") == digests(upstream)
+
+
+# Not WrongLength(-9): a text file that is cut short, and announced as that short, looks whole.
+ANY_FAULT = st.one_of(
+    st.builds(Cut, st.integers(-1, 60_000)),
+    st.builds(Reset, st.integers(-1, 60_000)),
+    st.sampled_from(
+        [Status(500), Status(503, "0"), Status(429), Status(404), Status(416), RangesIgnored(), ShiftedRange(7),
+         WrongLength(9), NoLength(), Gzip(), Page()],
+    ),
+)  # fmt: skip
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sequence=st.lists(ANY_FAULT, max_size=5), etag=st.sampled_from(["strong", "weak", None]))
+def test_whatever_goes_wrong_for_a_while_the_folder_equals_the_release(
+    release_dir: Path,
+    expected: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+    sequence: list[Any],
+    etag: Any,
+) -> None:
+    data_dir = tmp_path_factory.mktemp("data")
+    with ReleaseServer(release_dir, faults=[at(None, *sequence)], etag=etag) as server:
+        for _ in range(7):
+            try:
+                report = fetch(server, data_dir)
+            except Exception as error:  # noqa: BLE001 - nothing but refusals at first
+                assert "does not look like the ScanNet server" in str(error)  # noqa: PT017 - may also succeed
+                continue
+            names = {name for name in fetched(data_dir) if "/." not in name}
+            assert all(fetched(data_dir)[name] == expected[name] for name in names)
+            if not report.failures:
+                break
+    assert fetched(data_dir) == expected
+    assert {name: entry.sha256 for name, entry in read_lock(data_dir / "scannet.lock").items()} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("7", 7.0), (" 0 ", 0.0), ("Thu, 01 Jan 1970 00:01:40 GMT", 60.0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+        ("soon", 0.0), ("", 0.0), ("\u00b2", 0.0), ("Wed, 99999999999999999999 Oct 2015 07:28:00 GMT", 0.0),
+    ],
+)  # fmt: skip
+def test_retry_after_is_read_in_both_forms(text: str, seconds: float) -> None:
+    assert parse_retry_after(text, now_s=40.0) == seconds

@@ -1,0 +1,176 @@
+"""The training source in PyTorch's `DataLoader`: the same batches whatever the workers, and errors that arrive."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import run_command
+from sample_transforms import draw_in_sample, fail_on_third_scene
+from training_sources import TRAIN
+
+from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNet, collate
+from scannet_prep.errors import MissingFileError, ProcessedFileError, TransformError
+from scannet_prep.synthetic import write_release
+from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitter, RotateZ
+
+torch_data = pytest.importorskip("torch.utils.data")
+pytestmark = pytest.mark.torch
+RANDOM = Compose(RotateZ(), Flip(), Jitter(), GridSample(0.05), CropPoints(300))
+LEAK_JOB = Path(__file__).parent / "leak_job.py"
+# A batch of the scenes there is 4 MB; 16 of them are read from the first to the last epoch.
+MAX_GROWTH_MB = 20
+
+
+def make_loader(source: Path, workers: int, start_method: str | None = None, **options: Any) -> Any:
+    dataset = ScanNet(source, split="train", transform=options.pop("transform", RANDOM))
+    sampler = PointBudgetBatchSampler(dataset.lengths, max_points=1600, rank=0, world_size=1)
+    return torch_data.DataLoader(
+        dataset, batch_sampler=sampler, collate_fn=collate, num_workers=workers,
+        multiprocessing_context=start_method, **options,
+    )  # fmt: skip
+
+
+def epochs_of(loader: Any, epochs: range) -> Iterator[Any]:
+    for epoch in epochs:
+        loader.batch_sampler.set_epoch(epoch)
+        yield from loader
+
+
+def check_batches_equal(found: list[Any], expected: list[Any]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert list(one) == list(other)
+        for key, value in other.items():
+            assert np.array_equal(np.asarray(one[key]), np.asarray(value)), key
+
+
+@pytest.mark.parametrize(
+    ("source", "workers", "start_method", "persistent"),
+    [
+        ("folder", 1, "fork", False),
+        ("archive", 2, "fork", True),
+        ("folder", 2, "forkserver", True),
+        ("archive", 2, "spawn", True),
+    ],
+    indirect=["source"],
+)
+def test_batches_are_the_same_whatever_workers_there_are(
+    source: Path, workers: int, start_method: str, persistent: bool
+) -> None:
+    expected = list(epochs_of(make_loader(source, 0), range(2)))
+    assert not np.array_equal(expected[0]["points"], expected[len(expected) // 2]["points"])
+    for epoch in (expected[: len(expected) // 2], expected[len(expected) // 2 :]):
+        assert sorted(scene_id for batch in epoch for scene_id in batch["scene_ids"]) == TRAIN
+        assert all(batch["inverse_offset"][-1] <= 1600 for batch in epoch)
+    loader = make_loader(source, workers, start_method, persistent_workers=persistent)
+    check_batches_equal(list(epochs_of(loader, range(2))), expected)
+
+
+def test_batches_are_the_same_after_resuming(source: Path) -> None:
+    expected = list(epochs_of(make_loader(source, 0), range(1, 2)))
+    loader = make_loader(source, 2, "fork")
+    loader.batch_sampler.set_epoch(1)
+    running = iter(loader)
+    found = [next(running)]
+    # Workers have run ahead of the one step that was done.
+    state = pickle.loads(pickle.dumps(loader.batch_sampler.state_dict(steps_done=1)))
+    del running
+    loader = make_loader(source, 1, "fork")
+    loader.batch_sampler.load_state_dict(state)
+    check_batches_equal(found + list(loader), expected)
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
+)
+def test_shuffled_plain_indices_are_augmented_anew_in_every_epoch(training_folder: Path, options: Any) -> None:
+    dataset = ScanNet(training_folder, split="train", transform=draw_in_sample)
+    loader = torch_data.DataLoader(dataset, shuffle=True, batch_size=None, **options)
+    epochs = [{sample["scene_id"]: int(sample["drawn"]) for sample in loader} for _ in range(4)]
+    for scene_id in TRAIN:
+        assert len({epoch[scene_id] for epoch in epochs}) == 4, scene_id
+
+
+@pytest.mark.parametrize("key", ["sampler", "batch_sampler"])
+def test_evaluation_sees_every_scene_once(source: Path, key: str) -> None:
+    dataset = ScanNet(source, split="train")
+    seen: list[str] = []
+    for rank in range(3):
+        sampler: Any = EvalSampler(dataset.lengths, rank=rank, world_size=3)
+        if key == "batch_sampler":
+            sampler = torch_data.BatchSampler(sampler, 2, drop_last=False)
+        for batch in torch_data.DataLoader(dataset, collate_fn=collate, **{key: sampler}):
+            seen += batch["scene_ids"]
+    assert sorted(seen) == TRAIN
+
+
+def error_of(loader: Any) -> tuple[type[Exception], str]:
+    """How a loader fails.
+
+    The traceback is cut off: it is in a cycle, which would keep the loader's iterator until its queues are gone, and
+    without those it waits for its workers.
+    """
+    try:
+        list(loader)
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        return type(error), str(error.with_traceback(None))
+    pytest.fail("the loader does not fail")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_failing_transform_names_scene_and_file_in_any_process(source: Path, workers: int) -> None:
+    kind, message = error_of(make_loader(source, workers, transform=fail_on_third_scene))
+    assert kind is TransformError
+    assert re.search(rf"scene0000_02 \({source}.*\): the transform failed: ZeroDivisionError: no such voxel", message)
+    assert workers == 0 or "hint: see it again with dataset[2, 0]" in message
+
+
+@pytest.mark.parametrize(("damage", "kind"), [("truncated", ProcessedFileError), ("no such file", MissingFileError)])
+def test_a_broken_file_is_named_by_a_worker_in_whole_sentences(
+    training_folder: Path, tmp_path: Path, damage: str, kind: type
+) -> None:
+    folder = Path(shutil.copytree(training_folder, tmp_path / "processed"))
+    path = folder / "train/scene0001_00.npz"
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-100])
+    else:
+        path.unlink()
+    found, message = error_of(make_loader(folder, 1))
+    assert found is kind
+    assert f"{path}: " in message
+    assert damage in message
+    assert not message.endswith(": ")
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="counts what Linux tells of processes")
+def test_loaders_leave_no_descriptor_no_shared_memory_and_no_memory_behind(tmp_path: Path) -> None:
+    write_release(tmp_path / "ScanNet", [f"scene000{number}_00" for number in (0, 1, 2, 5)], vertices=60_000)
+    assert run_command("process", tmp_path / "ScanNet", "-o", tmp_path / "processed").status == 0
+    done = subprocess.run(
+        [sys.executable, LEAK_JOB, tmp_path / "processed"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for workers, found in json.loads(done.stdout).items():
+        before, after, epochs = found["before"], found["after"], found["epochs"]
+        assert after["descriptors"] == before["descriptors"], workers
+        assert after["shared"] == before["shared"], workers
+        assert {epoch["descriptors"] for epoch in epochs} == {epochs[0]["descriptors"]}, workers
+        assert epochs[-1]["private_mb"] - epochs[0]["private_mb"] < MAX_GROWTH_MB, workers
+        assert after["private_mb"] - before["private_mb"] < MAX_GROWTH_MB, workers
+        # While it runs, batches are in memory without a name; in /dev/shm there are no files, not even passing ones.
+        assert any(name.startswith("/memfd:batch") for name in found["running"]), workers
+        assert not any("torch" in name for name in found["running"]), workers
+        assert {len(processes) for processes in found["workers"]} == {2 if workers == "persistent" else 0}
+        for first, last in zip(found["workers"][1], found["workers"][-1], strict=True):
+            assert last["descriptors"] <= first["descriptors"]
+            assert last["private_mb"] - first["private_mb"] < MAX_GROWTH_MB
