@@ -161,8 +161,7 @@ def _nyu40_ids(scene: SyntheticScene) -> NDArray[np.uint8]:
 def _label_palette() -> NDArray[np.uint8]:
     """uint8 (41, 3): a colour for each nyu40 id; ScanNet20's own, grey for other classes, black for unannotated."""
     palette = np.full((MAX_NYU40_ID + 1, 3), 128, np.uint8)
-    palette[0] = 0
-    palette[list(SCANNET20.ids)] = SCANNET20.colors
+    palette[[0, *SCANNET20.ids]] = [(0, 0, 0), *SCANNET20.colors]
     return palette
 
 
@@ -180,16 +179,9 @@ def _aggregation_text(scene: SyntheticScene) -> bytes:
         f'\t"segments": [{",".join(map(str, group.segments))}],\r\n\t"label": {json.dumps(group.raw_category)}\r\n\t}}'
         for group in scene.groups
     ]
-    lines = [
-        "{",
-        f'"sceneId": "scannet.{scene.scene_id}",',
-        '"appId": "Aggregator.v2",',
-        '"segGroups": [',
-        *([",\r\n".join(groups)] if groups else []),
-        "],",
-        f'"segmentsFile": "scannet.{scene.scene_id}{SEGMENTS.suffix}"}}',
-    ]
-    return _crlf_text(lines)
+    head = ["{", f'"sceneId": "scannet.{scene.scene_id}",', '"appId": "Aggregator.v2",', '"segGroups": [']
+    tail = ["],", f'"segmentsFile": "scannet.{scene.scene_id}{SEGMENTS.suffix}"}}']
+    return _crlf_text([*head, *([",\r\n".join(groups)] if groups else []), *tail])
 
 
 def _info_text(scene: SyntheticScene) -> bytes:

@@ -20,13 +20,10 @@ if TYPE_CHECKING:
 MIN_VERTICES = 500
 
 _NOISE = 0.003
-_UNANNOTATED_PROBABILITY = 0.3
 
 # Measured on meshes of the release: vertices come in chunks of about a metre, within them in runs of two or three.
 _CHUNK_EDGES = 24.0
 _BLOCK_EDGES = 2.0
-
-_SCENE_TYPES = ("Apartment", "Bathroom", "Bedroom / Hotel", "Classroom", "Living room / Lounge", "Office")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
         segment_ids=segment_ids,
         groups=_annotate(room, owners, segment_ids, rng) if has_annotation else (),
         axis_alignment=axis_alignment if has_annotation else None,
-        scene_type=str(rng.choice(_SCENE_TYPES)) if has_annotation else None,
+        scene_type="Bedroom / Hotel" if has_annotation else None,
     )
 
 
@@ -160,9 +157,8 @@ def _renumber_faces(room: Room, kept: NDArray[np.int64]) -> NDArray[np.int32]:
     numbers = np.full(len(room.points), -1, np.int32)
     numbers[kept] = np.arange(len(kept), dtype=np.int32)
     faces = numbers[room.triangles]
-    lowest = faces.min(1)
-    order = np.argsort(lowest, kind="stable")
-    return faces[order[int((lowest < 0).sum()) :]]
+    faces = faces.compress(faces.min(1) >= 0, axis=0)
+    return faces.take(np.argsort(faces.min(1), kind="stable"), axis=0)
 
 
 def _draw_segment_ids(segments: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int32]:
@@ -183,19 +179,15 @@ def _paint(room: Room, owners: NDArray[np.int64], rng: np.random.Generator) -> N
 def _annotate(
     room: Room, owners: NDArray[np.int64], segment_ids: NDArray[np.int32], rng: np.random.Generator
 ) -> tuple[SyntheticGroup, ...]:
-    """Group segments to objects in random order; some of the floor, the ceiling and the walls are left out."""
+    """Group segments to objects in random order; a quarter of floor, ceiling and walls is left out."""
     names, first = np.unique(segment_ids, return_index=True)
     objects = []
     for index, piece in enumerate(room.pieces):
-        members = names[owners[first] == index]
+        members = names[owners[first] == index].tolist()
         if index < len(SHELL):
-            members = members[
-                (rng.random(len(members)) >= _UNANNOTATED_PROBABILITY) | (members == members.max(initial=0))
-            ]
-        if piece.raw_category is not None and len(members):
-            objects.append((piece.raw_category, tuple(members.tolist())))
-    removed = len(objects) // 2
-    order = rng.permutation(len(objects)).tolist()
-    return tuple(
-        SyntheticGroup(index + (index >= removed), index, *objects[chosen]) for index, chosen in enumerate(order)
-    )
+            members = members[len(members) // 4 :]
+        if piece.raw_category is not None and members:
+            objects.append((piece.raw_category, tuple(members)))
+    order = [objects[index] for index in rng.permutation(len(objects))]
+    removed = len(order) // 2
+    return tuple(SyntheticGroup(index + (index >= removed), index, *item) for index, item in enumerate(order))
