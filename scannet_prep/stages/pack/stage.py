@@ -32,7 +32,7 @@ from scannet_prep.files import (
     make_directory,
     output_error,
     read_file,
-    remove_stale_temporaries,
+    remove_temporaries,
     run_lock,
     write_atomically,
 )
@@ -216,7 +216,7 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
     folder = plan.target.parent
     make_directory(folder)
     with run_lock(folder):
-        remove_stale_temporaries(folder)
+        remove_temporaries(folder)
         if plan.has_candidate and _holds(plan.target, plan.contents, jobs, progress):
             archive = WrittenArchive(plan.target, plan.target.stat().st_size, len(plan.contents.scenes))
             return _report(plan, (archive,), is_up_to_date=True)

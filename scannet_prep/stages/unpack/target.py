@@ -27,7 +27,7 @@ from scannet_prep.files import (
     Fingerprint,
     make_directory,
     read_file,
-    remove_stale_temporaries,
+    remove_temporaries,
     write_atomically,
     write_if_changed,
 )
@@ -49,8 +49,8 @@ from scannet_prep.processed.manifest import (
     read_manifest,
     write_manifest,
 )
-from scannet_prep.processed.reader import check_mixture
 from scannet_prep.processed.scene import parse_processed
+from scannet_prep.processed.state import check_mixture
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, encode_lock, parse_lock, read_lock
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
@@ -162,7 +162,7 @@ class Target:
             OutputError: The folder cannot be written to.
         """
         if self.kind is ArchiveKind.RAW:
-            remove_stale_temporaries((self.out_dir / group.members[0].name).parent)
+            remove_temporaries((self.out_dir / group.members[0].name).parent)
         try:
             return [self._write_file(member.name, data) for member, data in zip(group.members, contents, strict=True)]
         except DiskFullError:
@@ -213,7 +213,7 @@ class Target:
             if not self._has_begun:
                 make_directory(self.out_dir)
                 for folder in (self.out_dir, *(self.out_dir / split for split in Split)):
-                    remove_stale_temporaries(folder)
+                    remove_temporaries(folder)
                 if self.kind is ArchiveKind.PROCESSED:
                     write_if_changed(self.out_dir / UNFINISHED_NAME, _UNFINISHED_TEXT)
                 self._has_begun = True
