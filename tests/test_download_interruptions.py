@@ -12,13 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from certificates import make_private_authority
 from commands import digests, run_command, start_command
 from downloads import MESH, fetched
 from nginx_server import NginxServer, needs_nginx
 from release_server import (
     BEFORE_STATUS,
-    Redirect,
     ReleaseServer,
     Set,
     Stall,
@@ -144,35 +142,6 @@ def test_a_full_disk_stops_it_and_leaves_no_half_file_under_a_final_name(release
         assert all(expected[name] == digest for name, digest in final.items())
         assert run_command(*words(server.base_url, tmp_path)).status == 0
         assert fetched(tmp_path) == expected
-
-
-def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(release_dir: Path, tmp_path: Path) -> None:
-    ca, certificate = make_private_authority(tmp_path / "authority")
-    with ReleaseServer(release_dir, certificate=certificate) as server:
-        data_dir = tmp_path / "data"
-        outcome = run_command(*words(server.base_url, data_dir, "--json"))
-        assert (outcome.status, outcome.json["error"]) == (1, "CertificateError")
-        assert "the certificate cannot be verified" in outcome.json["message"]
-        assert "--ca-bundle" in outcome.json["hint"]
-        assert server.connection_count <= 8  # one or two for each of four threads: not one for each file
-        assert {path.name for path in data_dir.iterdir()} == {"terms_accepted.txt"}
-        outcome = run_command(*words(server.base_url, data_dir, "--limit", "1", "--insecure"))
-        assert outcome.status == 0
-        assert "warning: --insecure" in outcome.stderr
-        assert run_command(*words(server.base_url, data_dir, "--ca-bundle", ca)).status == 0
-        assert fetched(data_dir) == digests(release_dir)
-
-
-def test_encryption_is_never_given_up_on_the_way(release_dir: Path, tmp_path: Path) -> None:
-    ca, certificate = make_private_authority(tmp_path / "authority")
-    with ReleaseServer(release_dir) as plain, ReleaseServer(release_dir, certificate=certificate) as secure:
-        secure.faults = [always(ending(".txt"), Redirect(origin=plain.origin))]
-        plain.faults = [always(ending(MESH), Redirect(origin=secure.origin))]
-        down = run_command(*words(secure.base_url, tmp_path / "a", "--ca-bundle", ca, "--json"))
-        assert {item["path"].rpartition(".")[2] for item in down.json["failures"]} == {"txt"}
-        assert "an address without encryption" in down.stderr
-        up = run_command(*words(plain.base_url, tmp_path / "b", "--ca-bundle", ca))
-        assert up.status == 0, up.stderr
 
 
 @needs_nginx

@@ -30,6 +30,7 @@ from scannet_prep.remote.policy import TransferPolicy
 
 _GONE = frozenset({404, 410})
 _BUSY = frozenset({429, 503})
+_BUSY_TRIES = 30  # 429 is hardly ever about a file
 _PROXY_HINT = (
     "HTTPS_PROXY and HTTP_PROXY look like http://USER:PASSWORD@HOST:PORT; for socks5:// install requests[socks]"
 )
@@ -59,6 +60,7 @@ RELEASE_HINTS = Hints(
 )
 
 
+@dataclass(eq=False)
 class AttemptError(Exception):
     """A request has brought nothing, or not all. Another attempt may.
 
@@ -72,25 +74,13 @@ class AttemptError(Exception):
         error_type: What to raise when the file is given up.
     """
 
-    def __init__(
-        self,
-        reason: str,
-        hint: str = "",
-        *,
-        tries: int = 0,
-        is_answer: bool = False,
-        is_busy: bool = False,
-        retry_after_s: float = 0.0,
-        error_type: type[TransferError | FileError] = TransferError,
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.hint = hint
-        self.tries = tries
-        self.is_answer = is_answer
-        self.is_busy = is_busy
-        self.retry_after_s = retry_after_s
-        self.error_type = error_type
+    reason: str
+    hint: str = ""
+    tries: int = 0
+    is_answer: bool = False
+    is_busy: bool = False
+    retry_after_s: float = 0.0
+    error_type: type[TransferError | FileError] = TransferError
 
 
 def raise_for_status(response: requests.Response, hints: Hints) -> None:
@@ -113,7 +103,8 @@ def raise_for_status(response: requests.Response, hints: Hints) -> None:
         hint = hints.access if status in {401, 403} else ""
         raise AttemptError(what, hint, tries=1, is_answer=True, error_type=RefusedError)
     pause_s = parse_retry_after(response.headers.get("Retry-After", ""), time.time())
-    raise AttemptError(what, is_busy=status in _BUSY or bool(pause_s), retry_after_s=pause_s)
+    tries = _BUSY_TRIES if status == 429 else 0
+    raise AttemptError(what, tries=tries, is_busy=status in _BUSY or bool(pause_s), retry_after_s=pause_s)
 
 
 @contextmanager
@@ -131,7 +122,7 @@ def translated(url: str, hints: Hints, policy: TransferPolicy) -> Iterator[None]
     except requests.exceptions.SSLError as error:
         raise _translate_tls(error, url, hints) from None
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
-        raise _translate(error, hints, policy.few_tries) from None
+        raise _translate(error, url, hints, policy.few_tries) from None
 
 
 def _translate_tls(error: requests.exceptions.SSLError, url: str, hints: Hints) -> Exception:
@@ -150,20 +141,22 @@ def _translate_tls(error: requests.exceptions.SSLError, url: str, hints: Hints) 
     return CertificateError(text, hint) if is_server else AttemptError(text, hint, tries=1)
 
 
-def _translate(error: Exception, hints: Hints, few_tries: int) -> Exception:
-    reason = _innermost(error)
-    if isinstance(error, requests.exceptions.InvalidProxyURL) or "SOCKS" in reason or "407" in reason:
-        return ProxyError(f"the proxy cannot be used: {reason}", _PROXY_HINT)
-    if isinstance(error, requests.exceptions.ProxyError):
+def _translate(error: Exception, url: str, hints: Hints, few_tries: int) -> Exception:
+    kinds, reason = requests.exceptions, _innermost(error)
+    if isinstance(error, kinds.ProxyError) and "failed: 407" not in reason:
         return AttemptError(f"the proxy does not connect: {reason}", _PROXY_HINT)
-    if isinstance(error, requests.exceptions.TooManyRedirects):
+    request = getattr(error, "request", None)
+    # Where the address of the file is in order, that of the proxy is not.
+    is_malformed = isinstance(error, kinds.InvalidURL) and request is not None and public_url(request.url) == url
+    if is_malformed or isinstance(error, (kinds.InvalidProxyURL, kinds.ProxyError)) or "SOCKS support" in reason:
+        return ProxyError(f"the proxy cannot be used: {'malformed address' if is_malformed else reason}", _PROXY_HINT)
+    if isinstance(error, kinds.TooManyRedirects):
         return AttemptError("is redirected in a circle", tries=1, is_answer=True)
-    if isinstance(error, (requests.exceptions.ReadTimeout, requests.exceptions.InvalidHeader)):
+    if isinstance(error, (kinds.ReadTimeout, kinds.InvalidHeader)):
         return AttemptError(reason, tries=few_tries)
     if isinstance(error, ValueError):  # redirections to what is not an address
-        return AttemptError(
-            f"the address cannot be used: {type(error).__name__}", hints.address, tries=1, is_answer=True
-        )
+        reason = f"the address cannot be used: {type(error).__name__}"
+        return AttemptError(reason, hints.address, tries=1, is_answer=True)
     return AttemptError(reason)
 
 

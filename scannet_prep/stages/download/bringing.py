@@ -7,8 +7,8 @@ import random
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from scannet_prep.errors import (
@@ -263,7 +263,7 @@ class Bringing:
             AttemptError: No more of it has come than ever before.
         """
         path = self._plan.data_dir / task.file.local_path
-        with self._emptied(task), closing(Partial(path)) as partial:
+        with closing(Partial(path)) as partial:
 
             def on_chunk(is_content: bool) -> None:
                 task.shown_bytes = partial.size_bytes
@@ -333,18 +333,6 @@ class Bringing:
         problem = find_contradictions(found).get(task.file.kind.suffix)
         if problem:
             raise FileError(self._plan.data_dir / task.file.local_path, problem)
-
-    @contextmanager
-    def _emptied(self, task: Task) -> Iterator[None]:
-        """Remove, in the end, the folders that were made for a file of which nothing has come."""
-        try:
-            yield
-        finally:
-            with suppress(OSError):  # not empty
-                for folder in (self._plan.data_dir / task.file.local_path).parents:
-                    if folder == self._plan.data_dir:
-                        break
-                    folder.rmdir()
 
 
 def read_locked(plan: DownloadPlan) -> dict[str, LockEntry]:
