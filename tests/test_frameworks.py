@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ from scannet_prep.errors import UsageError
 
 JOB = Path(__file__).parent / "framework_job.py"
 PAGE = (Path(__file__).parents[1] / "docs/training.md").read_text(encoding="utf-8")
+
+
+def needs(name: str) -> Any:
+    return pytest.mark.skipif(find_spec(name) is None, reason=f"pip install {name}")
 
 
 class BatchSamplerShard:
@@ -41,8 +46,8 @@ def test_a_second_sharding_is_refused_and_what_to_change_is_named() -> None:
     assert len(list(BatchSamplerShard(make_sampler([10] * 8, max_points=20)))) == 2  # of one rank, it is right
 
 
+@needs("lightning")
 def test_lightning_finds_set_epoch_and_covers_every_scene_once(training_folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("lightning", reason="pip install lightning")
     status, output = torchrun(2, "lightning", training_folder, tmp_path, job=JOB)
     assert status == 0, output
     seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
@@ -53,32 +58,32 @@ def test_lightning_finds_set_epoch_and_covers_every_scene_once(training_folder: 
         assert scenes == Counter(TRAIN), (kind, epoch)
 
 
+@needs("lightning")
 def test_lightning_with_its_own_sampler_fails_naming_the_option(training_folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("lightning", reason="pip install lightning")
     status, output = torchrun(2, "lightning's sampler", training_folder, tmp_path, job=JOB)
     assert status != 0
     assert "takes only some of that: scenes would be left out" in output
     assert "hint: Trainer(use_distributed_sampler=False)" in output
 
 
+@needs("accelerate")
 def test_a_loader_that_accelerate_prepared_fails_naming_the_remedy(training_folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("accelerate", reason="pip install accelerate")
     status, output = torchrun(2, "accelerate", training_folder, tmp_path, job=JOB)
     assert status == 0, output
     assert len(re.findall(r"rank [01]: this sampler gives rank [01] of 2 its share", output)) == 4
     assert output.count("hint: do not pass this loader to accelerator.prepare") == 4
 
 
+@needs("torchdata")
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torchdatas_stateful_loader_goes_on_where_it_stopped(training_folder: Path, workers: int) -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="pip install torchdata")
+    from torchdata.stateful_dataloader import StatefulDataLoader
 
     def make() -> Any:
         dataset = ScanNet(training_folder, split="train")
         sampler = PointBudgetBatchSampler(dataset.lengths, max_points=1600, rank=0, world_size=1)
-        return stateful.StatefulDataLoader(
-            dataset, batch_sampler=sampler, collate_fn=collate_torch, num_workers=workers
-        )
+        return StatefulDataLoader(dataset, batch_sampler=sampler, collate_fn=collate_torch, num_workers=workers)
 
     loader = make()
     whole = []
@@ -101,9 +106,10 @@ def test_torchdatas_stateful_loader_goes_on_where_it_stopped(training_folder: Pa
         assert found == whole, done
 
 
-@pytest.mark.parametrize("name", ["lightning", "accelerate", "torchdata"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs(name)) for name in ("lightning", "accelerate", "torchdata")]
+)
 def test_the_scripts_of_the_training_page_run(training_folder: Path, tmp_path: Path, name: str) -> None:
-    pytest.importorskip(name, reason=f"pip install {name}")
     (block,) = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if f"from {name}" in block]
     (tmp_path / "data").mkdir()
     (tmp_path / "data/processed").symlink_to(training_folder)
