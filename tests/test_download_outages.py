@@ -178,7 +178,9 @@ def test_a_server_that_refuses_everything_from_the_start_is_asked_a_handful_of_t
 ) -> None:
     scene_ids = [f"scene{number:04d}_00" for number in range(100)]
     with ReleaseServer(release_dir, faults=[at(None, then=fault)]) as server:
-        with pytest.raises(TransferError, match="does not look like the ScanNet server; the server gives none") as error:
+        with pytest.raises(
+            TransferError, match="does not look like the ScanNet server; the server gives none"
+        ) as error:
             fetch(server, tmp_path, scene_ids)
         assert len(server.requests()) < 12
     assert error.value.hint

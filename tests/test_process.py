@@ -130,7 +130,9 @@ def test_a_damaged_or_foreign_file_under_a_final_name_is_made_again(raw_dir: Pat
     assert digests(out_dir) == whole
 
 
-def test_a_changed_input_of_the_same_size_and_time_is_found_where_bytes_are_compared(raw_dir: Path, out_dir: Path) -> None:
+def test_a_changed_input_of_the_same_size_and_time_is_found_where_bytes_are_compared(
+    raw_dir: Path, out_dir: Path
+) -> None:
     run_command("process", raw_dir, "-o", out_dir)
     path = mesh_path(raw_dir, TRAIN)
     before = path.stat()

@@ -23,11 +23,6 @@ class ArchiveFinding(Finding):
         """Where it was found, in words."""
         return f"{self.path}: {self.scene_id}" if self.scene_id else str(self.path)
 
-    def to_json(self) -> dict[str, str]:
-        """A dict of plain values."""
-        # Not super(): dataclasses with slots are made anew, and then it does not find its class.
-        return Finding.to_json(self) | {"part": "" if self.part is None else str(self.part)}
-
 
 class ArchiveFindings:
     """Collects what is found about one archive.

@@ -112,5 +112,5 @@ class VerifyArchivesReport:
             **top,
             "errors": len(self.errors),
             "notes": len(self.findings) - len(self.errors),
-            "findings": [finding.to_json() for finding in self.findings],
+            "findings": self.findings,
         }
