@@ -112,9 +112,7 @@ def positive_number(text: str) -> int:
 
 def place_argument(text: str) -> str | Path:
     """Parse a path, with `~` for the home folder, or an address, which stays a text."""
-    from scannet_prep.remote.address import is_url
-
-    return text if is_url(text) else path_argument(text)
+    return text if "://" in text else path_argument(text)
 
 
 def path_argument(text: str) -> Path:

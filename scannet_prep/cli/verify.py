@@ -18,7 +18,7 @@ from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.finding import CheckReport
-    from scannet_prep.stages.verify.archive_report import VerifyArchivesReport
+    from scannet_prep.stages.verify.archive import VerifyArchivesReport
 
 _REMEDIES = {
     "raw": "to download again what is missing or damaged: scannet-prep download --types seg --verify -o {}",

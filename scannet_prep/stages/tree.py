@@ -12,7 +12,6 @@ from scannet_prep.foreign import LOOK_BYTES, ZSTD_MAGIC, describe_beginning
 from scannet_prep.processed.folder import find_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
-from scannet_prep.remote.address import is_url
 from scannet_prep.scene import SceneId, Split
 
 
@@ -25,8 +24,8 @@ class TreeKind(StrEnum):
 
 def is_archive(place: str | Path | ByteSource) -> bool:
     """Whether a place is an archive: an address, or a file by its name or its beginning; a folder is not one."""
-    if is_url(place) or not isinstance(place, str | Path):
-        return True
+    if not isinstance(place, str | Path) or (isinstance(place, str) and "://" in place):
+        return True  # of addresses that cannot be read, who opens them says so
     path = Path(place)
     if path.name.endswith(SUFFIX):
         return not path.is_dir()
