@@ -57,11 +57,12 @@ def plan_processed(
     if not (out_dir / TERMS_NAME).exists():
         findings.note(out_dir / TERMS_NAME, "no such file: the notice of ScanNet's terms of use", _AGAIN)
     present = _find_scenes(out_dir, findings)
+    recorded = {(name, entry.split): entry for name, entry in manifest.scenes.items()}
     _check_records(out_dir, present, manifest, selection, findings)
     tasks = [
-        ProcessedTask(scene_id, processed_path(out_dir, split, scene_id), split, manifest.scenes.get(scene_id))
+        ProcessedTask(scene_id, processed_path(out_dir, split, scene_id), split, recorded.get((scene_id, split)))
         for scene_id, split in sorted(present)
-        if selection.wants(scene_id, split) and (scene_id in manifest.scenes or not manifest.is_complete)
+        if selection.wants(scene_id, split) and ((scene_id, split) in recorded or not manifest.is_complete)
     ]
     return tuple(tasks[: selection.limit]), dict(present)
 
@@ -101,16 +102,19 @@ def _check_records(
 ) -> None:
     """Check what the manifest says of the chosen scenes against what is there."""
     recorded = {(name, entry.split) for name, entry in manifest.scenes.items()}
-    for name, split in recorded.difference(present):
-        if selection.wants(name, split):
+    there = {name for name, _ in present}
+    for name, split in recorded:
+        if selection.wants(name, split) and name not in there:
             path = processed_path(out_dir, split, name)
             findings.error(path, "no such file, though the manifest names it", _AGAIN, scene_id=name)
     for name, split in set(present) - recorded:
+        path = processed_path(out_dir, split, name)
         if selection.wants(name, split) and name in manifest.failures:
-            path = processed_path(out_dir, split, name)
             findings.note(path, "is of an earlier run: the last one failed on this scene", scene_id=name)
         elif selection.wants(name, split) and manifest.is_complete:
-            findings.error(processed_path(out_dir, split, name), "is not in the manifest", _AGAIN, scene_id=name)
+            entry = manifest.scenes.get(name)
+            problem = "is not in the manifest" + (f", which has it in {entry.split}" if entry else "")
+            findings.error(path, problem, _AGAIN, scene_id=name)
     for name, failure in manifest.failures.items():
         if selection.scene_ids is None or name in selection.scene_ids:  # its split is not on record
             problem = f"this scene failed: {failure.message}"
@@ -158,6 +162,8 @@ def _find_differences(scene: ProcessedScene, fingerprint: Fingerprint, entry: Sc
     if entry is None:
         return
     found = SceneEntry.from_scene(scene, fingerprint)
-    names = [item.name for item in fields(SceneEntry) if getattr(found, item.name) != getattr(entry, item.name)]
-    if names:
-        yield f"differs from the manifest in {', '.join(names)}".replace("_", " ")
+    for name in [item.name for item in fields(SceneEntry) if getattr(found, item.name) != getattr(entry, item.name)][
+        :1
+    ]:
+        mine, theirs = getattr(found, name), getattr(entry, name)
+        yield f"has another {name.replace('_', ' ')} than the manifest records: {mine!s:.80}, expected {theirs!s:.80}"
