@@ -1,7 +1,45 @@
-"""`python -m scannet_prep` is the command `scannet-prep`."""
+"""Entry point: `python -m scannet_prep` and the command `scannet-prep`.
 
+Signals are the process's own, so they are dealt with here, before the rest is loaded: the first SIGINT, SIGTERM or
+SIGHUP raises KeyboardInterrupt, and those that follow are ignored. Slurm sends SIGTERM some time before it kills, to
+the process and to its group, and people press Ctrl-C twice: that must not disturb the cleaning up.
+"""
+
+from __future__ import annotations
+
+import signal
 import sys
+from types import FrameType
 
-from scannet_prep.cli.main import main
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
-sys.exit(main())
+
+def main() -> int:
+    """Run the command line, and give the exit status."""
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # which nohup and a shell's background jobs have set
+            signal.signal(number, _interrupt)
+    try:
+        from scannet_prep.cli.main import main as run
+
+        status = run()
+    except KeyboardInterrupt:  # while the program was loaded
+        from scannet_prep.cli.console import Console
+
+        status = Console(is_json="--json" in sys.argv).interrupted()
+    _ignore_signals()
+    return status
+
+
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    _ignore_signals()
+    raise KeyboardInterrupt
+
+
+def _ignore_signals() -> None:
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

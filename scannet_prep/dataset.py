@@ -19,7 +19,6 @@ from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.reader import FolderReader
 from scannet_prep.processed.scene_source import SceneSource
-from scannet_prep.remote.address import is_url
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 
@@ -287,7 +286,8 @@ class ScanNet:
 
 
 def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:
-    if isinstance(path, str | Path) and not is_url(path) and not _is_archive(Path(path)):
+    is_address = isinstance(path, str) and "://" in path
+    if isinstance(path, str | Path) and not is_address and not _is_archive(Path(path)):
         return FolderReader(Path(path), split)
     from scannet_prep.archive.scenes import ArchiveReader  # training from a folder needs no zstandard
 

@@ -16,6 +16,7 @@ ScanNetPrepError
  │    ├── ProcessedFileError      a processed scene (.npz)
  │    ├── ManifestError           the manifest of a processed folder
  │    ├── ArchiveError            an archive (.tar.zst)
+ │    │    └── ForeignFileError        a file of another kind where an archive is expected
  │    └── SourceError             a file that is to be packed, or changed while it was
  ├── TransferError           a file cannot be fetched
  │    ├── NotOnServerError        the server says that it has no such file
@@ -161,6 +162,10 @@ class ServerDownError(TransferError):
 
 class ArchiveError(FileError, ValueError):
     """An archive (.tar.zst) is damaged, or was written by something else."""
+
+
+class ForeignFileError(ArchiveError):
+    """A file where an archive is expected is whole, for all that is known, but of another kind."""
 
 
 class SourceError(FileError):

@@ -1,12 +1,10 @@
-"""How a stage tells how far it is. The library never draws: whoever calls a stage hands down an object that may."""
+"""How a stage tells how far it is. The library never draws: the caller of a stage hands down an object that may."""
 
 from __future__ import annotations
 
-from typing import Protocol
 
-
-class Progress(Protocol):
-    """Receives the progress of one piece of work at a time."""
+class Progress:
+    """Receives the progress of one piece of work at a time. This one ignores it; others draw."""
 
     def start(self, title: str, total: int, unit: str) -> None:
         """Begin a piece of work of `total` units (for example 1613 of "scenes"); 0 where nobody knows how many."""
@@ -27,23 +25,5 @@ class Progress(Protocol):
         """The piece of work has ended."""
 
 
-class NoProgress:
+class NoProgress(Progress):
     """Ignores all progress."""
-
-    def start(self, title: str, total: int, unit: str) -> None:
-        """Ignore it."""
-
-    def advance(self, count: int = 1) -> None:
-        """Ignore it."""
-
-    def resize(self, change: int) -> None:
-        """Ignore it."""
-
-    def status(self, text: str) -> None:
-        """Ignore it."""
-
-    def note(self, message: str) -> None:
-        """Ignore it."""
-
-    def finish(self) -> None:
-        """Ignore it."""

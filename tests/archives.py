@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 from commands import COMMAND, Outcome, run_command
-from verifying import TRAIN, VAL
+from verifying import TEST, TRAIN, VAL
 
 from scannet_prep.archive import Archive, open_archive, write_archive
-from scannet_prep.stages import unpack
+from scannet_prep.archive.shards import shard_path, split_contents
 from scannet_prep.stages.pack.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
-# Names as they may come: of scenes and of none, empty, deep, long, and not ASCII.
+# A raw tree by its names, with content that is none.
 TREE = {
-    "notes.txt": b"of no scene",
+    "scannetv2-labels.combined.tsv": b"of no scene",
     "empty": b"",
-    f"train/{TRAIN}.npz": b"first" * 500,
-    f"train/{TRAIN}_extra/{'long ' * 40}name.txt": b"",
-    f"train/{TRAIN}_extra/deep/file.bin": b"",
-    f"val/{VAL}.npz": bytes(70_000),
-    f"val/{VAL}/räume \u4e2d.txt": b"not ASCII",
-    "scene0022_00/ä" + "x" * 180 + ".txt": b"long",
-    "scene0022_00/line\nbreak": b"odd",
+    f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply": b"first" * 500,
+    f"scans/{TRAIN}/{TRAIN}.txt": b"",
+    f"scans/{VAL}/{VAL}_vh_clean_2.ply": bytes(70_000),
+    f"scans_test/{TEST}/{TEST}_vh_clean_2.ply": b"test",
+    "scene0022_00/scene0022_00.aggregation.json": b"not in scans",
 }
 
 
@@ -40,10 +37,20 @@ def write_tree(folder: Path, files: Mapping[str, bytes]) -> Path:
     return folder
 
 
-def pack_tree(folder: Path, archive_path: Path, jobs: int = 1) -> Archive:
+def pack_tree(folder: Path, archive_path: Path, jobs: int = 1, level: int = 1) -> Archive:
     """Pack a folder and open the archive."""
-    write_archive(find_contents(folder, archive_path, Selection()).contents, archive_path, jobs=jobs)
+    contents = find_contents(folder, Selection(), level=level, allows_incomplete=True).contents
+    write_archive(contents, archive_path, jobs=jobs, level=level)
     return open_archive(archive_path)
+
+
+def pack_shards(folder: Path, target: Path, shard_bytes: int) -> list[Path]:
+    """Pack a folder as shards, which may be smaller than the command makes them."""
+    parts = split_contents(find_contents(folder, Selection(), allows_incomplete=True).contents, shard_bytes)
+    paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
+    for part, path in zip(parts, paths, strict=True):
+        write_archive(part, path)
+    return paths
 
 
 def pack(*words: str | Path) -> tuple[int, dict[str, object]]:
@@ -87,12 +94,3 @@ def unpack_pipe(archive: Path, *words: str | Path, cwd: Path | None = None) -> O
         )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     return Outcome(done.returncode, done.stdout, done.stderr)
-
-
-def run_pipe(archive: Path, out_dir: Path, **options: object) -> unpack.UnpackReport:
-    """Unpack from a descriptor, in this process."""
-    descriptor = os.open(archive, os.O_RDONLY)
-    try:
-        return unpack.run_pipe(unpack.PipeReader(descriptor), out_dir, **options)  # type: ignore[arg-type]
-    finally:
-        os.close(descriptor)

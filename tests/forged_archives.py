@@ -4,45 +4,49 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tarfile
-import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.archive.frames import checksum_of, compress_frame, store_frame
-from scannet_prep.archive.index import (
-    FORMAT_NAME,
-    INDEX_NAME,
-    ArchiveKind,
-    GroupEntry,
-    Head,
-    MemberEntry,
-    encode_group,
-    encode_head,
-    encode_index,
-)
-from scannet_prep.archive.seek_table import encode_seek_table
+from scannet_prep.archive import ArchiveKind, Group, Head, Index, Member, open_archive
+from scannet_prep.archive.frames import checksum_of, compress
+from scannet_prep.archive.index import encode_head, encode_index
+from scannet_prep.archive.layout import FORMAT_NAME, INDEX_NAME
+from scannet_prep.archive.seek_table import FrameRow, encode_seek_table, table_bytes
 from scannet_prep.archive.tar import END_OF_ARCHIVE, encode_header, padding_bytes
 
-HEAD = Head(ArchiveKind.FILES, "a notice", {}, "a test", 3)
+HEAD = Head(ArchiveKind.RAW, "a notice", {}, "a test", 1)
 Files = Sequence[tuple[str, bytes]]
 
 
-def tar_bytes(files: Files) -> tuple[bytes, tuple[MemberEntry, ...]]:
+def tar_bytes(files: Files) -> tuple[bytes, tuple[Member, ...]]:
     content, members = b"", []
     for name, data in files:
         content += encode_header(name, len(data))
-        members.append(MemberEntry(name, len(content), len(data), zlib.crc32(data)))
+        members.append(Member(name, len(content), len(data), hashlib.sha256(data).hexdigest()))
         content += data + bytes(padding_bytes(len(data)))
     return content, tuple(members)
 
 
-def special_member(name: str, kind: bytes, target: str = "") -> bytes:
-    """The tar header of a link, a device or a folder."""
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname, info.mode = kind, target, 0o644
-    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+@dataclass
+class Forgery:
+    """An archive in the making: its frames, and the text of its index.
+
+    Attributes:
+        frames: Content and bytes of the frames before the index.
+        index: The text.
+    """
+
+    frames: list[tuple[int, bytes]]
+    index: bytes
+
+    def join(self, rows: list[FrameRow] | None = None) -> bytes:
+        """All of it, with a seek table that is right, or one of other rows."""
+        content = encode_header(INDEX_NAME, len(self.index)) + self.index + bytes(padding_bytes(len(self.index)))
+        frames = [*self.frames, (len(content), compress(content, 1)), (1024, compress(END_OF_ARCHIVE, 1))]
+        right = [FrameRow(len(stored), size_bytes, checksum_of(stored)) for size_bytes, stored in frames]
+        return b"".join(stored for _, stored in frames) + encode_seek_table(right if rows is None else rows)
 
 
 def forge(
@@ -50,44 +54,53 @@ def forge(
     scenes: Sequence[tuple[str, Files]],
     files: Files = (),
     *,
+    head: Head = HEAD,
     contents: dict[str, bytes] | None = None,
     edit: Callable[[dict[str, Any]], object] | None = None,
-) -> Path:
+) -> Forgery:
     """Write an archive.
 
     Args:
         path: Where.
         scenes: Scene ids with their files.
         files: The files that belong to no scene.
+        head: What it says of itself.
         contents: Tar bytes to store in place of those of a scene ("" for the files); the index stays.
         edit: Changes the index.
     """
-    frames: list[tuple[int, int, bytes]] = []
-    stored_all, lines = b"", []
-    for scene_id, members in [("", [(FORMAT_NAME, encode_head(HEAD)), *files]), *scenes]:
-        content, entries = tar_bytes(members)
-        content = (contents or {}).get(scene_id, content)
-        stored = compress_frame(content, 3)
-        digest = hashlib.sha256(content).hexdigest()
-        lines.append(
-            encode_group(
-                GroupEntry(
-                    scene_id, "train" if scene_id else "", 0, len(frames), 1, len(stored_all), len(stored),
-                    zlib.crc32(stored), len(content), digest, entries,
-                )
-            )
-        )  # fmt: skip
-        frames.append((len(stored), len(content), checksum_of(stored)))
-        stored_all += stored
-    text = encode_index(HEAD, lines[0], lines[1:], {})
+    groups, frames, offset = list[Group](), list[tuple[int, bytes]](), 0
+    for scene_id, items in [("", [(FORMAT_NAME, encode_head(head)), *files]), *scenes]:
+        content, members = tar_bytes(items)
+        real = (contents or {}).get(scene_id, content)
+        stored = compress(real, 1)
+        split = "train" if scene_id else ""
+        groups.append(Group(scene_id, split, 0, offset, len(stored), len(content), members))
+        frames.append((len(real), stored))
+        offset += len(stored)
+    text = encode_index(Index(head, tuple(groups)))
     if edit is not None:
         value = json.loads(text)
         edit(value)
         text = json.dumps(value).encode()
-    index = encode_header(INDEX_NAME, len(text)) + text + bytes(padding_bytes(len(text)))
-    for content in (index, END_OF_ARCHIVE):
-        stored = store_frame(content)
-        frames.append((len(stored), len(content), checksum_of(stored)))
-        stored_all += stored
-    path.write_bytes(stored_all + encode_seek_table(frames))
+    forgery = Forgery(frames, text)
+    path.write_bytes(forgery.join())
+    return forgery
+
+
+def find_parts(path: Path) -> dict[str, tuple[int, int]]:
+    """Where the parts of an archive lie: scenes by id, `files`, `index`, `end` and `table`."""
+    with open_archive(path) as archive:
+        groups = archive.index.groups
+        size = archive.size_bytes
+    parts = {group.scene_id or "files": (group.offset, group.end) for group in groups}
+    table = size - table_bytes(len(groups) + 2)
+    end = table - len(compress(END_OF_ARCHIVE, 1))
+    return parts | {"index": (groups[-1].end, end), "end": (end, table), "table": (table, size)}
+
+
+def flip(path: Path, offset: int, bit: int = 2) -> Path:
+    """Flip one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1 << bit
+    path.write_bytes(data)
     return path

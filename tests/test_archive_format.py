@@ -1,221 +1,292 @@
-"""Any flipped bit is found and pinned, any truncation is counted right, and no hostile archive does harm."""
+"""The parts of an archive: what is damaged, too large, or not as this program writes it is refused."""
 
 from __future__ import annotations
 
+import io
 import json
-import random
-import subprocess
-import sys
-from dataclasses import replace
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from archive_parts import Parts
-from archives import pack_tree, write_tree
+import zstandard
+from archives import TREE, has_tool, pack_tree, unpack_by
+from forged_archives import find_parts, forge
+from hypothesis import given
+from hypothesis import strategies as st
+from verifying import TEST, TRAIN, VAL
 
-from scannet_prep.archive import compression, open_archive
-from scannet_prep.archive.source import FileSource
-from scannet_prep.archive.walk import FoundGroup, Gap, walk_groups
-from scannet_prep.stages.verify import archive as verify_archive
-from scannet_prep.stages.verify.archive_report import ArchiveReport
+from scannet_prep.archive import ArchiveKind, open_archive
+from scannet_prep.archive.frames import compress, decompress, read_frame
+from scannet_prep.archive.index import check_index_size, encode_index, parse_index
+from scannet_prep.archive.layout import check_names, find_scene, find_split
+from scannet_prep.archive.seek_table import FrameRow, encode_seek_table, parse_footer, parse_seek_table
+from scannet_prep.archive.source import FileSource, Stream
+from scannet_prep.archive.tar import encode_header, parse_header, split_members
+from scannet_prep.errors import ArchiveError
 
-FLIPS = 2000
-WORKER_PATH = Path(__file__).with_name("hostile_archive_worker.py")
-
-
-@pytest.fixture
-def archive_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A few kilobytes with all that an archive can have: a long name, empty files, a scene of several frames."""
-    rng = random.Random(7)
-    files = {"notes/ümlaut.txt": b"x" * 600, "empty.txt": b""}
-    files |= {f"train/scene{number:04d}_00.npz": rng.randbytes(60) + bytes(400) for number in range(3)}
-    files["scans/scene0001_00/scene0001_00.txt"] = rng.randbytes(3000)
-    monkeypatch.setattr(compression, "MAX_FRAME_BYTES", 2048)
-    monkeypatch.setattr(compression, "_CUT_BYTES", 1024)
-    path = tmp_path / "whole.tar.zst"
-    with pack_tree(write_tree(tmp_path / "tree", files), path) as archive:
-        assert [group.frame_count for group in archive.index.groups] == [4, 1, 5, 1]
-    return path
+TOOLS = ("tar", "zstd", "bsdtar")
 
 
-def check(data: bytes, path: Path, *, is_quick: bool = False) -> ArchiveReport:
-    path.write_bytes(data)
-    (report,) = verify_archive.run(verify_archive.plan([path], is_quick=is_quick)).archives
-    return report
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("level", [0, 1, 19])
+def test_other_programs_unpack_the_same_tree(tool: str, level: int, tree: Path, tmp_path: Path) -> None:
+    if not has_tool(tool):
+        pytest.skip(f"{tool} is not installed")
+    pack_tree(tree, tmp_path / "a.tar.zst", level=level).close()
+    assert unpack_by(tool, tmp_path / "a.tar.zst", tmp_path / "out") == TREE
 
 
-def damage(report: ArchiveReport) -> list[str]:
-    return [*report.damaged_scenes, *map(str, report.damaged_parts)]
+def test_python_reads_it_as_one_tar_stream_without_this_program(packed: Path) -> None:
+    with packed.open("rb") as file:
+        stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        with tarfile.open(fileobj=io.BytesIO(stream.read())) as archive:
+            found = {item.name: archive.extractfile(item).read() for item in archive}  # type: ignore[union-attr]
+    assert {name: data for name, data in found.items() if not name.startswith(".scannet-prep/")} == TREE
 
 
-def flip(data: bytes, offset: int, bit: int) -> bytes:
-    return data[:offset] + bytes([data[offset] ^ 1 << bit]) + data[offset + 1 :]
+def test_a_reader_of_the_seekable_format_that_is_not_ours_finds_every_file(packed: Path) -> None:
+    indexed_zstd = pytest.importorskip("indexed_zstd")
+    file, start = indexed_zstd.IndexedZstdFile(str(packed)), 0
+    with open_archive(packed) as archive:
+        for group in archive.index.groups:
+            for member in reversed(group.members):
+                file.seek(start + member.offset)
+                assert file.read(member.size_bytes) == bytes(archive.read_member(group, member))
+            start += group.size_bytes
+    file.close()
 
 
-def test_an_archive_as_it_was_written_is_whole(archive_path: Path, tmp_path: Path) -> None:
-    data = archive_path.read_bytes()
-    for is_quick in (False, True):
-        report = check(data, tmp_path / "copy.tar.zst", is_quick=is_quick)
-        assert report.whole_scenes == ("scene0000_00", "scene0001_00", "scene0002_00")
-        assert (damage(report), report.findings, report.resume_offset) == ([], (), None)
+def test_each_scene_is_one_frame_after_the_files_of_no_scene(packed: Path) -> None:
+    with open_archive(packed) as archive:
+        assert [member.name for member in archive.index.files.members] == [
+            ".scannet-prep/format.json", "empty", "scannetv2-labels.combined.tsv",
+        ]  # fmt: skip
+        found = [(scene.scene_id, scene.split) for scene in archive.index.scenes]
+        assert found == [(TRAIN, "train"), (VAL, "val"), ("scene0022_00", "train"), (TEST, "test")]
+        stream = Stream(FileSource(packed))
+        assert [stream.take(group.stored_bytes)[:4] for group in archive.index.groups] == [zstandard.FRAME_HEADER] * 5
 
 
-def test_every_flipped_bit_is_found_and_pinned_to_its_scene_or_part(archive_path: Path, tmp_path: Path) -> None:
-    parts, data, rng = Parts.of(archive_path), archive_path.read_bytes(), random.Random(11)
-    tail_start = parts.bounds[-3][1]
-    for number in range(FLIPS):
-        # The end is where most is at stake, and least of the bytes.
-        offset = rng.randrange(tail_start if number % 2 else 0, len(data))
-        bit = rng.randrange(8)
-        report = check(flip(data, offset, bit), tmp_path / "flipped.tar.zst")
-        name = parts.part_at(offset)
-        assert damage(report) == [name], (offset, bit, report.findings)
-        assert len(report.whole_scenes) == 3 - name.startswith("scene"), (offset, bit)
-        assert not report.is_truncated, (offset, bit)
+@given(st.binary(max_size=300_000), st.sampled_from([0, 1, 3]))
+def test_frames_give_back_their_content_at_any_level(content: bytes, level: int) -> None:
+    frame = compress(content, level)
+    found, has_checksum = decompress(frame, len(content))
+    assert (found == content, has_checksum) == (True, True)
+    assert zstandard.ZstdDecompressor().decompress(frame, max_output_size=len(content)) == content
+    found[:] = bytes(len(content))  # writable
 
 
-def test_a_file_that_ends_at_any_byte_has_the_right_number_of_whole_scenes(archive_path: Path, tmp_path: Path) -> None:
-    parts, data = Parts.of(archive_path), archive_path.read_bytes()
-    for size in range(len(data)):
-        report = check(data[:size], tmp_path / "cut.tar.zst")
-        whole = [name for name, _, end in parts.bounds if name.startswith("scene") and end <= size]
-        assert list(report.whole_scenes) == whole, size
-        assert report.is_truncated, size
-        assert damage(report) == [], size
-        assert report.resume_offset == max(end for _, _, end in (("", 0, 0), *parts.bounds) if end <= size), size
-        assert len(report.findings) == 1, size
+def test_what_compresses_too_well_to_be_read_again_is_stored() -> None:
+    content = bytes(5_000_000)
+    frame = compress(content, 1)
+    assert len(frame) > len(content)
+    assert decompress(frame, len(content))[0] == content
 
 
-def test_a_transfer_that_goes_on_where_verify_says_ends_in_a_whole_archive(archive_path: Path, tmp_path: Path) -> None:
-    data = archive_path.read_bytes()
-    for size in range(700, len(data), 700):
-        # What a broken connection leaves may end in bytes that never were in the archive.
-        report = check(data[:size] + b"\0" * 100, tmp_path / "cut.tar.zst")
-        assert report.resume_offset is not None
-        kept = (data[:size] + b"\0" * 100)[: report.resume_offset]
-        assert kept == data[: len(kept)], size
+@pytest.mark.parametrize("place", range(1, 5))
+def test_a_frame_whose_checksum_alone_is_damaged_gives_its_content_and_says_so(place: int) -> None:
+    frame = bytearray(compress(b"content" * 1000, 1))
+    frame[-place] ^= 1
+    content, has_checksum = decompress(frame, 7000)
+    assert (bytes(content), has_checksum) == (b"content" * 1000, False)
 
 
-@pytest.mark.parametrize("part", ["index", "end", "seek table"])
-def test_a_damaged_end_and_a_damaged_scene_are_told_apart(archive_path: Path, tmp_path: Path, part: str) -> None:
-    parts, data = Parts.of(archive_path), archive_path.read_bytes()
-    bounds = {name: (start, end) for name, start, end in parts.bounds}
-    for place in range(5, 260, 50):
-        damaged = flip(flip(data, bounds["scene0002_00"][1] - place % 90 - 1, 3), bounds[part][0] + place % 110, 5)
-        report = check(damaged, tmp_path / "both.tar.zst")
-        assert part in report.damaged_parts
-        assert report.whole_scenes == ("scene0000_00", "scene0001_00")
-        assert set(report.damaged_scenes) <= {"scene0002_00"}  # without an index it may have no name any more
-        assert len(report.findings) == 2
-
-
-@pytest.mark.parametrize("number", [0, 1], ids=["of one frame", "of several frames"])
-def test_a_truncated_file_with_a_damaged_scene_keeps_the_others(
-    archive_path: Path, tmp_path: Path, number: int
-) -> None:
-    parts, data = Parts.of(archive_path), archive_path.read_bytes()
-    name, start, end = parts.bounds[1 + number]
-    index_start = parts.bounds[-3][1]
-    others = {f"scene{other:04d}_00" for other in range(3)} - {name}
-    ignored_count = 0
-    for offset in range(start, end, 1 + 6 * number):
-        report = check(flip(data, offset, offset % 8)[: index_start + 50], tmp_path / "cut.tar.zst")
-        assert set(report.whole_scenes) - {name} == others, offset
-        assert set(report.damaged_scenes) <= {name}, offset
-        assert report.is_truncated, offset
-        is_ignored = name in report.whole_scenes  # zstd ignores a few bits; the files are right all the same
-        assert (report.resume_offset == start) is not is_ignored, offset
-        ignored_count += is_ignored
-    assert ignored_count < 10
-
-
-def test_of_a_scene_of_several_frames_only_those_are_read_that_hold_the_file(archive_path: Path) -> None:
-    class CountingSource(FileSource):
-        def read(self, offset: int, size: int, /) -> bytes:
-            offsets.append(offset)
-            return super().read(offset, size)
-
-    offsets: list[int] = []
-    with open_archive(CountingSource(archive_path)) as archive:
-        group = archive.index.groups[2]
-        for member in group.members:
-            offsets.clear()
-            data = archive.read_member(group, member)
-            assert data == (archive_path.with_name("tree") / member.name).read_bytes()
-            assert len(offsets) == {3000: 4, 460: 2}[member.size_bytes]
-
-
-def test_bytes_after_the_end_are_found(archive_path: Path, tmp_path: Path) -> None:
-    report = check(archive_path.read_bytes() + b"\0", tmp_path / "longer.tar.zst")
-    assert damage(report) == ["seek table"]
-    assert "followed by 1 bytes" in report.findings[0].message
-
-
-def test_an_index_that_is_written_in_another_way_is_found(archive_path: Path, tmp_path: Path) -> None:
-    parts = Parts.of(archive_path)
-    assert parts.joined() == archive_path.read_bytes()
-    for other in (
-        json.dumps(json.loads(parts.index)).encode(),
-        parts.index + b"\n",
-        parts.index.replace(b'"id":"scene0000_00"', b'"id":"scene0009_00","id":"scene0000_00"'),
-    ):
-        report = check(parts.with_index(other), tmp_path / "other.tar.zst")
-        assert damage(report) == ["index"]
-        assert len(report.whole_scenes) == 3
+def frame_of(size_bytes: int, blocks: bytes) -> bytes:
+    """A frame that says it holds so much."""
+    return zstandard.FRAME_HEADER + b"\x84\x38" + size_bytes.to_bytes(4, "little") + blocks
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("frame", "message"),
     [
-        ("train/scene0000_00.npz", "train/scene0000_00.npy", "but the index says 'train/scene0000_00.npy'"),
-        ('",512,460,', '",512,461,', "461 bytes"),
-        ('"sha256":"', '"sha256":"0', "sha256"),
-        ('"stored_crc32":', '"stored_crc32":1', "CRC-32 of its frames"),
+        (frame_of(1 << 31, bytes(20)), "at most 1,073,741,824"),
+        (frame_of(1 << 29, bytes(20)), r"a frame of 30 bytes is said to hold 536,870,912, at most 1,051,576"),
+        (zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 999), "does not say how much"),
+        (b"x" + bytes(30), "no frame begins here"),
     ],
 )
-def test_an_index_that_says_other_things_than_the_frames_is_found(
-    archive_path: Path, tmp_path: Path, old: str, new: str, words: str
+def test_a_frame_that_asks_for_more_than_it_can_hold_is_refused_before_memory_is_taken(
+    frame: bytes, message: str
 ) -> None:
-    parts = Parts.of(archive_path)
-    start = parts.index.index(b'"id":"scene0000_00"')
-    changed = parts.index[:start] + parts.index[start:].replace(old.encode(), new.encode(), 1)
-    assert changed != parts.index
-    report = check(parts.with_index(changed), tmp_path / "other.tar.zst")
-    assert report.damaged_scenes == ("scene0000_00",)
-    assert words in report.findings[0].message
+    size_bytes = int.from_bytes(frame[6:10], "little") if frame[4:6] == b"\x84\x38" else 999
+    with pytest.raises(ValueError, match=message):
+        decompress(frame, size_bytes)
 
 
-def test_frames_that_are_exchanged_in_the_table_only_are_of_the_table(archive_path: Path, tmp_path: Path) -> None:
-    parts = Parts.of(archive_path)
-    # The sixth and seventh are of the same scene, so that all sums stay as they were.
-    rows = list(parts.rows)
-    rows[6], rows[7] = (rows[6][0] + 1, *rows[6][1:]), (rows[7][0] - 1, *rows[7][1:])
-    report = check(replace(parts, rows=tuple(rows)).joined(), tmp_path / "other.tar.zst")
-    assert damage(report) == ["seek table"]
+@pytest.mark.parametrize("damage", [lambda frame: frame[:-1], lambda frame: frame[:-40], lambda frame: frame[:9]])
+def test_a_frame_that_ends_early_is_an_error(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(damage(compress(bytes(range(256)) * 2000, 1)))
+    with pytest.raises(ValueError, match="the archive ends in"):
+        read_frame(Stream(FileSource(tmp_path / "short")))
 
 
-def test_hostile_archives_give_errors_of_ours_within_bounds_of_time_and_memory(archive_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", WORKER_PATH, archive_path, "3"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(done.stdout)
-    assert not result["faults"], "\n".join(result["faults"][:40])
-    assert result["files"] >= 900
-    assert result["refused"] >= 700
+def test_an_index_may_be_as_large_as_the_number_of_frames_allows() -> None:
+    check_index_size(1_000_000, 3)
+    check_index_size(10_000_000, 1616)
+    for size_bytes, frame_count in ((2_000_000, 3), (1 << 25, 1_000_000)):
+        with pytest.raises(ValueError, match="the index is said to have"):
+            check_index_size(size_bytes, frame_count)
 
 
-def test_the_walk_goes_on_behind_a_frame_that_a_damaged_header_leads_out_of_the_file(archive_path: Path) -> None:
-    parts, data = Parts.of(archive_path), bytearray(archive_path.read_bytes())
-    _, start, end = parts.bounds[1]
-    header_bytes = 7  # magic number, descriptor, two bytes of size
-    data[start + header_bytes : start + header_bytes + 3] = (100_000 << 3).to_bytes(3, "little")
+PROCESSED, RAW = ArchiveKind.PROCESSED, ArchiveKind.RAW
 
-    def read_at(offset: int, size: int) -> bytes:
-        return bytes(data[offset : offset + size])
 
-    first, gap, *others = walk_groups(read_at, len(data))
-    assert isinstance(first, FoundGroup)
-    assert isinstance(gap, Gap)
-    assert (gap.offset, gap.end, bool(gap.problem)) == (start, end, True)
-    assert [isinstance(item, FoundGroup) for item in others] == [True] * 4
+@pytest.mark.parametrize(
+    ("kind", "name", "scene"),
+    [
+        (PROCESSED, "train/scene0000_00.npz", "scene0000_00"),
+        (PROCESSED, "scannetv2_val_npz.txt", ""),
+        (PROCESSED, "manifest.json", ""),
+        (PROCESSED, "train/scene0000_00.txt", None),
+        (PROCESSED, "scans/scene0000_00/scene0000_00.txt", None),
+        (RAW, "scans/scene0000_00/scene0000_00_vh_clean_2.0.010000.segs.json", "scene0000_00"),
+        (RAW, "scans_test/scene0707_00/scene0707_00.txt", "scene0707_00"),
+        (RAW, "scene0000_00/scene0000_00.txt", "scene0000_00"),
+        (RAW, "tasks/scannetv2-labels.combined.tsv", ""),
+        (RAW, "scans/scene0000_00/scene0000_01.txt", None),
+        (RAW, "scans/scene0000_00/scene0000_00.d/x", None),
+        (RAW, "train/scene0000_00.npz", None),
+    ]
+    + [
+        (kind, name, None)
+        for kind in ArchiveKind
+        for name in (
+            "", ".", "..", "../x", "/etc/passwd", "x/../y", "a//b", "a/b", "a\\b", "a\nb", "\x1b[2J", "ä", ".hidden",
+            "train", "scans", "scene0000_00", "tasks/", ".scannet-prep/x", "x" * 300,
+            "scans/scene0000_00/scene0000_00.\u0663",
+        )
+    ],
+)  # fmt: skip
+def test_names_are_those_of_a_tree_or_refused(kind: ArchiveKind, name: str, scene: str | None) -> None:
+    assert find_scene(kind, name) == scene
+
+
+def test_the_split_is_that_of_the_folder_or_of_the_official_lists() -> None:
+    assert find_split(PROCESSED, "val/scene0000_00.npz") == "val"
+    assert find_split(RAW, "scene0011_00/scene0011_00.txt") == "val"
+    assert find_split(RAW, "scans_test/scene9999_00/scene9999_00.txt") == "test"
+    assert find_split(RAW, "scans/scene9999_00/scene9999_00.txt") == ""
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["scans/scene0000_00/scene0000_00.txt", "scene0000_00/scene0000_00.ply"], "do not lie in one folder"),
+        (["scene0000_00/scene0000_00.txt"] * 2, "is there twice"),
+        (["scene0000_00/scene0000_00.txt", "scene0000_01/scene0000_01.txt"], "not the name of a file of scene0000_00"),
+    ],
+)
+def test_the_files_of_a_scene_are_distinct_and_lie_in_one_folder(names: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_names(RAW, "scene0000_00", names)
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
+def test_headers_of_anything_but_files_are_refused(kind: bytes) -> None:
+    info = tarfile.TarInfo("scene0000_00/scene0000_00.txt")
+    info.type, info.linkname = kind, "/etc"
+    with pytest.raises(ValueError, match="a tar header is not as this program writes it"):
+        parse_header(info.tobuf(tarfile.USTAR_FORMAT))
+
+
+@given(st.lists(st.binary(max_size=1500), min_size=1, max_size=4), st.data())
+def test_a_damaged_tar_stream_is_an_error_or_names_other_files(files: list[bytes], data: st.DataObject) -> None:
+    content, expected = bytearray(), []
+    for number, item in enumerate(files):
+        content += encode_header(f"file{number}", len(item))
+        expected.append((f"file{number}", len(content), len(item)))
+        content += item + bytes(-len(item) % 512)
+    assert split_members(memoryview(content)) == expected
+    place = data.draw(st.integers(0, 511))
+    content[place] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(ValueError, match="tar header"):
+        split_members(memoryview(content))
+
+
+def test_an_index_comes_back_as_it_was(packed: Path) -> None:
+    with open_archive(packed) as archive:
+        assert parse_index(encode_index(archive.index)) == archive.index
+
+
+EDITS: dict[str, Callable[[Any], object]] = {
+    "no groups": lambda value: value["groups"].clear(),
+    "files lost": lambda value: value["groups"].pop(0),
+    "a scene twice": lambda value: value["groups"].append(value["groups"][-1]),
+    "not sorted": lambda value: value["groups"][1:].reverse() or value["groups"].insert(1, value["groups"].pop()),
+    "an offset": lambda value: value["groups"][1].update(offset=5),
+    "a negative size": lambda value: value["groups"][1].update(stored=-1),
+    "a huge size": lambda value: value["groups"][1].update(size=10**30),
+    "a size as text": lambda value: value["groups"][1].update(size="12"),
+    "true for one": lambda value: value["groups"][1].update(vertices=True),
+    "a fraction": lambda value: value["groups"][1].update(vertices=1.5),
+    "another split": lambda value: value["groups"][1].update(split="all"),
+    "no members": lambda value: value["groups"][1]["members"].clear(),
+    "a member too short": lambda value: value["groups"][1]["members"][0].pop(),
+    "a member as text": lambda value: value["groups"][1]["members"].__setitem__(0, "abcd"),
+    "a member elsewhere": lambda value: value["groups"][1]["members"][0].__setitem__(1, 600),
+    "a member that leaves": lambda value: value["groups"][1]["members"][0].__setitem__(0, "../x"),
+    "a member larger than all": lambda value: value["groups"][1]["members"][0].__setitem__(2, 1 << 50),
+    "a digest too short": lambda value: value["groups"][1]["members"][0].__setitem__(3, "ab"),
+    "half a character": lambda value: value["groups"][1]["members"][0].__setitem__(0, "\ud800"),
+    "another version": lambda value: value.update(version=2),
+    "another format": lambda value: value.update(format="zip"),
+    "another kind": lambda value: value.update(kind="cooked"),
+    "no notice": lambda value: value.pop("notice"),
+    "complete as text": lambda value: value.update(complete="false"),
+    "a failure of no scene": lambda value: value.update(failures={"\x1b[2J": "x"}),
+    "options as list": lambda value: value.update(options=[]),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
+def test_an_index_that_contradicts_itself_is_refused(edit: Callable[[Any], object], packed: Path) -> None:
+    with open_archive(packed) as archive:
+        value = json.loads(encode_index(archive.index))
+    edit(value)
+    with pytest.raises(ValueError, match="the index is damaged"):
+        parse_index(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b"[]", b"null", b"[" * 100_000, b"\xff", b'{"version":' + b"9" * 5000 + b"}"]
+)
+def test_an_index_that_is_none_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match="the index is damaged"):
+        parse_index(text)
+
+
+def test_a_seek_table_comes_back_and_any_wrong_size_is_refused() -> None:
+    rows = [FrameRow(20, 5, b"abcd"), FrameRow(30, 1 << 31, b"\0\0\0\0")]
+    data = encode_seek_table(rows)
+    assert parse_footer(data[-9:], 1000) == len(data)
+    assert parse_seek_table(data, 50 + len(data)) == rows
+    for wrong, size_bytes in ((data, len(data)), (data[4:], 46 + len(data)), (data[:-1], 49 + len(data)), (b"", 0)):
+        with pytest.raises(ValueError, match="seek table"):
+            parse_seek_table(wrong, size_bytes)
+    with pytest.raises(ValueError, match="more than the file can hold"):
+        parse_footer(encode_seek_table([])[-9:-9] + b"\xff\xff\xff\x7f" + data[-5:], 1000)
+
+
+@pytest.mark.parametrize("part", ["files", VAL, "index", "end", "table"])
+def test_an_archive_opens_as_long_as_index_and_seek_table_are_whole(part: str, packed: Path) -> None:
+    data = bytearray(packed.read_bytes())
+    start, end = find_parts(packed)[part]
+    data[start:end] = bytes(end - start)
+    packed.write_bytes(data)
+    if part in {"index", "table"}:
+        with pytest.raises(ArchiveError, match="is damaged or truncated") as caught:
+            open_archive(packed)
+        assert "scannet-prep unpack" in caught.value.hint
+    else:
+        open_archive(packed).close()
+
+
+def test_an_archive_whose_index_is_for_other_frames_is_refused(tmp_path: Path) -> None:
+    scenes = [(f"scene000{number}_00", [(f"scene000{number}_00/scene000{number}_00.txt", b"x")]) for number in range(3)]
+    forgery = forge(tmp_path / "a.tar.zst", scenes)
+    forgery.frames.pop()
+    (tmp_path / "a.tar.zst").write_bytes(forgery.join())
+    with pytest.raises(ArchiveError, match="the index names 4 frames, the archive has 3"):
+        open_archive(tmp_path / "a.tar.zst")

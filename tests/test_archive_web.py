@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archive_parts import Parts
-from archives import pack_tree
+from archives import pack_shards, pack_tree
 from certificates import make_private_authority
+from forged_archives import find_parts, flip
 from release_server import ROOT, ReleaseServer
 from verifying import TRAIN, VAL
 
-from scannet_prep.archive.shards import write_shards
 from scannet_prep.cli.main import main
 from scannet_prep.remote import ranges
-from scannet_prep.stages.pack.contents import find_contents
-from scannet_prep.stages.selection import Selection
 
 SECRETS = ("anna", "s3cret", "t0ken")
 
@@ -87,15 +84,11 @@ def test_few_requests_are_made(server: ReleaseServer, capsys: pytest.CaptureFixt
 def test_damage_on_a_server_is_found_and_named(
     server: ReleaseServer, archive_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bounds = {name: (start, end) for name, start, end in Parts.of(archive_path).bounds}
-    data = bytearray(archive_path.read_bytes())
-    data[sum(bounds[VAL]) // 2] ^= 8
-    archive_path.write_bytes(data)
+    flip(archive_path, sum(find_parts(archive_path)[VAL]) // 2)
     status, value = run(capsys, "verify", secret_url(server))
     assert (status, value["damaged_scenes"]) == (3, [VAL])
     assert [(item["path"], item["scene_id"]) for item in value["findings"]] == [(public(server), VAL)]
-    data[0] ^= 8  # then the manifest cannot be read
-    archive_path.write_bytes(data)
+    flip(archive_path, 0)  # then the manifest cannot be read
     status, value = run(capsys, "info", secret_url(server))
     assert status == 3
     assert [item["path"] for item in value["unreadable"]] == [public(server)]
@@ -104,15 +97,13 @@ def test_damage_on_a_server_is_found_and_named(
 def test_a_truncated_archive_on_a_server_is_walked_through_in_few_requests(
     server: ReleaseServer, archive_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, start, end = Parts.of(archive_path).bounds[2]
+    start, end = find_parts(archive_path)[VAL]
     archive_path.write_bytes(archive_path.read_bytes()[: (start + end) // 2])
     status, value = run(capsys, "verify", secret_url(server))
-    assert (status, value["whole_scenes"], value["resume_offset"]) == (3, [TRAIN], start)
-    (finding,) = value["findings"]
-    assert "truncate -s" not in finding["hint"]
+    assert (status, value["whole_scenes"]) == (3, [TRAIN])
     assert len(server.requests()) <= 12
     server.forget()
-    status, value = run(capsys, "unpack", "--salvage", secret_url(server), "-o", tmp_path / "rescued")
+    status, value = run(capsys, "unpack", secret_url(server), "-o", tmp_path / "rescued")
     assert status == 3
     assert (tmp_path / f"rescued/train/{TRAIN}.npz").is_file()
     assert len(server.requests()) <= 12
@@ -123,8 +114,7 @@ def test_a_truncated_archive_on_a_server_is_walked_through_in_few_requests(
 def test_shards_may_be_files_and_addresses_mixed(
     server: ReleaseServer, whole_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    contents = find_contents(whole_dir / "processed", tmp_path / "s.tar.zst", Selection()).contents
-    paths = [item.path for item in write_shards(contents, tmp_path / "s.tar.zst", 20_000) if item.path is not None]
+    paths = pack_shards(whole_dir / "processed", tmp_path / "s.tar.zst", 20_000)
     assert len(paths) == 3
     server.files |= {f"{ROOT}{path.name}": path for path in paths}
     (tmp_path / "other disk").mkdir()

@@ -6,14 +6,16 @@ import fcntl
 import json
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
 import termios
+import time
 from pathlib import Path
 
 import pytest
-from commands import COMMAND, run_command
+from commands import COMMAND, run_command, start_command
 
 from scannet_prep.cli.console import format_duration, format_table
 from scannet_prep.cli.main import make_parser
@@ -66,12 +68,40 @@ def test_the_version_is_that_of_the_package() -> None:
     assert run_command("--version").stdout == f"scannet-prep {VERSION}\n"
 
 
-@pytest.mark.parametrize("words", [[], ["proces"], ["process", "--scannet20"], ["process", "--labels-from", "obj"]])
-def test_wrong_usage_ends_with_2_and_a_hint(words: list[str]) -> None:
-    outcome = run_command(*words)
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        (["proces"], "invalid choice: 'proces'", "did you mean process?"),
+        (["process", "--split", "train"], "unknown argument: --split", "did you mean --splits?"),
+        (["process", "--scannet20"], "unknown argument: --scannet20", "did you mean --scannet200?"),
+        (["process", "--labels-from", "obj"], "invalid choice: 'obj'", "scannet-prep process --help"),
+        (["verify", "--splits", "tain"], "invalid choice: 'tain'", "did you mean train?"),
+        (["process", "--scenes", "scene0007"], "'scene0007' is not a scene id", "did you mean scene0007_00?"),
+        (["process", "--scenes", "Scene0007_00"], "'Scene0007_00' is not", "did you mean scene0007_00?"),
+        (["process", "--scenes", "scene0007_00,scene0008_00"], "not a scene", "mean scene0007_00 scene0008_00?"),
+        (["process", "--scenes", "ids.txt"], "'ids.txt' is not a scene id", "Write @ids.txt"),
+        (["process", "--scenes", "bedroom"], "'bedroom' is not a scene id", "scene ids look like scene0011_00"),
+        (["verify", ".", "--limit", "0"], "'0' is not a positive whole number", "scannet-prep verify --help"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_what_was_probably_meant(
+    words: list[str], error: str, hint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "ids.txt").write_text("scene0007_00\n")
+    outcome = run_command(*words, cwd=tmp_path)
     assert (outcome.status, outcome.stdout) == (2, "")
-    assert outcome.stderr.startswith("error: ")
-    assert "\nhint: scannet-prep" in outcome.stderr
+    first, second = outcome.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert error in first
+    assert second.startswith("hint: ")
+    assert hint in second
+
+
+def test_no_command_shows_the_overview() -> None:
+    outcome = run_command()
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert "scannet-prep download --types seg" in outcome.stderr
+    assert "error: the following arguments are required: COMMAND" in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -79,15 +109,76 @@ def test_wrong_usage_ends_with_2_and_a_hint(words: list[str]) -> None:
     [
         (["process", "--json", "--oops"], 2),
         (["process", "--json", "nowhere"], 1),
+        (["pack", "--json", "nowhere"], 1),
+        (["unpack", "--json", "nowhere.tar.zst"], 1),
         (["verify", "--json", "nowhere"], 1),
         (["info", "--json", "nowhere"], 1),
     ],
 )
-def test_json_is_one_object_also_when_it_fails(words: list[str], status: int, tmp_path: Path) -> None:
+def test_json_is_one_object_also_when_a_command_fails(words: list[str], status: int, tmp_path: Path) -> None:
     outcome = run_command(*words, cwd=tmp_path)
     assert outcome.status == status
     assert outcome.json["exit_status"] == status
     assert outcome.json["message"] in outcome.stderr
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("delay_s", [0.0, 0.3])
+def test_signals_at_any_time_end_with_130_and_one_line(
+    name: str, delay_s: float, demo_dir: Path, tmp_path: Path
+) -> None:
+    words = ["process", demo_dir / "ScanNet", "-o", tmp_path / "out", "--json", "--no-progress", "--jobs", "1", "-q"]
+    process = start_command(*words)
+    status_path = Path(f"/proc/{process.pid}/status")
+    while True:  # until Python has started, and signals are no longer Python's own matter
+        caught = next(line for line in status_path.read_text().splitlines() if line.startswith("SigCgt:"))
+        if int(caught.split()[1], 16) & 1 << (signal.SIGTERM - 1):
+            break
+        time.sleep(0.001)
+    time.sleep(delay_s)
+    for _ in range(20):
+        process.send_signal(getattr(signal, name))
+        time.sleep(0.002)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "interrupted: run the same command again\n"
+    assert json.loads(output)["exit_status"] == 130
+
+
+def test_ignored_hangup_stays_ignored(demo_dir: Path) -> None:
+    words = ["info", demo_dir / "processed", "--json"]
+    process = start_command(*words, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))  # as nohup does
+    for _ in range(20):
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.01)
+    assert json.loads(process.communicate(timeout=60)[0])["exit_status"] == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_full_standard_output_is_named(form: list[str], demo_dir: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        words = [*COMMAND, "info", str(demo_dir / "processed"), *form]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: standard output: cannot be written: No space left on device\n")
+
+
+def test_errors_are_red_on_a_terminal_unless_colors_are_unwanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*COMMAND, "info", str(tmp_path / "nowhere")]
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert run_on_terminal(words)[1].startswith("\x1b[1;31merror:\x1b[0m ")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run_on_terminal(words)[1].startswith("error: ")
+    assert run_command(*words[len(COMMAND) :]).stderr.startswith("error: ")
+
+
+def test_names_never_control_the_terminal(tmp_path: Path) -> None:
+    outcome = run_command("info", tmp_path / "a\x1b[2Jb")
+    assert "\x1b" not in outcome.stderr
+    assert "a\\x1b[2Jb" in outcome.stderr
 
 
 def test_demo_runs_from_an_empty_folder_and_again(tmp_path: Path) -> None:
@@ -126,10 +217,11 @@ def test_quiet_says_nothing_when_all_is_well_and_all_that_is_wrong_when_not(demo
     assert outcome.stderr.startswith("failed: scene0003_00: ")
 
 
-def test_a_bar_is_drawn_on_a_terminal_only(demo_dir: Path, tmp_path: Path) -> None:
+def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp_path: Path) -> None:
     words = [*COMMAND, "process", str(demo_dir / "ScanNet"), "-o", str(tmp_path), "--force"]
-    for columns in (100, 0):  # some containers' terminals do not know their width
+    for columns in (100, 60, 0):  # some containers' terminals do not know their width
         status, shown = run_on_terminal(words, columns)
+        assert all(len(line) <= (columns or 80) for line in shown.replace("\r", "\n").splitlines() if "%|" in line)
         assert status == 0
         assert "process: 100%|" in shown
         assert "11/11 scenes" in shown

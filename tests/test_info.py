@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from verifying import Verify
 
+from scannet_prep import ScanNet
 from scannet_prep.cli.main import main
+from scannet_prep.errors import ManifestError
 from scannet_prep.labels import LABEL_MAP_NAME, SCANNET20, SCANNET200
 from scannet_prep.processed.scene import ProcessedScene, read_processed
-from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.synthetic import SyntheticScene, make_scene, write_release, write_scene
 
 TRAIN, VAL, TEST = ("scene0000_00", "scene0001_00"), "scene0011_00", "scene0707_00"
 SCENES = (*TRAIN, VAL, TEST)
-WIDTH = 100
 
 
 @pytest.fixture(scope="session")
@@ -63,9 +64,9 @@ class Info:
         assert value["exit_status"] == status
         return status, value
 
-    def text(self, path: Path, *arguments: str) -> list[str]:
+    def text(self, path: Path, *arguments: str, expected_status: int = 0) -> list[str]:
         status, output = self._run(path, *arguments)
-        assert status == 0
+        assert status == expected_status
         return output.splitlines()
 
 
@@ -94,13 +95,14 @@ def check_classes(label_sets: dict[str, Any], scenes: list[ProcessedScene]) -> N
             assert (row["vertices"], row["scenes"]) == (sum(counts), sum(count > 0 for count in counts))
             assert row["share"] == pytest.approx(sum(counts) / total, abs=1e-7)
         unlabeled = [int((found == 0).sum()) for found in labels]
-        assert table["unlabeled"] == {"vertices": sum(unlabeled), "scenes": sum(count > 0 for count in unlabeled)}
+        found = table["unlabeled"]["vertices"], table["unlabeled"]["scenes"]
+        assert found == (sum(unlabeled), sum(count > 0 for count in unlabeled))
 
 
 # Processed trees
 
 
-def test_a_processed_tree_is_described_by_its_manifest(out_dir: Path, info: Info) -> None:
+def test_processed_tree_is_described_by_its_manifest_alone(out_dir: Path, info: Info) -> None:
     scenes = annotated_scenes(out_dir)
     sizes = {
         split: sum(path.stat().st_size for path in (out_dir / split).iterdir()) for split in ("train", "val", "test")
@@ -109,19 +111,19 @@ def test_a_processed_tree_is_described_by_its_manifest(out_dir: Path, info: Info
         path.write_bytes(b"")  # nobody looks
     status, value = info.json(out_dir)
     assert status == 0
-    assert (value["kind"], value["source"], value["complete"]) == ("processed", "manifest", True)
+    assert (value["kind"], value["has_manifest"], value["is_complete"]) == ("processed", True, True)
     assert value["splits"] == {
         "train": {"scenes": 2, "vertices": 1200, "size_bytes": sizes["train"]},
         "val": {"scenes": 1, "vertices": 600, "size_bytes": sizes["val"]},
         "test": {"scenes": 1, "vertices": 600, "size_bytes": sizes["test"]},
+        "all": {"scenes": 4, "vertices": 2400, "size_bytes": sum(sizes.values())},
     }
-    assert (value["scenes"], value["vertices"], value["size_bytes"]) == (4, 2400, sum(sizes.values()))
-    assert value["bytes_per_vertex"] == pytest.approx(sum(sizes.values()) / 2400)
-    options = {"scannet200": True, "align_axis": False, "faces": False, "labels_from": "aggregation", "scenes": 4}
-    assert value["options"] == [options]
-    assert value["format_version"] == 1
+    options = {"scannet200": True, "align_axis": False, "faces": False, "labels_from": "aggregation"}
+    assert value["options"] == [{"options": options, "scenes": 4}]
     assert value["program_versions"]
-    assert [(item["kind"], item["scenes"]) for item in value["warnings"]] == [("repeated_groups", [TRAIN[1]])]
+    assert [(item["warning"]["kind"], item["scene_ids"]) for item in value["warnings"]] == [
+        ("repeated_groups", [TRAIN[1]])
+    ]
     assert (value["failures"], value["unreadable"]) == ([], [])
     check_classes(value["label_sets"], scenes)
 
@@ -137,14 +139,14 @@ def test_without_a_manifest_the_files_say_the_same(out_dir: Path, info: Info, da
     assert [item["path"] for item in value["unreadable"]] == (
         [] if damage is None else [str(out_dir / "manifest.json")]
     )
-    assert (value["source"], value["complete"]) == ("files", None)
-    changing = {"source", "complete", "exit_status", "unreadable"}
+    assert (value["has_manifest"], value["is_complete"]) == (False, None)
+    changing = {"has_manifest", "is_complete", "exit_status", "unreadable"}
     assert {key: value[key] for key in value.keys() - changing} == {
         key: expected[key] for key in value.keys() - changing
     }
 
 
-def test_a_file_that_cannot_be_read_is_listed(out_dir: Path, info: Info) -> None:
+def test_scene_file_that_cannot_be_read_is_listed(out_dir: Path, info: Info) -> None:
     (out_dir / "manifest.json").unlink()
     path = out_dir / "train" / f"{TRAIN[0]}.npz"
     os.truncate(path, 5000)
@@ -157,45 +159,83 @@ def test_a_file_that_cannot_be_read_is_listed(out_dir: Path, info: Info) -> None
     assert "Traceback" not in info.errors
 
 
-def test_failures_and_an_unfinished_run_are_told(raw_dir: Path, tmp_path: Path, info: Info) -> None:
+def test_scenes_that_failed_and_a_run_that_has_not_ended_are_told(raw_dir: Path, tmp_path: Path, info: Info) -> None:
     (raw_dir / "scans" / VAL / f"{VAL}_vh_clean_2.ply").write_bytes(b"")
     assert main(["process", str(raw_dir), "-o", str(tmp_path / "out"), "-q", "--jobs", "1"]) == 3
     path = tmp_path / "out" / "manifest.json"
     path.write_text(path.read_text().replace('"complete": true', '"complete": false'))
     status, value = info.json(tmp_path / "out")
-    assert status == 0
-    assert value["complete"] is False
+    assert status == 3
+    assert value["is_complete"] is False
     assert [item["scene_id"] for item in value["failures"]] == [VAL]
-    text = "\n".join(info.text(tmp_path / "out"))
-    assert "not complete" in text
+    text = "\n".join(info.text(tmp_path / "out", expected_status=3))
+    assert "processing has not finished" in info.errors
     assert "scenes failed: 1" in text
-    assert "is empty" in text
+    assert "empty" in text
 
 
-def test_different_options_are_told_with_their_numbers(raw_dir: Path, out_dir: Path, info: Info) -> None:
-    argv = [
-        "process",
-        str(raw_dir),
-        "-o",
-        str(out_dir),
-        "--align-axis",
-        "--faces",
-        "--scenes",
-        VAL,
-        "-q",
-        "--jobs",
-        "1",
-    ]
-    assert main(argv) == 0
-    lines = info.text(out_dir)
+def test_different_options_are_told_with_their_numbers_of_scenes(raw_dir: Path, out_dir: Path, info: Info) -> None:
+    options = ["--align-axis", "--faces", "--scenes", VAL, "-q", "--jobs", "1"]
+    assert main(["process", str(raw_dir), "-o", str(out_dir), *options]) == 0
+    lines = info.text(out_dir, expected_status=3)
+    assert "different options" in info.errors
     assert "labels: ScanNet200 from aggregation, frame of the scan, without faces; scenes: 3" in lines
     assert "labels: ScanNet20 from aggregation, axis-aligned, with faces; scenes: 1" in lines
+
+
+@pytest.mark.parametrize("fault", ["unfinished", "incomplete", "mixed", "damaged manifest"])
+def test_unusable_folder_is_told_alike_by_info_verify_and_the_dataset(
+    raw_dir: Path, out_dir: Path, info: Info, verify: Verify, fault: str
+) -> None:
+    path = out_dir / "manifest.json"
+    if fault == "unfinished":
+        (out_dir / "unfinished.txt").touch()
+    elif fault == "incomplete":
+        path.write_text(path.read_text().replace('"complete": true', '"complete": false'))
+    elif fault == "damaged manifest":
+        path.write_text(path.read_text().replace('"complete": true', '"complete": "false"'))
+    else:
+        path.write_text(path.read_text().replace('"align_axis": false', '"align_axis": true', 1))
+    with pytest.raises(ManifestError) as caught:
+        ScanNet(out_dir, split="train")
+    status, value = info.json(out_dir)
+    assert status == 3
+    assert caught.value.problem in [item["message"] for item in value["unreadable"]]
+    status, findings = verify(out_dir)
+    assert status == 3
+    assert caught.value.problem in [item[3] for item in findings]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"vertices": 600', '"vertices": 0'),
+        ('"vertices": 600', '"vertices": Infinity'),
+        ('"vertices": 600', '"vertices": 1e400'),
+        ('"vertices": 600', '"vertices": ' + 5000 * "9"),
+        ('"split": "train"', '"split": ["train"]'),
+        ('"options": {', '"options": [], "more": {'),
+        ('"warnings": []', '"warnings": {}'),
+        ('"failures": {}', '"failures": {"scene0000_00": []}'),
+    ],
+)
+def test_odd_manifest_is_an_error_of_the_manifest(
+    out_dir: Path, info: Info, verify: Verify, old: str, new: str
+) -> None:
+    path = out_dir / "manifest.json"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    status, value = info.json(out_dir)
+    assert (status, value["has_manifest"]) == (3, False)
+    assert [item["path"] for item in value["unreadable"]] == [str(path)]
+    assert (verify(out_dir)[0], verify.value["findings"][0]["path"]) == (3, str(path))
 
 
 # Raw trees
 
 
-def test_a_raw_tree_is_counted(
+def test_raw_tree_is_counted_by_split_file_and_class(
     raw_dir: Path, out_dir: Path, info: Info, synthetic: tuple[Path, list[SyntheticScene]]
 ) -> None:
     status, value = info.json(raw_dir)
@@ -205,6 +245,7 @@ def test_a_raw_tree_is_counted(
     # scene0001_00 lists every group twice.
     groups = {scene.scene_id: len({group.segments for group in scene.groups}) for scene in synthetic[1]}
     train = {"scenes": 2, "annotated": 2, "vertices": 1200, "faces": sum(faces[name] for name in TRAIN)}
+    del value["splits"]["all"]
     assert value["splits"] == {
         "train": {**train, "groups": sum(groups[name] for name in TRAIN)},
         "val": {"scenes": 1, "annotated": 1, "vertices": 600, "faces": faces[VAL], "groups": groups[VAL]},
@@ -219,15 +260,6 @@ def test_a_raw_tree_is_counted(
     check_classes(value["label_sets"], annotated_scenes(out_dir))
 
 
-def test_of_a_mesh_only_the_header_is_read(raw_dir: Path, info: Info) -> None:
-    path = raw_dir / "scans_test" / TEST / f"{TEST}_vh_clean_2.ply"
-    expected = len(read_mesh(path).faces)
-    os.truncate(path, 400)
-    status, value = info.json(raw_dir)
-    assert status == 0
-    assert (value["splits"]["test"]["vertices"], value["splits"]["test"]["faces"]) == (600, expected)
-
-
 def test_scenes_without_annotation_and_without_a_split_are_counted_apart(raw_dir: Path, info: Info) -> None:
     (raw_dir / "scans" / VAL / f"{VAL}.aggregation.json").unlink()
     write_scene(make_scene("scene0900_00", vertices=600), raw_dir)
@@ -240,8 +272,8 @@ def test_scenes_without_annotation_and_without_a_split_are_counted_apart(raw_dir
 @pytest.mark.parametrize(
     ("suffix", "content", "words"),
     [
-        ("_vh_clean_2.ply", b"", "is empty"),
-        ("_vh_clean_2.0.010000.segs.json", b"{", "is no JSON"),
+        ("_vh_clean_2.ply", b"", "empty"),
+        ("_vh_clean_2.0.010000.segs.json", b"{", "JSON"),
         ("_vh_clean_2.0.010000.segs.json", b'{"segIndices": [1, 1]}', "is for 2 vertices"),
         (".aggregation.json", b"{}", "segGroups is None"),
     ],
@@ -259,7 +291,7 @@ def test_scenes_that_cannot_be_read_are_listed(
     assert "Traceback" not in info.errors
 
 
-def test_a_damaged_label_map_is_told_and_the_built_in_one_used(raw_dir: Path, info: Info) -> None:
+def test_damaged_label_map_is_told_and_the_built_in_one_used(raw_dir: Path, info: Info) -> None:
     _, expected = info.json(raw_dir)
     (raw_dir / LABEL_MAP_NAME).write_bytes(b"\xff")
     status, value = info.json(raw_dir)
@@ -284,38 +316,78 @@ def test_groups_of_the_high_resolution_mesh_count_only_if_their_segments_are_the
     assert "high-resolution mesh: 1 of its segment ids" in value["unreadable"][0]["message"]
 
 
+def test_scene_folder_that_is_a_dangling_link_is_listed(raw_dir: Path, info: Info) -> None:
+    (raw_dir / "scans" / "scene0002_00").symlink_to("nowhere")
+    status, value = info.json(raw_dir)
+    assert (status, value["splits"]["all"]["scenes"]) == (3, len(SCENES))
+    assert [item["scene_id"] for item in value["unreadable"]] == ["scene0002_00"]
+
+
 # The command
 
 
+@pytest.mark.parametrize("command", ["verify", "info", "process"])
+def test_path_inside_a_tree_gives_a_hint_to_the_folder_above(
+    command: str, raw_dir: Path, out_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.gz").write_bytes(b"\x1f\x8b")
+    cases = [
+        (raw_dir / "scans" / VAL, f"{raw_dir / 'scans'} --scenes {VAL}"),
+        (out_dir / "train", f"{out_dir} --splits train"),
+        (tmp_path / "x.gz", "give the folder"),
+    ]
+    for path, hint in cases:
+        output = ["-o", str(tmp_path / "new")] if command == "process" else []
+        assert main([command, str(path), *output]) == 1
+        errors = capsys.readouterr().err
+        assert errors.startswith(f"error: {path}: ")
+        assert hint in errors
+
+
 @pytest.mark.parametrize("kind", ["raw", "processed"])
-def test_people_get_tables_of_a_hundred_columns(raw_dir: Path, out_dir: Path, info: Info, kind: str) -> None:
+@pytest.mark.parametrize("columns", [100, 60])
+def test_tables_of_train_ids_fit_the_terminal(
+    raw_dir: Path, out_dir: Path, info: Info, kind: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
     path = raw_dir if kind == "raw" else out_dir
     _, value = info.json(path)
     lines, all_lines = info.text(path), info.text(path, "-v")
     # The first line has the path, which may be long.
-    assert max(len(line) for line in all_lines[1:]) <= WIDTH
+    tables = [line for line in all_lines[1:] if "  " in line]
+    assert max(map(len, tables)) <= columns
+    if columns == 60:
+        return
     for name, table in value["label_sets"].items():
         (start,) = [index for index, line in enumerate(lines) if line.startswith(f"{name}: ")]
         occurring = [row for row in table["classes"] if row["vertices"]]
         assert 0 < len(occurring) < len(table["classes"])
         rows = lines[start + 3 : start + 3 + len(occurring) + 1]
         for row, line in zip(occurring, rows, strict=False):
-            assert line.split()[:2] == [str(row["train_id"] + 1), str(row["raw_id"])]
+            assert line.split()[0] == str(row["train_id"])
+            assert row["name"] in line
             assert f"{row['vertices']:,}" in line
-        assert rows[-1].split()[:3] == ["0", "-", "(unlabeled)"]
+        assert rows[-1].split()[:2] == ["-", "(unlabeled)"]
     assert len(all_lines) - len(lines) == sum(
         not row["vertices"] for table in value["label_sets"].values() for row in table["classes"]
     )
     assert any(line.endswith(" head") for line in lines)
 
 
-def test_a_path_that_is_no_tree_stops_the_command(tmp_path: Path, info: Info) -> None:
+@pytest.mark.parametrize("kind", ["raw", "processed"])
+def test_scenes_lists_the_ids_one_a_line(raw_dir: Path, out_dir: Path, info: Info, kind: str) -> None:
+    path = raw_dir if kind == "raw" else out_dir
+    assert info.text(path, "--scenes") == sorted(SCENES)
+    assert info.json(path)[1]["scene_ids"] == sorted(SCENES)
+
+
+def test_path_without_scenes_stops_info_with_a_hint(tmp_path: Path, info: Info) -> None:
     status, value = info.json(tmp_path / "nowhere")
     assert (status, value["error"]) == (1, "MissingFileError")
     assert value["hint"]
 
 
-def test_the_number_of_workers_changes_nothing(raw_dir: Path) -> None:
+def test_number_of_workers_changes_nothing_in_info(raw_dir: Path) -> None:
     (raw_dir / "scans" / VAL / f"{VAL}_vh_clean_2.ply").unlink()
     outputs = []
     for jobs in ("1", "3"):
@@ -327,9 +399,9 @@ def test_the_number_of_workers_changes_nothing(raw_dir: Path) -> None:
     assert outputs[0] == outputs[1]
 
 
-def test_a_foreign_file_among_the_scenes_does_not_stop_the_others(out_dir: Path, info: Info) -> None:
+def test_file_of_another_program_does_not_stop_info(out_dir: Path, info: Info) -> None:
     (out_dir / "manifest.json").unlink()
     np.savez(out_dir / "val" / f"{VAL}.npz", points=np.zeros((3, 3)))
     status, value = info.json(out_dir)
     assert status == 3
-    assert value["scenes"] == 3
+    assert value["splits"]["all"]["scenes"] == 3

@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archive_parts import Parts
-from archives import pack_tree, write_tree
+from archives import pack_shards, pack_tree
+from forged_archives import find_parts
 from verifying import TEST, TRAIN, VAL
 
-from scannet_prep.archive.shards import write_shards
 from scannet_prep.cli.main import main
-from scannet_prep.stages.pack.contents import find_contents
-from scannet_prep.stages.selection import Selection
 
 
 def info(paths: list[Path], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
@@ -32,7 +29,7 @@ def archive_path(whole_dir: Path, tmp_path: Path) -> Path:
 
 def overwrite(path: Path, *names: str) -> None:
     data = bytearray(path.read_bytes())
-    for name, start, end in Parts.of(path).bounds:
+    for name, (start, end) in find_parts(path).items():
         if name in names:
             data[start:end] = bytes(end - start)
     path.write_bytes(data)
@@ -41,7 +38,7 @@ def overwrite(path: Path, *names: str) -> None:
 def test_an_archive_is_described_though_no_scene_can_be_read(
     archive_path: Path, whole_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bounds = {name: end - start for name, start, end in Parts.of(archive_path).bounds}
+    bounds = {name: end - start for name, (start, end) in find_parts(archive_path).items()}
     overwrite(archive_path, TRAIN, VAL, TEST)
     status, value = info([archive_path], capsys)
     _, folder = info([whole_dir / "processed"], capsys)
@@ -55,12 +52,10 @@ def test_an_archive_is_described_though_no_scene_can_be_read(
     assert value["size_bytes"] == archive_path.stat().st_size
     assert value["ratio"] == value["size_bytes"] / value["content_bytes"]
     assert value["options"] == {key: item for key, item in folder["options"][0].items() if key != "scenes"}
-    assert (value["levels"], value["failures"], value["missing_shards"]) == ([3], {}, [])
+    assert (value["levels"], value["failures"], value["missing_shards"]) == ([1], {}, [])
     assert value["programs"][0].startswith("scannet-prep ")
     assert value["label_sets"] == folder["label_sets"]
-    sizes = {name: bounds[name] for name in (TRAIN, VAL, TEST)}
-    assert value["largest_scene"]["scene_id"] == max(sizes, key=sizes.__getitem__)
-    assert value["smallest_scene"]["stored_bytes"] == min(sizes.values())
+    assert (value["scene_ids"], value["complete"]) == ([TRAIN, VAL, TEST], True)
     files = [path for path in (whole_dir / "processed").rglob("*") if path.is_file()]
     assert value["files"] == len(files)
 
@@ -75,23 +70,16 @@ def test_where_the_manifest_cannot_be_read_the_index_still_tells(
     assert [item["path"] for item in value["unreadable"]] == [str(archive_path)]
 
 
-def test_raw_archives_and_those_without_scenes_are_described(
-    whole_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_raw_archives_are_described(whole_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pack_tree(whole_dir / "raw", tmp_path / "raw.tar.zst").close()
     status, value = info([tmp_path / "raw.tar.zst"], capsys)
     assert (status, value["archive_kind"], value["scenes"], value["options"]) == (0, "raw", 3, {})
-    pack_tree(write_tree(tmp_path / "tree", {"a.txt": b"a"}), tmp_path / "files.tar.zst").close()
-    status, value = info([tmp_path / "files.tar.zst"], capsys)
-    assert (status, value["archive_kind"], value["scenes"], value["files"]) == (0, "files", 0, 1)
-    assert (value["largest_scene"], value["splits"]) == (None, {})
 
 
 def test_shards_are_described_together_and_missing_ones_named(
     whole_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    contents = find_contents(whole_dir / "processed", tmp_path / "s.tar.zst", Selection()).contents
-    paths = [item.path for item in write_shards(contents, tmp_path / "s.tar.zst", 20_000) if item.path is not None]
+    paths = pack_shards(whole_dir / "processed", tmp_path / "s.tar.zst", 20_000)
     _, whole = info(paths, capsys)
     assert (whole["scenes"], whole["missing_shards"]) == (3, [])
     assert whole["size_bytes"] == sum(path.stat().st_size for path in paths)
@@ -107,7 +95,6 @@ def test_people_get_a_table(archive_path: Path, capsys: pytest.CaptureFixture[st
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{archive_path}: archive of processed scenes, by scannet-prep ")
     assert any(line.startswith("all") and " 1,800 " in line for line in lines)
-    assert any(line.startswith("largest scene:") for line in lines)
     assert any(line.startswith("ScanNet200: ") for line in lines)
     assert max(map(len, lines[1:])) <= 100
 
@@ -121,4 +108,4 @@ def test_what_cannot_be_told_of_stops_the_command(archive_path: Path, capsys: py
     overwrite(other_path, "index")
     status, value = info([other_path], capsys)
     assert (status, value["error"]) == (1, "ArchiveError")
-    assert "scannet-prep verify" in value["hint"]
+    assert "scannet-prep unpack" in value["hint"]

@@ -1,110 +1,36 @@
-"""What `pack` puts into an archive, and what it refuses."""
+"""What `pack` puts into an archive, what it leaves out, and what it refuses."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import resource
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from archives import TREE, has_tool, pack, pack_tree, read_tree, unpack_by, write_tree
+from archives import TREE, pack, pack_tree, write_tree
 from commands import COMMAND, run_command
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from forged_archives import find_parts, flip
 from verifying import SCENES, TEST, TRAIN, VAL
 
-from scannet_prep.archive import ArchiveKind, open_archive
-from scannet_prep.archive.compression import MAX_FRAME_BYTES
+from scannet_prep.archive import open_archive
+from scannet_prep.archive.frames import MAX_CONTENT_BYTES
+from scannet_prep.cli.main import main
+from scannet_prep.errors import SourceError
+from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import read_manifest
+from scannet_prep.progress import NoProgress
 from scannet_prep.raw.lock import LOCK_NAME, digest_file, encode_lock, read_lock
-
-TOOLS = ("tar", "zstd", "bsdtar")
-
-
-@pytest.mark.parametrize("tool", TOOLS)
-def test_other_programs_unpack_the_same_tree(tool: str, tree: Path, tmp_path: Path) -> None:
-    if not has_tool(tool):
-        pytest.skip(f"{tool} is not installed")
-    pack_tree(tree, tmp_path / "a.tar.zst").close()
-    assert unpack_by(tool, tmp_path / "a.tar.zst", tmp_path / "out") == TREE
+from scannet_prep.stages import pack as pack_stage
 
 
-def test_zstd_finds_all_checksums_right(tree: Path, tmp_path: Path) -> None:
-    if not has_tool("zstd"):
-        pytest.skip("zstd is not installed")
-    pack_tree(tree, tmp_path / "a.tar.zst").close()
-    subprocess.run(["zstd", "-tq", tmp_path / "a.tar.zst"], check=True)
-
-
-def test_a_reader_of_the_seekable_format_that_is_not_ours_finds_every_member(tree: Path, tmp_path: Path) -> None:
-    indexed_zstd = pytest.importorskip("indexed_zstd")
-    archive = pack_tree(tree, tmp_path / "a.tar.zst")
-    file = indexed_zstd.IndexedZstdFile(str(tmp_path / "a.tar.zst"))
-    start = 0
-    for group in archive.index.groups:
-        for member in reversed(group.members):
-            file.seek(start + member.offset)
-            assert file.read(member.size_bytes) == bytes(archive.read_member(group, member))
-        start += group.size_bytes
-    file.close()
-
-
-def test_a_scene_is_one_frame_and_files_of_no_scene_come_first(tree: Path, tmp_path: Path) -> None:
-    archive = pack_tree(tree, tmp_path / "a.tar.zst")
-    assert [member.name for member in archive.index.files.members] == [
-        ".scannet-prep/format.json", "empty", "notes.txt",
-    ]  # fmt: skip
-    assert [(scene.scene_id, scene.split, scene.frame_count) for scene in archive.index.scenes] == [
-        (TRAIN, "train", 1), (VAL, "val", 1), ("scene0022_00", "train", 1),
-    ]  # fmt: skip
-    assert archive.index.scenes[0].offset == archive.index.files.stored_bytes
-
-
-NAMES = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=["Cs"]), min_size=1, max_size=60).filter(
-    lambda name: name not in {".", "..", ".scannet-prep"} and len(name.encode()) <= 255
-)
-PATHS = st.lists(NAMES | st.sampled_from([TRAIN, f"{VAL}_x.npy"]), min_size=1, max_size=4).map("/".join)
-
-
-@settings(max_examples=60)
-@given(files=st.dictionaries(PATHS, st.binary(max_size=1500), min_size=1, max_size=6))
-def test_any_tree_comes_back(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
-    names = sorted(files)
-    parents = {name.rsplit("/", depth)[0] for name in names for depth in range(1, name.count("/") + 1)}
-    files = {name: data for name, data in files.items() if name not in parents and len(name.encode()) < 900}
-    folder = tmp_path_factory.mktemp("any")
-    archive = pack_tree(write_tree(folder / "tree", files), folder / "a.tar.zst")
-    found = {
-        member.name: bytes(archive.read_member(group, member))
-        for group in archive.index.groups
-        for member in group.members[0 if group.scene_id else 1 :]
-    }
-    assert found == files
-    for group in archive.index.groups:
-        assert sum(map(len, archive.iter_content(group))) == group.size_bytes
-    archive.close()
-    if has_tool("tar"):
-        assert unpack_by("tar", folder / "a.tar.zst", folder / "out") == files
-    shutil.rmtree(folder)
-
-
-def test_a_scene_of_more_than_64_mib_is_cut_inside_blocks(tmp_path: Path) -> None:
-    block = os.urandom(1 << 20)
-    tree = write_tree(tmp_path / "tree", {f"{TRAIN}/a": block * 40, f"{TRAIN}/b": block * 33, f"{VAL}/c": b"c"})
-    archive = pack_tree(tree, tmp_path / "a.tar.zst", jobs=2)
-    large, small = archive.index.scenes
-    assert large.size_bytes > MAX_FRAME_BYTES
-    spans = archive.spans(large)
-    ends = [sum(span.size_bytes for span in spans[: number + 1]) for number in range(len(spans))]
-    assert [end % 512 for end in ends] == [256] * (len(spans) - 1) + [0]
-    assert max(span.size_bytes for span in spans) <= (16 << 20) + 256
-    assert bytes(archive.read_member(large, large.members[1])) == block * 33
-    assert b"".join(archive.iter_content(small))[512:513] == b"c"
-    if has_tool("tar"):
-        assert unpack_by("tar", tmp_path / "a.tar.zst", tmp_path / "out") == read_tree(tree)
+def scenes_in(path: Path) -> list[str]:
+    with open_archive(path) as archive:
+        return [scene.scene_id for scene in archive.index.scenes]
 
 
 def test_the_bytes_depend_on_the_files_alone(tree: Path, tmp_path: Path) -> None:
@@ -113,51 +39,80 @@ def test_the_bytes_depend_on_the_files_alone(tree: Path, tmp_path: Path) -> None
     assert pack(tree, "-o", paths[1], "--jobs", "2")[0] == 0
     for path in tree.rglob("*"):
         os.utime(path, (1, 1))
-    (tree / "notes.txt").chmod(0o600)
+    (tree / "empty").chmod(0o600)
     assert pack(tree, "-o", paths[2])[0] == 0
     with paths[3].open("wb") as file:
         subprocess.run([*COMMAND, "pack", tree, "-", "-q"], stdout=file, check=True)
     assert len({path.read_bytes() for path in paths}) == 1
 
 
+def test_the_index_has_the_digest_of_every_file(packed: Path) -> None:
+    with open_archive(packed) as archive:
+        found = {member.name: member.sha256 for group in archive.index.groups for member in group.members}
+    del found[".scannet-prep/format.json"]
+    assert found == {name: hashlib.sha256(data).hexdigest() for name, data in TREE.items()}
+
+
 def test_a_processed_folder_knows_its_vertices_splits_and_options(out_dir: Path, tmp_path: Path) -> None:
     status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
     assert (status, value["kind"], value["scenes"]) == (0, "processed", 3)
-    index = open_archive(tmp_path / "a.tar.zst").index
+    with open_archive(tmp_path / "a.tar.zst") as archive:
+        index = archive.index
     manifest = read_manifest(out_dir)
     assert manifest is not None
     assert [(item.scene_id, item.split, item.vertex_count) for item in index.scenes] == [
         (name, str(entry.split), entry.vertex_count) for name, entry in sorted(manifest.scenes.items())
     ]
-    assert index.head.kind is ArchiveKind.PROCESSED
-    assert index.head.options == {
-        "scannet200": False,
-        "align_axis": False,
-        "faces": False,
-        "labels_from": "aggregation",
-    }
+    assert index.head.options == manifest.scenes[TRAIN].options.to_json()
     assert "Terms of Use" in index.head.notice
 
 
 def test_a_part_of_a_processed_folder_has_a_manifest_of_that_part(out_dir: Path, tmp_path: Path) -> None:
     assert pack(out_dir, "-o", tmp_path / "a.tar.zst", "--splits", "val", "test")[0] == 0
-    archive = open_archive(tmp_path / "a.tar.zst")
-    files = {
-        member.name: bytes(archive.read_member(archive.index.files, member)) for member in archive.index.files.members
-    }
-    assert list(json.loads(files["manifest.json"])["scenes"]) == [VAL, TEST]
-    assert files["scannetv2_train_npz.txt"] == b""
-    assert files["scannetv2_val_npz.txt"] == f"val/{VAL}.npz\n".encode()
+    with open_archive(tmp_path / "a.tar.zst") as archive:
+        files = archive.index.files
+        found = {member.name: bytes(archive.read_member(files, member)) for member in files.members}
+    assert list(json.loads(found["manifest.json"])["scenes"]) == [VAL, TEST]
+    assert found["scannetv2_train_npz.txt"] == b""
+    assert found["scannetv2_val_npz.txt"] == f"val/{VAL}.npz\n".encode()
 
 
-def test_packed_again_it_is_up_to_date_until_a_scene_changes(out_dir: Path, tmp_path: Path) -> None:
+def test_up_to_date_is_only_what_has_been_read_and_compared(out_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "a.tar.zst"
     assert pack(out_dir, "-o", target)[1]["up_to_date"] is False
-    before = target.stat().st_ino
+    whole, before = target.read_bytes(), target.stat().st_ino
     assert pack(out_dir, "-o", target)[1]["up_to_date"] is True
     assert target.stat().st_ino == before
-    assert pack(out_dir, "-o", target, "--scenes", TRAIN)[1]["up_to_date"] is False
-    assert [scene.scene_id for scene in open_archive(target).index.scenes] == [TRAIN]
+    assert pack(out_dir, "-o", target, "--force")[1]["up_to_date"] is False
+    for start, end in find_parts(target).values():  # verify says that it is damaged, and pack mends it
+        flip(target, (start + end) // 2)
+        assert main(["verify", str(target), "-q"]) in (0, 3)
+        assert pack(out_dir, "-o", target)[1]["up_to_date"] is False
+        assert target.read_bytes() == whole
+    (out_dir / "TERMS.txt").write_text("other terms")
+    assert pack(out_dir, "-o", target)[1]["up_to_date"] is False
+
+
+def test_an_archive_that_holds_more_or_something_else_is_not_replaced_unless_forced(
+    out_dir: Path, raw_dir: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "a.tar.zst"
+    assert pack(out_dir, "-o", target)[0] == 0
+    before = target.read_bytes()
+    for words, message in (
+        (("--splits", "val"), "holds 2 scenes that the new archive would not, for example scene0000_00"),
+        (("--limit", "1"), "holds 2 scenes that the new archive would not"),
+    ):
+        status, value = pack(out_dir, "-o", target, *words)
+        assert (status, value["error"], message in str(value["message"])) == (2, "UsageError", True)
+    status, value = pack(raw_dir, "-o", target)
+    assert (status, "would be replaced by another kind" in str(value["message"])) == (2, True)
+    assert target.read_bytes() == before
+    assert pack(out_dir, "-o", target, "--limit", "1", "--force")[0] == 0
+    assert scenes_in(target) == [TRAIN]
+    target.write_bytes(b"PK\x03\x04 something of value")
+    status, value = pack(out_dir, "-o", target)
+    assert (status, "is a zip file" in str(value["message"])) == (2, True)
 
 
 def test_a_raw_tree_counts_vertices_and_restricts_its_lock(raw_dir: Path, tmp_path: Path) -> None:
@@ -166,71 +121,230 @@ def test_a_raw_tree_counts_vertices_and_restricts_its_lock(raw_dir: Path, tmp_pa
     (raw_dir / "scans" / TRAIN / "tmpabc").write_bytes(b"left by the official script")
     outcome = run_command("pack", raw_dir, "-o", tmp_path / "a.tar.zst", "--scenes", TRAIN)
     assert outcome.status == 0
-    assert f"left out, because hidden or temporary: 1 file (scans/{TRAIN}/tmpabc)" in outcome.stderr
-    archive = open_archive(tmp_path / "a.tar.zst")
-    (scene,) = archive.index.scenes
-    assert (archive.index.head.kind, scene.split) == ("raw", "train")
-    assert scene.vertex_count > 500
-    (member,) = (item for item in archive.index.files.members if item.name == LOCK_NAME)
-    (tmp_path / "lock").write_bytes(archive.read_member(archive.index.files, member))
+    assert f"left out, because raw trees have no such names: 1 (scans/{TRAIN}/tmpabc)" in outcome.stderr
+    with open_archive(tmp_path / "a.tar.zst") as archive:
+        (scene,) = archive.index.scenes
+        assert (archive.index.head.kind, scene.split, scene.vertex_count) == ("raw", "train", 600)
+        member = archive.index.files.find(LOCK_NAME)
+        assert member is not None
+        (tmp_path / "lock").write_bytes(archive.read_member(archive.index.files, member))
     assert set(read_lock(tmp_path / "lock")) == {item.name for item in scene.members}
 
 
 def test_shards_hold_every_scene_once_and_sha256sum_agrees(tmp_path: Path) -> None:
-    files = {f"train/scene{number:04}_00.npz": os.urandom(200_000) for number in range(14)}
+    names = [f"scene{number:04}_00" for number in range(14)]
+    files = {f"scans/{name}/{name}.txt": os.urandom(200_000) for name in names}
     tree = write_tree(tmp_path / "tree", files | {"notes.txt": b"notes"})
     (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  other.bin\n")
-    assert pack(tree, "-o", tmp_path / "a.tar.zst", "--shard-size", "1MB")[0] == 0
-    paths = sorted(tmp_path.glob("a-*.tar.zst"))
-    assert [path.name for path in paths] == [f"a-0000{number}-of-00004.tar.zst" for number in range(4)]
-    assert max(path.stat().st_size for path in paths) <= 1_000_000
-    scenes = [scene.scene_id for path in paths for scene in open_archive(path).index.scenes]
-    assert scenes == sorted(name[6:18] for name in files)
+    for size, count in (("1MB", 4), ("2MB", 2)):
+        status, value = pack(tree, "-o", tmp_path / "a.tar.zst", "--shard-size", size)
+        assert (status, len(value["archives"])) == (0, count)  # type: ignore[arg-type]
+        paths = sorted(tmp_path.glob(f"a-*-of-0000{count}.tar.zst"))
+        assert max(path.stat().st_size for path in paths) <= int(size[0]) * 1_000_000
+        assert [scene for path in paths for scene in scenes_in(path)] == names
+    assert not list(tmp_path.glob("a-*-of-00004.tar.zst")), "the earlier set is replaced"
     for path in paths:
-        assert [item.name for item in open_archive(path).index.files.members[1:]] == ["notes.txt"]
+        with open_archive(path) as archive:
+            assert [item.name for item in archive.index.files.members[1:]] == ["notes.txt"]
     sums = (tmp_path / "SHA256SUMS").read_text().splitlines()
     assert sums.pop(-1) == f"{'0' * 64}  other.bin"
     (tmp_path / "SHA256SUMS").write_text("\n".join(sums) + "\n")
     subprocess.run(["sha256sum", "-c", "--strict", "SHA256SUMS"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
-    (tmp_path / "a-00000-of-00009.tar.zst").write_bytes(b"")
-    outcome = run_command("pack", tree, "-o", tmp_path / "a.tar.zst", "--shard-size", "1MB")
-    assert "a-00000-of-00009.tar.zst" in outcome.stderr
-
-
-def test_earlier_shards_leave_no_line_in_the_sums(tmp_path: Path) -> None:
-    tree = write_tree(tmp_path / "tree", {f"scene{number:04}_00": os.urandom(400_000) for number in range(6)})
-    for size in ("1MB", "2MB"):
-        assert pack(tree, "-o", tmp_path / "a.tar.zst", "--shard-size", size)[0] == 0
-    for path in tmp_path.glob("a-*-of-00003.tar.zst"):
-        path.unlink()  # as the warning says
-    subprocess.run(["sha256sum", "-c", "--strict", "SHA256SUMS"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
-    assert len(list(tmp_path.glob("a-*"))) == 2
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_there_may_be_more_shards_than_open_files(tmp_path: Path) -> None:
-    tree = write_tree(tmp_path / "tree", {f"scene{number:04}_00": os.urandom(1_000_000) for number in range(30)})
-    limit = (25, 25)
+    names = [f"scene{number:04}_00" for number in range(30)]
+    tree = write_tree(tmp_path / "tree", {f"{name}/{name}.txt": os.urandom(1_000_000) for name in names})
     outcome = run_command(
         "pack", tree, "-o", tmp_path / "a.tar.zst", "--shard-size", "1MB", "--jobs", "1",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limit),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (25, 25)),
     )  # fmt: skip
     assert (outcome.status, len(list(tmp_path.glob("a-*-of-00030.tar.zst")))) == (0, 30), outcome.stderr
 
 
-def test_of_a_link_the_archive_is_replaced_that_it_leads_to(tmp_path: Path) -> None:
-    tree = write_tree(tmp_path / "tree", {f"{TRAIN}.bin": b"one"})
-    (tmp_path / "nas").mkdir()
-    link, target = tree / "a.tar.zst", tmp_path / "nas" / "b.tar.zst"
+def test_of_a_link_the_archive_is_replaced_that_it_leads_to(tree: Path, tmp_path: Path) -> None:
+    link, target = tmp_path / "link.tar.zst", write_tree(tmp_path / "nas", {}) / "b.tar.zst"
     assert pack(tree, "-o", target)[0] == 0
     link.symlink_to(target)
-    assert pack(tree, "-o", link)[0] == 0
-    write_tree(tree, {f"{VAL}.bin": b"two"})
-    assert pack(tree, "-o", link, "--append")[1]["added"] == 1
+    (tree / "empty").write_bytes(b"not any more")
+    assert pack(tree, "-o", link)[1]["up_to_date"] is False
     assert link.is_symlink()
-    assert [scene.scene_id for scene in open_archive(target).index.scenes] == [TRAIN, VAL]
-    assert [item.name for item in open_archive(target).index.files.members] == [".scannet-prep/format.json"]
+    assert pack(tree, "-o", target)[1]["up_to_date"] is True
 
 
-def test_all_three_scenes_of_the_fixture_are_packed(out_dir: Path, tmp_path: Path) -> None:
-    assert run_command("pack", out_dir, "-o", tmp_path / "a.tar.zst", "--dry-run", "--json").json["scenes"] == [*SCENES]
+def test_a_dry_run_names_the_scenes_and_writes_nothing(out_dir: Path, tmp_path: Path) -> None:
+    outcome = run_command("pack", out_dir, "-o", tmp_path / "new" / "a.tar.zst", "--dry-run", "--json")
+    assert outcome.json["scenes"] == [*SCENES]
+    assert not (tmp_path / "new").exists()
+
+
+class Counter(NoProgress):
+    """Adds up what a stage tells of."""
+
+    def __init__(self) -> None:
+        self.total = self.done = 0
+
+    def start(self, title: str, total: int, unit: str) -> None:  # noqa: ARG002 - as the protocol has it
+        self.total += total
+
+    def advance(self, count: int = 1) -> None:
+        self.done += count
+
+
+@pytest.mark.parametrize("shard_bytes", [None, 1_000_000])
+def test_progress_ends_at_its_total(tree: Path, tmp_path: Path, shard_bytes: int | None) -> None:
+    progress = Counter()
+    pack_stage.run(pack_stage.plan(tree, tmp_path / "a.tar.zst", shard_bytes=shard_bytes), progress=progress)
+    assert progress.total == progress.done > 70_000
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "expected"),
+    [
+        (("nowhere",), 1, "no such folder"),
+        (("tree", "-o", "folder.tar.zst"), 1, "is a folder"),
+        (("tree", "-o", "x.zip"), 2, "x.zip: an archive is a .tar.zst file"),
+        (("tree", "-", "--json"), 2, "cannot both go to standard output"),
+        (("tree", "-", "-o", "a.tar.zst"), 2, "say where the archive goes"),
+        (("tree", "-", "--shard-size", "4GB"), 2, "a pipe takes one archive"),
+        (("tree", "other"), 2, "one folder"),
+        (("tree", "--level", "23"), 2, "expected 0..22"),
+        (("tree", "--shard-size", "12 parsecs"), 2, "is not a size"),
+        (("tree", "--shard-size", "10"), 2, "expected at least"),
+        (("tree", "--scenes", "scene0706_00"), 2, "has no scene scene0706_00"),
+        (("tree", "--scenes", TRAIN, "--splits", "val"), 2, f"has no scene {TRAIN} in val"),
+        (("tree/scans", "--splits", "test"), 1, "holds no scenes of those that were asked for"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_nothing_is_written(
+    words: tuple[str, ...], status: int, expected: str, tree: Path
+) -> None:
+    (tree.parent / "folder.tar.zst").mkdir()
+    before = sorted(tree.parent.rglob("*"))
+    outcome = run_command("pack", *words, cwd=tree.parent)
+    assert (outcome.status, expected in outcome.stderr) == (status, True), outcome.stderr
+    assert outcome.stdout == "" or "--json" in words
+    assert sorted(tree.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("words", [(), ("--shard-size", "1MB")])
+def test_a_pipe_is_not_replaced_by_an_archive(words: tuple[str, ...], tree: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.tar.zst")
+    status, value = pack(tree, "-o", tmp_path / "a.tar.zst", *words)
+    assert (status, value["error"], "pack - >" in str(value["hint"])) == (1, "OutputError", True)
+    assert (tmp_path / "a.tar.zst").is_fifo()
+
+
+def test_a_folder_without_a_manifest_or_whose_processing_has_not_finished_is_refused(
+    out_dir: Path, tmp_path: Path
+) -> None:
+    mark_unfinished(out_dir)
+    status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
+    assert (status, value["error"]) == (1, "ManifestError")
+    (out_dir / "manifest.json").unlink()
+    status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
+    assert (status, value["error"], "scannet-prep process again" in str(value["hint"])) == (1, "MissingFileError", True)
     assert not (tmp_path / "a.tar.zst").exists()
+
+
+def test_what_is_packed_of_an_unfinished_folder_is_never_taken_for_complete(
+    out_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mark_unfinished(out_dir)
+    target = tmp_path / "a.tar.zst"
+    assert pack(out_dir, "-o", target, "--allow-incomplete")[0] == 0
+    script = f"from scannet_prep import ScanNet\nScanNet({str(target)!r}, split='train')"
+    for command in (["info", target], ["verify", target]):
+        capsys.readouterr()
+        status = main([*map(str, command), "-v"])
+        assert (status, "had not finished" in capsys.readouterr().out) == (0 if command[0] == "info" else 3, True)
+    done = subprocess.run([COMMAND[0], "-c", script], capture_output=True, text=True, check=False)
+    assert "had not finished" in done.stderr
+    assert main(["unpack", str(target), "-o", str(tmp_path / "out"), "-q"]) == 0
+    done = subprocess.run(
+        [COMMAND[0], "-c", script.replace(str(target), str(tmp_path / "out"))],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "has not finished" in done.stderr
+
+
+def test_a_folder_with_failed_or_missing_scenes_is_refused_unless_allowed(raw_dir: Path, tmp_path: Path) -> None:
+    out_dir, target = tmp_path / "out", tmp_path / "a.tar.zst"
+    (raw_dir / "scans" / TRAIN / f"{TRAIN}_vh_clean_2.ply").write_bytes(b"ply\n")
+    assert run_command("process", raw_dir, "-o", out_dir).status == 3
+    status, value = pack(out_dir, "-o", target)
+    assert (status, "--allow-incomplete" in str(value["hint"]), TRAIN in str(value["message"])) == (1, True, True)
+    assert pack(out_dir, "-o", target, "--splits", "val")[0] == 0  # what failed is in train
+    status, value = pack(out_dir, "-o", target, "--allow-incomplete")
+    assert (status, value["scenes"], list(value["missing"])) == (0, 2, [TRAIN])  # type: ignore[call-overload]
+    with open_archive(target) as archive:
+        assert TRAIN in archive.index.failures
+    (out_dir / "val" / f"{VAL}.npz").unlink()
+    value = pack(out_dir, "-o", target, "--splits", "val")[1]
+    assert "no such file, though the manifest names it" in str(value["message"])
+
+
+def test_scenes_made_in_different_ways_are_refused(raw_dir: Path, out_dir: Path, tmp_path: Path) -> None:
+    assert run_command("process", raw_dir, "-o", out_dir, "--align-axis", "--scenes", TRAIN).status == 0
+    status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
+    assert (status, "different options" in str(value["message"])) == (1, True)
+
+
+def test_a_scene_that_is_not_what_the_manifest_says_is_refused(out_dir: Path, tmp_path: Path) -> None:
+    flip(out_dir / "train" / f"{TRAIN}.npz", 1000)
+    status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
+    assert (status, value["error"], "is not what the manifest says" in str(value["message"])) == (
+        1,
+        "SourceError",
+        True,
+    )
+    assert list(tmp_path.glob("*.tar.zst*")) == list(tmp_path.glob(".*")) == []
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_dangling(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("make", [make_fifo, make_dangling, Path.mkdir])
+@pytest.mark.parametrize("name", [f"scans/{TRAIN}/{TRAIN}.aggregation.json", "scannet.lock"])
+def test_what_is_not_a_file_is_refused_by_name_or_left_out(make: Any, name: str, tree: Path, tmp_path: Path) -> None:
+    make(tree / name)
+    outcome = run_command("pack", tree, "-o", tmp_path / "a.tar.zst")
+    assert name in outcome.stderr
+    assert outcome.status == (0 if make is Path.mkdir and name == "scannet.lock" else 1)
+
+
+def test_names_that_no_tree_has_are_left_out_and_named(out_dir: Path, tmp_path: Path) -> None:
+    for name in ("train/notes.txt", "own/data.bin", "val/extra.npz", ".DS_Store"):
+        write_tree(out_dir, {name: b"x"})
+    (out_dir / os.fsdecode(b"odd\xff")).write_bytes(b"")
+    status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst", "--dry-run")
+    assert status == 0
+    assert set(value["left_out"]) == {"train/notes.txt", "own", "val/extra.npz", ".DS_Store", os.fsdecode(b"odd\xff")}  # type: ignore[call-overload]
+
+
+def test_scenes_behind_links_are_packed(tree: Path, tmp_path: Path) -> None:
+    shutil.move(tree / "scans" / TRAIN, tmp_path / "elsewhere")
+    (tree / "scans" / TRAIN).symlink_to(tmp_path / "elsewhere")
+    assert pack(tree, "-o", tmp_path / "a.tar.zst")[0] == 0
+    assert TRAIN in scenes_in(tmp_path / "a.tar.zst")
+
+
+def test_a_scene_of_more_than_1_gib_is_refused_by_the_name_of_its_largest_file(tree: Path, tmp_path: Path) -> None:
+    path = tree / "scans" / VAL / f"{VAL}.sens"
+    with path.open("wb") as file:
+        file.truncate(MAX_CONTENT_BYTES)
+    with pytest.raises(SourceError, match=rf"{VAL}\.sens: has 1,073,741,824 bytes"):
+        pack_stage.plan(tree, tmp_path / "a.tar.zst")
+
+
+def test_the_same_folder_gives_the_same_archive_after_unpacking(out_dir: Path, tmp_path: Path) -> None:
+    pack_tree(out_dir, tmp_path / "a.tar.zst").close()
+    assert main(["unpack", str(tmp_path / "a.tar.zst"), "-o", str(tmp_path / "again"), "-q"]) == 0
+    pack_tree(tmp_path / "again", tmp_path / "b.tar.zst").close()
+    assert (tmp_path / "a.tar.zst").read_bytes() == (tmp_path / "b.tar.zst").read_bytes()

@@ -12,8 +12,7 @@ import numpy as np
 import oracles
 import pytest
 
-from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed
-from scannet_prep import geometry
+from scannet_prep import SCANNET20, SCANNET200, ScanNet, geometry, read_processed
 from scannet_prep.geometry import align, vertex_normals
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import find_problems

@@ -1,4 +1,4 @@
-"""Unpacking: what was packed comes out, byte for byte, by file and by pipe, whole or in parts."""
+"""Unpacking: what was packed comes out, byte for byte, by file and by pipe, whole or in parts; and what is refused."""
 
 from __future__ import annotations
 
@@ -6,103 +6,69 @@ import os
 import shutil
 import stat
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from archives import TREE, pack_tree, read_tree, run_pipe, unpack_pipe, write_tree
+from archives import TREE, has_tool, pack_shards, pack_tree, read_tree, unpack_pipe, write_tree
 from commands import COMMAND, digests, run_command
-from forged_archives import HEAD
-from hypothesis import example, given, settings
+from forged_archives import flip
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from verifying import TEST, TRAIN, VAL, Verify, edit_json
 
 from scannet_prep import ScanNet
-from scannet_prep.archive import Contents, SourceFile, SourceGroup, write_archive
-from scannet_prep.archive.index import find_scene_id
-from scannet_prep.archive.shards import write_shards
+from scannet_prep.archive import Contents, Head, SourceFile, SourceGroup, write_archive
+from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import FileSource
 from scannet_prep.cli.main import main
-from scannet_prep.errors import (
-    ArchiveError,
-    ManifestError,
-    UnknownSceneError,
-    UsageError,
-)
+from scannet_prep.errors import DiskFullError, OutputError, UnknownSceneError, UsageError
+from scannet_prep.files import run_lock
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.scene import SceneId
 from scannet_prep.stages import unpack
-from scannet_prep.stages.pack.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
-NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=70).filter(
-    lambda name: name not in {".", ".."} and len(name.encode()) < 250
-)
-PATHS = st.builds(
-    lambda folders, name: "/".join([*folders, name]),
-    st.lists(st.sampled_from(["train", "scene0000_00", "scene0011_01", "a", "ö" * 60]), max_size=3),
-    NAMES,
-)
+SCENE_IDS = st.sampled_from(["scene0000_00", "scene0000_01", "scene0707_00"])
+NAMES = st.builds(
+    lambda folder, scene, suffix: f"{folder}{scene}/{scene}{suffix}",
+    st.just("scans/"), SCENE_IDS, st.from_regex(r"[_.][A-Za-z0-9_.+-]{0,60}", fullmatch=True),
+) | st.from_regex(r"(tasks/)?[A-Za-z][A-Za-z0-9_.+-]{8,40}", fullmatch=True)  # fmt: skip
 
 
-@settings(max_examples=40)
-@given(files=st.dictionaries(PATHS, st.binary(max_size=1500), max_size=8))
-@example(files={})
-@example(files={"scene0000_00/" + "n" * 250: b"the longest name there is"})
-def test_any_tree_comes_out_as_it_went_in(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
-    folders = {name.rpartition("/")[0] for name in files}
-    files = {
-        name: data
-        for name, data in files.items()
-        if not any(f"{folder}/".startswith(f"{name}/") for folder in folders) and not name.startswith(".scannet-prep/")
-    }
-    tmp_path = tmp_path_factory.mktemp("tree")
-    write_tree(tmp_path / "source", files)
-    groups: dict[str, list[SourceFile]] = {"": []}
+@settings(max_examples=30)
+@given(files=st.dictionaries(NAMES, st.binary(max_size=1500), max_size=8))
+def test_any_files_come_out_as_they_went_in(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
+    groups: dict[str, list[SourceFile]] = {}
     for name, data in sorted(files.items()):
-        groups.setdefault(find_scene_id(name) or "", []).append(SourceFile.from_content(name, data))
-    loose = tuple(groups.pop(""))
+        groups.setdefault(name.split("/")[1] if name.startswith("scans/") else "", []).append(
+            SourceFile.from_content(name, data)
+        )
+    loose = tuple(groups.pop("", ()))
     scenes = tuple(SourceGroup(scene_id, "train", 0, tuple(items)) for scene_id, items in sorted(groups.items()))
-    write_archive(Contents(HEAD, loose, scenes), tmp_path / "a.tar.zst")
-    report = unpack.run(unpack.plan([tmp_path / "a.tar.zst"], tmp_path / "file"), jobs=2)
-    assert report.is_whole
-    assert read_tree(tmp_path / "file") == read_tree(tmp_path / "source")
-    assert run_pipe(tmp_path / "a.tar.zst", tmp_path / "pipe", jobs=2).is_whole
-    assert read_tree(tmp_path / "pipe") == read_tree(tmp_path / "source")
-
-
-def test_a_scene_of_many_frames_comes_out_by_file_by_pipe_and_by_salvage(tmp_path: Path) -> None:
-    source = write_tree(tmp_path / "source", {"scene0011_00/small": b"x", "manifest": b"y"})
-    big = source / "scene0000_00" / "big.bin"
-    big.parent.mkdir()
-    with big.open("wb") as file:
-        for number in range(70):
-            file.write(number.to_bytes(4, "big") * (1 << 18))
-    archive = pack_tree(source, tmp_path / "a.tar.zst")
-    assert [scene.frame_count for scene in archive.index.scenes] == [5, 1]
-    unpack.run(unpack.plan([tmp_path / "a.tar.zst"], tmp_path / "file"), jobs=2)
-    run_pipe(tmp_path / "a.tar.zst", tmp_path / "pipe", jobs=2)
-    cut = tmp_path / "cut.tar.zst"
-    cut.write_bytes((tmp_path / "a.tar.zst").read_bytes()[:-20])
-    report = unpack.run(unpack.plan([cut], tmp_path / "salvage", is_salvage=True))
-    assert report.scenes == ("scene0000_00", "scene0011_00")
-    for name in ("file", "pipe", "salvage"):
-        assert digests(tmp_path / name) == digests(source), name
+    tmp_path = tmp_path_factory.mktemp("tree")
+    write_archive(Contents(Head(ArchiveKind.RAW), loose, scenes), tmp_path / "a.tar.zst")
+    assert unpack.run(unpack.plan([tmp_path / "a.tar.zst"], tmp_path / "out"), jobs=2).is_whole
+    assert read_tree(tmp_path / "out") == files
+    if has_tool("tar"):
+        (tmp_path / "tar").mkdir()
+        subprocess.run(["tar", "--zstd", "-xf", tmp_path / "a.tar.zst", "-C", tmp_path / "tar"], check=True)
+        assert read_tree(tmp_path / "tar") == files
 
 
 @pytest.mark.parametrize("kind", ["processed", "raw"])
+@pytest.mark.parametrize("way", ["file", "pipe"])
 def test_the_defaults_bring_back_the_folder_byte_for_byte(
-    whole_dir: Path, packed_dir: Path, tmp_path: Path, kind: str
+    whole_dir: Path, packed_dir: Path, tmp_path: Path, kind: str, way: str
 ) -> None:
     archive, folder = packed_dir / f"{kind}.tar.zst", {"processed": "data/processed", "raw": "data/ScanNet"}[kind]
-    (tmp_path / "file").mkdir()
-    (tmp_path / "pipe").mkdir()
-    outcome = run_command("unpack", archive, "--json", cwd=tmp_path / "file")
-    assert outcome.status == 0, outcome.stderr
-    assert outcome.json["scenes"] == [TRAIN, VAL, TEST]
-    assert digests(tmp_path / "file" / folder) == digests(whole_dir / kind)
-    outcome = unpack_pipe(archive, cwd=tmp_path / "pipe")
-    assert outcome.status == 0, outcome.stderr
-    assert digests(tmp_path / "pipe" / folder) == digests(whole_dir / kind)
+    outcome = (
+        unpack_pipe(archive, "--json", cwd=tmp_path)
+        if way == "pipe"
+        else run_command("unpack", archive, "--json", cwd=tmp_path)
+    )
+    assert (outcome.status, outcome.json["scenes"]) == (0, [TRAIN, VAL, TEST]), outcome.stderr
+    assert digests(tmp_path / folder) == digests(whole_dir / kind)
 
 
 def test_parts_add_up_to_the_whole_and_each_is_a_whole_folder(
@@ -120,11 +86,11 @@ def test_parts_add_up_to_the_whole_and_each_is_a_whole_folder(
     assert digests(tmp_path) == digests(whole_dir / "processed")
 
 
-def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(whole_dir: Path, tmp_path: Path, verify: Verify) -> None:
+def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(whole_dir: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(whole_dir / "raw", tmp_path / "raw"))
     lines = [f"{'0' * 64}  1  scans/{scene_id}/{scene_id}.txt\n" for scene_id in (TRAIN, VAL)]
     (source / "scannet.lock").write_text("".join(lines))
-    pack_tree(source, tmp_path / "raw.tar.zst")
+    pack_tree(source, tmp_path / "raw.tar.zst").close()
     for words in (["--scenes", TRAIN], ["--scenes", VAL]):
         assert main(["unpack", str(tmp_path / "raw.tar.zst"), "-o", str(tmp_path / "out"), "-q", *words]) == 0
         named = {line.split("/")[1] for line in (tmp_path / "out/scannet.lock").read_text().splitlines() if "/" in line}
@@ -132,119 +98,95 @@ def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(whole_dir: Path, tmp_
 
 
 def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_path: Path) -> None:
-    out_dir = tmp_path / "out"
+    out_dir, name = tmp_path / "out", f"scans/{VAL}/{VAL}_vh_clean_2.ply"
     unpack.run(unpack.plan([packed], out_dir))
-    first, second = out_dir / "train/scene0000_00.npz", out_dir / "val/scene0011_00.npz"
-    kept = {path: path.stat().st_ino for path in out_dir.rglob("*") if path.is_file() and path != second}
-    second.write_bytes(bytes(69_999) + b"\1")
-    for report in (unpack.run(unpack.plan([packed], out_dir)), run_pipe(packed, out_dir)):
+    kept = {path: path.stat().st_ino for path in out_dir.rglob("*") if path.is_file() and path != out_dir / name}
+    (out_dir / name).write_bytes(bytes(69_999) + b"\1")
+    for expected in ([name], []):
+        assert unpack.run(unpack.plan([packed], out_dir)).replaced == expected
         assert read_tree(out_dir) == TREE
         assert {path: path.stat().st_ino for path in kept} == kept
-        expected = ("val/scene0011_00.npz",) if report.archives == (str(packed),) else ()
-        assert report.replaced == expected
-    first.unlink()
-    report = run_pipe(packed, out_dir)
-    assert report.new_scenes == ("scene0000_00",)
-    assert read_tree(out_dir) == TREE
+    (out_dir / name).unlink()
+    assert unpack.run(unpack.plan([packed], out_dir)).new_scenes == (VAL,)
 
 
-def test_a_scene_that_is_there_is_not_read_again(packed: Path, tmp_path: Path) -> None:
-    out_dir = tmp_path / "out"
-    unpack.run(unpack.plan([packed], out_dir))
-    entry = unpack.plan([packed], out_dir).tasks[-1].entry  # type: ignore[union-attr]
-    data = bytearray(packed.read_bytes())
-    data[entry.offset + 20] ^= 1
-    packed.write_bytes(data)
-    assert unpack.run(unpack.plan([packed], out_dir)).is_whole
+def test_running_it_again_changes_no_file(packed_dir: Path, tmp_path: Path) -> None:
+    for kind in ("raw", "processed"):
+        out_dir = tmp_path / kind
+        for _ in range(2):
+            unpack.run(unpack.plan([packed_dir / f"{kind}.tar.zst"], out_dir))
+            files = {path: path.stat().st_mtime_ns for path in out_dir.rglob("*") if path.is_file()}
+            os.sync()
+        assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
-def test_permissions_are_those_of_the_umask_and_links_of_the_user_are_followed(packed: Path, tmp_path: Path) -> None:
-    out_dir, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    out_dir.mkdir()
-    (out_dir / "train").symlink_to(elsewhere)
-    (elsewhere / "own.txt").write_text("mine")
-    (out_dir / "notes.txt").symlink_to(elsewhere / "own.txt")
+def test_a_planted_link_to_a_folder_is_not_followed_and_one_to_a_file_is_replaced(packed: Path, tmp_path: Path) -> None:
+    elsewhere = write_tree(tmp_path / "elsewhere", {"own.txt": b"mine"})
+    out_dir = write_tree(tmp_path / "out", {})
+    (out_dir / "empty").symlink_to(elsewhere / "own.txt")
+    (out_dir / "scans").mkdir()
+    (out_dir / "scans" / TRAIN).symlink_to(elsewhere)
     previous = os.umask(0o027)
     try:
-        unpack.run(unpack.plan([packed], out_dir))
+        report = unpack.run(unpack.plan([packed], out_dir))
     finally:
         os.umask(previous)
-    assert (elsewhere / "scene0000_00.npz").read_bytes() == TREE["train/scene0000_00.npz"]
-    assert stat.S_IMODE((elsewhere / "scene0000_00.npz").stat().st_mode) == 0o640
-    assert (elsewhere / "own.txt").read_text() == "mine"
-    assert not (out_dir / "notes.txt").is_symlink()
+    assert [(failure.scene_id, "is a link" in failure.message) for failure in report.failures] == [(TRAIN, True)]
+    assert read_tree(elsewhere) == {"own.txt": b"mine"}
+    assert not (out_dir / "empty").is_symlink()
+    path = out_dir / f"scans/{VAL}/{VAL}_vh_clean_2.ply"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_pipe_in_the_place_of_a_file_is_replaced_and_a_folder_costs_its_scene(packed: Path, tmp_path: Path) -> None:
+    out_dir = tmp_path / "out"
+    (out_dir / f"scans/{TRAIN}").mkdir(parents=True)
+    os.mkfifo(out_dir / f"scans/{TRAIN}/{TRAIN}.txt")
+    (out_dir / f"scans/{VAL}/{VAL}_vh_clean_2.ply").mkdir(parents=True)
+    outcome = run_command("unpack", packed, "-o", out_dir, "--json")
+    assert (outcome.status, [item["scene_id"] for item in outcome.json["failures"]]) == (3, [VAL])
+    assert (out_dir / f"scans/{TRAIN}/{TRAIN}.txt").read_bytes() == b""
 
 
 @pytest.fixture
-def shards(tmp_path: Path) -> list[Path]:
-    source = write_tree(
-        tmp_path / "source",
-        {f"train/scene{number:04}_00.npz": os.urandom(9_000) for number in range(6)} | {"note": b"n"},
-    )
-    contents = find_contents(source, tmp_path / "s.tar.zst", Selection()).contents
-    return [item.path for item in write_shards(contents, tmp_path / "s.tar.zst", 23_000) if item.path is not None]
+def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
+    return pack_shards(whole_dir / "processed", tmp_path / "s.tar.zst", 30_000)
 
 
-def test_shards_are_unpacked_together_or_one_by_one(shards: list[Path], tmp_path: Path) -> None:
+def test_shards_are_unpacked_together_or_one_by_one_and_each_gives_a_folder_that_verifies(
+    whole_dir: Path, shards: list[Path], tmp_path: Path, verify: Verify
+) -> None:
     assert len(shards) > 2
     outcome = run_command("unpack", *shards, "-o", tmp_path / "all", "--json")
     assert outcome.status == 0, outcome.stderr
-    assert read_tree(tmp_path / "all") == read_tree(tmp_path / "source")
+    assert digests(tmp_path / "all") == digests(whole_dir / "processed")
     for shard in shards:
         outcome = run_command("unpack", shard, "-o", tmp_path / "single")
-        assert outcome.status == 0
-        assert "of the set not given" in outcome.stderr
-    assert read_tree(tmp_path / "single") == read_tree(tmp_path / "source")
+        assert (outcome.status, "of the set not given" in outcome.stderr) == (0, True)
+        assert verify(tmp_path / "single") == (0, [])
+    assert digests(tmp_path / "single") == digests(whole_dir / "processed")
 
 
 def test_a_hole_in_a_set_of_shards_is_an_error_unless_scenes_are_named(shards: list[Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"1 shards of the set are not among the archives: .*s-00001-of-"):
         unpack.plan([shards[0], *shards[2:]], tmp_path / "out")
-    selection = Selection(scene_ids=unpack.plan([shards[0]], tmp_path / "out").scene_ids[:1])  # type: ignore[arg-type]
+    selection = Selection(scene_ids=(SceneId(TRAIN),))
     report = unpack.run(unpack.plan([shards[0], *shards[2:]], tmp_path / "out", selection=selection))
-    assert list(report.scenes) == list(selection.scene_ids or ())
-
-
-def test_shards_of_a_processed_folder_each_give_a_folder_that_verifies(
-    whole_dir: Path, tmp_path: Path, verify: Verify
-) -> None:
-    contents = find_contents(whole_dir / "processed", tmp_path / "s.tar.zst", Selection()).contents
-    shards = [str(item.path) for item in write_shards(contents, tmp_path / "s.tar.zst", 30_000)]
-    assert len(shards) > 1
-    out_dir = tmp_path / "out"
-    for shard in shards:
-        assert main(["unpack", shard, "-o", str(out_dir), "-q"]) == 0
-        assert verify(out_dir) == (0, [])
-    assert digests(out_dir) == digests(whole_dir / "processed")
-    assert main(["unpack", *shards, "-o", str(tmp_path / "at_once"), "-q"]) == 0
-    assert digests(tmp_path / "at_once") == digests(whole_dir / "processed")
+    assert report.scenes == (TRAIN,)
+    with pytest.raises(UnknownSceneError) as caught:
+        unpack.plan([shards[0]], tmp_path / "out", selection=Selection(scene_ids=(SceneId(TEST),)))
+    assert "it may be in a shard that was not given" in caught.value.hint
 
 
 def test_failures_on_record_stay_on_record(out_dir: Path, tmp_path: Path) -> None:
     failure = {"error": "MeshError", "message": "broken"}
     edit_json(out_dir / "manifest.json", lambda value: value["failures"].update({"scene0191_00": failure}))
-    (out_dir / "failed.txt").write_text("# scenes that failed\nscene0191_00\n")
-    contents = find_contents(out_dir, tmp_path / "a.tar.zst", Selection(), allows_incomplete=True).contents
-    write_archive(contents, tmp_path / "a.tar.zst")
-    report = unpack.run(unpack.plan([tmp_path / "a.tar.zst"], tmp_path / "out"))
-    assert report.is_whole
+    pack_tree(out_dir, tmp_path / "a.tar.zst").close()
+    assert unpack.run(unpack.plan([tmp_path / "a.tar.zst"], tmp_path / "out")).is_whole
     manifest = read_manifest(tmp_path / "out")
     assert manifest is not None
     assert list(manifest.failures) == ["scene0191_00"]
-    with pytest.raises(UnknownSceneError, match="failed before it was packed: broken"):
-        unpack.plan([tmp_path / "a.tar.zst"], selection=Selection(scene_ids=(SceneId("scene0191_00"),)))
-
-
-def test_an_unfinished_folder_is_no_dataset(packed_dir: Path, tmp_path: Path) -> None:
-    cut = tmp_path / "cut.tar.zst"
-    cut.write_bytes((packed_dir / "processed.tar.zst").read_bytes()[:-2000])
-    with pytest.raises(ArchiveError, match="whole scenes of it were unpacked"):
-        run_pipe(cut, tmp_path / "out")
-    with pytest.raises(ManifestError, match="has not finished"):
-        ScanNet(tmp_path / "out", split="train")
-    assert run_pipe(packed_dir / "processed.tar.zst", tmp_path / "out").is_whole
-    assert len(ScanNet(tmp_path / "out", split="train")) == 1
+    assert "scene0191_00" in (tmp_path / "out/failed.txt").read_text()
 
 
 class CountingSource(FileSource):
@@ -261,12 +203,13 @@ class CountingSource(FileSource):
 
 def test_of_any_source_only_what_is_asked_for_is_read(packed_dir: Path, tmp_path: Path) -> None:
     source = CountingSource(packed_dir / "processed.tar.zst")
-    selection = Selection(scene_ids=(SceneId(VAL),))
-    plan = unpack.plan([source], tmp_path / "out", selection=selection)
+    plan = unpack.plan([source], tmp_path / "out", selection=Selection(scene_ids=(SceneId(VAL),)))
     source.ranges.clear()
     unpack.run(plan)
-    files, scene = (task.entry for task in plan.tasks)  # type: ignore[union-attr]
-    assert source.ranges == [(files.offset, files.stored_bytes), (scene.offset, scene.stored_bytes)]
+    (groups,) = plan.groups
+    assert groups is not None
+    end = groups[-1].end
+    assert [item for item in source.ranges if item[0] < end] == [(item.offset, item.stored_bytes) for item in groups]
 
 
 def test_from_one_machine_to_another_by_a_pipe(whole_dir: Path, tmp_path: Path) -> None:
@@ -274,3 +217,95 @@ def test_from_one_machine_to_another_by_a_pipe(whole_dir: Path, tmp_path: Path) 
     line = f"{command} pack {whole_dir / 'processed'} - | (cd {tmp_path} && {command} unpack -)"
     subprocess.run(["bash", "-o", "pipefail", "-c", line], check=True, capture_output=True, timeout=60)
     assert digests(tmp_path / "data/processed") == digests(whole_dir / "processed")
+
+
+@pytest.mark.parametrize("way", ["file", "pipe"])
+def test_scenes_made_in_another_way_or_of_another_kind_are_not_mixed_in(
+    whole_dir: Path, packed_dir: Path, tmp_path: Path, way: str
+) -> None:
+    words = ["process", str(whole_dir / "raw"), "-o", str(tmp_path / "out"), "-q", "--jobs", "1"]
+    assert main([*words, "--align-axis", "--scenes", TRAIN]) == 0
+    for archive, out_dir, message in (
+        ("processed", tmp_path / "out", "made with different options"),
+        ("raw", tmp_path / "out", "holds processed scenes, and the archive raw ones"),
+        ("processed", Path(shutil.copytree(whole_dir / "raw", tmp_path / "raw")), "holds raw scenes"),
+    ):
+        before = digests(out_dir)
+        arguments = (packed_dir / f"{archive}.tar.zst", "-o", out_dir, "--scenes", VAL)
+        outcome = run_command("unpack", *arguments) if way == "file" else unpack_pipe(*arguments)
+        assert (outcome.status, message in outcome.stderr) == (1, True), outcome.stderr
+        assert digests(out_dir) == before
+
+
+def test_an_unknown_scene_is_an_error_before_anything_is_written_or_a_failure_of_a_pipe(
+    packed: Path, tmp_path: Path
+) -> None:
+    outcome = run_command("unpack", packed, "-o", tmp_path / "out", "--scenes", "scene0500_00")
+    assert (outcome.status, "has no scene0500_00" in outcome.stderr) == (2, True)
+    assert not (tmp_path / "out").exists()
+    outcome = unpack_pipe(packed, "-o", tmp_path / "pipe", "--scenes", "scene0500_00", TRAIN, "--json")
+    assert (outcome.status, outcome.json["scenes"]) == (3, [TRAIN])
+    assert [item["scene_id"] for item in outcome.json["failures"]] == ["scene0500_00"]
+    assert "scene0500_00" in (tmp_path / "pipe/failed.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-", "a.tar.zst"], "- is the only archive where it is given"),
+        (["-", "--dry-run"], "--dry-run cannot look into a pipe"),
+        (["a.tar.zst", "--splits", "test", "--scenes", TRAIN], "leave out --splits"),
+        (["a.tar.zst", "a.tar.zst"], "the same archive is named twice"),
+        (["a.tar.zst", "b.tar.zst"], f"{TRAIN} is in a.tar.zst and in b.tar.zst"),
+        (["a.tar.zst", "c.tar.zst"], "hold raw and processed scenes"),
+    ],
+)
+def test_what_makes_no_sense_is_wrong_usage(
+    words: list[str], message: str, packed: Path, packed_dir: Path, tmp_path: Path
+) -> None:
+    shutil.copy(packed, packed.with_name("b.tar.zst"))
+    shutil.copy(packed_dir / "processed.tar.zst", packed.with_name("c.tar.zst"))
+    outcome = run_command("unpack", *words, "-o", "out", cwd=packed.parent)
+    assert (outcome.status, message in outcome.stderr) == (2, True), outcome.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_limit_takes_the_first_scenes_of_a_file_and_of_a_pipe(packed: Path, tmp_path: Path) -> None:
+    assert run_command("unpack", packed, "-o", tmp_path / "file", "--limit", "2", "--json").json["scenes"] == [
+        TRAIN,
+        VAL,
+    ]
+    assert len(unpack_pipe(packed, "-o", tmp_path / "pipe", "--limit", "1", "--json").json["scenes"]) == 1
+
+
+def test_a_dry_run_tells_what_is_lacking_and_writes_nothing(packed: Path, tmp_path: Path) -> None:
+    outcome = run_command("unpack", packed, "-o", tmp_path / "out", "--dry-run", "--json")
+    assert outcome.json["missing_bytes"] == sum(map(len, TREE.values()))
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_little_space_is_known_before_anything_is_written(packed: Path, tmp_path: Path) -> None:
+    plan = unpack.plan([packed], tmp_path / "out")
+    with pytest.raises(DiskFullError, match="and a reserve of"):
+        unpack.run(replace(plan, needed_bytes=1 << 60))
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_run_at_a_time_works_in_a_folder(packed: Path, tmp_path: Path) -> None:
+    with run_lock(write_tree(tmp_path / "out", {})):
+        outcome = run_command("unpack", packed, "-o", tmp_path / "out")
+    assert (outcome.status, "is working in this folder" in outcome.stderr) == (1, True)
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"")
+    with pytest.raises(OutputError, match="out"):
+        unpack.run(unpack.plan([packed], tmp_path / "out"))
+
+
+def test_a_stray_flip_in_a_file_that_is_there_is_mended(packed_dir: Path, tmp_path: Path) -> None:
+    archive = packed_dir / "processed.tar.zst"
+    unpack.run(unpack.plan([archive], tmp_path))
+    flip(tmp_path / f"val/{VAL}.npz", 500)
+    assert unpack.run(unpack.plan([archive], tmp_path)).replaced == [f"val/{VAL}.npz"]
+    assert run_command("verify", tmp_path).status == 0

@@ -1,8 +1,12 @@
-"""Every kind of damage to raw files gives exactly its finding; what is whole gives none."""
+"""Every kind of damage to a raw tree gives exactly its finding; what is whole gives none."""
 
+from __future__ import annotations
+
+import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,279 +27,287 @@ from verifying import (
 
 from scannet_prep.cli.main import main
 from scannet_prep.labels import LABEL_MAP_NAME
-from scannet_prep.raw.layout import (
-    AGGREGATION_SUFFIX,
-    HIGH_RESOLUTION_AGGREGATION_SUFFIX,
-    INFO_SUFFIX,
-    LABELS_MESH_SUFFIX,
-    MESH_SUFFIX,
-    SEGMENTS_SUFFIX,
+from scannet_prep.release import (
+    AGGREGATION,
+    HIGH_RESOLUTION_AGGREGATION,
+    INFO,
+    LABELS_MESH,
+    MESH,
+    SEGMENTATION_KINDS,
+    SEGMENTS,
+    FileKind,
 )
 from scannet_prep.synthetic import make_scene, write_scene
 
-# Good trees
+Damage = Callable[[Path], object]
+FOLDER = f"scans/{TRAIN}"
 
 
-def test_a_whole_raw_tree_has_no_findings(raw_dir: Path, verify: Verify) -> None:
-    assert verify(raw_dir) == (0, [])
-    assert verify.value["kind"] == "raw"
-    assert (verify.value["scenes"], verify.value["vertices"]) == (3, 1800)
+def truncate(kind: FileKind) -> Damage:
+    return lambda raw_dir: os.truncate(path := raw_file(raw_dir, kind.suffix), path.stat().st_size // 2)
 
 
-def test_the_folder_of_the_scenes_can_be_given_too(raw_dir: Path, verify: Verify) -> None:
-    assert verify(raw_dir / "scans") == (0, [])
-    assert verify.value["scenes"] == 2
+def write(kind: FileKind, content: str) -> Damage:
+    return lambda raw_dir: raw_file(raw_dir, kind.suffix).write_text(content)
 
 
-def test_a_whole_processed_tree_has_no_findings(out_dir: Path, verify: Verify) -> None:
-    assert verify(out_dir) == (0, [])
-    assert verify.value["kind"] == "processed"
-    assert (verify.value["scenes"], verify.value["vertices"]) == (3, 1800)
-    assert verify.value["size_bytes"] == sum(path.stat().st_size for path in out_dir.glob("*/*.npz"))
+def edit(kind: FileKind, change: Callable[[Any], object]) -> Damage:
+    return lambda raw_dir: edit_json(raw_file(raw_dir, kind.suffix), change)
 
 
-@pytest.mark.parametrize("options", [["--labels-from", "ply"], ["--scannet200", "--align-axis", "--faces"]])
-def test_what_process_writes_has_no_findings_whatever_the_options(
-    raw_dir: Path, tmp_path: Path, verify: Verify, options: list[str]
-) -> None:
-    assert main(["process", str(raw_dir), "-o", str(tmp_path / "other"), "-q", "--jobs", "1", *options]) == 0
-    assert verify(tmp_path / "other") == (0, [])
+def edit_group(change: Callable[[Any], object]) -> Damage:
+    return edit(AGGREGATION, lambda value: change(value["segGroups"][0]))
 
 
-# Raw files, each by itself
+def set_ply_label(*vertices: tuple[int, int]) -> Damage:
+    """Write ids into labels.ply; 30 is a whiteboard, which the scene does not have."""
+
+    def damage(raw_dir: Path) -> None:
+        path = raw_file(raw_dir, LABELS_MESH.suffix)
+        for vertex, label in vertices:
+            patch(path, header_size(path) + vertex * VERTEX_BYTES + 16, bytes([label, 0]))
+
+    return damage
 
 
-@pytest.mark.parametrize(
-    ("suffix", "words"),
-    [
-        (MESH_SUFFIX, "is truncated"),
-        (LABELS_MESH_SUFFIX, "is truncated"),
-        (SEGMENTS_SUFFIX, "is no JSON"),
-        (AGGREGATION_SUFFIX, "is no JSON"),
-    ],
-)
-def test_a_truncated_file_is_an_error(raw_dir: Path, verify: Verify, suffix: str, words: str) -> None:
-    path = raw_file(raw_dir, suffix)
-    os.truncate(path, path.stat().st_size // 2)
-    check_one(verify(raw_dir), "error", TRAIN, relative(TRAIN, suffix), words)
-
-
-@pytest.mark.parametrize("suffix", [MESH_SUFFIX, LABELS_MESH_SUFFIX, SEGMENTS_SUFFIX, AGGREGATION_SUFFIX, INFO_SUFFIX])
-@pytest.mark.parametrize(
-    ("content", "words"), [(b"", "is empty"), (b"<html><body>404</body></html>", "is an HTML page")]
-)
-def test_an_empty_file_and_a_web_page_are_errors(
-    raw_dir: Path, verify: Verify, suffix: str, content: bytes, words: str
-) -> None:
-    raw_file(raw_dir, suffix).write_bytes(content)
-    check_one(verify(raw_dir), "error", TRAIN, relative(TRAIN, suffix), words)
-
-
-def test_a_damaged_axis_alignment_is_an_error(raw_dir: Path, verify: Verify) -> None:
-    path = raw_file(raw_dir, INFO_SUFFIX)
-    path.write_text(path.read_text().replace("axisAlignment = ", "axisAlignment = x"))
-    check_one(verify(raw_dir), "error", TRAIN, relative(TRAIN, INFO_SUFFIX), "16 finite numbers")
-
-
-def test_an_axis_alignment_that_is_no_rotation_is_an_error(raw_dir: Path, verify: Verify) -> None:
-    path = raw_file(raw_dir, INFO_SUFFIX)
-    path.write_text("axisAlignment = 2 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1\n")
-    check_one(verify(raw_dir), "error", TRAIN, relative(TRAIN, INFO_SUFFIX), "not a rotation")
-
-
-def test_no_axis_alignment_is_a_note(raw_dir: Path, verify: Verify) -> None:
-    raw_file(raw_dir, INFO_SUFFIX).write_text("sceneType = Office\n")
-    check_one(verify(raw_dir), "note", TRAIN, relative(TRAIN, INFO_SUFFIX), "no axisAlignment")
-
-
-def test_a_mesh_that_cannot_be_read_hides_no_other_damage(raw_dir: Path, verify: Verify) -> None:
-    for suffix in (MESH_SUFFIX, LABELS_MESH_SUFFIX, SEGMENTS_SUFFIX, AGGREGATION_SUFFIX, INFO_SUFFIX):
-        raw_file(raw_dir, suffix).write_bytes(b"")
-    status, findings = verify(raw_dir)
-    assert status == 3
-    assert [(item[0], item[1], item[3]) for item in findings] == [("error", TRAIN, "is empty")] * 5
-
-
-# Raw files against each other
-
-
-def test_segments_of_another_mesh_are_an_error(raw_dir: Path, verify: Verify) -> None:
-    edit_json(raw_file(raw_dir, SEGMENTS_SUFFIX), lambda value: value["segIndices"].pop())
-    check_one(verify(raw_dir), "error", TRAIN, relative(TRAIN, SEGMENTS_SUFFIX), "is for 599 vertices", "has 600")
-
-
-def test_segment_ids_that_no_vertex_has_are_an_error(raw_dir: Path, verify: Verify) -> None:
-    path = raw_file(raw_dir, AGGREGATION_SUFFIX)
-    edit_json(path, lambda value: value["segGroups"][0]["segments"].extend([700, 701]))
-    check_one(verify(raw_dir), "error", TRAIN, relative(TRAIN, AGGREGATION_SUFFIX), "2 segment ids", "example 700")
-
-
-def test_a_labelled_mesh_with_other_coordinates_is_an_error(raw_dir: Path, verify: Verify) -> None:
-    path = raw_file(raw_dir, LABELS_MESH_SUFFIX)
+def move_ply_vertex(raw_dir: Path) -> None:
+    path = raw_file(raw_dir, LABELS_MESH.suffix)
     patch(path, header_size(path) + 7 * VERTEX_BYTES, b"\x01")
-    check_one(verify(raw_dir), "error", TRAIN, relative(TRAIN, LABELS_MESH_SUFFIX), "vertices lie elsewhere")
 
 
-def test_a_labelled_mesh_without_labels_is_an_error(raw_dir: Path, verify: Verify) -> None:
-    shutil.copy(raw_file(raw_dir, MESH_SUFFIX), raw_file(raw_dir, LABELS_MESH_SUFFIX))
-    check_one(verify(raw_dir), "error", TRAIN, relative(TRAIN, LABELS_MESH_SUFFIX), "no property label")
+def rename_segment(raw_dir: Path) -> None:
+    """Give a segment an id that is not one of its vertices, in both files."""
 
+    def rename(numbers: list[int]) -> list[int]:
+        return [100_000 if number == old else number for number in numbers]
 
-def test_labels_that_differ_from_the_groups_are_counted(raw_dir: Path, verify: Verify) -> None:
-    path = raw_file(raw_dir, LABELS_MESH_SUFFIX)
-    for vertex in (7, 11):
-        # 30 is a whiteboard, which the scene has not.
-        patch(path, header_size(path) + vertex * VERTEX_BYTES + 16, b"\x1e\x00")
-    result = verify(raw_dir)
-    check_one(
-        result, "error", TRAIN, relative(TRAIN, LABELS_MESH_SUFFIX), "at 2 of 600 vertices", "vertex 7: nyu40 id 30"
+    old = json.loads(raw_file(raw_dir, SEGMENTS.suffix).read_text())["segIndices"][0]
+    edit(SEGMENTS, lambda value: value.update(segIndices=rename(value["segIndices"])))(raw_dir)
+    edit(AGGREGATION, lambda value: [group.update(segments=rename(group["segments"])) for group in value["segGroups"]])(
+        raw_dir
     )
 
 
-def test_labels_outside_nyu40_are_a_note(raw_dir: Path, verify: Verify) -> None:
-    path = raw_file(raw_dir, LABELS_MESH_SUFFIX)
-    patch(path, header_size(path) + 7 * VERTEX_BYTES + 16, b"\x32\x00")
-    check_one(verify(raw_dir), "note", TRAIN, relative(TRAIN, LABELS_MESH_SUFFIX), "outside nyu40", "(50)")
+def edit_label_map(old: str, new: str) -> Damage:
+    def damage(raw_dir: Path) -> None:
+        path = raw_dir / LABEL_MAP_NAME
+        text = path.read_text()
+        assert text.count(old) == 1
+        path.write_text(text.replace(old, new))
+
+    return damage
 
 
-def test_labels_outside_nyu40_hide_no_other_difference(raw_dir: Path, verify: Verify) -> None:
-    path = raw_file(raw_dir, LABELS_MESH_SUFFIX)
-    patch(path, header_size(path) + 7 * VERTEX_BYTES + 16, b"\x32\x00")
-    patch(path, header_size(path) + 11 * VERTEX_BYTES + 16, b"\x1e\x00")
+def remove(name: str) -> Damage:
+    return lambda raw_dir: (raw_dir / name).unlink()
+
+
+def touch(name: str) -> Damage:
+    return lambda raw_dir: (raw_dir / name).touch()
+
+
+def make_pipe(kind: FileKind) -> Damage:
+    def damage(raw_dir: Path) -> None:
+        raw_file(raw_dir, kind.suffix).unlink()
+        os.mkfifo(raw_file(raw_dir, kind.suffix))
+
+    return damage
+
+
+def empty_folder(raw_dir: Path) -> None:
+    shutil.rmtree(raw_dir / FOLDER)
+    (raw_dir / FOLDER).mkdir()
+
+
+DAMAGES: dict[str, tuple[Damage, str, str, str, tuple[str, ...]]] = {
+    "truncated mesh": (truncate(MESH), "error", TRAIN, relative(TRAIN, MESH.suffix), ("truncated",)),
+    "truncated labels.ply": (
+        truncate(LABELS_MESH), "error", TRAIN, relative(TRAIN, LABELS_MESH.suffix), ("truncated",),
+    ),
+    "truncated segments": (truncate(SEGMENTS), "error", TRAIN, relative(TRAIN, SEGMENTS.suffix), ("JSON",)),
+    "truncated groups": (truncate(AGGREGATION), "error", TRAIN, relative(TRAIN, AGGREGATION.suffix), ("JSON",)),
+    "axis alignment of 15 numbers": (
+        write(INFO, "axisAlignment = " + 15 * "1 "), "error", TRAIN, relative(TRAIN, INFO.suffix),
+        ("16 finite numbers",),
+    ),
+    "axis alignment that stretches": (
+        write(INFO, "axisAlignment = 2 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1\n"), "error", TRAIN, FOLDER, ("not a rotation",),
+    ),
+    "no axis alignment in a train scene": (
+        write(INFO, "sceneType = Office\n"), "error", TRAIN, FOLDER, ("no axisAlignment",),
+    ),
+    "no group in a train scene": (
+        edit(AGGREGATION, lambda value: value["segGroups"].clear()), "error", TRAIN, FOLDER, ("segGroups is empty",),
+    ),
+    "scene folder that is a dangling link": (
+        lambda raw_dir: (raw_dir / "scans" / "scene0001_00").symlink_to("nowhere"), "error", "scene0001_00",
+        "scans/scene0001_00", ("a link that leads nowhere",),
+    ),
+    "scene folder that is a link to itself": (
+        lambda raw_dir: (raw_dir / "scans" / "scene0001_00").symlink_to("scene0001_00"), "error", "scene0001_00",
+        "scans/scene0001_00", ("cannot be looked at",),
+    ),
+    "named pipe in the place of a scene folder": (
+        lambda raw_dir: os.mkfifo(raw_dir / "scans" / "scene0001_00"), "error", "scene0001_00",
+        "scans/scene0001_00", ("is a named pipe, expected a folder",),
+    ),
+    "named pipe in the place of a file": (
+        make_pipe(INFO), "error", TRAIN, relative(TRAIN, INFO.suffix), ("is a named pipe, expected a file",),
+    ),
+    "segments for another mesh": (
+        edit(SEGMENTS, lambda value: value["segIndices"].pop()), "error", TRAIN, FOLDER,
+        (f"{TRAIN}{SEGMENTS.suffix}: is for 599 vertices", "has 600"),
+    ),
+    "group with segment ids that do not exist": (
+        edit_group(lambda group: group["segments"].extend([700, 701])), "error", TRAIN, FOLDER,
+        ("segment ids of groups that no vertex has", "2"),
+    ),
+    "labels.ply with other coordinates": (
+        move_ply_vertex, "error", TRAIN, relative(TRAIN, LABELS_MESH.suffix), ("vertices lie elsewhere",),
+    ),
+    "labels.ply without labels": (
+        lambda raw_dir: shutil.copy(raw_file(raw_dir, MESH.suffix), raw_file(raw_dir, LABELS_MESH.suffix)),
+        "error", TRAIN, relative(TRAIN, LABELS_MESH.suffix), ("no property label",),
+    ),
+    "labels.ply that differs from the groups": (
+        set_ply_label((7, 30), (11, 30)), "error", TRAIN, relative(TRAIN, LABELS_MESH.suffix),
+        ("at 2 of 600 vertices", "vertex 7: nyu40 id 30"),
+    ),
+    "labels.ply with an id outside nyu40": (
+        set_ply_label((7, 50)), "note", TRAIN, relative(TRAIN, LABELS_MESH.suffix), ("outside nyu40", "(50)"),
+    ),
+    "segments that name another scene": (
+        edit(SEGMENTS, lambda value: value.update(sceneId="scannet.scene0001_00")), "note", TRAIN, FOLDER,
+        (f"{SEGMENTS.suffix} says", "'scene0001_00'"),
+    ),
+    "groups that name another scene": (
+        edit(AGGREGATION, lambda value: value.update(sceneId="scannet.scene0001_00")), "note", TRAIN, FOLDER,
+        (f"{AGGREGATION.suffix} says", "'scene0001_00'"),
+    ),
+    "groups for other segments": (
+        edit(AGGREGATION, lambda value: value.update(segmentsFile="scannet.other.segs.json")), "note", TRAIN,
+        relative(TRAIN, AGGREGATION.suffix), ("'other.segs.json'",),
+    ),
+    "segment that is not named after one of its vertices": (
+        rename_segment, "note", TRAIN, relative(TRAIN, SEGMENTS.suffix), ("1 of", "for example 100000"),
+    ),
+    "group that is listed twice": (
+        edit(AGGREGATION, lambda value: value["segGroups"].append(value["segGroups"][-1])), "note", TRAIN, FOLDER,
+        ("repeat an earlier group",),
+    ),
+    "null among the segment ids": (
+        edit_group(lambda group: group["segments"].append(None)), "note", TRAIN, FOLDER, ("null",),
+    ),
+    "unknown raw category": (
+        edit(AGGREGATION, lambda value: value["segGroups"].append(
+            {"id": 999, "objectId": 999, "segments": [], "label": "dishrack"}
+        )), "note", TRAIN, FOLDER, ("'dishrack'",),
+    ),
+    "no labels.ply": (
+        remove(relative(TRAIN, LABELS_MESH.suffix)), "note", TRAIN, relative(TRAIN, LABELS_MESH.suffix),
+        ("needed only to take the labels from it",),
+    ),
+    "empty scene folder": (empty_folder, "error", TRAIN, FOLDER, ("none of the scene's files",)),
+    "scene in two folders": (
+        lambda raw_dir: shutil.copytree(raw_dir / FOLDER, raw_dir / "scans_test" / TRAIN), "error", TRAIN, FOLDER,
+        ("has the same scene as", "scans_test"),
+    ),
+    "leftover of a download": (touch(f"{FOLDER}/tmpabc"), "note", TRAIN, FOLDER, ("1 temporary files", "tmpabc")),
+    "strange file": (touch(f"{FOLDER}/mine.pth"), "note", TRAIN, FOLDER, ("1 entries", "mine.pth")),
+    "folder that is not a scene": (
+        lambda raw_dir: (raw_dir / "scans" / "my_room").mkdir(), "note", "", "scans", ("1 entries", "my_room"),
+    ),
+    "no label map": (remove(LABEL_MAP_NAME), "note", "", LABEL_MAP_NAME, ("built-in",)),
+    "label map of version 1": (
+        lambda raw_dir: (raw_dir / LABEL_MAP_NAME).write_text("id\tcategory\n"), "error", "", LABEL_MAP_NAME,
+        ("has no column raw_category", "v1"),
+    ),
+    "label map with a misspelt category": (
+        edit_label_map("\tcrate\tcrate\t", "\tcreate\tcreate\t"), "error", "", LABEL_MAP_NAME,
+        ("1 raw categories: crate"),
+    ),
+    "label map with a category of two meanings": (
+        lambda raw_dir: (path := raw_dir / LABEL_MAP_NAME).write_text(
+            path.read_text() + "5\twall\twall\t0\t7" + 12 * "\t" + "\r\n"
+        ), "error", "", LABEL_MAP_NAME, ("1 raw categories: wall",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_to_a_raw_tree_is_one_finding(raw_dir: Path, verify: Verify, name: str) -> None:
+    damage, severity, scene_id, place, words = DAMAGES[name]
+    damage(raw_dir)
+    check_one(verify(raw_dir), severity, scene_id, place, *words)
+
+
+@pytest.mark.parametrize("content", ["", "<html><body>404</body></html>"], ids=["empty", "web page"])
+def test_empty_files_and_web_pages_are_each_an_error_of_their_own(raw_dir: Path, verify: Verify, content: str) -> None:
+    for kind in SEGMENTATION_KINDS:
+        write(kind, content)(raw_dir)
     status, findings = verify(raw_dir)
     assert status == 3
-    assert [item[0] for item in findings] == ["error", "note"]
-    assert "at 1 of 600 vertices, for example vertex 11" in findings[0][3]
-
-
-@pytest.mark.parametrize("suffix", [SEGMENTS_SUFFIX, AGGREGATION_SUFFIX])
-def test_a_file_that_names_another_scene_is_a_note(raw_dir: Path, verify: Verify, suffix: str) -> None:
-    edit_json(raw_file(raw_dir, suffix), lambda value: value.update(sceneId="scannet.scene0001_00"))
-    check_one(verify(raw_dir), "note", TRAIN, relative(TRAIN, suffix), "belongs to 'scene0001_00'")
-
-
-def test_groups_for_other_segments_are_a_note(raw_dir: Path, verify: Verify) -> None:
-    edit_json(raw_file(raw_dir, AGGREGATION_SUFFIX), lambda value: value.update(segmentsFile="scannet.other.segs.json"))
-    check_one(verify(raw_dir), "note", TRAIN, relative(TRAIN, AGGREGATION_SUFFIX), "'other.segs.json'")
-
-
-def test_segments_that_are_not_named_after_their_vertices_are_a_note(raw_dir: Path, verify: Verify) -> None:
-    def rename(value: Any) -> None:
-        old = value["segIndices"][0]
-        value["segIndices"] = [100_000 if number == old else number for number in value["segIndices"]]
-        for group in groups["segGroups"]:
-            group["segments"] = [100_000 if number == old else number for number in group["segments"]]
-
-    groups = json.loads(raw_file(raw_dir, AGGREGATION_SUFFIX).read_text())
-    edit_json(raw_file(raw_dir, SEGMENTS_SUFFIX), rename)
-    raw_file(raw_dir, AGGREGATION_SUFFIX).write_text(json.dumps(groups))
-    check_one(verify(raw_dir), "note", TRAIN, relative(TRAIN, SEGMENTS_SUFFIX), "1 of", "for example 100000")
-
-
-def test_groups_that_are_listed_twice_are_a_note(raw_dir: Path, verify: Verify) -> None:
-    edit_json(raw_file(raw_dir, AGGREGATION_SUFFIX), lambda value: value["segGroups"].append(value["segGroups"][-1]))
-    check_one(verify(raw_dir), "note", TRAIN, relative(TRAIN, AGGREGATION_SUFFIX), "repeat an earlier group")
-
-
-def test_null_segment_ids_are_a_note(raw_dir: Path, verify: Verify) -> None:
-    edit_json(raw_file(raw_dir, AGGREGATION_SUFFIX), lambda value: value["segGroups"][0]["segments"].append(None))
-    check_one(verify(raw_dir), "note", TRAIN, relative(TRAIN, AGGREGATION_SUFFIX), "null")
-
-
-def test_an_unknown_raw_category_is_a_note(raw_dir: Path, verify: Verify) -> None:
-    group = {"id": 999, "objectId": 999, "segments": [], "label": "dishrack"}
-    edit_json(raw_file(raw_dir, AGGREGATION_SUFFIX), lambda value: value["segGroups"].append(group))
-    check_one(verify(raw_dir), "note", TRAIN, relative(TRAIN, AGGREGATION_SUFFIX), "'dishrack'")
-
-
-# The high-resolution groups
-
-
-def test_groups_of_the_high_resolution_mesh_are_checked_by_themselves_only(raw_dir: Path, verify: Verify) -> None:
-    path = raw_file(raw_dir, HIGH_RESOLUTION_AGGREGATION_SUFFIX)
-    shutil.copy(raw_file(raw_dir, AGGREGATION_SUFFIX), path)
-    edit_json(path, lambda value: value["segGroups"][0]["segments"].append(1_000_000))
-    assert verify(raw_dir) == (0, [])
-    path.write_text("{}")
-    expected = relative(TRAIN, HIGH_RESOLUTION_AGGREGATION_SUFFIX)
-    check_one(verify(raw_dir), "error", TRAIN, expected, "segGroups is None")
-
-
-def test_groups_of_the_high_resolution_mesh_count_where_there_are_no_others(raw_dir: Path, verify: Verify) -> None:
-    path = raw_file(raw_dir, HIGH_RESOLUTION_AGGREGATION_SUFFIX)
-    raw_file(raw_dir, AGGREGATION_SUFFIX).rename(path)
-    check_one(verify(raw_dir), "error", TRAIN, relative(TRAIN, AGGREGATION_SUFFIX), "no such file")
-    edit_json(path, lambda value: value["segGroups"][0]["segments"].append(1_000_000))
-    status, findings = verify(raw_dir)
-    assert status == 3
-    assert [item[2] for item in findings] == [
-        relative(TRAIN, AGGREGATION_SUFFIX),
-        relative(TRAIN, HIGH_RESOLUTION_AGGREGATION_SUFFIX),
-    ]
-    assert "occur at no vertex" in findings[1][3]
-
-
-# What is there and what is not
+    assert sorted(item[:3] for item in findings) == sorted(
+        ("error", TRAIN, relative(TRAIN, kind.suffix)) for kind in SEGMENTATION_KINDS
+    )
+    for finding in findings:
+        assert ("empty" if not content else "page") in finding[3]
 
 
 @pytest.mark.parametrize(
-    ("scene_id", "suffix"),
-    [
-        *((VAL, suffix) for suffix in (MESH_SUFFIX, SEGMENTS_SUFFIX, AGGREGATION_SUFFIX)),
-        *((scene_id, INFO_SUFFIX) for scene_id in (VAL, TEST)),
-        (TEST, MESH_SUFFIX),
-    ],
+    ("scene_id", "kind"),
+    [*((VAL, kind) for kind in (MESH, SEGMENTS, AGGREGATION, INFO)), *((TEST, kind) for kind in (MESH, INFO))],
 )
-def test_each_missing_file_is_an_error(raw_dir: Path, verify: Verify, scene_id: str, suffix: str) -> None:
-    raw_file(raw_dir, suffix, scene_id).unlink()
-    check_one(verify(raw_dir), "error", scene_id, relative(scene_id, suffix), "no such file")
+def test_missing_file_is_an_error(raw_dir: Path, verify: Verify, scene_id: str, kind: FileKind) -> None:
+    raw_file(raw_dir, kind.suffix, scene_id).unlink()
+    check_one(verify(raw_dir), "error", scene_id, relative(scene_id, kind.suffix), "no such file")
 
 
-def test_a_missing_labelled_mesh_is_a_note_because_labels_come_from_the_groups(raw_dir: Path, verify: Verify) -> None:
-    raw_file(raw_dir, LABELS_MESH_SUFFIX).unlink()
-    words = "process needs it only for --labels-from ply"
-    check_one(verify(raw_dir), "note", TRAIN, relative(TRAIN, LABELS_MESH_SUFFIX), words)
+def test_whole_raw_tree_has_no_findings_and_its_scans_folder_neither(raw_dir: Path, verify: Verify) -> None:
+    for name in (f"._{TRAIN}.txt", ".DS_Store", f"{TRAIN}.sens", f"{TRAIN}_2d-label.zip", f"{TRAIN}_vh_clean.ply"):
+        (raw_dir / FOLDER / name).touch()
+    assert verify(raw_dir) == (0, [])
+    assert verify.value["kind"] == "raw"
+    assert (verify.value["scenes"], verify.value["vertices"]) == (3, 1800)
+    assert verify(raw_dir / "scans", "--splits", "train", "val", "--limit", "9")[0] == 0
+    assert verify.value["scenes"] == 2
 
 
-def test_an_empty_scene_folder_is_one_error(raw_dir: Path, verify: Verify) -> None:
-    shutil.rmtree(raw_dir / "scans" / TRAIN)
-    (raw_dir / "scans" / TRAIN).mkdir()
-    check_one(verify(raw_dir), "error", TRAIN, f"scans/{TRAIN}", "none of the scene's files")
+def test_labels_outside_nyu40_hide_no_other_difference(raw_dir: Path, verify: Verify) -> None:
+    set_ply_label((7, 50), (11, 30))(raw_dir)
+    status, findings = verify(raw_dir)
+    assert (status, [item[0] for item in findings]) == (3, ["error", "note"])
+    assert "at 1 of 600 vertices, for example vertex 11" in findings[0][3]
 
 
-def test_a_scene_that_is_there_twice_is_an_error(raw_dir: Path, verify: Verify) -> None:
-    shutil.copytree(raw_dir / "scans" / TRAIN, raw_dir / "scans_test" / TRAIN)
-    check_one(verify(raw_dir), "error", TRAIN, f"scans/{TRAIN}", "has the same scene as", "scans_test")
+def test_high_resolution_groups_are_only_parsed_beside_the_others(raw_dir: Path, verify: Verify) -> None:
+    path = raw_file(raw_dir, HIGH_RESOLUTION_AGGREGATION.suffix)
+    shutil.copy(raw_file(raw_dir, AGGREGATION.suffix), path)
+    edit_json(path, lambda value: value["segGroups"][0]["segments"].append(1_000_000))
+    assert verify(raw_dir) == (0, [])
+    path.write_text("{}")
+    check_one(verify(raw_dir), "error", TRAIN, relative(TRAIN, HIGH_RESOLUTION_AGGREGATION.suffix), "segGroups is None")
 
 
-def test_a_scene_of_no_official_split_is_an_error_until_a_split_is_given(raw_dir: Path, verify: Verify) -> None:
+def test_high_resolution_groups_count_where_there_are_no_others(raw_dir: Path, verify: Verify) -> None:
+    path = raw_file(raw_dir, HIGH_RESOLUTION_AGGREGATION.suffix)
+    raw_file(raw_dir, AGGREGATION.suffix).rename(path)
+    check_one(verify(raw_dir), "error", TRAIN, relative(TRAIN, AGGREGATION.suffix), "no such file")
+    edit_json(path, lambda value: value["segGroups"][0]["segments"].append(1_000_000))
+    status, findings = verify(raw_dir)
+    assert status == 3
+    assert [item[2] for item in findings] == [FOLDER, relative(TRAIN, AGGREGATION.suffix)]
+    assert "is for the high-resolution mesh: 1 of its ids" in findings[0][3]
+
+
+def test_scene_of_no_official_split_is_an_error_until_a_split_is_given(raw_dir: Path, verify: Verify) -> None:
     write_scene(make_scene("scene0900_00", vertices=600), raw_dir)
     check_one(verify(raw_dir), "error", "scene0900_00", "scans/scene0900_00", "none of the official split lists")
     assert verify(raw_dir, "--scenes", "scene0900_00", "--splits", "val") == (0, [])
 
 
-def test_what_interrupted_downloads_left_is_a_note(raw_dir: Path, verify: Verify) -> None:
-    (raw_dir / "scans" / TRAIN / "tmpabc").touch()
-    check_one(verify(raw_dir), "note", TRAIN, f"scans/{TRAIN}", "1 temporary files", "tmpabc")
-
-
-def test_entries_that_are_not_of_the_release_are_a_note(raw_dir: Path, verify: Verify) -> None:
-    for name in (f"._{TRAIN}.txt", ".DS_Store", f"{TRAIN}.sens", f"{TRAIN}_2d-label.zip", f"{TRAIN}_vh_clean.ply"):
-        (raw_dir / "scans" / TRAIN / name).touch()
-    assert verify(raw_dir) == (0, [])
-    (raw_dir / "scans" / TRAIN / "mine.pth").touch()
-    check_one(verify(raw_dir), "note", TRAIN, f"scans/{TRAIN}", "1 entries", "mine.pth")
-    (raw_dir / "scans" / TRAIN / "mine.pth").rename(raw_dir / "scans" / "scene12")
-    check_one(verify(raw_dir), "note", "", "scans", "1 entries", "scene12")
-
-
-def test_a_scene_that_was_asked_for_and_is_not_there_is_an_error(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
-    check_one(verify(raw_dir, "--scenes", TRAIN, "scene0002_00"), "error", "scene0002_00", ".", "has no folder")
-    check_one(verify(out_dir, "--scenes", TRAIN, "scene0002_00"), "error", "scene0002_00", ".", "does not hold")
-
-
 def test_only_what_was_asked_for_is_checked(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
-    raw_file(raw_dir, MESH_SUFFIX, VAL).unlink()
+    raw_file(raw_dir, MESH.suffix, VAL).unlink()
     (out_dir / "val" / f"{VAL}.npz").unlink()
     for path in (raw_dir, out_dir):
         assert verify(path)[0] == 3
@@ -303,39 +315,16 @@ def test_only_what_was_asked_for_is_checked(raw_dir: Path, out_dir: Path, verify
         assert verify.value["scenes"] == 2
         assert verify(path, "--splits", "test", "--limit", "5") == (0, [])
         assert verify.value["scenes"] == 1
+        assert verify(path, "--scenes", TRAIN, "--splits", "test")[0] == 2
+        assert "is in the split train, but only test was asked for" in verify.value["message"]
 
 
-# The label map
+def test_scene_that_was_asked_for_and_is_not_there_is_an_error(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
+    check_one(verify(raw_dir, "--scenes", TRAIN, "scene0002_00"), "error", "scene0002_00", ".", "has no folder")
+    check_one(verify(out_dir, "--scenes", TRAIN, "scene0002_00"), "error", "scene0002_00", ".", "does not hold")
 
 
-def test_a_missing_label_map_is_a_note(raw_dir: Path, verify: Verify) -> None:
-    (raw_dir / LABEL_MAP_NAME).unlink()
-    check_one(verify(raw_dir), "note", "", LABEL_MAP_NAME, "built-in")
-
-
-def test_a_damaged_label_map_is_an_error(raw_dir: Path, verify: Verify) -> None:
-    (raw_dir / LABEL_MAP_NAME).write_text("id\tcategory\n")
-    check_one(verify(raw_dir), "error", "", LABEL_MAP_NAME, "has no column raw_category", "v1")
-
-
-def test_known_corruptions_of_the_label_map_are_errors(raw_dir: Path, verify: Verify) -> None:
-    path = raw_dir / LABEL_MAP_NAME
-    text = path.read_text()
-    assert text.count("\tcrate\tcrate\t") == 1
-    path.write_text(text.replace("\tcrate\tcrate\t", "\tcreate\tcreate\t"))
-    check_one(verify(raw_dir), "error", "", LABEL_MAP_NAME, "1 raw categories", "'crate' is missing")
-
-
-def test_a_raw_category_with_two_meanings_is_an_error(raw_dir: Path, verify: Verify) -> None:
-    with (raw_dir / LABEL_MAP_NAME).open("a") as file:
-        file.write("5\twall\twall\t0\t7" + 12 * "\t" + "\r\n")
-    check_one(verify(raw_dir), "error", "", LABEL_MAP_NAME, "'wall' is both")
-
-
-# The official splits
-
-
-def test_a_subset_is_a_note_unless_it_has_to_be_complete(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
+def test_subset_of_a_split_is_a_note_unless_it_has_to_be_complete(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
     for path in (raw_dir, out_dir):
         status, findings = verify(path, "--splits", "train", "val")
         assert status == 0
@@ -343,12 +332,12 @@ def test_a_subset_is_a_note_unless_it_has_to_be_complete(raw_dir: Path, out_dir:
         assert [item[3] for item in findings] == ["holds 1 of the 1,201 train scenes", "holds 1 of the 312 val scenes"]
         assert verify.value["splits"]["train"] == {"present": 1, "official": 1201}
         status, findings = verify(path, "--splits", "val", "--complete")
-        assert status == 3
-        assert len(findings) == 311
+        assert (status, len(findings)) == (3, 311)
         assert {(item[0], item[3]) for item in findings} == {("error", "no such scene")}
+    assert verify(raw_dir, "--complete", "--limit", "3")[0] == 2
 
 
-def test_a_split_without_scenes_is_no_success(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
+def test_split_without_scenes_is_an_error(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
     shutil.rmtree(raw_dir / "scans_test")
     shutil.rmtree(out_dir)
     assert main(["process", str(raw_dir), "-o", str(out_dir), "-q", "--jobs", "1"]) == 0
@@ -357,5 +346,47 @@ def test_a_split_without_scenes_is_no_success(raw_dir: Path, out_dir: Path, veri
         assert "holds no scenes of the splits test" in verify.value["message"]
 
 
-def test_complete_contradicts_a_choice_of_scenes(raw_dir: Path, verify: Verify) -> None:
-    assert verify(raw_dir, "--complete", "--limit", "3")[0] == 2
+def test_scene_folder_that_may_not_be_read_is_one_error(raw_dir: Path, verify: Verify) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("the superuser may read everything")
+    (raw_dir / FOLDER).chmod(0)
+    try:
+        check_one(verify(raw_dir), "error", TRAIN, FOLDER, "Permission denied")
+    finally:
+        (raw_dir / FOLDER).chmod(0o755)
+
+
+def lock_entry(path: Path, name: str) -> str:
+    data = path.read_bytes()
+    return f"{hashlib.sha256(data).hexdigest()}  {len(data)}  {name}\n"
+
+
+def test_copies_are_compared_by_their_lock_files(raw_dir: Path, tmp_path: Path, verify: Verify) -> None:
+    name, lock = relative(TRAIN, INFO.suffix), tmp_path / "their.lock"
+    lock.write_text(lock_entry(raw_dir / name, name) + f"{'0' * 64}  3  scans/scene0002_00/scene0002_00.txt\n")
+    assert verify(raw_dir, "--against", str(lock), "--limit", "9") == (0, [])
+    assert verify.value["compared_files"] == 1
+    (raw_dir / name).write_text((raw_dir / name).read_text() + "note = changed\n")
+    result = verify(raw_dir, "--against", str(lock), "--limit", "9")
+    check_one(result, "error", TRAIN, name, "is not the file that their.lock records", "bytes, sha256")
+
+
+@pytest.mark.parametrize("content", ["", f"{'0' * 64}  3  ScanNet/scans/{TRAIN}/{TRAIN}.txt\n"], ids=["empty", "moved"])
+def test_other_copy_of_which_no_file_is_here_is_an_error(
+    raw_dir: Path, tmp_path: Path, verify: Verify, content: str
+) -> None:
+    lock = tmp_path / "their.lock"
+    lock.write_text(content)
+    status, findings = verify(raw_dir, "--against", str(lock), "--limit", "9")
+    assert (status, verify.value["compared_files"]) == (3, 0)
+    assert [item[3] for item in findings] == ["names no file that is checked here: nothing was compared"]
+
+
+def test_file_that_differs_from_the_own_lock_file_is_an_error(raw_dir: Path, verify: Verify) -> None:
+    name = relative(TRAIN, INFO.suffix)
+    (raw_dir / "scannet.lock").write_text(f"{'0' * 64}  3  {name}\n{'0' * 64}  3  scans/{TRAIN}/{TRAIN}.sens\n")
+    status, findings = verify(raw_dir)
+    assert status == 3
+    assert [item[2] for item in findings] == [f"scans/{TRAIN}/{TRAIN}.sens", name]
+    assert "no such file, though scannet.lock records it" in findings[0][3]
+    assert "is not the file that scannet.lock records" in findings[1][3]

@@ -1,23 +1,42 @@
-"""The archive: a plain `.tar.zst` that any tool opens, with random access and digests. See the README for its bytes."""
+"""The archive: a plain `.tar.zst` that any tool opens, with random access and a digest of every file.
+
+    +--------------------------------+  frame 0: the files that belong to no scene
+    | .scannet-prep/format.json      |    what the archive is: kind, program, options, terms
+    | TERMS.txt, manifest.json, ...  |
+    +--------------------------------+  frames 1..n: one for each scene, sorted by id
+    | train/scene0000_00.npz         |    of a raw tree: all files of the scene
+    +--------------------------------+
+    | ...                            |
+    +--------------------------------+  frame n + 1
+    | .scannet-prep/index.json       |    where each scene lies; name, offset, size and SHA-256 of each file
+    +--------------------------------+  frame n + 2
+    | 1,024 zeros                    |    the end of the tar stream
+    +--------------------------------+  skippable frame
+    | seek table                     |    stored size, size and checksum of each frame above
+    +--------------------------------+
+
+Every frame is a zstd frame that states the size of its content and ends in a checksum of it. Its content is tar: a
+header of 512 bytes for each file, the file, zeros up to the next multiple of 512. So all frames together are one tar
+file. The seek table is that of zstd's seekable format, and other readers of it find any byte.
+"""
 
 from __future__ import annotations
 
-from scannet_prep.archive.contents import Contents, SourceFile, SourceGroup
-from scannet_prep.archive.index import ArchiveKind, GroupEntry, Head, Index, MemberEntry
+from scannet_prep.archive.index import Group, Head, Index, Member
+from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.reader import Archive, open_archive
-from scannet_prep.archive.writer import WrittenArchive, write_archive
+from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, write_archive
 
 __all__ = [
     "Archive",
     "ArchiveKind",
     "Contents",
-    "GroupEntry",
+    "Group",
     "Head",
     "Index",
-    "MemberEntry",
+    "Member",
     "SourceFile",
     "SourceGroup",
-    "WrittenArchive",
     "open_archive",
     "write_archive",
 ]

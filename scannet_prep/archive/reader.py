@@ -1,245 +1,221 @@
-"""Opens an archive and reads what is asked for, each scene by one range of the file."""
+"""Opens an archive by its end: the seek table, then the index, then any file of it."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+import shlex
 from pathlib import Path
 from typing import Self
 
-import deflate
-
-from scannet_prep.archive.frames import MAX_FRAME_BYTES, FrameSpan, checksum_of, decompress_frame, stored_frame_bytes
-from scannet_prep.archive.index import INDEX_NAME, GroupEntry, Index, MemberEntry, parse_index
-from scannet_prep.archive.seek_table import FOOTER_BYTES, SeekTable, parse_footer, parse_seek_table
+from scannet_prep.archive.frames import (
+    MAX_HEADER_BYTES,
+    TruncatedError,
+    check_sizes,
+    decompress,
+    decompress_start,
+    read_size,
+)
+from scannet_prep.archive.index import Group, Index, Member, check_index_size, parse_index
+from scannet_prep.archive.layout import FORMAT_NAME, INDEX_NAME
+from scannet_prep.archive.seek_table import FOOTER_BYTES, SKIPPABLE_MAGIC, FrameRow, parse_footer, parse_seek_table
 from scannet_prep.archive.source import ByteSource, open_source
-from scannet_prep.archive.tar import TarMember, encode_header, parse_header
-from scannet_prep.errors import ArchiveError
+from scannet_prep.archive.tar import BLOCK_BYTES, encode_header, parse_header, split_members
+from scannet_prep.errors import ArchiveError, ForeignFileError
+from scannet_prep.files import Buffer
+from scannet_prep.foreign import describe_beginning
 
-_TAIL_BYTES = 1 << 16
-_TAIL_FRAMES = 2  # the index, and the end of the tar stream
-_HINT = "scannet-prep verify says what is whole, scannet-prep unpack --salvage gets it out"
+LOOK_BYTES = 1 << 18
+DAMAGED_HINT = "copy or fetch the archive again, or pack it again; scannet-prep unpack gets out all that is whole"
+
+_COMMANDS = {
+    "a gzip file": "tar -xzf",
+    "an xz file": "tar -xJf",
+    "a bzip2 file": "tar -xjf",
+    "a zip file": "unzip",
+    "a 7z file": "7z x",
+    "a tar file": "tar -xf",
+}
 
 
 class Archive:
-    """An open archive.
-
-    Picklable, and safe under fork and in threads.
+    """An archive whose index has been read.
 
     Args:
-        source: Where the bytes come from.
+        place: A path, an address, or an object that reads the bytes.
+        certificates: Of an address, whom to trust, as `RangeSource` takes it.
 
     Attributes:
+        source: Its bytes.
         index: What is in it.
-        table: Where each frame lies.
 
     Raises:
+        MissingFileError: There is no such file.
         ArchiveError: It is truncated, damaged at its end, or was written by something else.
+        UsageError: It is not an address that this program reads.
+        TransferError: It is on a web server, which does not give it.
     """
 
-    def __init__(self, source: ByteSource) -> None:
-        self._source = source
+    def __init__(self, place: str | Path | ByteSource, *, certificates: bool | Path = True) -> None:
+        self.source = open_source(place, certificates=certificates)
         try:
-            self.table = self._read_table()
-            self.index = self._read_index()
-            self._check_spans()
-        except ValueError as error:
+            self.index, _ = read_index(self.source)
+        except (ValueError, MemoryError) as error:
+            self.source.close()
             if isinstance(error, ArchiveError):
                 raise
-            raise self._error(str(error)) from None
+            check_beginning(self.source.read(0, LOOK_BYTES), self.name)
+            problem = "memory ran out" if isinstance(error, MemoryError) else str(error)
+            raise ArchiveError(self.name, f"is damaged or truncated: {problem}", DAMAGED_HINT) from None
 
     @property
     def name(self) -> str:
-        """Path or URL."""
-        return self._source.name
+        """Path or address."""
+        return self.source.name
 
     @property
     def size_bytes(self) -> int:
         """Size of the file."""
-        return self._source.size_bytes
+        return self.source.size_bytes
 
-    @property
-    def source(self) -> ByteSource:
-        """Where the bytes come from."""
-        return self._source
+    def read_member(self, group: Group, member: Member) -> memoryview:
+        """Read one file, checked by its SHA-256.
+
+        Raises:
+            ArchiveError: It is damaged, or the archive cannot be read.
+            TransferError: It is on a web server, which does not give it.
+        """
+        try:
+            stored = read_stored(self.source, group)
+            content, _ = decompress(stored, group.size_bytes)
+            data = content[member.offset : member.offset + member.size_bytes]
+            check_digest(member, data)
+        except (ValueError, MemoryError) as error:
+            if isinstance(error, ArchiveError):
+                raise
+            raise ArchiveError(self.name, f"{group.name}: is damaged: {error}", DAMAGED_HINT) from None
+        return data
 
     def close(self) -> None:
         """Close the file; reading opens it again."""
-        self._source.close()
+        self.source.close()
 
     def __enter__(self) -> Self:
         """Use it in a `with` statement."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file."""
+        """Close it."""
         self.close()
 
-    def spans(self, group: GroupEntry) -> list[FrameSpan]:
-        """Where the frames of a group lie."""
-        return [self.table.span(group.first_frame + number) for number in range(group.frame_count)]
 
-    def read_stored(self, span: FrameSpan) -> bytes:
-        """Read a frame as it lies in the file.
-
-        Raises:
-            ArchiveError: The file ends before it does.
-        """
-        stored = self._source.read(span.offset, span.stored_bytes)
-        if len(stored) != span.stored_bytes:
-            raise self._error(f"ends in the middle of a frame: at byte {span.offset + len(stored):,}")
-        return stored
-
-    def iter_content(self, group: GroupEntry) -> Iterator[bytes]:
-        """Read the tar bytes of a group, a frame at a time, and check them.
-
-        When the last piece has been taken, everything has been checked that the archive says about the group: checksums
-        of frames and file, size and sha256.
-
-        Raises:
-            ArchiveError: The group is damaged.
-        """
-        crc32, digest, size = 0, hashlib.sha256(), 0
-        for number, span in enumerate(self.spans(group), start=group.first_frame):
-            stored = self.read_stored(span)
-            crc32 = deflate.crc32(stored, crc32)
-            content = self._decompress(group, stored, span)
-            if checksum_of(stored) != self.table.checksum(number):
-                raise self._error(f"{group.name}: the seek table has another checksum than the frame")
-            digest.update(content)
-            size += len(content)
-            is_last = number == group.first_frame + group.frame_count - 1
-            if is_last and (crc32, digest.hexdigest(), size) != (group.stored_crc32, group.sha256, group.size_bytes):
-                raise self._error(f"{group.name}: is damaged: its bytes are not those that the index names")
-            yield content
-
-    def read_member(self, group: GroupEntry, member: MemberEntry) -> memoryview:
-        """Read one file of a group, checked by the checksums of its frames, its header and its CRC-32.
-
-        Of a group of several frames, only those are read that hold the file.
-
-        Raises:
-            ArchiveError: The group is damaged.
-        """
-        header = encode_header(member.name, member.size_bytes)
-        start, end = member.offset, member.offset + member.size_bytes
-        pieces, first, position = list[bytes](), 0, 0
-        for span in self.spans(group):
-            if position < end and position + span.size_bytes > start - len(header):
-                first = first if pieces else position
-                pieces.append(self._decompress(group, self.read_stored(span), span))
-            position += span.size_bytes
-        content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        start, end = start - first, end - first
-        data = memoryview(content)[start:end]
-        if content[start - len(header) : start] != header or len(data) != member.size_bytes:
-            raise self._error(f"{group.name}: {member.name} does not lie where the index says")
-        if deflate.crc32(data) != member.crc32:
-            raise self._error(f"{group.name}: {member.name} has not the CRC-32 that the index names")
-        return data
-
-    def _decompress(self, group: GroupEntry, stored: bytes, span: FrameSpan) -> bytes:
-        try:
-            return decompress_frame(stored, span.size_bytes)
-        except ValueError as error:
-            raise self._error(f"{group.name}: is damaged: {error}") from None
-
-    def _read_table(self) -> SeekTable:
-        size = self._source.size_bytes
-        start = max(0, size - _TAIL_BYTES)
-        tail = self._source.read(start, size - start)
-        table_bytes = parse_footer(tail[-FOOTER_BYTES:], size)
-        if table_bytes > len(tail):
-            tail = self._source.read(size - table_bytes, table_bytes)
-        return parse_seek_table(tail[-table_bytes:], size)
-
-    def _read_index(self) -> Index:
-        number = len(self.table) - _TAIL_FRAMES
-        if number < 0:
-            raise ValueError("has no index")
-        return read_index(self._source, self.table.span(number))
-
-    def _check_spans(self) -> None:
-        """Check that index and table agree about every group."""
-        count = len(self.table) - _TAIL_FRAMES
-        last = self.index.groups[-1]
-        if last.first_frame + last.frame_count != count:
-            raise ValueError(
-                f"the index names {last.first_frame + last.frame_count:,} frames, the seek table {count:,}"
-            )
-        if count and int(self.table.sizes[:count].max()) > MAX_FRAME_BYTES:
-            raise ValueError(f"the seek table names a frame of more than {MAX_FRAME_BYTES:,} bytes")
-        offsets, sizes = self.table.offsets.tolist(), [0, *self.table.sizes.cumsum().tolist()]
-        for group in self.index.groups:
-            first, end = group.first_frame, group.first_frame + group.frame_count
-            found = offsets[first], offsets[end] - offsets[first], sizes[end] - sizes[first]
-            if found != (group.offset, group.stored_bytes, group.size_bytes):
-                raise ValueError(f"index and seek table disagree about {group.name}")
-
-    def _error(self, problem: str) -> ArchiveError:
-        return ArchiveError(self._source.name, problem, _HINT)
+open_archive = Archive
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedGroup:
-    """A group, and the archive that it is in: what is unpacked, or taken over into another archive as it is.
-
-    Attributes:
-        archive: The archive.
-        entry: What its index says of the group.
-    """
-
-    archive: Archive
-    entry: GroupEntry
-
-    @property
-    def scene_id(self) -> str:
-        """The scene; empty for the files that belong to none."""
-        return self.entry.scene_id
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of its tar bytes."""
-        return self.entry.size_bytes
-
-
-def open_archive(place: str | Path | ByteSource) -> Archive:
-    """Open an archive.
-
-    Args:
-        place: Its path, its address (`https://` or `http://`), or an object that reads its bytes, such as
-            `scannet_prep.remote.ranges.RangeSource` with options.
+def read_index(source: ByteSource) -> tuple[Index, list[FrameRow]]:
+    """Read the index by the seek table; gives that, too.
 
     Raises:
-        MissingFileError: There is no such file.
-        ArchiveError: It is truncated, damaged at its end, or was written by something else.
-        UsageError: It is no address.
-        TransferError: It is on a web server, which does not give it.
+        ValueError: The end of the file is damaged, or not that of an archive.
+        ArchiveError: The file cannot be read.
     """
-    return Archive(open_source(place))
+    size_bytes = source.size_bytes
+    footer = source.read(max(0, size_bytes - FOOTER_BYTES), FOOTER_BYTES)
+    table_bytes = parse_footer(footer, size_bytes)
+    rows = parse_seek_table(source.read(size_bytes - table_bytes, table_bytes), size_bytes)
+    if len(rows) < 3:
+        raise ValueError(f"the seek table names {len(rows)} frames, at least 3 are expected")
+    offset = sum(row.stored_bytes for row in rows[:-2])
+    check_index_size(rows[-2].stored_bytes, len(rows))
+    stored = source.read(offset, rows[-2].stored_bytes)
+    index = decode_index(stored, len(rows) - 2)
+    if index.groups[-1].end != offset:
+        raise ValueError("the frames that the index names do not end where it begins")
+    return index, rows
 
 
-def read_index(source: ByteSource, span: FrameSpan) -> Index:
+def decode_index(stored: Buffer, frame_count: int) -> Index:
     """Read the index from its frame.
 
     Raises:
-        ValueError: It is damaged, or there is none.
+        ValueError: It is damaged.
     """
-    if span.stored_bytes != stored_frame_bytes(span.size_bytes):
-        # Such a frame is never compressed, so that a small file cannot hold an index that fills the memory.
-        raise ValueError("the frame of the index has another size than its content asks for")
-    return parse_index(take_index(decompress_frame(source.read(span.offset, span.stored_bytes), span.size_bytes)))
+    size_bytes = read_size(stored[:MAX_HEADER_BYTES])
+    check_index_size(size_bytes, frame_count)
+    content, has_checksum = decompress(stored, size_bytes)
+    members = split_members(content)
+    if not has_checksum or [name for name, _, _ in members] != [INDEX_NAME]:
+        raise ValueError("the index is damaged: its checksum does not hold")
+    _, start, length = members[0]
+    index = parse_index(bytes(content[start : start + length]))
+    if len(index.groups) != frame_count:
+        raise ValueError(f"the index names {len(index.groups):,} frames, the archive has {frame_count:,}")
+    for group in index.groups:
+        check_sizes(group.stored_bytes, group.size_bytes)
+    return index
 
 
-def take_index(content: bytes) -> bytes:
-    """Take the text of the index out of the content of its frame.
+def read_stored(source: ByteSource, group: Group) -> bytes:
+    """Read the frame of a group.
 
     Raises:
-        ValueError: It is not the frame of an index.
+        TruncatedError: The file ends first.
+        ArchiveError: The file cannot be read.
     """
-    size = len(content)
-    member: TarMember | None = parse_header(content[:512]) if size >= 512 else None
-    if member is None or member.name != INDEX_NAME or 512 + member.size_bytes > size or size % 512:
-        raise ValueError("the frame of the index holds something else")
-    return content[512 : 512 + member.size_bytes]
+    stored = source.read(group.offset, group.stored_bytes)
+    if len(stored) < group.stored_bytes:
+        raise TruncatedError(f"the archive ends after {len(stored):,} of its {group.stored_bytes:,} bytes")
+    return stored
+
+
+def check_digest(member: Member, data: Buffer) -> None:
+    """Check a file by its SHA-256.
+
+    Raises:
+        ValueError: It is another one.
+    """
+    found = hashlib.sha256(data).hexdigest()
+    if found != member.sha256:
+        raise ValueError(f"{member.name} has the SHA-256 {found[:16]}..., expected {member.sha256[:16]}...")
+
+
+def has_header(content: memoryview, member: Member) -> bool:
+    """Whether the tar header of a file says what the index says."""
+    return bytes(content[member.offset - BLOCK_BYTES : member.offset]) == encode_header(member.name, member.size_bytes)
+
+
+def check_beginning(start: bytes, name: str) -> None:
+    """Refuse a file that begins as no archive of this program does.
+
+    Args:
+        start: Its beginning: `LOOK_BYTES`, or all there is.
+        name: Its name, for messages and for what to type.
+
+    Raises:
+        ForeignFileError: It is something else; says what, and what to type.
+    """
+    what = describe_beginning(start) or "a file of another kind"
+    quoted = shlex.quote(name)
+    if what == "a zstd file" or (start[1:4] == SKIPPABLE_MAGIC[1:] and start[0] >> 4 == SKIPPABLE_MAGIC[0] >> 4):
+        # pzstd puts a skippable frame before each frame: 8 bytes, of which the last four say how many follow.
+        skipped = 0 if what == "a zstd file" else 8 + int.from_bytes(start[4:8], "little")
+        content = decompress_start(start[skipped:], BLOCK_BYTES)
+        if content[257:262] == b"ustar":
+            try:
+                if not skipped and parse_header(content)[0] == FORMAT_NAME:
+                    return
+            except ValueError:
+                pass
+            problem, hint = "is a .tar.zst of another program", f"tar --zstd -xf {quoted}"
+        elif content:
+            problem, hint = "is a zstd file, but not an archive", f"zstd -d {quoted}"
+        else:
+            return  # damaged: who reads it says where
+    elif what == "empty":
+        raise ArchiveError(name, "is empty", "write it again with scannet-prep pack, or copy it again")
+    elif what == "a web page":
+        problem = "is a web page, not an archive: the server sent something else than the file"
+        hint = "open it in a browser: it may ask for a login; then fetch the archive again"
+    else:
+        problem = f"is {what}, not an archive of this program (.tar.zst)"
+        hint = f"{_COMMANDS[what]} {quoted}" if what in _COMMANDS else "name a .tar.zst that scannet-prep pack made"
+    raise ForeignFileError(name, problem, hint)

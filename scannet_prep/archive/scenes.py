@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
-import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.archive.frames import decompress_into
-from scannet_prep.archive.index import ArchiveKind, GroupEntry, MemberEntry
-from scannet_prep.archive.reader import Archive, open_archive
+from scannet_prep.archive.frames import decompress
+from scannet_prep.archive.index import Group
+from scannet_prep.archive.layout import ArchiveKind
+from scannet_prep.archive.reader import DAMAGED_HINT, Archive
 from scannet_prep.archive.shards import find_missing_shards
-from scannet_prep.archive.source import ByteSource, FileSource
-from scannet_prep.archive.tar import encode_header
+from scannet_prep.archive.source import ByteSource
 from scannet_prep.errors import ArchiveError, ManifestError, UsageError
-from scannet_prep.processed.folder import UNFINISHED_NAME
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
 from scannet_prep.processed.reader import check_split, warn_of_failures
 from scannet_prep.processed.scene_source import SceneSource
@@ -25,12 +24,6 @@ from scannet_prep.scene import Split
 
 # What a sample shows of how it was made; scenes that differ in it do not belong into one dataset.
 _VISIBLE_OPTIONS = ("align_axis", "labels_from")
-_DAMAGED_HINT = "scannet-prep verify names all that is damaged; unpack gets out what is whole"
-_UNPACK_HINTS = {
-    ArchiveKind.RAW: "unpack it and make processed scenes: scannet-prep unpack {0} -o data/ScanNet, then scannet-prep "
-    "process, then scannet-prep pack",
-    ArchiveKind.FILES: "pack a folder that scannet-prep process made: scannet-prep pack data/processed",
-}
 
 
 class _Place(NamedTuple):
@@ -38,12 +31,9 @@ class _Place(NamedTuple):
 
     Attributes:
         source: Number of the archive.
-        offset: First byte of its group in the archive.
-        stored_bytes: Size of the frames of the group.
-        stored_crc32: CRC-32 of them.
-        size_bytes: Size of the tar bytes of the group.
-        first_frame: First of its frames, counted through all archives.
-        frame_count: Number of its frames.
+        offset: First byte of its frame in the archive.
+        stored_bytes: Size of the frame.
+        size_bytes: Size of the tar bytes in it.
         start: First byte of the file in the tar bytes.
         end: The byte after the last.
     """
@@ -51,10 +41,7 @@ class _Place(NamedTuple):
     source: int
     offset: int
     stored_bytes: int
-    stored_crc32: int
     size_bytes: int
-    first_frame: int
-    frame_count: int
     start: int
     end: int
 
@@ -82,7 +69,7 @@ class ArchiveReader(SceneSource):
     def __init__(self, archives: Sequence[str | Path | ByteSource], split: Split, *, is_list: bool = True) -> None:
         if not archives:
             raise UsageError("the list of archives is empty", "name a folder, an archive, or all of its shards")
-        opened = [open_archive(archive) for archive in archives]
+        opened = [Archive(archive) for archive in archives]
         names = [archive.name for archive in opened]
         _check_archives(opened)
         found = sorted(
@@ -102,16 +89,10 @@ class ArchiveReader(SceneSource):
         present = {scene.split for archive in opened for scene in archive.index.scenes}
         check_split(self.name, split, present, f"pack them: scannet-prep process --splits {split}, then pack again")
         self._sources = [archive.source for archive in opened]
-        self._frames = np.concatenate([_frame_sizes(archive) for archive in opened])
-        self._scenes = _find_places(opened, [(number, scene, f"{split}/{name}.npz") for name, number, scene in found])
-        self._manifests = _find_places(
-            opened,
-            [
-                (number, archive.index.files, MANIFEST_NAME)
-                for number, archive in enumerate(opened)
-                if _find_member(archive.index.files, MANIFEST_NAME) is not None
-            ],
-        )
+        wanted = [(number, scene, f"{split}/{name}.npz") for name, number, scene in found]
+        self._scenes, self._digests = _find_places(opened, wanted)
+        manifests = [(number, archive.index.files, MANIFEST_NAME) for number, archive in enumerate(opened)]
+        self._manifests, self._manifest_digests = _find_places(opened, manifests)
         if failures:
             warn_of_failures(self.name, failures, f"scannet-prep info {names[0]} lists them")
 
@@ -131,7 +112,7 @@ class ArchiveReader(SceneSource):
             ArchiveError: The scene is damaged, or the archive is no longer the one that was opened.
             TransferError: The archive is on a web server, which does not give it.
         """
-        return self._read_file(_Place(*self._scenes[index].tolist()), self._member_name(index), self.scene_id(index))
+        return self._read_file(self._scenes[index], self._digests[index], self.scene_id(index))
 
     def count_raw_ids(self, raw_ids_key: Literal["nyu40_ids", "scannet_ids"]) -> list[Mapping[int, int]] | None:
         """Vertices of each scene by raw id, from the manifests; None where they do not tell.
@@ -143,11 +124,11 @@ class ArchiveReader(SceneSource):
         """
         names = self.scene_ids
         entries: dict[str, SceneEntry] = {}
-        for place in map(_Place._make, self._manifests.tolist()):
+        for place, digest in zip(self._manifests, self._manifest_digests, strict=True):
             if entries.keys() >= set(names):
                 break  # the shards of a set have all the same manifest
-            data = bytes(self._read_file(place, MANIFEST_NAME, MANIFEST_NAME))
-            manifest = parse_manifest(data, f"{self._sources[place.source].name}: {MANIFEST_NAME}")
+            data = bytes(self._read_file(place, digest, MANIFEST_NAME))
+            manifest = parse_manifest(data, f"{self._sources[place[0]].name}: {MANIFEST_NAME}")
             entries.update(manifest.scenes)
         if not entries.keys() >= set(names):
             return None
@@ -162,78 +143,43 @@ class ArchiveReader(SceneSource):
     def _member_name(self, index: int) -> str:
         return f"{self._split}/{self.scene_id(index)}.npz"
 
-    def _read_file(self, place: _Place, name: str, subject: str) -> memoryview:
-        """Read a file: one range of the archive, checked by the CRC-32 of all its bytes in the index.
-
-        That covers the checksums of the frames, too. Whoever reads the file compares the CRC-32 in it with the content.
-        """
+    def _read_file(self, row: NDArray[np.int64], digest: NDArray[np.void], subject: str) -> memoryview:
+        """Read a file: one range of the archive, checked by the checksum of its frame or else by its SHA-256."""
+        place = _Place(*row.tolist())
         source = self._sources[place.source]
-        if isinstance(source, FileSource):
-            stored = np.empty(place.stored_bytes, np.uint8).data  # unlike a bytearray, not cleared first
-            stored = stored[: source.read_into(place.offset, stored)]
-        else:
-            stored = memoryview(bytearray(source.read(place.offset, place.stored_bytes)))
         try:
-            return self._decompress(place, name, stored)
-        except ValueError as error:
-            raise ArchiveError(source.name, f"{subject}: is damaged: {error}", _DAMAGED_HINT) from None
-
-    def _decompress(self, place: _Place, name: str, stored: memoryview) -> memoryview:
-        if len(stored) != place.stored_bytes:
-            raise ValueError(f"the archive ends after {len(stored):,} of its {place.stored_bytes:,} bytes")
-        if deflate.crc32(stored) != place.stored_crc32:
-            raise ValueError("its bytes have not the CRC-32 that the index names")
-        content = np.empty(place.size_bytes, np.uint8).data
-        offset = position = 0
-        frames = self._frames[place.first_frame : place.first_frame + place.frame_count]
-        for stored_bytes, size_bytes in frames.tolist():
-            target = content[position : position + size_bytes]
-            decompress_into(stored[offset : offset + stored_bytes], target, is_proven=True)
-            offset, position = offset + stored_bytes, position + size_bytes
-        header = encode_header(name, place.end - place.start)
-        if content[place.start - len(header) : place.start] != header:
-            raise ValueError(f"{name} does not lie where the index says")
-        return content[place.start : place.end]
+            stored = source.read(place.offset, place.stored_bytes)
+            if len(stored) < place.stored_bytes:
+                raise ValueError(f"the archive ends after {len(stored):,} of its {place.stored_bytes:,} bytes")  # noqa: TRY301
+            content, has_checksum = decompress(stored, place.size_bytes)
+            data = content[place.start : place.end]
+            if not has_checksum and hashlib.sha256(data).digest() != digest.tobytes():
+                raise ValueError("neither the checksum of its frame holds nor its SHA-256")  # noqa: TRY301
+        except (ValueError, MemoryError) as error:
+            if isinstance(error, ArchiveError):
+                raise
+            problem = "memory ran out" if isinstance(error, MemoryError) else f"is damaged: {error}"
+            raise ArchiveError(source.name, f"{subject}: {problem}", DAMAGED_HINT) from None
+        return data
 
 
-def _frame_sizes(archive: Archive) -> NDArray[np.int64]:
-    """Sizes of all frames of an archive, in the file and of their content, int64 (n, 2)."""
-    return np.stack([np.diff(archive.table.offsets), archive.table.sizes], axis=1)
+def _find_places(
+    archives: Sequence[Archive], wanted: Sequence[tuple[int, Group, str]]
+) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+    """Find files by number of their archive, group and name.
 
-
-def _find_places(archives: Sequence[Archive], wanted: Sequence[tuple[int, GroupEntry, str]]) -> NDArray[np.int64]:
-    """Find files: a `_Place` in each row, int64 (n, 9).
-
-    Args:
-        archives: All archives.
-        wanted: Of each file the number of its archive, its group and its name.
+    Returns:
+        A `_Place` in each row, int64 (n, 6); and the SHA-256 of each file, 32 bytes (n,).
     """
-    members: list[MemberEntry] = []
+    rows, digests = [], []
     for number, group, name in wanted:
-        member = _find_member(group, name)
+        member = group.find(name)
         if member is None:
             raise ArchiveError(archives[number].name, f"{group.name}: has no file {name}", "pack it again")
-        members.append(member)
-    first_frames = np.cumsum([0, *(len(archive.table) for archive in archives)]).tolist()
-    columns = {
-        "source": [number for number, _, _ in wanted],
-        "offset": [group.offset for _, group, _ in wanted],
-        "stored_bytes": [group.stored_bytes for _, group, _ in wanted],
-        "stored_crc32": [group.stored_crc32 for _, group, _ in wanted],
-        "size_bytes": [group.size_bytes for _, group, _ in wanted],
-        "first_frame": [first_frames[number] + group.first_frame for number, group, _ in wanted],
-        "frame_count": [group.frame_count for _, group, _ in wanted],
-        "start": [member.offset for member in members],
-        "end": [member.offset + member.size_bytes for member in members],
-    }
-    return np.array([columns[name] for name in _Place._fields], np.int64).T.copy()
-
-
-def _find_member(group: GroupEntry, name: str) -> MemberEntry | None:
-    for member in group.members:
-        if member.name == name:
-            return member
-    return None
+        end = member.offset + member.size_bytes
+        rows.append(_Place(number, group.offset, group.stored_bytes, group.size_bytes, member.offset, end))
+        digests.append(bytes.fromhex(member.sha256))
+    return np.array(rows, np.int64), np.array(digests, "V32")
 
 
 def _check_archives(archives: Sequence[Archive]) -> None:
@@ -242,14 +188,14 @@ def _check_archives(archives: Sequence[Archive]) -> None:
     for archive in archives:
         index = archive.index
         if index.head.kind is not ArchiveKind.PROCESSED:
-            raise ArchiveError(
-                archive.name,
-                f"holds {'raw scenes' if index.head.kind is ArchiveKind.RAW else 'files'}, not processed scenes",
-                _UNPACK_HINTS[index.head.kind].format(archive.name),
+            hint = (
+                f"make processed scenes from it: scannet-prep unpack {archive.name} -o data/ScanNet, then scannet-prep "
+                "process, then scannet-prep pack"
             )
-        if _find_member(index.files, UNFINISHED_NAME) is not None:
+            raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
+        if not index.head.is_complete:
             raise ManifestError(
-                f"{archive.name}: {UNFINISHED_NAME}",
+                f"{archive.name}: {MANIFEST_NAME}",
                 "says that processing had not finished when it was packed",
                 "run the same scannet-prep process command again, then scannet-prep pack",
             )

@@ -1,8 +1,9 @@
-"""Where an archive's bytes come from: a file, read by `pread` only, so that processes and threads share no position."""
+"""Where an archive's bytes come from: a file, an address on the web, or a pipe."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,10 @@ from typing import Any, Protocol
 
 from scannet_prep.errors import ArchiveError, MissingFileError, UsageError
 from scannet_prep.remote.address import is_url
+
+_OTHER_ADDRESS = re.compile(r"([A-Za-z][\w+.-]{1,10})://.+", re.ASCII | re.DOTALL)
+_PIECE_BYTES = 1 << 20
+_MAX_WALK_BYTES = 1 << 23
 
 
 class ByteSource(Protocol):
@@ -44,15 +49,31 @@ def open_source(place: str | Path | ByteSource, *, certificates: bool | Path = T
 
     Raises:
         MissingFileError: There is no such file.
-        ArchiveError: It is no file, cannot be looked at, or the server gives no ranges of it.
-        UsageError: It is no address.
+        ArchiveError: It is not a file, cannot be looked at, or the server gives no ranges of it.
+        UsageError: It is not an address that this program reads.
         TransferError: It is on a web server, which does not give it.
     """
     if is_url(place):
         from scannet_prep.remote.ranges import RangeSource  # requests is not for those who train from a file
 
         return RangeSource(str(place), certificates=certificates)
-    return FileSource(Path(place)) if isinstance(place, str | Path) else place
+    if not isinstance(place, str | Path):
+        return place
+    match = _OTHER_ADDRESS.fullmatch(str(place))
+    if match is not None and not Path(place).exists():
+        raise UsageError(
+            f"{place}: addresses of the kind {match[1]}:// are not read", _explain_scheme(match[1], str(place))
+        )
+    return FileSource(Path(place).expanduser())
+
+
+def _explain_scheme(scheme: str, place: str) -> str:
+    if scheme.lower() == "s3":
+        return (
+            f"copy it first (aws s3 cp {place} .), or use a signed https:// address of it (aws s3 presign {place}); "
+            "those are read range by range"
+        )
+    return "name a file, or an https:// address"
 
 
 def open_sources(places: Sequence[str | Path | ByteSource], *, certificates: bool | Path = True) -> list[ByteSource]:
@@ -63,9 +84,9 @@ def open_sources(places: Sequence[str | Path | ByteSource], *, certificates: boo
         certificates: Likewise.
 
     Raises:
-        UsageError: The same archive is named twice, or it is no address.
+        UsageError: The same archive is named twice, or it is not an address that this program reads.
         MissingFileError: There is no such file.
-        ArchiveError: It is no file, cannot be looked at, or the server gives no ranges of it.
+        ArchiveError: It is not a file, cannot be looked at, or the server gives no ranges of it.
         TransferError: It is on a web server, which does not give it.
     """
     keys = [Path(place) if isinstance(place, str | Path) and not is_url(place) else place for place in places]
@@ -75,7 +96,7 @@ def open_sources(places: Sequence[str | Path | ByteSource], *, certificates: boo
 
 
 class FileSource:
-    """An archive on a disk.
+    """An archive on a disk, read by `pread` only, so that processes and threads share no position.
 
     The file is opened when it is first read, in each process for itself. One that replaced it since is refused: what
     the index says does not hold for it.
@@ -85,7 +106,7 @@ class FileSource:
 
     Raises:
         MissingFileError: There is no such file.
-        ArchiveError: It is no file, or cannot be looked at.
+        ArchiveError: It is not a file, or cannot be looked at.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,30 +133,14 @@ class FileSource:
         file = self.__dict__.get("_file") or self._open()
         try:
             data = os.pread(file.descriptor, size, offset)
-            if len(data) < size:  # at the end, or more than one call gives
-                pieces = [data]
-                while pieces[-1] and sum(map(len, pieces)) < size:
-                    done = sum(map(len, pieces))
-                    pieces.append(os.pread(file.descriptor, size - done, offset + done))
-                data = b"".join(pieces)
+            while len(data) < size:  # at the end, or more than one call gives
+                piece = os.pread(file.descriptor, size - len(data), offset + len(data))
+                if not piece:
+                    break
+                data += piece
         except OSError as error:
-            raise self._unreadable(offset, error) from error
+            raise ArchiveError(self._path, f"cannot be read at byte {offset:,}: {error.strerror or error}") from error
         return data
-
-    def read_into(self, offset: int, target: memoryview, /) -> int:
-        """Read into memory that is there already; gives how many bytes, fewer only where the file ends.
-
-        Raises:
-            ArchiveError: It cannot be read, or is no longer the file that was opened.
-        """
-        file = self.__dict__.get("_file") or self._open()
-        done = 0
-        try:
-            while done < len(target) and (count := os.preadv(file.descriptor, [target[done:]], offset + done)):
-                done += count
-        except OSError as error:
-            raise self._unreadable(offset, error) from error
-        return done
 
     def close(self) -> None:
         """Close the file, when all threads that are reading have done so; reading opens it again."""
@@ -154,9 +159,6 @@ class FileSource:
         file: _OpenFile = self.__dict__.setdefault("_file", _OpenFile(self._open_file()))
         return file
 
-    def _unreadable(self, offset: int, error: OSError) -> ArchiveError:
-        return ArchiveError(self._path, f"cannot be read at byte {offset:,}: {error.strerror or error}")
-
     def _open_file(self) -> int:
         try:
             # Not blocking: a pipe is to be refused, not waited for.
@@ -170,11 +172,10 @@ class FileSource:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
-            what = "is a folder" if stat.S_ISDIR(status.st_mode) else "is no file that can be read at any place"
+            what = "is a folder" if stat.S_ISDIR(status.st_mode) else "is a pipe or a device"
             raise ArchiveError(self._path, f"{what}, expected an archive (.tar.zst)")
         identity = status.st_size, status.st_mtime_ns
-        if self._identity is None:
-            self._identity = identity
+        self._identity = self._identity or identity
         if identity != self._identity:
             os.close(descriptor)
             raise ArchiveError(self._path, "was replaced or changed since it was opened", "open it again")
@@ -189,3 +190,78 @@ class _OpenFile:
 
     def __del__(self) -> None:
         os.close(self.descriptor)
+
+
+class PipeSource:
+    """An archive that comes through a pipe, from its beginning to its end.
+
+    Args:
+        descriptor: Number of the open file.
+        name: Its name, for messages.
+    """
+
+    size_bytes = 0  # nobody knows
+
+    def __init__(self, descriptor: int, name: str = "standard input") -> None:
+        self._descriptor = descriptor
+        self.name = name
+
+    def read(self, _offset: int, size: int, /) -> bytes:
+        """Read the next bytes, at most so many; none where the pipe ends.
+
+        Raises:
+            ArchiveError: It cannot be read.
+        """
+        try:
+            return os.read(self._descriptor, size)
+        except OSError as error:
+            raise ArchiveError(self.name, f"cannot be read: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        """Nothing to do: it belongs to somebody else."""
+
+
+class Stream:
+    """The bytes of a source in order, with a look ahead.
+
+    Args:
+        source: Where they come from.
+        offset: Where to begin.
+
+    Attributes:
+        offset: Where the next byte lies.
+    """
+
+    def __init__(self, source: ByteSource, offset: int = 0) -> None:
+        self._source = source
+        self._buffer = bytearray()
+        self._piece_bytes = _PIECE_BYTES if isinstance(source, PipeSource | FileSource) else _MAX_WALK_BYTES
+        self.offset = offset
+
+    def peek(self, start: int, size: int) -> bytes:
+        """Look at bytes that have not been taken, without taking them; fewer are given only where the source ends."""
+        self._fill(start + size)
+        return bytes(self._buffer[start : start + size])
+
+    def take(self, size: int) -> bytes:
+        """Take the next bytes; fewer only where the source ends."""
+        self._fill(size)
+        taken = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        self.offset += len(taken)
+        return taken
+
+    def skip_rest(self) -> int:
+        """Read to the end; gives how many bytes were left."""
+        count = 0
+        while piece := self.take(_PIECE_BYTES):
+            count += len(piece)
+        return count
+
+    def _fill(self, size: int) -> None:
+        while len(self._buffer) < size:
+            position = self.offset + len(self._buffer)
+            piece = self._source.read(position, max(self._piece_bytes, size - len(self._buffer)))
+            if not piece:
+                break
+            self._buffer += piece

@@ -1,223 +1,280 @@
-"""Writes one archive: the same bytes for the same contents, whatever the number of threads and whatever takes them."""
+"""Makes the bytes of an archive: the same ones for the same contents, whatever the number of threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
-import deflate
-
-from scannet_prep.archive.compression import Frame, GroupEnd, compress_groups
-from scannet_prep.archive.contents import Contents, SourceFile, SourceGroup
-from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_FRAME_BYTES, checksum_of, store_frame, stored_frame_bytes
-from scannet_prep.archive.index import FORMAT_NAME, INDEX_NAME, GroupEntry, encode_group, encode_head, encode_index
-from scannet_prep.archive.output import FileOutput, Output, PipeOutput, resolve_output
-from scannet_prep.archive.reader import ArchivedGroup
-from scannet_prep.archive.seek_table import encode_seek_table, seek_table_bytes
-from scannet_prep.archive.tar import END_OF_ARCHIVE, encode_header, padding_bytes
+from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_CONTENT_BYTES, checksum_of, compress
+from scannet_prep.archive.index import Group, Head, Index, Member, encode_head, encode_index
+from scannet_prep.archive.layout import FORMAT_NAME, INDEX_NAME, check_names
+from scannet_prep.archive.seek_table import FrameRow, encode_seek_table
+from scannet_prep.archive.tar import BLOCK_BYTES, END_OF_ARCHIVE, encode_header, member_bytes, padding_bytes
+from scannet_prep.archive.threads import map_in_threads
+from scannet_prep.errors import MissingFileError, SourceError
+from scannet_prep.files import Fingerprint, write_atomically
 from scannet_prep.progress import NoProgress, Progress
+
+_CHANGED_HINT = "wait until nothing writes there any more, then pack again"
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenArchive:
-    """One archive that was written.
+class SourceFile:
+    """One file that is to be packed.
 
     Attributes:
-        path: Where; None for a pipe.
-        size_bytes: Its size.
-        scene_count: Scenes in it.
-        sha256: Of the whole file, in hexadecimal; empty unless it is one of several shards.
+        name: Its name in the archive, with `/`.
+        path: Where it lies; for messages only, if `content` is given.
+        size_bytes: Its size when it was found.
+        modified_ns: Its time of change when it was found.
+        fingerprint: What it must be, where a manifest says so.
+        content: Its content, where it is not read from the disk.
     """
 
-    path: Path | None
+    name: str
+    path: Path
     size_bytes: int
-    scene_count: int
-    sha256: str = ""
+    modified_ns: int = 0
+    fingerprint: Fingerprint | None = None
+    content: bytes | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_path(cls, name: str, path: Path, fingerprint: Fingerprint | None = None) -> SourceFile:
+        """Describe a file on the disk.
+
+        Raises:
+            MissingFileError: It is gone, or a link that leads nowhere.
+            SourceError: It is not a file, or cannot be looked at.
+        """
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            raise MissingFileError(path, "no such file, or a link that leads nowhere", _CHANGED_HINT) from None
+        except OSError as error:
+            raise SourceError(path, f"cannot be read: {error.strerror or error}") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise SourceError(path, "is not a file, but a folder, a pipe or a device", "remove it, then pack again")
+        return cls(name, path, status.st_size, status.st_mtime_ns, fingerprint)
+
+    @classmethod
+    def from_content(cls, name: str, content: bytes) -> SourceFile:
+        """Describe a file that exists in memory only."""
+        return cls(name, Path(name), len(content), content=content)
+
+    def read_into(self, target: memoryview) -> None:
+        """Read it.
+
+        Args:
+            target: As large as the file.
+
+        Raises:
+            SourceError: It cannot be read, has changed since it was found, or is not what the manifest says.
+        """
+        if self.content is not None:
+            target[:] = self.content
+            return
+        try:
+            with open(self.path, "rb", buffering=0, opener=_open_unblocked) as file:
+                self._check(os.fstat(file.fileno()))
+                done = 0
+                while done < len(target) and (count := file.readinto(target[done:])):
+                    done += count
+                self._check(os.fstat(file.fileno()))
+        except OSError as error:
+            raise SourceError(self.path, f"cannot be read: {error.strerror or error}") from error
+        if done < len(target):
+            raise SourceError(self.path, f"gave {done:,} of {len(target):,} bytes", _CHANGED_HINT)
+        if self.fingerprint is not None and (found := Fingerprint.from_bytes(target)) != self.fingerprint:
+            raise SourceError(
+                self.path,
+                f"is not what the manifest says: {found.size_bytes:,} bytes with CRC-32 {found.crc32:08x}, expected "
+                f"{self.fingerprint.size_bytes:,} with {self.fingerprint.crc32:08x}",
+                "it is damaged or was replaced: process the scene again, then pack again",
+            )
+
+    def _check(self, status: os.stat_result) -> None:
+        if (status.st_size, status.st_mtime_ns) != (self.size_bytes, self.modified_ns):
+            how = f"{self.size_bytes:,} bytes at first, then {status.st_size:,}"
+            if status.st_size == self.size_bytes:
+                how = "it was written to, and has the same size"
+            raise SourceError(self.path, f"changed while it was packed: {how}", _CHANGED_HINT)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceGroup:
+    """Files that are to become one frame: those of one scene, or those that belong to none.
+
+    Attributes:
+        scene_id: The scene; empty for the files that belong to none.
+        split: Its split; empty where nobody knows.
+        vertex_count: V; 0 where it is not known.
+        files: Its files, sorted by name.
+    """
+
+    scene_id: str
+    split: str
+    vertex_count: int
+    files: tuple[SourceFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of its tar bytes."""
+        return sum(member_bytes(file.size_bytes) for file in self.files)
+
+    def check_size(self) -> None:
+        """Check that it is not too large for a frame.
+
+        Raises:
+            SourceError: It is; names its largest file.
+        """
+        if self.size_bytes > MAX_CONTENT_BYTES:
+            largest = max(self.files, key=lambda file: file.size_bytes)
+            raise SourceError(
+                largest.path,
+                f"has {largest.size_bytes:,} bytes; all files of one scene may have {MAX_CONTENT_BYTES:,} together",
+                "move it elsewhere, then pack again",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What goes into an archive.
+
+    Attributes:
+        head: What holds for all of it.
+        files: The files that belong to no scene, sorted by name.
+        scenes: The scenes, sorted by id.
+        failures: Why scenes are missing that were asked for, by id.
+    """
+
+    head: Head
+    files: tuple[SourceFile, ...]
+    scenes: tuple[SourceGroup, ...]
+    failures: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def groups(self) -> tuple[SourceGroup, ...]:
+        """All groups in order: first the description of the format and the files that belong to no scene."""
+        head_file = SourceFile.from_content(FORMAT_NAME, encode_head(self.head))
+        return (SourceGroup("", "", 0, (head_file, *self.files)), *self.scenes)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the tar bytes of all groups."""
+        return sum(group.size_bytes for group in self.groups)
+
+
+class _Packed(NamedTuple):
+    group: Group
+    stored: bytes
+
+
+def iter_archive(
+    contents: Contents, *, level: int = DEFAULT_LEVEL, jobs: int = 1, progress: Progress | None = None
+) -> Iterator[bytes]:
+    """Make an archive; its bytes in order.
+
+    Args:
+        contents: What goes in.
+        level: Compression level of zstd, 1..22, or 0 to store.
+        jobs: How many threads compress.
+        progress: Told of tar bytes.
+
+    Raises:
+        SourceError: A file cannot be read, has changed since it was found, is not what a manifest says, or is too
+            large.
+    """
+    progress = progress or NoProgress()
+    groups, rows, offset = list[Group](), list[FrameRow](), 0
+    for group, stored in map_in_threads(
+        lambda group: _pack(group, contents.head, level),
+        contents.groups,
+        jobs=jobs,
+        weigh=lambda item: 2 * item.size_bytes,
+    ):
+        groups.append(group._replace(offset=offset))
+        rows.append(FrameRow(len(stored), group.size_bytes, checksum_of(stored)))
+        offset += len(stored)
+        yield stored
+        progress.advance(group.size_bytes)
+    text = encode_index(Index(contents.head, tuple(groups), contents.failures))
+    index = encode_header(INDEX_NAME, len(text)) + text + bytes(padding_bytes(len(text)))
+    for content in (index, END_OF_ARCHIVE):
+        stored = compress(content, level)
+        rows.append(FrameRow(len(stored), len(content), checksum_of(stored)))
+        yield stored
+    yield encode_seek_table(rows)
+
+
+class Digest(Protocol):
+    """A digest that is being computed, of `hashlib`."""
+
+    def update(self, data: bytes, /) -> None:
+        """Take more bytes."""
 
 
 def write_archive(
     contents: Contents,
-    target: Path | PipeOutput,
+    path: Path,
     *,
     level: int = DEFAULT_LEVEL,
     jobs: int = 1,
     progress: Progress | None = None,
-    before_commit: Callable[[], None] | None = None,
-) -> WrittenArchive:
-    """Write one archive; a file gets its name when it is whole and on the disk.
+    digest: Digest | None = None,
+) -> int:
+    """Write an archive, which gets its name when it is whole and on the disk.
 
     Args:
         contents: What goes in.
-        target: The file, or a pipe.
-        level: Compression level of zstd, 1..22.
+        path: The file; an existing one is replaced.
+        level: Compression level of zstd, 1..22, or 0 to store.
         jobs: How many threads compress.
-        progress: Told of tar bytes that were written.
-        before_commit: Called when all is written, before the file gets its name; what it raises leaves none.
+        progress: Told of tar bytes.
+        digest: Told of the bytes of the archive.
+
+    Returns:
+        Its size in bytes.
 
     Raises:
-        SourceError: A file cannot be read, or changed while it was.
-        ArchiveError: A scene that is taken over from another archive is damaged.
+        SourceError: A file cannot be read, has changed since it was found, is not what a manifest says, or is too
+            large.
         OutputError: The archive cannot be written. There is none then, or still the older one.
     """
-    with ExitStack() as stack:
-        output: Output
-        if isinstance(target, PipeOutput):
-            output = target
-        else:
-            output = FileOutput(resolve_output(target))
-            stack.callback(output.discard)
-        writer = ArchiveWriter(output, contents)
-        write_groups(contents, level, jobs, progress or NoProgress(), lambda _: writer)
-        size_bytes = writer.finish()
-        if isinstance(output, FileOutput):
-            output.close()
-            if before_commit is not None:
-                before_commit()
-            output.commit(output.path)
-    return WrittenArchive(None if isinstance(target, PipeOutput) else target, size_bytes, len(contents.scenes))
+    size_bytes = 0
+
+    def count() -> Iterator[bytes]:
+        nonlocal size_bytes
+        for piece in iter_archive(contents, level=level, jobs=jobs, progress=progress):
+            size_bytes += len(piece)
+            if digest is not None:
+                digest.update(piece)
+            yield piece
+
+    write_atomically(path, count(), is_durable=True)
+    return size_bytes
 
 
-def write_groups(
-    contents: Contents, level: int, jobs: int, progress: Progress, choose: Callable[[NextGroup], ArchiveWriter]
-) -> None:
-    """Compress all groups and hand each to the writer that `choose` names.
-
-    Raises:
-        SourceError: A file cannot be read, or changed while it was.
-        ArchiveError: A scene that is taken over from another archive is damaged.
-        OutputError: An archive cannot be written.
-    """
-    groups = (files_group(contents, contents.files), *contents.scenes)
-    items = compress_groups(groups, level, jobs)
-    try:
-        for group in groups:
-            writer: ArchiveWriter | None = None
-            for item in items:
-                if isinstance(item, Frame):
-                    if writer is None:
-                        is_one = group.size_bytes <= MAX_FRAME_BYTES
-                        writer = choose(NextGroup(group, len(item.stored) if is_one else group.size_bytes))
-                    writer.add_frame(item)
-                    progress.advance(item.size_bytes)
-                elif writer is not None:
-                    writer.end_group(item)
-                    break
-    finally:
-        items.close()
+def _pack(source: SourceGroup, head: Head, level: int) -> _Packed:
+    source.check_size()
+    check_names(head.kind, source.scene_id, [file.name for file in source.files])
+    content, members, position = bytearray(source.size_bytes), list[Member](), 0
+    with memoryview(content) as room:
+        for file in source.files:
+            start = position + BLOCK_BYTES
+            end = start + file.size_bytes
+            room[position:start] = encode_header(file.name, file.size_bytes)
+            file.read_into(room[start:end])
+            members.append(Member(file.name, start, file.size_bytes, hashlib.sha256(room[start:end]).hexdigest()))
+            position = end + padding_bytes(file.size_bytes)
+    stored = compress(content, level)
+    group = Group(source.scene_id, source.split, source.vertex_count, 0, len(stored), len(content), tuple(members))
+    return _Packed(group, stored)
 
 
-def files_group(contents: Contents, files: tuple[SourceFile, ...]) -> SourceGroup:
-    """The group that an archive begins with: the description of the format, then files that belong to no scene."""
-    return SourceGroup("", "", 0, (SourceFile.from_content(FORMAT_NAME, encode_head(contents.head)), *files))
-
-
-@dataclass(frozen=True, slots=True)
-class NextGroup:
-    """A group that is about to be written.
-
-    Attributes:
-        group: The group.
-        stored_bytes: Size of its frames; of a group of several frames, the size of its tar bytes.
-    """
-
-    group: SourceGroup | ArchivedGroup
-    stored_bytes: int
-
-    @property
-    def max_line_bytes(self) -> int:
-        """How long its line in the index can be at most."""
-        group = self.group.entry if isinstance(self.group, ArchivedGroup) else self.group
-        members = group.members if isinstance(group, GroupEntry) else group.files
-        return 400 + sum(80 + 12 * len(member.name) for member in members)
-
-
-class ArchiveWriter:
-    """Puts frames together to one archive.
-
-    Args:
-        output: Takes the bytes.
-        contents: What holds for the whole archive.
-    """
-
-    def __init__(self, output: Output, contents: Contents) -> None:
-        self._output = output
-        self._contents = contents
-        self._lines: list[str] = []
-        self._frames: list[tuple[int, int, bytes]] = []
-        self._position = self._first_frame = self._offset = self._crc32 = self._size_bytes = 0
-
-    @property
-    def scene_count(self) -> int:
-        """Scenes so far."""
-        return max(0, len(self._lines) - 1)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes that were written so far."""
-        return self._position
-
-    def size_with(self, following: NextGroup) -> int:
-        """How large the file can be at most with one more group."""
-        empty = len(encode_index(self._contents.head, "", [], self._contents.failures))
-        index_bytes = empty + sum(2 + len(line) for line in self._lines) + following.max_line_bytes
-        frames = [index_bytes + 2 * len(encode_header(INDEX_NAME, index_bytes)), len(END_OF_ARCHIVE)]
-        group_frames = following.stored_bytes // MAX_FRAME_BYTES * 4 + 4
-        tail_bytes = sum(map(stored_frame_bytes, frames)) + seek_table_bytes(len(self._frames) + group_frames + 2)
-        return self._position + following.stored_bytes + tail_bytes
-
-    def add_frame(self, frame: Frame) -> None:
-        """Write the next frame of the present group.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
-        self._write_frame(frame.stored, frame.size_bytes)
-        self._crc32 = deflate.crc32(frame.stored, self._crc32)
-        self._size_bytes += frame.size_bytes
-
-    def end_group(self, end: GroupEnd) -> None:
-        """All frames of the present group have been written."""
-        source = end.group.entry if isinstance(end.group, ArchivedGroup) else end.group
-        entry = GroupEntry(
-            scene_id=source.scene_id,
-            split=source.split,
-            vertex_count=source.vertex_count,
-            first_frame=self._first_frame,
-            frame_count=len(self._frames) - self._first_frame,
-            offset=self._offset,
-            stored_bytes=self._position - self._offset,
-            stored_crc32=self._crc32,
-            size_bytes=self._size_bytes,
-            sha256=end.sha256,
-            members=end.members,
-        )
-        self._lines.append(encode_group(entry))
-        self._begin_group()
-
-    def finish(self) -> int:
-        """Write index, end and table.
-
-        Returns:
-            Size of the archive in bytes.
-
-        Raises:
-            OutputError: They cannot be written.
-        """
-        text = encode_index(self._contents.head, self._lines[0], self._lines[1:], self._contents.failures)
-        index = encode_header(INDEX_NAME, len(text)) + text + bytes(padding_bytes(len(text)))
-        for content in (index, END_OF_ARCHIVE):
-            self._write_frame(store_frame(content), len(content))
-        table = encode_seek_table(self._frames)
-        self._output.write(table)
-        return self._position + len(table)
-
-    def _begin_group(self) -> None:
-        self._first_frame, self._offset = len(self._frames), self._position
-        self._crc32 = self._size_bytes = 0
-
-    def _write_frame(self, stored: bytes, size_bytes: int) -> None:
-        self._output.write(stored)
-        self._frames.append((len(stored), size_bytes, checksum_of(stored)))
-        self._position += len(stored)
+def _open_unblocked(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)  # of a pipe that took its place, the size tells

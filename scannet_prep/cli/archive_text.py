@@ -12,10 +12,8 @@ from scannet_prep.cli.listing import MAX_SHOWN, WIDTH, describe_list
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
-    from scannet_prep.archive.index import GroupEntry
     from scannet_prep.stages.info.archive import ArchiveInfo, ArchiveSplit
-    from scannet_prep.stages.verify.archive_findings import ArchiveFinding
-    from scannet_prep.stages.verify.archive_report import ArchiveReport, VerifyArchivesReport
+    from scannet_prep.stages.verify.archive import ArchiveFinding, ArchiveReport, VerifyArchivesReport
 
 _MAX_ROWS = 100
 
@@ -32,12 +30,12 @@ def describe_check(report: VerifyArchivesReport, seconds: float, *, has_all: boo
             lines.append(f"... and {len(report.findings) - len(shown):,} more; all of them with -v or --json")
         lines += ["", *describe_hints(report.findings, has_all=has_all)]
     for archive in report.archives:
-        lines += _describe_archive(archive, is_quick=report.is_quick, has_all=has_all)
+        lines += _describe_archive(archive, has_all=has_all)
     content_bytes = sum(archive.content_bytes for archive in report.archives)
     size_bytes = sum(archive.size_bytes for archive in report.archives)
     depth = f"{format_bytes(content_bytes)} unpacked and checked"
     if report.is_quick:
-        depth = "the structure only; the contents were not read"
+        depth = "no scene was read"
     lines.append(f"{format_bytes(size_bytes)} ({depth}), in {format_duration(seconds)}")
     error_count = len(report.errors)
     lines.append(f"{format_count(error_count, 'error')}, {format_count(len(report.findings) - error_count, 'note')}")
@@ -48,19 +46,18 @@ def describe_info(found: ArchiveInfo, *, has_all: bool) -> Iterator[str]:
     """What `info` says about archives, but for the classes."""
     name = found.names[0] if len(found.names) == 1 else f"{found.names[0]} and {len(found.names) - 1:,} more"
     levels = ", ".join(map(str, found.levels))
-    yield f"{name}: archive of {' and '.join(_KINDS[kind] for kind in found.kinds)}, by {', '.join(found.programs)}"
+    yield f"{name}: archive of {' and '.join(found.kinds)} scenes, by {', '.join(found.programs)}"
+    if not found.is_complete:
+        yield "not complete: processing had not finished when it was packed"
     if found.options:
         yield "options: " + ", ".join(f"{key}: {value}" for key, value in found.options.items())
     yield (
         f"{format_bytes(found.size_bytes)} for {format_bytes(found.content_bytes)} unpacked "
-        f"({100 * found.ratio:.1f} %), zstd level {levels}; files: {found.file_count:,}, frames: {found.frame_count:,}"
+        f"({100 * found.ratio:.1f} %), zstd level {levels}; files: {found.file_count:,}"
     )
     if found.splits:
         yield ""
         yield _table(found)
-        yield ""
-        yield f"largest scene:  {_scene(found.largest)}"
-        yield f"smallest scene: {_scene(found.smallest)}"
     yield from describe_list(
         "missing shards of the set", [Path(name).name for name in found.missing_shards], has_all=has_all
     )
@@ -70,17 +67,11 @@ def describe_info(found: ArchiveInfo, *, has_all: bool) -> Iterator[str]:
         yield f"\ncould not be read: {len(found.unreadable):,}; see above"
 
 
-_KINDS = {"processed": "processed scenes", "raw": "raw scenes", "files": "files"}
-
-
-def _describe_archive(archive: ArchiveReport, *, is_quick: bool, has_all: bool) -> list[str]:
+def _describe_archive(archive: ArchiveReport, *, has_all: bool) -> list[str]:
     vertices = f", {archive.vertex_count:,} vertices" if archive.vertex_count else ""
-    whole = "whole in structure" if is_quick else "whole"
-    lines = [f"{archive.name}: scenes: {archive.scene_count:,}, {whole}: {len(archive.whole_scenes):,}{vertices}"]
+    lines = [f"{archive.name}: scenes: {archive.scene_count:,}, whole: {len(archive.whole_scenes):,}{vertices}"]
     if archive.damaged_scenes:
         lines.append(_fill("damaged scenes: ", archive.damaged_scenes, has_all=has_all))
-    if archive.damaged_parts:
-        lines.append(f"damaged besides scenes: {', '.join(archive.damaged_parts)}")
     if archive.is_truncated and archive.whole_scenes:
         lines.append(_fill("whole scenes: ", archive.whole_scenes, has_all=has_all))
     return lines
@@ -93,8 +84,7 @@ def _fill(title: str, names: tuple[str, ...], *, has_all: bool) -> str:
 
 
 def _row(finding: ArchiveFinding, *, has_several: bool) -> list[str]:
-    part = "-" if finding.part is None else str(finding.part)
-    where = [*([Path(finding.path).name] if has_several else []), finding.scene_id or part]
+    where = [*([Path(finding.path).name] if has_several else []), finding.scene_id or "-"]
     return [str(finding.severity), *where, finding.message]
 
 
@@ -119,10 +109,3 @@ def _table(found: ArchiveInfo) -> str:
 
 def _sizes(item: ArchiveSplit) -> tuple[int, int]:
     return item.stored_bytes, item.size_bytes
-
-
-def _scene(scene: GroupEntry | None) -> str:
-    if scene is None:
-        return "-"
-    vertices = f", {scene.vertex_count:,} vertices" if scene.vertex_count else ""
-    return f"{scene.scene_id}, {format_bytes(scene.stored_bytes)}{vertices}"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,9 +24,29 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - handed through
         super().__init__(**options, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - overloaded in argparse
+        """Refuse unknown arguments here, where the command and its options are known."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            problem = f"unknown argument: {unknown[0]}"
+            raise UsageError(problem, self._did_you_mean(unknown[0], self._option_string_actions))
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""
-        raise UsageError(message, f"{self.prog} --help")
+        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        hint = self._did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2])) if choice else f"{self.prog} --help"
+        raise UsageError(message, hint)
+
+    def _did_you_mean(self, word: str, choices: Iterable[str]) -> str:
+        close = difflib.get_close_matches(word.partition("=")[0], choices, 1)
+        return f"did you mean {close[0]}? All of them: {self.prog} --help" if close else f"{self.prog} --help"
+
+
+def add_places_argument(parser: CommandParser) -> None:
+    """Add what `verify` and `info` look at."""
+    what = "folder with raw or with processed scenes; or an archive, or all shards of one: paths or addresses"
+    parser.add_argument("places", type=place_argument, nargs="+", metavar="PATH", help=what)
 
 
 def add_output_arguments(parser: CommandParser) -> None:
@@ -38,32 +61,23 @@ def add_output_arguments(parser: CommandParser) -> None:
 def add_selection_arguments(parser: CommandParser) -> None:
     """Add the choice of scenes."""
     group = parser.add_argument_group("which scenes")
-    group.add_argument(
-        "--splits",
-        nargs="+",
-        choices=[str(split) for split in Split],
-        metavar="SPLIT",
-        help="only these: train, val, test",
-    )
+    splits, names = [str(split) for split in Split], "only these: train, val, test"
+    group.add_argument("--splits", nargs="+", choices=splits, metavar="SPLIT", help=names)
     group.add_argument("--scenes", nargs="+", metavar="ID|@FILE", help="only these; @FILE has one scene id a line")
     group.add_argument("--limit", type=positive_number, metavar="N", help="at most N scenes")
 
 
 def add_jobs_argument(parser: CommandParser) -> None:
     """Add the number of worker processes."""
-    parser.add_argument(
-        "--jobs",
-        type=positive_number,
-        metavar="N",
-        help="worker processes (default: the processors that affinity, container and Slurm grant)",
-    )
+    what = "worker processes (default: the processors that affinity, container and Slurm grant)"
+    parser.add_argument("--jobs", type=positive_number, metavar="N", help=what)
 
 
 def selection_from(arguments: argparse.Namespace) -> Selection:
     """The choice of scenes that was made.
 
     Raises:
-        UnknownSceneError: Something is no scene id.
+        UnknownSceneError: Something is not a scene id.
         MissingFileError: A list of scenes does not exist.
     """
     from scannet_prep.stages.selection import Selection, parse_scene_ids
@@ -89,7 +103,7 @@ def positive_number(text: str) -> int:
     """Parse a number of at least one.
 
     Raises:
-        argparse.ArgumentTypeError: It is none.
+        argparse.ArgumentTypeError: It is something else.
     """
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
@@ -98,9 +112,7 @@ def positive_number(text: str) -> int:
 
 def place_argument(text: str) -> str | Path:
     """Parse a path, with `~` for the home folder, or an address, which stays a text."""
-    from scannet_prep.remote.address import is_url
-
-    return text if is_url(text) else path_argument(text)
+    return text if "://" in text else path_argument(text)
 
 
 def path_argument(text: str) -> Path:

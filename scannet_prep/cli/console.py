@@ -4,84 +4,132 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, TextIO
 
-from scannet_prep.errors import ScanNetPrepError
+from scannet_prep.errors import OutputError
 
 if TYPE_CHECKING:
     from scannet_prep.progress import Progress
     from scannet_prep.stages.finding import Finding
 
+_INTERRUPTED = 130
+_GO_ON = "run the same command again"
 _MAX_HINTS = 5
+_MAX_WIDTH = 100
+_MIN_COLUMN_WIDTH = 11
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
+@dataclass(slots=True)
 class Console:
-    """Speaks to a person or, with `--json`, to a program."""
+    """Speaks to a person or, with `--json`, to a program.
 
-    def __init__(
-        self,
-        *,
-        is_json: bool = False,
-        is_quiet: bool = False,
-        is_verbose: bool = False,
-        has_progress: bool = True,
-    ) -> None:
-        self.is_json = is_json
-        self.is_quiet = is_quiet
-        self.is_verbose = is_verbose
-        self._has_progress = has_progress and not is_quiet
+    Attributes:
+        is_json: Whether the result is one JSON object.
+        is_quiet: Whether only what went wrong is told.
+        is_verbose: Whether lists are shown whole.
+        has_progress: Whether progress is shown.
+    """
+
+    is_json: bool = False
+    is_quiet: bool = False
+    is_verbose: bool = False
+    has_progress: bool = True
 
     @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
+    def from_arguments(cls, arguments: argparse.Namespace) -> Console:
         """Speak as the arguments of `add_output_arguments` say."""
-        return cls(
-            is_json=arguments.json,
-            is_quiet=arguments.quiet,
-            is_verbose=arguments.verbose,
-            has_progress=not arguments.no_progress,
-        )
+        return cls(arguments.json, arguments.quiet, arguments.verbose, not (arguments.no_progress or arguments.quiet))
 
     def say(self, text: str) -> None:
         """Tell something that is good to know, on standard error."""
         if not self.is_quiet:
-            print(text, file=sys.stderr)
+            self.warn(text)
 
     def warn(self, text: str, hint: str = "") -> None:
         """Tell what went wrong, on standard error; also when quiet."""
-        print(text, file=sys.stderr)
-        if hint:
-            print(f"hint: {hint}", file=sys.stderr)
+        _print(f"{text}\nhint: {hint}" if hint else text, sys.stderr)
 
-    def result(self, text: str, value: Mapping[str, Any], status: int) -> int:
-        """Give the result on standard output, in words or as one JSON object, and hand the exit status back."""
+    def tell_errors(self, findings: Iterable[Finding]) -> None:
+        """Tell findings on standard error; also when quiet."""
+        for finding in findings:
+            trace = f"\n{finding.trace}" if finding.trace else ""
+            self.warn(f"error: {finding.place}: {finding.message}{trace}", finding.hint)
+
+    def result(self, text: str, value: object, status: int) -> int:
+        """Give the result on standard output, in words or as one JSON object, and hand the exit status back.
+
+        Args:
+            text: For people.
+            value: For programs: a mapping, which may hold dataclasses.
+            status: The exit status.
+
+        Raises:
+            OutputError: Standard output cannot be written, for example because the disk is full.
+        """
         if self.is_json:
-            print(json.dumps({"exit_status": status, **value}))
-        elif not self.is_quiet:
-            print(text)
+            from scannet_prep.typed_json import to_plain
+
+            text = json.dumps({"exit_status": status, **to_plain(value)})
+        if self.is_json or not self.is_quiet:
+            try:
+                _print(text, sys.stdout)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains again at exit
+                raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
         return status
 
-    def fail(self, error: ScanNetPrepError, status: int) -> None:
-        """Report the error that ended the command."""
-        self.warn(f"error: {error}", error.hint)
-        if self.is_json:
-            value = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
-            with suppress(OSError):  # standard output may be what is broken
-                print(json.dumps({"exit_status": status, **value}), flush=True)
+    def fail(self, error: str, message: str, hint: str, status: int) -> int:
+        """Report the error that ended the command, and hand the exit status back."""
+        self.warn(f"error: {message}", hint)
+        return self._fail_json(error, message, hint, status)
+
+    def interrupted(self) -> int:
+        """Report in one line that the command was interrupted, and hand the exit status back."""
+        self.warn(f"interrupted: {_GO_ON}")
+        return self._fail_json("Interrupted", "interrupted", _GO_ON, _INTERRUPTED)
 
     def progress(self) -> Progress:
         """An object to hand to a stage: a bar on a terminal, a line now and then elsewhere."""
-        from scannet_prep.cli.progress_display import BarProgress, LineProgress, QuietProgress
+        from scannet_prep.cli.progress_display import BarProgress, LineProgress, NotesOnly
 
-        if not self._has_progress:
-            return QuietProgress(self.say)
-        return BarProgress() if sys.stderr.isatty() else LineProgress()
+        if not self.has_progress:
+            return NotesOnly(self.say)
+        return (BarProgress if sys.stderr.isatty() else LineProgress)(self.say)
+
+    def _fail_json(self, error: str, message: str, hint: str, status: int) -> int:
+        if self.is_json:
+            with suppress(OSError):  # standard output may be what is broken
+                self.result("", {"error": error, "message": message, "hint": hint}, status)
+        return status
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Write a text. What names and files may hold never controls a terminal; errors are red on one."""
+    text = _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    if stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        text = re.sub(r"^(error|failed):", "\x1b[1;31m\\1:\x1b[0m", text)
+    print(text, file=stream, flush=True)
+
+
+def output_width() -> int:
+    """Columns that a text on standard output may have: those of the terminal, at most 100."""
+    return min(_MAX_WIDTH, shutil.get_terminal_size((_MAX_WIDTH, 24)).columns)
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
-    """Lay out rows under a header; columns are as wide as they need to be.
+    """Lay out rows under a header. Where they are wider than the terminal, the widest column of text is broken.
 
     Args:
         header: Names of the columns.
@@ -89,13 +137,20 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right:
         right: Columns that are aligned to the right, for numbers.
     """
     widths = [max(len(row[index]) for row in (header, *rows)) for index in range(len(header))]
+    excess = sum(widths) + 2 * (len(widths) - 1) - output_width()
+    texts = [index for index in range(len(header)) if index not in right]
+    if excess > 0 and texts:
+        widest = max(texts, key=lambda index: widths[index])
+        widths[widest] = max(min(_MIN_COLUMN_WIDTH, widths[widest]), widths[widest] - excess)
     lines = []
     for row in (header, ["-" * width for width in widths], *rows):
-        cells = [
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
+        columns = [textwrap.wrap(cell, width) if cell else [""] for cell, width in zip(row, widths, strict=True)]
+        for cells in zip_longest(*columns, fillvalue=""):
+            aligned = [
+                cell.rjust(width) if index in right else cell.ljust(width)
+                for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            ]
+            lines.append("  ".join(aligned).rstrip())
     return "\n".join(lines)
 
 

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from scannet_prep.cli.console import describe_hints, format_count, output_width
+
+if TYPE_CHECKING:
+    from scannet_prep.stages.finding import Finding
 
 MAX_SHOWN = 10
 WIDTH = 100
+_MAX_FINDINGS = 100
 
 
 def describe_list(title: str, items: list[str], *, has_all: bool) -> Iterator[str]:
@@ -16,6 +23,43 @@ def describe_list(title: str, items: list[str], *, has_all: bool) -> Iterator[st
     yield f"\n{title}: {len(items):,}"
     shown = items if has_all else items[:MAX_SHOWN]
     for item in shown:
-        yield textwrap.fill(item, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
+        yield _fill(item, "  ")
     if len(shown) < len(items):
         yield f"  ... and {len(items) - len(shown):,} more; all of them with -v"
+
+
+def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) -> Iterator[str]:
+    """Lines with findings, the first hundred of them or all, and each hint once.
+
+    Args:
+        findings: Errors first.
+        root: Folder that paths are shown below.
+        has_all: Whether to show all.
+    """
+    shown = findings if has_all else findings[:_MAX_FINDINGS]
+    for finding in shown:
+        place = finding.place.removeprefix(f"{root}/")
+        scene = "" if finding.scene_id in place else f"{finding.scene_id}: "
+        yield _fill(f"{finding.severity}: {place}: {scene}{finding.message}", "")
+    if len(shown) < len(findings):
+        yield f"... and {len(findings) - len(shown):,} more; all of them with -v or --json"
+    if findings:
+        yield ""
+        yield from describe_hints(findings, has_all=has_all)
+
+
+def count_findings(findings: Sequence[Finding]) -> str:
+    """How many errors and notes there are."""
+    error_count = sum(finding.is_error for finding in findings)
+    return f"{format_count(error_count, 'error')}, {format_count(len(findings) - error_count, 'note')}"
+
+
+def _fill(text: str, indent: str) -> str:
+    return textwrap.fill(
+        text,
+        output_width(),
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

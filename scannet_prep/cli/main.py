@@ -1,24 +1,21 @@
-"""Entry point of `scannet-prep`: chooses the command and turns its outcome into an exit status."""
+"""Chooses the command and turns its outcome into an exit status."""
 
 from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from scannet_prep.cli import demo, download, info, pack, process, unpack, verify
 from scannet_prep.cli.arguments import CommandParser
 from scannet_prep.cli.console import Console
-from scannet_prep.errors import ScanNetPrepError, UsageError
+from scannet_prep.errors import UsageError
+from scannet_prep.failures import explain
 from scannet_prep.version import VERSION
 
 _COMMANDS = (download, process, pack, unpack, verify, info, demo)
-_INTERRUPTED = 130
 
 _EPILOG = """\
 exit status:
@@ -50,42 +47,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     _mend_streams()
     console = Console(is_json="--json" in words)
     try:
-        arguments = make_parser().parse_args(words)
+        parser = make_parser()
+        if not words:
+            parser.print_help(sys.stderr)
+        arguments = parser.parse_args(words)
         console = Console.from_arguments(arguments)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, _interrupt)
         status: int = arguments.run(arguments, console)
         sys.stdout.flush()
-    except ScanNetPrepError as error:
-        status = 2 if isinstance(error, UsageError) else 1
-        console.fail(error, status)
     except KeyboardInterrupt:
-        status = _INTERRUPTED
-        goes_on = "" if words[:1] == ["pack"] else ": it goes on where it stopped"
-        console.fail(ScanNetPrepError("interrupted", f"run the same command again{goes_on}"), status)
+        status = console.interrupted()
     except BrokenPipeError:
-        # Whoever read our output has seen enough, for example `| head`. Python would complain once more at exit.
+        # The program reading the pipe has seen enough, for example `| head`. Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
-    except OSError as error:
-        status = 1
-        place = f"{error.filename}: " if error.filename else ""
-        console.fail(ScanNetPrepError(f"{place}{error.strerror or error}"), status)
     except Exception as error:
-        # A bug: Python shows its traceback and ends with 1; who reads JSON gets an object all the same.
-        console.fail(ScanNetPrepError(f"unforeseen {type(error).__name__}: {error}", "please report this"), 1)
-        raise
+        problem, hint, trace = explain(error)
+        if isinstance(error, OSError) and error.filename:
+            problem = f"{error.filename}: {problem}"
+        status = console.fail(type(error).__name__, problem, hint, 2 if isinstance(error, UsageError) else 1)
+        if trace:
+            raise
     return status
-
-
-def _mend_streams() -> None:
-    """Make sure that whatever is said can be: a stream may be closed, or unable to write every letter of a path."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def make_parser() -> CommandParser:
@@ -102,8 +84,11 @@ def make_parser() -> CommandParser:
     return parser
 
 
-def _interrupt(_signum: int, _frame: FrameType | None) -> None:
-    """End as Ctrl-C does: Slurm sends SIGTERM some time before it kills."""
-    # Slurm and timeout send it to the process and to its group: the second must not disturb the cleaning up.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
+def _mend_streams() -> None:
+    """Make sure that every message can be written: a stream may be closed, or lack letters that a path has."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

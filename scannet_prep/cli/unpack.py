@@ -25,15 +25,16 @@ from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
+    from scannet_prep.archive.source import ByteSource
     from scannet_prep.stages.unpack import UnpackPlan, UnpackReport
 
 _DESCRIPTION = """\
 Writes the files of an archive that scannet-prep pack made: all of them, or those of some scenes.
 
 Of a file only what is asked for is read, of an https:// address only that is fetched; - reads a pipe, in one pass.
-Everything is checked before it gets its name: checksums, digests, names. What is there already, and right, is kept, so
-that running it again goes on where it stopped. Files that belong to no scene are always unpacked. After a part of a
-processed archive, or several shards, the folder is a whole processed folder of just the scenes in it.
+Every file is checked by its SHA-256 before it gets its name. What is there already, and right, is kept, so that running
+the command again goes on where it stopped. Of a truncated or damaged archive, all whole scenes are unpacked, and the
+others are named. After a part of a processed archive, the folder is a whole processed folder of just those scenes.
 """
 _EPILOG = """\
 examples:
@@ -42,7 +43,6 @@ examples:
   scannet-prep unpack data/scannet.tar.zst --splits val --scenes scene0011_00 scene0011_01
   scannet-prep unpack https://host/scannet.tar.zst --scenes @wanted.txt -o part
   scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
-  scannet-prep unpack broken.tar.zst -o rescued --salvage
 
 Other programs open these archives too: tar --zstd -xf data/scannet.tar.zst -C somewhere
 """
@@ -68,9 +68,6 @@ def add_command(commands: Commands) -> None:
     add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
     run_options.add_argument(
-        "--salvage", action="store_true", help="get out what is whole of a truncated or damaged archive"
-    )
-    run_options.add_argument(
         "--jobs", type=positive_number, metavar="N",
         help="threads (default: the processors that affinity, container and Slurm grant)",
     )  # fmt: skip
@@ -82,35 +79,37 @@ def add_command(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
+    from scannet_prep.archive.source import PipeSource
     from scannet_prep.stages import unpack
 
-    selection, jobs = selection_from(arguments), jobs_from(arguments)
     started_s = time.monotonic()
-    if _PIPE in arguments.archives:
+    archives: list[str | Path | ByteSource] = arguments.archives
+    if _PIPE in archives:
         _check_pipe(arguments)
-        report = unpack.run_pipe(
-            unpack.PipeReader(sys.stdin.fileno()),
-            arguments.output,
-            selection=selection,
-            is_salvage=arguments.salvage,
-            jobs=jobs,
-            progress=console.progress(),
-        )
-    else:
-        certificates = certificates_from(arguments, console)
-        plan = unpack.plan(
-            arguments.archives,
-            arguments.output,
-            selection=selection,
-            is_salvage=arguments.salvage,
-            certificates=certificates,
-        )
-        _tell_warnings(plan, console)
-        if arguments.dry_run:
-            return console.result(_describe_plan(plan), _plan_to_json(plan), 3 if plan.is_salvage else 0)
-        console.say(_describe_start(plan))
-        report = unpack.run(plan, jobs=jobs, progress=console.progress())
-    return _tell_report(report, time.monotonic() - started_s, console)
+        archives = [PipeSource(sys.stdin.fileno())]
+    plan = unpack.plan(
+        archives,
+        arguments.output,
+        selection=selection_from(arguments),
+        certificates=certificates_from(arguments, console),
+    )
+    if plan.missing_shards:
+        count = format_count(len(plan.missing_shards), "shard")
+        console.warn(f"warning: {count} of the set not given: {', '.join(plan.missing_shards[:3])}")
+    if arguments.dry_run:
+        return console.result(_describe_plan(plan), _plan_to_json(plan), 0)
+    console.say(_describe_start(plan))
+    report = unpack.run(plan, jobs=jobs_from(arguments), progress=console.progress())
+    for warning in report.warnings:
+        console.warn(f"warning: {warning}")
+    for name in report.replaced if console.is_verbose else ():
+        console.say(f"replaced: {name}")
+    for damage in report.damages:
+        console.warn(f"damaged: {damage}")
+    status = 0 if report.is_whole else 3
+    seconds = time.monotonic() - started_s
+    value = {"command": "unpack", **report.to_json(), "seconds": round(seconds, 3)}
+    return console.result(_describe_report(report, seconds), value, status)
 
 
 def _check_pipe(arguments: argparse.Namespace) -> None:
@@ -125,75 +124,42 @@ def _check_pipe(arguments: argparse.Namespace) -> None:
         )
 
 
-def _tell_warnings(plan: UnpackPlan, console: Console) -> None:
-    if plan.missing_shards:
-        count = format_count(len(plan.missing_shards), "shard")
-        console.warn(f"warning: {count} of the set not given: {', '.join(plan.missing_shards[:3])}")
-
-
-def _tell_report(report: UnpackReport, seconds: float, console: Console) -> int:
-    for failure in report.failures:
-        console.warn(f"failed: {failure.scene_id}: {failure.message}", failure.hint)
-    for damage in report.damages:
-        console.warn(f"damaged: {damage}")
-    if report.left_out:
-        names = ", ".join(report.left_out[:3])
-        count = format_count(len(report.left_out), "scene")
-        console.warn(f"warning: left out, because nobody knows their split: {count} ({names})", "name them by --scenes")
-    for name in report.replaced if console.is_verbose else ():
-        console.say(f"replaced: {name}")
-    value = {"command": "unpack", **report.to_json(), "seconds": round(seconds, 3)}
-    return console.result(_describe_report(report, seconds), value, 0 if report.is_whole else 3)
-
-
 def _describe_start(plan: UnpackPlan) -> str:
-    names = ", ".join(plan.archives[:3]) + (f" and {len(plan.archives) - 3:,} more" if len(plan.archives) > 3 else "")
-    scenes = format_count(len(plan.scene_ids), "scene" if plan.kind == "files" else f"{plan.kind} scene")
+    names = ", ".join(source.name for source in plan.sources[:3])
+    names += f" and {len(plan.sources) - 3:,} more" if len(plan.sources) > 3 else ""
+    if None in plan.groups:
+        return f"unpack: {names}, from its beginning to its end"
+    scenes = format_count(len(plan.scene_ids), f"{plan.kind} scene")
     there = f", {plan.there_count:,} of them there already (and checked now)" if plan.there_count else ""
     return f"unpack: {names} -> {plan.out_dir}: {scenes}{there}, {format_bytes(plan.size_bytes)}"
 
 
 def _describe_plan(plan: UnpackPlan) -> str:
-    lines = [_describe_start(plan)]
-    lines.append(
-        f"to write: {format_count(plan.needed_files, 'file')}, {format_bytes(plan.needed_bytes)}; "
-        f"free in {plan.out_dir}: {format_bytes(plan.free_bytes)}"
-    )
-    if plan.lacking_bytes or plan.lacking_inodes:
-        lacking = f"{format_bytes(plan.lacking_bytes)} and room for {plan.lacking_inodes:,} files are lacking"
-        lines.append(f"the disk will not hold it: {lacking}")
-    for name, gap in plan.gaps:
-        lines.append(f"{name}: bytes {gap.offset:,} to {gap.end:,} hold no whole scene")
-    lines.append("(dry run: nothing was written; whether files already there are right is checked by a run)")
-    return "\n".join(lines)
+    to_write = f"{format_count(plan.needed_files, 'file')}, {format_bytes(plan.needed_bytes)}"
+    return f"{_describe_start(plan)}\nto write: {to_write} (dry run: nothing was written)"
 
 
 def _plan_to_json(plan: UnpackPlan) -> dict[str, Any]:
     return {
         "command": "unpack",
         "dry_run": True,
-        "archives": list(plan.archives),
-        "kind": str(plan.kind),
-        "out_dir": str(plan.out_dir),
+        "archives": [source.name for source in plan.sources],
+        "kind": None if plan.kind is None else str(plan.kind),
+        "out_dir": None if plan.out_dir is None else str(plan.out_dir),
         "scenes": plan.scene_ids,
         "present": plan.there_count,
         "missing_files": plan.needed_files,
         "missing_bytes": plan.needed_bytes,
-        "free_bytes": plan.free_bytes,
-        "lacking_bytes": plan.lacking_bytes,
-        "left_out": list(plan.left_out),
         "missing_shards": list(plan.missing_shards),
     }
 
 
 def _describe_report(report: UnpackReport, seconds: float) -> str:
-    from scannet_prep.archive.pending import FileOutcome
-
     kept = len(report.scenes) - len(report.new_scenes)
     counts = f"{len(report.new_scenes):,} unpacked, {kept:,} already there, {len(report.failures):,} failed"
-    files = format_count(sum(report.files.values()), "file")
+    files = format_count(len(report.files), "file")
     lines = [f"{counts}, in {format_duration(seconds)}: {files}, {format_bytes(report.size_bytes)} in {report.out_dir}"]
-    if report.files.get(FileOutcome.REPLACED):
+    if report.replaced:
         lines.append(f"replaced, because they differed: {format_count(len(report.replaced), 'file')} (-v names them)")
     if report.failed_path is not None:
         lines.append(f"to try the failed ones again, add --scenes @{report.failed_path} to the same command")

@@ -166,7 +166,9 @@ def _look_at_files(out_dir: Path) -> tuple[dict[str, SceneFile], FileError | Non
                 fault = fault or error
     if not scenes and fault is None:
         hint = f"make them: scannet-prep process -o {out_dir}"
-        if (out_dir / "scans").is_dir():
+        if out_dir.resolve().name in set(Split) and any(out_dir.glob("scene*.npz")):
+            hint = f"give the folder above it, {out_dir.resolve().parent}, and the split {out_dir.resolve().name}"
+        elif (out_dir / "scans").is_dir():
             hint = f"make processed scenes from it: scannet-prep process {out_dir}"
         fault = MissingFileError(out_dir, f"holds no processed scenes: expected {out_dir}/train/scene*.npz", hint)
     return scenes, fault

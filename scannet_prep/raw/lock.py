@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import FileError, LockError, MissingFileError
-from scannet_prep.files import read_file, write_if_changed
+from scannet_prep.errors import LockError
+from scannet_prep.files import open_file, read_file, write_if_changed
 
 LOCK_NAME = "scannet.lock"
 
@@ -98,13 +98,8 @@ def digest_file(path: Path) -> LockEntry:
         FileError: It cannot be read.
     """
     digest, size = hashlib.sha256(), 0
-    try:
-        with path.open("rb", buffering=0) as file:
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
-                size += len(block)
-    except FileNotFoundError:
-        raise MissingFileError(path, "no such file") from None
-    except OSError as error:
-        raise FileError(path, f"cannot be read: {error.strerror or error}") from error
+    with open_file(path, 1 << 40) as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+            size += len(block)
     return LockEntry(digest.hexdigest(), size)

@@ -1,21 +1,24 @@
-"""What a check finds: values, not exceptions, so that one bad file keeps no other from being checked."""
+"""What checks find, as values and not as exceptions, so that one bad file keeps no other from being checked."""
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from scannet_prep.errors import FileError, ScanNetPrepError, WorkerDiedError
-from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.remote.address import is_url
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.errors import FileError, WorkerDiedError
+from scannet_prep.failures import explain
+from scannet_prep.files import is_hidden_or_temporary
+from scannet_prep.progress import NoProgress, Progress
+from scannet_prep.scene import SceneId
+from scannet_prep.stages.pool import run_in_workers
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+Task = TypeVar("Task", bound="CheckTask")
+Context = TypeVar("Context")
 
 
 class Severity(StrEnum):
@@ -35,7 +38,7 @@ class Finding:
         severity: An error, or a note: worth knowing, and right all the same.
         message: What was found and what was expected; does not repeat the path.
         hint: What to do about it; may be empty.
-        trace: For errors that nobody foresaw, where in the program they came from.
+        trace: For a bug of this program, where it came from; else empty.
     """
 
     path: Path | str
@@ -58,48 +61,10 @@ class Finding:
     @classmethod
     def from_exception(cls, error: Exception, path: Path | str, scene_id: str) -> Finding:
         """Tell of an exception that was raised while a file was checked."""
-        if isinstance(error, FileError):
-            found = error.place if is_url(error.place) else error.path
-            return cls(found, scene_id, Severity.ERROR, error.problem, error.hint)
-        if isinstance(error, WorkerDiedError):
-            hint = error.hint or "memory may have run out: try again with --jobs 1"
-            return cls(path, scene_id, Severity.ERROR, error.message, hint)
-        if isinstance(error, ScanNetPrepError):
-            return cls(path, scene_id, Severity.ERROR, error.message.removeprefix(f"{path}: "), error.hint)
-        if isinstance(error, MemoryError):
-            return cls(path, scene_id, Severity.ERROR, "memory ran out", "try again with fewer --jobs")
-        if isinstance(error, OSError):
-            return cls(path, scene_id, Severity.ERROR, f"cannot be read: {error.strerror or error}")
-        message = f"unforeseen {type(error).__name__}: {error}"
-        trace = "".join(traceback.format_exception(error))
-        return cls(path, scene_id, Severity.ERROR, message, "please report this", trace)
-
-    def to_json(self) -> dict[str, str]:
-        """A dict of plain values."""
-        return {
-            "severity": str(self.severity),
-            "scene_id": self.scene_id,
-            "path": str(self.path),
-            "message": self.message,
-            "hint": self.hint,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedScene:
-    """What the check of one scene found, in a worker.
-
-    Attributes:
-        findings: May be empty.
-        vertex_count: V; 0 where it could not be told.
-        size_bytes: Of the files that were read.
-        options: How a processed scene was made; None for raw scenes and for files that do not load.
-    """
-
-    findings: tuple[Finding, ...]
-    vertex_count: int = 0
-    size_bytes: int = 0
-    options: ProcessOptions | None = None
+        problem, hint, trace = explain(error)
+        place = error.place if isinstance(error, FileError) else str(path)
+        problem = problem.removeprefix(f"{place}: ").removeprefix(f"{place}/")
+        return cls(place, scene_id, Severity.ERROR, problem, hint, trace)
 
 
 class Findings:
@@ -133,18 +98,123 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class SceneTask:
-    """One scene that is to be checked.
+class CheckReport:
+    """What a check of a tree found.
+
+    Attributes:
+        path: The tree.
+        kind: `raw` or `processed`.
+        scenes: How many were checked.
+        vertices: Of these scenes.
+        size_bytes: Of the files that were read.
+        splits: Of each split, how many of its official scenes are `present`, and how many there are (`official`).
+        compared_files: How many files were compared with those of another copy; None where no comparison was wanted.
+        findings: Errors first, then by scene and file.
+    """
+
+    path: Path
+    kind: str
+    scenes: int
+    vertices: int
+    size_bytes: int
+    splits: Mapping[str, Mapping[str, int]] = field(hash=False)
+    compared_files: int | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that are wrong, not just worth knowing."""
+        return tuple(finding for finding in self.findings if finding.is_error)
+
+
+def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Errors first, then by scene and file."""
+    return tuple(sorted(findings, key=lambda item: (item.severity, item.scene_id, str(item.path))))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTask:
+    """One scene that is to be looked at.
 
     Attributes:
         scene_id: Its name.
-        split: The split it is in.
         path: Its folder or file.
     """
 
     scene_id: SceneId
-    split: Split
     path: Path
+
+
+def look_at_scenes(
+    look: Callable[[Task, Context, Findings], Result],
+    tasks: Iterable[Task],
+    context: Context,
+    *,
+    title: str,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> tuple[dict[SceneId, Result], list[Finding]]:
+    """Look at scenes in worker processes. What is wrong with one is a finding, and the others go on.
+
+    Args:
+        look: A module-level function of task, context and findings; what it raises becomes an error of the scene.
+        tasks: The scenes.
+        context: Handed to every call.
+        title: Of the work, for the progress.
+        jobs: Number of worker processes.
+        progress: Told of every scene.
+
+    Returns:
+        What `look` returned for each scene where it raised nothing, and all findings; both by scene id.
+
+    Raises:
+        WorkerDiedError: Worker processes cannot be started.
+    """
+    progress, tasks = progress or NoProgress(), list(tasks)
+    results: dict[SceneId, Result] = {}
+    findings: list[Finding] = []
+    progress.start(title, len(tasks), "scenes")
+    try:
+        for task, outcome in run_in_workers(_look, tasks, (look, context), jobs=jobs):
+            if isinstance(outcome, WorkerDiedError):
+                findings.append(Finding.from_exception(outcome, task.path, task.scene_id))
+            else:
+                result, found = outcome
+                findings += found
+                if result is not None:
+                    results[task.scene_id] = result
+            progress.advance()
+    finally:
+        progress.finish()
+    return dict(sorted(results.items())), sorted(findings, key=lambda item: (item.scene_id, str(item.path)))
+
+
+def _look(
+    task: Task, context: tuple[Callable[[Task, Context, Findings], Result], Context]
+) -> tuple[Result | None, list[Finding]]:
+    """Look at one scene, in a worker."""
+    look, inner = context
+    findings = Findings(task.scene_id)
+    result = findings.attempt(task.path, look, task, inner, findings)
+    return result, findings.found
+
+
+def note_strangers(directory: Path, is_known: Callable[[str], bool], findings: Findings) -> None:
+    """Note what interrupted runs have left in a folder, and entries that do not belong there.
+
+    Args:
+        directory: The folder.
+        is_known: Whether an entry of this name belongs there; not asked about hidden ones.
+        findings: Where the notes go.
+    """
+    names = sorted(path.name for path in directory.iterdir())
+    temporary = [name for name in names if name.startswith("tmp") or (name.startswith(".") and name.endswith(".tmp"))]
+    strangers = [name for name in names if not is_hidden_or_temporary(name) and not is_known(name)]
+    if temporary:
+        message = f"{len(temporary):,} temporary files of a run that was interrupted: {list_some(temporary)}"
+        findings.note(directory, message, "remove them, unless a run is under way")
+    if strangers:
+        findings.note(directory, f"{len(strangers):,} entries that do not belong there: {list_some(strangers)}")
 
 
 def list_some(names: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,21 @@ class Selection:
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"the limit is {self.limit}, expected a positive number of scenes")
 
+    @property
+    def has_whole_splits(self) -> bool:
+        """Whether all scenes of some splits are asked for."""
+        return self.scene_ids is None and self.limit is None
+
+    def wants(self, scene_id: str, split: str | None) -> bool:
+        """Whether a scene is among those that were asked for, the limit aside.
+
+        Args:
+            scene_id: The scene.
+            split: Its split; empty or None where nobody knows.
+        """
+        is_named = self.scene_ids is None or scene_id in self.scene_ids
+        return is_named and (not self.splits or split in self.splits)
+
 
 @dataclass(frozen=True, slots=True)
 class SelectedScenes:
@@ -52,7 +68,7 @@ class SelectedScenes:
 def select_scenes(
     available: Iterable[SceneId], selection: Selection, source: Path, filed: Mapping[str, Split] | None = None
 ) -> SelectedScenes:
-    """Choose among the scenes that are there.
+    """Choose among raw scenes. Their split is the official one, else the only one asked for, else that of before.
 
     Args:
         available: Scenes that are there.
@@ -64,28 +80,22 @@ def select_scenes(
         UnknownSceneError: A scene that was asked for is in none of the splits that were asked for.
     """
     present = set(available)
-    wanted = present if selection.scene_ids is None else set(selection.scene_ids)
+    only = selection.splits[0] if len(selection.splits) == 1 else None
     chosen: list[tuple[SceneId, Split]] = []
     failures: list[SceneFailure] = []
-    for scene_id in sorted(wanted):
-        split = find_official_split(scene_id)
-        if split is None and len(selection.splits) == 1:
-            split = selection.splits[0]
-        if split is None and filed is not None:
-            split = filed.get(scene_id)
-        if split is not None and selection.splits and split not in selection.splits:
+    for scene_id in sorted(present if selection.scene_ids is None else set(selection.scene_ids)):
+        split = find_official_split(scene_id) or only or (filed or {}).get(scene_id)
+        if split is not None and not selection.wants(scene_id, split):
             if selection.scene_ids is not None:
-                raise UnknownSceneError(
-                    f"{scene_id} is in the split {split}, but only {', '.join(selection.splits)} was asked for",
-                    "leave out --splits or the scene",
-                )
-            continue
-        if scene_id not in present:
-            failures.append(_failure(scene_id, f"{source}: has no folder {scene_id}", "download the scene"))
+                problem = f"{scene_id} is in the split {split}, but only {', '.join(selection.splits)} was asked for"
+                raise UnknownSceneError(problem, "leave out the splits or the scene")
+        elif scene_id not in present:
+            problem = f"{source}: has no folder {scene_id}"
+            failures.append(SceneFailure(scene_id, "UnknownSceneError", problem, "download the scene"))
         elif split is None:
             problem = f"{source}: {scene_id} is in none of the official split lists"
             hint = f"to put it into a split of your choice: --scenes {scene_id} --splits train (or val, or test)"
-            failures.append(_failure(scene_id, problem, hint))
+            failures.append(SceneFailure(scene_id, "UnknownSceneError", problem, hint))
         else:
             chosen.append((scene_id, split))
     return SelectedScenes(tuple(chosen[: selection.limit]), tuple(failures))
@@ -96,27 +106,30 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
 
     Raises:
         MissingFileError: There is no such file.
-        UnknownSceneError: Something is no scene id, or there is none at all.
+        UnknownSceneError: Something is not a scene id, or there is none at all.
     """
     found: dict[SceneId, None] = {}
     for word in words:
-        if not word.startswith("@"):
-            found[SceneId(word)] = None
-            continue
-        path = Path(word[1:])
-        text = read_file(path).decode("utf-8", "replace")
-        for number, line in enumerate(text.splitlines(), start=1):
-            name = line.partition("#")[0].strip()
-            if name and not SceneId.is_valid(name):
-                raise UnknownSceneError(
-                    f"{path}: line {number}: {name[:40]!r} is not a scene id", "one scene id a line"
-                )
-            if name:
-                found[SceneId(name)] = None
+        names, where = [word], ""
+        if word.startswith("@"):
+            path = Path(word[1:]).expanduser()
+            lines = read_file(path).decode("utf-8", "replace").splitlines()
+            names, where = [line.partition("#")[0].strip() for line in lines], f"{path}: "
+        for name in filter(None, names):
+            if not SceneId.is_valid(name):
+                raise UnknownSceneError(f"{where}{name[:80]!r} is not a scene id", _suggest(name))
+            found[SceneId(name)] = None
     if not found:
         raise UnknownSceneError(f"{' '.join(words)}: names no scene")
     return tuple(found)
 
 
-def _failure(scene_id: SceneId, message: str, hint: str) -> SceneFailure:
-    return SceneFailure(scene_id, UnknownSceneError.__name__, message, hint)
+def _suggest(word: str) -> str:
+    """What somebody may have meant who wrote this where a scene id was expected."""
+    if Path(word).is_file():
+        return f"did you mean the list in that file? Write @{word}"
+    parts = [part for part in re.split(r"[,;\s]+", word) if part]
+    guesses = [part.lower() if "_" in part else f"{part.lower()}_00" for part in parts]
+    if guesses and all(map(SceneId.is_valid, guesses)):
+        return f"did you mean {' '.join(guesses)}?"
+    return "scene ids look like scene0011_00; separate several by blanks, or write @FILE, with one id a line"

@@ -8,13 +8,11 @@ from pathlib import Path
 from scannet_prep.archive.shards import SUFFIX
 from scannet_prep.archive.source import ByteSource
 from scannet_prep.errors import FileError, MissingFileError
+from scannet_prep.foreign import LOOK_BYTES, ZSTD_MAGIC, describe_beginning
 from scannet_prep.processed.folder import find_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME
-from scannet_prep.raw.layout import find_raw_scenes
-from scannet_prep.remote.address import is_url
-from scannet_prep.scene import SceneId
-
-_FRAME_MAGIC = (0xFD2FB528).to_bytes(4, "little")
+from scannet_prep.raw.layout import RawScene, find_raw_scenes
+from scannet_prep.scene import SceneId, Split
 
 
 class TreeKind(StrEnum):
@@ -25,32 +23,25 @@ class TreeKind(StrEnum):
 
 
 def is_archive(place: str | Path | ByteSource) -> bool:
-    """Whether a place is an archive: an address, or a file by its name or its beginning; no folder is one."""
-    if is_url(place) or not isinstance(place, str | Path):
-        return True
+    """Whether a place is an archive: an address, or a file by its name or its beginning; a folder is not one."""
+    if not isinstance(place, str | Path) or (isinstance(place, str) and "://" in place):
+        return True  # of addresses that cannot be read, who opens them says so
     path = Path(place)
     if path.name.endswith(SUFFIX):
         return not path.is_dir()
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_FRAME_MAGIC)) == _FRAME_MAGIC
-    except OSError:  # who reads it says what is wrong with it
-        return False
+    return _read_start(path).startswith(ZSTD_MAGIC)
 
 
 def identify_tree(path: Path) -> TreeKind:
     """Tell a raw from a processed folder by what is in it.
 
     Raises:
-        MissingFileError: There is nothing, or it is neither.
+        MissingFileError: There is nothing, or it is neither; the hint says what was probably meant.
         FileError: It cannot be looked into.
     """
-    if not path.is_dir():
-        problem = "is a file, expected a folder or an archive (.tar.zst)" if path.exists() else "no such folder"
-        raise MissingFileError(
-            path, problem, "give the folder of the raw scenes, or the one that scannet-prep process wrote"
-        )
     try:
+        if not path.is_dir():
+            raise _not_a_folder(path)
         if find_processed_scenes(path):
             return TreeKind.PROCESSED
         try:
@@ -64,15 +55,51 @@ def identify_tree(path: Path) -> TreeKind:
     return TreeKind.RAW
 
 
+def find_scenes_to_process(path: Path) -> dict[SceneId, RawScene]:
+    """Find the scenes of a raw tree; where it is something else, say what was probably meant.
+
+    Raises:
+        MissingFileError: It is not a raw tree.
+        FileError: It cannot be looked into.
+    """
+    try:
+        return find_raw_scenes(path)
+    except MissingFileError:
+        if identify_tree(path) is TreeKind.PROCESSED:
+            raise MissingFileError(path, "holds processed scenes, expected raw ones", "give the raw folder") from None
+        raise
+
+
+def _not_a_folder(path: Path) -> MissingFileError:
+    hint = "give the folder of the raw scenes, or the one that scannet-prep process wrote"
+    if not path.exists():
+        return MissingFileError(path, "no such folder", hint)
+    if is_archive(path):
+        return MissingFileError(path, "is an archive, expected a folder", f"unpack it: scannet-prep unpack {path}")
+    found = (describe_beginning(_read_start(path)) or "a file") if path.is_file() else "not a regular file"
+    return MissingFileError(path, f"is {found}, expected a folder or an archive ({SUFFIX})", hint)
+
+
 def _neither(path: Path) -> MissingFileError:
     resolved = path.resolve()
     if SceneId.is_valid(resolved.name):
-        hint = f"for a single scene give the folder above it: {path.parent} --scenes {resolved.name}"
-    elif resolved.name in {"train", "val", "test"} and any(path.glob("scene*.npz")):
-        hint = f"for a single split give the folder above it: {path.parent} --splits {resolved.name}"
+        hint = f"for a single scene give the folder above it: {resolved.parent} --scenes {resolved.name}"
+    elif resolved.name in set(Split) and any(path.glob("scene*.npz")):
+        hint = f"for a single split give the folder above it: {resolved.parent} --splits {resolved.name}"
     else:
         hint = (
             f"expected {path}/scans/scene*/ as ScanNet has them, or {path}/train/scene*.npz as "
             "scannet-prep process writes them; to see the program at work without ScanNet data: scannet-prep demo"
         )
     return MissingFileError(path, "holds neither raw nor processed scenes", hint)
+
+
+def _read_start(path: Path) -> bytes:
+    """The beginning of a regular file; nothing of anything else: who reads it says what is wrong with it."""
+    try:
+        if not path.is_file():
+            return b""
+        with path.open("rb") as file:
+            return file.read(LOOK_BYTES)
+    except OSError:
+        return b""

@@ -1,5 +1,5 @@
-"""What is in a raw or a processed tree, or in archives: `plan`, then `run`."""
+"""What is in a raw or a processed tree, or in archives."""
 
-from scannet_prep.stages.info.places import Info, InfoPlan, plan, run
+from scannet_prep.stages.info.stage import Info, run
 
-__all__ = ["Info", "InfoPlan", "plan", "run"]
+__all__ = ["Info", "run"]

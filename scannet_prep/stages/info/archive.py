@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.archive.index import GroupEntry
+from scannet_prep.archive.index import Group
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.archive.source import ByteSource, open_sources
 from scannet_prep.errors import FileError
-from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, parse_manifest
 from scannet_prep.scene import Split
 from scannet_prep.stages.finding import Finding
-from scannet_prep.stages.info.class_table import ClassTable, make_class_table
+from scannet_prep.stages.info.class_table import ClassTable, make_class_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +47,17 @@ class ArchiveInfo:
         size_bytes: Size of the archives.
         content_bytes: Size of the tar bytes.
         file_count: Files in them, without those that describe the archives themselves.
-        frame_count: Frames of all groups.
         splits: Those that hold scenes.
         options: How processed scenes were made; empty for others.
         programs: Names and versions of the programs that wrote the archives.
         levels: Compression levels.
+        is_complete: Whether processing had come to its end when they were packed.
+        scene_ids: The scenes, sorted.
         notice: Under which terms the content is.
         failures: Why scenes are missing that were asked for, by id.
-        largest: The scene that takes most in the archives; None where there is none.
-        smallest: The scene that takes least.
         missing_shards: Shards that are needed to make the set whole.
         unreadable: What could not be read now, and why.
-        class_tables: One for each label set, if there is a manifest that counts the classes.
+        label_sets: How often the classes of each label set occur, if there is a manifest that counts them.
     """
 
     names: tuple[str, ...]
@@ -67,18 +65,17 @@ class ArchiveInfo:
     size_bytes: int
     content_bytes: int
     file_count: int
-    frame_count: int
     splits: tuple[ArchiveSplit, ...]
     options: dict[str, Any]
     programs: tuple[str, ...]
     levels: tuple[int, ...]
+    is_complete: bool
+    scene_ids: tuple[str, ...]
     notice: str
     failures: dict[str, str]
-    largest: GroupEntry | None
-    smallest: GroupEntry | None
     missing_shards: tuple[str, ...]
     unreadable: tuple[Finding, ...]
-    class_tables: tuple[ClassTable, ...]
+    label_sets: dict[str, ClassTable]
 
     @property
     def scene_count(self) -> int:
@@ -105,7 +102,6 @@ class ArchiveInfo:
             "scenes": self.scene_count,
             "vertices": self.vertex_count,
             "files": self.file_count,
-            "frames": self.frame_count,
             "size_bytes": self.size_bytes,
             "content_bytes": self.content_bytes,
             "ratio": self.ratio,
@@ -121,13 +117,13 @@ class ArchiveInfo:
             "options": self.options,
             "programs": list(self.programs),
             "levels": list(self.levels),
+            "complete": self.is_complete,
+            "scene_ids": list(self.scene_ids),
             "notice": self.notice,
             "failures": self.failures,
-            "largest_scene": _scene_to_json(self.largest),
-            "smallest_scene": _scene_to_json(self.smallest),
             "missing_shards": list(self.missing_shards),
-            "unreadable": [finding.to_json() for finding in self.unreadable],
-            "label_sets": {table.label_set.name: table.to_json() for table in self.class_tables},
+            "unreadable": self.unreadable,
+            "label_sets": self.label_sets,
         }
 
 
@@ -169,7 +165,6 @@ def run_archives(plan: ArchiveInfoPlan) -> ArchiveInfo:
     scenes = [scene for index in indexes for scene in index.scenes]
     heads = [index.head for index in indexes]
     names = tuple(archive.name for archive in plan.archives)
-    sizes = sorted(scenes, key=lambda scene: scene.stored_bytes)
     entries, unreadable = _read_manifests(plan.archives)
     held = {scene.scene_id for scene in scenes}
     annotated = [entry for name, entry in entries.items() if name in held and entry.split is not Split.TEST]
@@ -182,27 +177,21 @@ def run_archives(plan: ArchiveInfoPlan) -> ArchiveInfo:
         size_bytes=sum(archive.size_bytes for archive in plan.archives),
         content_bytes=sum(group.size_bytes for group in groups),
         file_count=sum(len(group.members) for group in groups) - len(indexes),
-        frame_count=sum(group.frame_count for group in groups),
         splits=tuple(_summarize(scenes)),
         options=dict(heads[0].options),
         programs=tuple(sorted({head.program for head in heads})),
         levels=tuple(sorted({head.level for head in heads})),
+        is_complete=all(head.is_complete for head in heads),
+        scene_ids=tuple(sorted(held)),
         notice=heads[0].notice,
         failures={name: text for index in indexes for name, text in index.failures.items() if name not in held},
-        largest=sizes[-1] if sizes else None,
-        smallest=sizes[0] if sizes else None,
         missing_shards=find_missing_shards(names),
         unreadable=unreadable,
-        class_tables=(
-            make_class_table(SCANNET20, [entry.nyu40_counts for entry in annotated]),
-            make_class_table(SCANNET200, [entry.scannet_counts for entry in annotated]),
-        )
-        if entries
-        else (),
+        label_sets=make_class_tables(annotated) if entries else {},
     )
 
 
-def _summarize(scenes: list[GroupEntry]) -> Iterator[ArchiveSplit]:
+def _summarize(scenes: list[Group]) -> Iterator[ArchiveSplit]:
     known = {str(split) for split in Split}
     for name in (*map(str, Split), "none"):
         members = [scene for scene in scenes if (scene.split if scene.split in known else "none") == name]
@@ -232,19 +221,7 @@ def _read_manifests(archives: Sequence[Archive]) -> tuple[dict[str, SceneEntry],
 
 def _read_manifest(archive: Archive) -> Manifest | None:
     files = archive.index.files
-    member = next((member for member in files.members if member.name == MANIFEST_NAME), None)
+    member = files.find(MANIFEST_NAME)
     if member is None:
         return None
     return parse_manifest(bytes(archive.read_member(files, member)), f"{archive.name}: {MANIFEST_NAME}")
-
-
-def _scene_to_json(scene: GroupEntry | None) -> dict[str, Any] | None:
-    if scene is None:
-        return None
-    return {
-        "scene_id": scene.scene_id,
-        "split": scene.split,
-        "vertices": scene.vertex_count,
-        "stored_bytes": scene.stored_bytes,
-        "size_bytes": scene.size_bytes,
-    }

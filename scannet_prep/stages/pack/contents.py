@@ -1,30 +1,42 @@
-"""What goes into an archive, by the kind of the folder that is packed."""
+"""Finds what of a folder goes into an archive."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from scannet_prep.archive.contents import Contents, SourceFile, SourceGroup
 from scannet_prep.archive.frames import DEFAULT_LEVEL
-from scannet_prep.archive.index import ArchiveKind, Head, find_scene_id
-from scannet_prep.errors import FileError, MissingFileError, UnknownSceneError
-from scannet_prep.files import read_file
-from scannet_prep.processed.folder import TERMS_TEXT, find_processed_scenes
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest
-from scannet_prep.processed.state import is_processed_file
-from scannet_prep.raw.layout import MESH_SUFFIX, find_raw_scenes
+from scannet_prep.archive.index import Head
+from scannet_prep.archive.layout import ArchiveKind, find_scene, find_split
+from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup
+from scannet_prep.errors import ManifestError, MissingFileError, SourceError, UnknownSceneError
+from scannet_prep.files import is_hidden_or_temporary, read_file
+from scannet_prep.processed.folder import (
+    FAILED_NAME,
+    TERMS_TEXT,
+    UNFINISHED_NAME,
+    encode_lists,
+    is_unfinished,
+    processed_path,
+)
+from scannet_prep.processed.manifest import MANIFEST_NAME, encode_manifest, read_manifest
+from scannet_prep.processed.state import check_mixture
+from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, parse_lock
-from scannet_prep.raw.mesh import check_mesh_file
-from scannet_prep.release import SPLIT_DIRS
-from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
-from scannet_prep.stages.pack.files import FoundFiles, find_files
-from scannet_prep.stages.pack.processed import choose_processed
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.tree import identify_tree
 from scannet_prep.version import VERSION
+
+_INCOMPLETE_HINT = (
+    "make what is missing with the same scannet-prep process command, or pack what is there with --allow-incomplete"
+)
+_VERTEX_COUNT = re.compile(rb"^element vertex (\d{1,10})\s*$", re.MULTILINE)
+_HEADER_BYTES = 4096
+_OWN_PREFIX = ".scannet-prep"  # the lock of a run, and what tar unpacks beside the scenes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,119 +45,189 @@ class FoundContents:
 
     Attributes:
         contents: Files by scene.
-        manifest: Of a processed folder: names just the scenes that are packed.
-        left_out: Files that are not packed: hidden ones, and what interrupted programs left.
+        left_out: Files and folders that are not packed, as paths below the folder: their names are not those of such a
+            tree.
     """
 
     contents: Contents
-    manifest: Manifest | None
-    left_out: tuple[Path, ...]
+    left_out: tuple[str, ...]
 
 
 def find_contents(
-    source: Path,
-    target: Path | None,
-    selection: Selection,
-    *,
-    level: int = DEFAULT_LEVEL,
-    allows_incomplete: bool = False,
+    source: Path, selection: Selection, *, level: int = DEFAULT_LEVEL, allows_incomplete: bool = False
 ) -> FoundContents:
-    """Find out what is to be packed. File names, sizes and headers are read, and no scene.
+    """Find out what is to be packed. Names, sizes and headers are read, and no scene.
 
     Args:
-        source: A processed folder, a raw tree, or any folder whose files have scene ids in their paths.
-        target: The archive that is going to be written, which is left out where it lies in the folder; None for a pipe.
+        source: A processed folder or a raw tree.
         selection: Which scenes.
         level: Compression level, for the record.
         allows_incomplete: Whether a processed folder may lack scenes that its manifest names, or that failed.
 
     Raises:
-        MissingFileError: There is no such folder, or a scene is not there that the manifest names.
+        MissingFileError: There is no such folder, it holds no scenes, or a scene is not there that the manifest names.
         SourceError: Something in it cannot be packed.
         ManifestError: The processed folder is damaged, incomplete or mixed.
         UnknownSceneError: A scene that was asked for is not there.
     """
-    kind = _identify(source)
-    found = find_files(source, target, takes_hidden=kind is ArchiveKind.FILES)
-    manifest, options = None, {}
+    kind = ArchiveKind(identify_tree(source))
     if kind is ArchiveKind.PROCESSED:
-        processed = choose_processed(source, found, selection, allows_incomplete=allows_incomplete)
-        files, scenes, manifest, options = processed.files, processed.scenes, processed.manifest, processed.options
-    else:
-        scenes = _choose_scenes(source, found, selection, kind)
-        files = found.files if len(scenes) == len(found.scenes) else _restrict_lock(found.files, scenes)
-    head = Head(kind, TERMS_TEXT, options, f"scannet-prep {VERSION}", level)
-    failures = {name: item.message for name, item in manifest.failures.items()} if manifest else {}
-    return FoundContents(Contents(head, files, scenes, failures), manifest, found.left_out)
+        return _find_processed(source, selection, level, allows_incomplete=allows_incomplete)
+    return _find_raw(source, selection, level)
 
 
-def _identify(source: Path) -> ArchiveKind:
-    if not source.is_dir():
-        problem = "is a file, expected a folder" if source.exists() else "no such folder"
-        raise MissingFileError(source, problem, "name the folder that scannet-prep process or download wrote")
+def _find_processed(source: Path, selection: Selection, level: int, *, allows_incomplete: bool) -> FoundContents:
+    whole = read_manifest(source)
+    if whole is None:
+        raise MissingFileError(
+            source / MANIFEST_NAME,
+            "no such file: it says how the scenes were made",
+            "run scannet-prep process again: it makes the manifest anew, and keeps the scenes",
+        )
+    is_complete = whole.is_complete and not is_unfinished(source)
+    if not is_complete and not allows_incomplete:
+        raise ManifestError(source / MANIFEST_NAME, "says that processing has not finished", _INCOMPLETE_HINT)
+    scenes = {name: entry for name, entry in whole.scenes.items() if selection.wants(name, entry.split)}
+    failures = {
+        name: failure
+        for name, failure in whole.failures.items()
+        if name not in scenes and selection.wants(name, find_official_split(name))
+    }
+    _check_asked_for(source, selection, scenes.keys() | failures.keys(), f"scannet-prep process -o {source} makes it")
+    if failures and not allows_incomplete:
+        problem = f"names {len(failures):,} scenes that failed, for example {min(failures)}"
+        raise ManifestError(source / MANIFEST_NAME, problem, _INCOMPLETE_HINT)
+    missing = [name for name, entry in scenes.items() if not processed_path(source, entry.split, name).exists()]
+    if missing and not allows_incomplete:
+        path = processed_path(source, scenes[missing[0]].split, missing[0])
+        problem = f"no such file, though the manifest names it ({len(missing):,} are missing)"
+        raise MissingFileError(path, problem, _INCOMPLETE_HINT)
+    kept = sorted(scenes.keys() - set(missing))[: selection.limit]
+    manifest = replace(whole, scenes={name: scenes[name] for name in kept}, failures=failures, is_complete=is_complete)
+    check_mixture(source, manifest)
+    groups = []
+    for name, entry in manifest.scenes.items():
+        path = processed_path(source, entry.split, name)
+        file = SourceFile.from_path(f"{entry.split}/{name}.npz", path, entry.fingerprint)
+        groups.append(SourceGroup(name, str(entry.split), entry.vertex_count, (file,)))
+    # They name just the scenes that are packed. For a whole folder, these are the bytes that lie there.
+    made = {MANIFEST_NAME: encode_manifest(manifest), **encode_lists(manifest)}
+    others, left_out = _find_others(source, ArchiveKind.PROCESSED, {*made, FAILED_NAME, UNFINISHED_NAME})
+    files = [*others, *(SourceFile.from_content(name, data) for name, data in made.items())]
+    packed = {file.path for group in groups for file in group.files}
+    for folder in ("train", "val", "test"):
+        left_out += [f"{folder}/{path.name}" for path in _list(source / folder) if path not in packed]
+    options = [entry.options.to_json() for entry in manifest.scenes.values()]
+    shared = {key: value for key, value in (options or [{}])[0].items() if all(item[key] == value for item in options)}
+    messages = {name: failure.message for name, failure in failures.items()}
+    return _join(ArchiveKind.PROCESSED, files, groups, left_out, level, shared, messages, is_complete=is_complete)
+
+
+def _find_raw(source: Path, selection: Selection, level: int) -> FoundContents:
+    groups, left_out = [], list[str]()
+    found = find_raw_scenes(source)
+    for scene_id, scene in found.items():
+        files = []
+        for path in _list(scene.directory):
+            name = path.relative_to(source).as_posix()
+            if find_scene(ArchiveKind.RAW, name) == scene_id:
+                files.append(SourceFile.from_path(name, path))
+            else:
+                left_out.append(name)
+        split = find_split(ArchiveKind.RAW, files[0].name) if files else ""
+        if files and selection.wants(scene_id, split):
+            groups.append(SourceGroup(scene_id, split, _count_vertices(scene.mesh_path), tuple(files)))
+    _check_asked_for(source, selection, {group.scene_id for group in groups}, "download the scene")
+    groups = groups[: selection.limit]
+    others, more = _find_others(source, ArchiveKind.RAW, set())
+    left_out += [name for name in more if name not in found]
+    if len(groups) < len(found):
+        others = [_restrict_lock(file, groups) for file in others]
+    return _join(ArchiveKind.RAW, others, groups, left_out, level, {}, {}, is_complete=True)
+
+
+def _join(
+    kind: ArchiveKind,
+    files: list[SourceFile],
+    groups: list[SourceGroup],
+    left_out: list[str],
+    level: int,
+    options: Mapping[str, Any],
+    failures: Mapping[str, str],
+    *,
+    is_complete: bool,
+) -> FoundContents:
+    head = Head(kind, TERMS_TEXT, options, f"scannet-prep {VERSION}", level, is_complete)
+    contents = Contents(
+        head,
+        tuple(sorted(files, key=lambda file: file.name)),
+        tuple(sorted(groups, key=lambda group: group.scene_id)),
+        failures,
+    )
+    for group in contents.scenes:
+        group.check_size()
+    return FoundContents(contents, tuple(sorted(left_out)))
+
+
+def _find_others(source: Path, kind: ArchiveKind, known: Collection[str]) -> tuple[list[SourceFile], list[str]]:
+    """Find the files that belong to no scene, and what else lies beside them.
+
+    Args:
+        source: The folder.
+        kind: What it is.
+        known: Names that are left aside.
+    """
+    files, left_out = [], []
+    for path in [*_list(source), *_list(source / "tasks")]:
+        name = path.relative_to(source).as_posix()
+        if (
+            name in known
+            or name.startswith(_OWN_PREFIX)
+            or (path.is_dir() and path.name in {"train", "val", "test", "scans", "scans_test", "tasks"})
+        ):
+            continue
+        if not path.is_dir() and not is_hidden_or_temporary(path.name) and find_scene(kind, name) == "":
+            files.append(SourceFile.from_path(name, path))
+        else:
+            left_out.append(name)
+    return files, left_out
+
+
+def _list(folder: Path) -> Iterator[Path]:
+    """What lies in a folder, sorted; nothing where there is none."""
     try:
-        kind = ArchiveKind(identify_tree(source))
-    except MissingFileError:
-        return ArchiveKind.FILES
-    # Other programs' trees use the same names: OctFormer's files those of ours, folders of scenes those of the release.
-    if kind is ArchiveKind.PROCESSED:
-        paths = (path for _, path in find_processed_scenes(source).values())
-        is_so = (source / MANIFEST_NAME).is_file() or any(map(is_processed_file, paths))
-    else:
-        is_so = any(scene.mesh_path.exists() for scene in find_raw_scenes(source).values())
-    return kind if is_so else ArchiveKind.FILES
+        yield from sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise SourceError(folder, f"cannot be read: {error.strerror or error}") from error
 
 
-def _choose_scenes(source: Path, found: FoundFiles, selection: Selection, kind: ArchiveKind) -> tuple[SourceGroup, ...]:
-    chosen = []
-    for scene_id, files in found.scenes.items():
-        split = _find_split(scene_id, files)
-        is_chosen = selection.scene_ids is None or scene_id in selection.scene_ids
-        if is_chosen and (not selection.splits or split in selection.splits):
-            chosen.append((scene_id, str(split or ""), files))
-    unknown = sorted(set(selection.scene_ids or ()) - {scene_id for scene_id, _, _ in chosen})
+def _check_asked_for(source: Path, selection: Selection, known: Collection[str], hint: str) -> None:
+    unknown = sorted(set(selection.scene_ids or ()) - set(known))
     if unknown:
         where = f" in {', '.join(selection.splits)}" if selection.splits else ""
         raise UnknownSceneError(
             f"{source}: has no scene {unknown[0]}{where}, which was asked for ({len(unknown):,} are not there)",
-            "leave it out, or download it",
+            f"leave it out, or: {hint}",
         )
-    return tuple(
-        SourceGroup(scene_id, split, _count_vertices(scene_id, files) if kind is ArchiveKind.RAW else 0, files)
-        for scene_id, split, files in chosen[: selection.limit]
-    )
 
 
-def _find_split(scene_id: str, files: Collection[SourceFile]) -> Split | None:
-    official = find_official_split(scene_id)
-    if official is not None:
-        return official
-    folders = {part for file in files for part in file.name.split("/")[:-1]}
-    named = [split for split in Split if split in folders]
-    if len(named) == 1:
-        return named[0]
-    return Split.TEST if SPLIT_DIRS[Split.TEST] in folders else None
+def _count_vertices(mesh_path: Path) -> int:
+    """Number of vertices by the header of a mesh; 0 where it cannot be told, which `verify` is there to explain."""
+    try:
+        with mesh_path.open("rb") as file:
+            match = _VERTEX_COUNT.search(file.read(_HEADER_BYTES))
+    except OSError:
+        return 0
+    return int(match[1]) if match is not None else 0
 
 
-def _count_vertices(scene_id: str, files: Collection[SourceFile]) -> int:
-    """Number of vertices by the header of the mesh; 0 where it cannot be told, which `verify` is there to explain."""
-    for file in files:
-        if file.name.endswith(f"{scene_id}{MESH_SUFFIX}"):
-            try:
-                return check_mesh_file(file.path)
-            except FileError:
-                return 0
-    return 0
-
-
-def _restrict_lock(files: Collection[SourceFile], scenes: Collection[SourceGroup]) -> tuple[SourceFile, ...]:
-    """Let `scannet.lock` name only files that are packed."""
-    packed = {scene.scene_id for scene in scenes}
-    restricted = []
-    for file in files:
-        if file.name == LOCK_NAME:
-            entries = parse_lock(read_file(file.path), file.path)
-            kept = {name: entry for name, entry in entries.items() if (find_scene_id(name) or "") in {"", *packed}}
-            file = SourceFile.from_content(LOCK_NAME, encode_lock(kept))
-        restricted.append(file)
-    return tuple(restricted)
+def _restrict_lock(file: SourceFile, groups: Collection[SourceGroup]) -> SourceFile:
+    """Let `scannet.lock` name only files that are packed; other files stay as they are."""
+    if file.name != LOCK_NAME:
+        return file
+    packed = {item.name for group in groups for item in group.files}
+    entries = parse_lock(read_file(file.path), file.path)
+    kept = {name: entry for name, entry in entries.items() if name in packed or find_scene(ArchiveKind.RAW, name) == ""}
+    return SourceFile.from_content(LOCK_NAME, encode_lock(kept))

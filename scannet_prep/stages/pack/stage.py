@@ -1,32 +1,66 @@
-"""A folder of scenes in, one archive out."""
+"""A folder of scenes in, one archive or several shards out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import ExitStack
+import hashlib
+import os
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.archive.contents import Contents, SourceGroup
 from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_LEVEL
-from scannet_prep.archive.index import ArchiveKind, Index
-from scannet_prep.archive.output import PipeOutput, resolve_output
-from scannet_prep.archive.reader import ArchivedGroup, open_archive
-from scannet_prep.archive.shards import find_shards, write_shards
-from scannet_prep.archive.writer import WrittenArchive, write_archive
-from scannet_prep.errors import ArchiveError, DiskFullError, MissingFileError, UsageError
-from scannet_prep.files import Fingerprint, check_is_folder, find_free_bytes, remove_stale_temporaries
+from scannet_prep.archive.groups import GroupReader
+from scannet_prep.archive.index import Group, Index
+from scannet_prep.archive.layout import ArchiveKind
+from scannet_prep.archive.reader import Archive
+from scannet_prep.archive.shards import SUFFIX, SUMS_NAME, find_shards, is_shard, shard_path, split_contents
+from scannet_prep.archive.source import FileSource
+from scannet_prep.archive.writer import Contents, SourceGroup, iter_archive, write_archive
+from scannet_prep.errors import (
+    ArchiveError,
+    DiskFullError,
+    ForeignFileError,
+    MissingFileError,
+    OutputError,
+    ScanNetPrepError,
+    UsageError,
+)
+from scannet_prep.files import (
+    SPACE_ERRNOS,
+    make_directory,
+    output_error,
+    read_file,
+    remove_stale_temporaries,
+    run_lock,
+    write_atomically,
+)
 from scannet_prep.progress import NoProgress, Progress
-from scannet_prep.scene import Split
-from scannet_prep.stages.pack.append import append_contents, locked_archive
+from scannet_prep.space import check_space
 from scannet_prep.stages.pack.contents import find_contents
-from scannet_prep.stages.pack.processed import is_same
 from scannet_prep.stages.selection import Selection
 
 # The least that was measured of real scenes is 0.74 of a processed scene, and 0.28 of a raw one.
 _LEAST_SHARD_BYTES = 1_000_000
-_LEAST_RATIO = {ArchiveKind.PROCESSED: 0.6, ArchiveKind.RAW: 0.2, ArchiveKind.FILES: 0.0}
+_LEAST_RATIO = {ArchiveKind.PROCESSED: 0.6, ArchiveKind.RAW: 0.2}
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenArchive:
+    """One archive that was written.
+
+    Attributes:
+        path: Where; None for a pipe.
+        size_bytes: Its size.
+        scene_count: Scenes in it.
+        sha256: Of the whole file, in hexadecimal; empty unless it is one of several shards.
+    """
+
+    path: Path | None
+    size_bytes: int
+    scene_count: int
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +71,10 @@ class PackPlan:
         source: The folder.
         target: The archive; None for a pipe.
         contents: What goes in.
-        level: Compression level of zstd.
+        level: Compression level of zstd; 0 stores.
         shard_bytes: Largest size of a file where there are to be several; None for one file.
-        appends: Whether `target` is an archive that is added to.
-        is_up_to_date: Whether `target` holds all of it already.
-        left_out: Files that are not packed: hidden ones, and what interrupted programs left.
+        has_candidate: Whether `target` may hold all of it already, which `run` finds out by reading it.
+        left_out: Files and folders that are not packed, because their names are not those of such a tree.
     """
 
     source: Path
@@ -49,38 +82,13 @@ class PackPlan:
     contents: Contents
     level: int
     shard_bytes: int | None
-    appends: bool
-    is_up_to_date: bool
-    left_out: tuple[Path, ...]
+    has_candidate: bool
+    left_out: tuple[str, ...]
 
     @property
     def kind(self) -> ArchiveKind:
         """What the folder is."""
         return self.contents.head.kind
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the tar bytes."""
-        files = sum(file.size_bytes for file in self.contents.files)
-        return files + sum(scene.size_bytes for scene in self.contents.scenes)
-
-    @property
-    def vertex_count(self) -> int:
-        """Vertices of all scenes; 0 where they were not counted."""
-        scenes = (item.entry if isinstance(item, ArchivedGroup) else item for item in self.contents.scenes)
-        return sum(scene.vertex_count for scene in scenes)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Splits of the scenes, in the order of the benchmark; without scenes whose split nobody knows."""
-        scenes = (item.entry if isinstance(item, ArchivedGroup) else item for item in self.contents.scenes)
-        present = {scene.split for scene in scenes}
-        return tuple(str(split) for split in Split if split in present)
-
-    @property
-    def new_scene_ids(self) -> tuple[str, ...]:
-        """Scenes that are compressed, and not taken over from an archive."""
-        return tuple(scene.scene_id for scene in self.contents.scenes if isinstance(scene, SourceGroup))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,27 +99,23 @@ class PackReport:
         archives: What was written, or is up to date: one archive, or the shards.
         kind: What was packed.
         scene_count: Scenes in all archives.
-        added_count: Scenes that were compressed.
         vertex_count: Vertices of all scenes; 0 where they were not counted.
         size_bytes: Size of all archives.
         source_bytes: Size of the tar bytes.
-        is_up_to_date: Whether nothing had to be done.
-        splits: Splits of the scenes.
+        is_up_to_date: Whether nothing had to be done: the archive was read, and holds just what the folder does.
+        splits: Splits of the scenes, sorted.
         missing: Why scenes are not there that failed in processing, by id.
-        stale_shards: Shards beside the new ones that belong to another set, from an earlier run.
     """
 
     archives: tuple[WrittenArchive, ...]
     kind: ArchiveKind
     scene_count: int
-    added_count: int
     vertex_count: int
     size_bytes: int
     source_bytes: int
     is_up_to_date: bool
     splits: tuple[str, ...]
     missing: tuple[tuple[str, str], ...]
-    stale_shards: tuple[Path, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values."""
@@ -123,13 +127,11 @@ class PackReport:
                 for item in self.archives
             ],
             "scenes": self.scene_count,
-            "added": self.added_count,
             "vertices": self.vertex_count,
             "size_bytes": self.size_bytes,
             "source_bytes": self.source_bytes,
             "up_to_date": self.is_up_to_date,
             "missing": dict(self.missing),
-            "stale_shards": [str(path) for path in self.stale_shards],
         }
 
 
@@ -140,172 +142,261 @@ def plan(
     selection: Selection | None = None,
     level: int = DEFAULT_LEVEL,
     shard_bytes: int | None = None,
-    appends: bool = False,
     allows_incomplete: bool = False,
+    is_forced: bool = False,
 ) -> PackPlan:
     """Decide what to pack; nothing is written, and no scene is read.
 
     Args:
-        source: A processed folder, a raw tree, or any folder whose files have scene ids in their paths.
+        source: A processed folder or a raw tree.
         target: The archive, `*.tar.zst`; None for a pipe.
         selection: Which scenes; all by default.
-        level: Compression level of zstd, 1..22.
+        level: Compression level of zstd, 1..22; 0 stores.
         shard_bytes: Largest size of a file, for several shards; None for one file.
-        appends: Whether to add to `target`.
         allows_incomplete: Whether a processed folder may lack scenes that failed, or that its manifest names.
+        is_forced: Whether to pack again what is up to date, and to replace an archive that holds more scenes.
 
     Raises:
-        UsageError: What was asked for contradicts itself.
-        MissingFileError: The folder does not exist, or holds nothing; or there is no archive to add to.
+        UsageError: What was asked for contradicts itself, or would replace an archive that holds more.
+        MissingFileError: The folder does not exist, or holds no scenes.
         SourceError: Something in it cannot be packed.
         ManifestError: The processed folder is damaged, incomplete or mixed.
-        ArchiveError: The archive to add to is damaged, or holds other versions of the same scenes.
         OutputError: The target cannot be written.
     """
-    _check_usage(target, level, shard_bytes, appends=appends)
+    if not 0 <= level <= MAX_LEVEL:
+        raise UsageError(f"the level is {level}, expected 0..{MAX_LEVEL}")
+    if shard_bytes is not None and shard_bytes < _LEAST_SHARD_BYTES:
+        raise UsageError(f"the shards would have {shard_bytes:,} bytes, expected at least {_LEAST_SHARD_BYTES:,}")
+    if target is None and shard_bytes is not None:
+        raise UsageError("a pipe takes one archive", "name a file: -o FILE")
     if target is not None:
-        resolved = resolve_output(target)
-        target = resolved if shard_bytes is None else target  # shards have names of their own
-    found = find_contents(source, target, selection or Selection(), level=level, allows_incomplete=allows_incomplete)
+        target = _check_target(target)
+    found = find_contents(source, selection or Selection(), level=level, allows_incomplete=allows_incomplete)
     contents = found.contents
-    if not contents.files and not contents.scenes:
-        raise MissingFileError(source, "holds nothing that can be packed", "name another folder, or other --splits")
-    if appends and target is not None:
-        with locked_archive(target), open_archive(target) as archive:
-            contents = append_contents(archive, found)
-            has_new = any(isinstance(scene, SourceGroup) for scene in contents.scenes)
-            is_up_to_date = not has_new and _has_files(archive.index, contents)
-    else:
-        is_up_to_date = shard_bytes is None and _holds(target, contents)
+    if not contents.scenes:
+        raise MissingFileError(
+            source, "holds no scenes of those that were asked for", "name other splits, or another folder"
+        )
+    has_candidate = False
+    if target is not None and not is_forced:
+        replaced = find_shards(target) if shard_bytes is not None else (target,)
+        indexes = [index for path in replaced if (index := _read_index(path)) is not None]
+        _check_replaced(target, indexes, contents)
+        has_candidate = shard_bytes is None and bool(indexes) and indexes[0].head == contents.head
     return PackPlan(
         source=source,
         target=target,
         contents=contents,
         level=level,
         shard_bytes=shard_bytes,
-        appends=appends,
-        is_up_to_date=is_up_to_date,
+        has_candidate=has_candidate,
         left_out=found.left_out,
     )
 
 
-def run(
-    plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe: PipeOutput | None = None
-) -> PackReport:
+def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe: int | None = None) -> PackReport:
     """Write the archive of a plan. It gets its name when it is whole and on the disk.
 
     Args:
         plan: From `plan`.
         jobs: How many threads compress.
-        progress: Told of tar bytes that were written.
-        pipe: Takes the archive, where the plan has no target.
+        progress: Told of tar bytes.
+        pipe: Number of the open file that takes the archive, where the plan has no target.
 
     Raises:
         SourceError: A file cannot be read, or changed since it was found.
-        ArchiveError: The archive that is added to is damaged.
         OutputError: The archive cannot be written; then there is none, or still the older one.
+        LockedError: Another run is writing into the same folder.
     """
     progress = progress or NoProgress()
-    if plan.is_up_to_date and plan.target is not None:
-        size_bytes = plan.target.stat().st_size
+    if plan.target is None:
+        if pipe is None:
+            raise UsageError("the plan has no target, and there is no pipe to write to")
+        return _report(plan, (_write_pipe(plan, pipe, jobs, progress),))
+    folder = plan.target.parent
+    make_directory(folder)
+    with run_lock(folder):
+        remove_stale_temporaries(folder)
+        if plan.has_candidate and _holds(plan.target, plan.contents, jobs, progress):
+            archive = WrittenArchive(plan.target, plan.target.stat().st_size, len(plan.contents.scenes))
+            return _report(plan, (archive,), is_up_to_date=True)
+        check_space(folder, int(plan.contents.size_bytes * _LEAST_RATIO[plan.kind]))
+        if plan.shard_bytes is not None:
+            return _report(plan, _write_shards(plan, plan.target, plan.shard_bytes, jobs, progress))
+        progress.start("pack", plan.contents.size_bytes, "B")
+        try:
+            size_bytes = write_archive(plan.contents, plan.target, level=plan.level, jobs=jobs, progress=progress)
+        finally:
+            progress.finish()
         return _report(plan, (WrittenArchive(plan.target, size_bytes, len(plan.contents.scenes)),))
-    if plan.target is not None:
-        remove_stale_temporaries(plan.target.parent)
-        _check_space(plan, plan.target.parent)
-    progress.start("pack", plan.size_bytes, "B")
+
+
+def _check_target(target: Path) -> Path:
+    """Follow a link to the file that is going to be replaced, so that the link stays; refuse what cannot be one."""
+    if not target.name.endswith(SUFFIX):
+        raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it so: -o {target.stem}{SUFFIX}")
+    if target.is_symlink():
+        target = Path(os.path.realpath(target))
+    if target.is_dir():
+        raise OutputError(f"{target}: is a folder", f"name a file in it: -o {target / 'scannet.tar.zst'}")
+    if target.exists() and not target.is_file():
+        raise OutputError(
+            f"{target}: is a device or a pipe, and a file would take its place", f"scannet-prep pack - > {target}"
+        )
+    return target
+
+
+def _read_index(path: Path) -> Index | None:
+    """What an archive holds that is going to be replaced; None where there is none, or it is damaged.
+
+    Raises:
+        UsageError: It is a file of another kind.
+    """
     try:
-        return _report(plan, tuple(_write(plan, jobs, progress, pipe)))
+        with Archive(path) as archive:
+            return archive.index
+    except MissingFileError:
+        return None
+    except ForeignFileError as error:
+        raise UsageError(
+            f"{path}: {error.problem}, and would be replaced", "name another file, or add --force"
+        ) from None
+    except ArchiveError:
+        return None  # damaged: it is made anew
+
+
+def _check_replaced(target: Path, indexes: list[Index], contents: Contents) -> None:
+    """Refuse to replace an archive by one that holds less, or something else.
+
+    Raises:
+        UsageError: It would be.
+    """
+    hint = "name another file with -o, or add --force"
+    held = {scene.scene_id for index in indexes for scene in index.scenes}
+    lost = sorted(held - {scene.scene_id for scene in contents.scenes})
+    if any(index.head.kind is not contents.head.kind for index in indexes):
+        raise UsageError(f"{target}: holds {indexes[0].head.kind} scenes, and would be replaced by another kind", hint)
+    if lost:
+        raise UsageError(
+            f"{target}: holds {len(lost):,} scenes that the new archive would not, for example {lost[0]}", hint
+        )
+
+
+def _holds(target: Path, contents: Contents, jobs: int, progress: Progress) -> bool:
+    """Whether an archive holds just these contents, byte for byte: both are read."""
+    sources = {group.scene_id: group for group in contents.groups}
+    reader = GroupReader(
+        FileSource(target), lambda group, data: _is_same(sources.get(group.scene_id), group, data), jobs=jobs
+    )
+    index = reader.open()
+    if (
+        index is None
+        or [item.scene_id for item in index.groups] != list(sources)
+        or index.failures != contents.failures
+    ):
+        return False
+    progress.start("compare", contents.size_bytes, "B")
+    try:
+        for outcome in reader.read():
+            if not outcome.result or outcome.warnings:
+                return False
+            progress.advance(outcome.group.size_bytes)
     finally:
         progress.finish()
+        reader.source.close()
+    return not reader.problems and not reader.warnings
 
 
-def _write(plan: PackPlan, jobs: int, progress: Progress, pipe: PipeOutput | None) -> Iterable[WrittenArchive]:
-    if plan.shard_bytes is not None and plan.target is not None:
-        return write_shards(
-            plan.contents, plan.target, plan.shard_bytes, level=plan.level, jobs=jobs, progress=progress
-        )
-    target = plan.target or pipe
-    if target is None:
-        raise UsageError("the plan has no target, and there is no pipe to write to")
-    with ExitStack() as stack:
-        check = None
-        if plan.appends and plan.target is not None:
-            check = stack.enter_context(locked_archive(plan.target))
-        archive = write_archive(
-            plan.contents, target, level=plan.level, jobs=jobs, progress=progress, before_commit=check
-        )
-    return [archive]
-
-
-def _check_usage(target: Path | None, level: int, shard_bytes: int | None, *, appends: bool) -> None:
-    if not 1 <= level <= MAX_LEVEL:
-        raise UsageError(f"the level is {level}, expected 1..{MAX_LEVEL}")
-    if shard_bytes is not None and shard_bytes < _LEAST_SHARD_BYTES:
-        raise UsageError(f"the shards would have {shard_bytes:,} bytes, expected at least {_LEAST_SHARD_BYTES:,}")
-    if target is None and (appends or shard_bytes is not None):
-        raise UsageError("a pipe takes one archive from its beginning", "name a file: -o FILE")
-    if appends and shard_bytes is not None:
-        raise UsageError("shards cannot be added to", "pack all of them again, or add to a single archive")
-    if target is None:
-        return
-    check_is_folder(target.parent)
-
-
-def _holds(target: Path | None, contents: Contents) -> bool:
-    """Whether an archive holds just these contents already, as far as a manifest tells without reading them."""
-    if target is None or contents.head.kind is not ArchiveKind.PROCESSED:
+def _is_same(source: SourceGroup | None, group: Group, data: list[memoryview]) -> bool:
+    if source is None or [file.name for file in source.files] != [member.name for member in group.members]:
         return False
+    for file, held in zip(source.files, data, strict=True):
+        found = bytearray(file.size_bytes)
+        file.read_into(memoryview(found))
+        if found != held:
+            return False
+    return (source.split, source.vertex_count) == (group.split, group.vertex_count)
+
+
+def _write_pipe(plan: PackPlan, pipe: int, jobs: int, progress: Progress) -> WrittenArchive:
+    size_bytes = 0
+    progress.start("pack", plan.contents.size_bytes, "B")
     try:
-        with open_archive(target) as archive:
-            index = archive.index
-            if index.head != contents.head:
-                return False
-            found = {entry.scene_id: ArchivedGroup(archive, entry) for entry in index.scenes}
-            is_same_set = list(found) == [scene.scene_id for scene in contents.scenes]
-            if not is_same_set or not all(
-                isinstance(scene, SourceGroup) and is_same(scene, found[scene.scene_id]) for scene in contents.scenes
-            ):
-                return False
-    except (ArchiveError, MissingFileError):
-        return False  # it is written anew
-    return _has_files(index, contents)
+        for piece in iter_archive(plan.contents, level=plan.level, jobs=jobs, progress=progress):
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(pipe, rest) :]
+            size_bytes += len(piece)
+    except BrokenPipeError:
+        raise OutputError(
+            "standard output: the program reading the pipe has stopped", "check its error message"
+        ) from None
+    except OSError as error:
+        if isinstance(error, ScanNetPrepError):
+            raise
+        kind = DiskFullError if error.errno in SPACE_ERRNOS else OutputError
+        raise kind(f"standard output: cannot be written: {error.strerror or error}") from error
+    finally:
+        progress.finish()
+    return WrittenArchive(None, size_bytes, len(plan.contents.scenes))
 
 
-def _has_files(index: Index, contents: Contents) -> bool:
-    """Whether an archive holds just these files of no scene, and names the same failures."""
-    held = [(item.name, Fingerprint(item.size_bytes, item.crc32)) for item in index.files.members[1:]]
-    files = [(file.name, file.compute_fingerprint()) for file in contents.files]
-    return held == files and index.failures == contents.failures
+def _write_shards(
+    plan: PackPlan, target: Path, shard_bytes: int, jobs: int, progress: Progress
+) -> tuple[WrittenArchive, ...]:
+    """Write all shards into a folder of their own, then let them take the places of earlier ones.
+
+    A run that is killed meanwhile leaves the old set, or one that lacks shards, which readers refuse; never a mixture.
+    """
+    parts = split_contents(plan.contents, shard_bytes)
+    partial_dir = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial_dir, ignore_errors=True)
+    make_directory(partial_dir)
+    written = []
+    progress.start("pack", sum(part.size_bytes for part in parts), "B")
+    try:
+        for number, part in enumerate(parts):
+            path, digest = shard_path(target, number, len(parts)), hashlib.sha256()
+            size_bytes = write_archive(
+                part, partial_dir / path.name, level=plan.level, jobs=jobs, progress=progress, digest=digest
+            )
+            written.append(WrittenArchive(path, size_bytes, len(part.scenes), digest.hexdigest()))
+        for old in find_shards(target):
+            old.unlink()
+        for path in partial_dir.iterdir():
+            path.replace(target.with_name(path.name))
+    except OSError as error:
+        if isinstance(error, ScanNetPrepError):
+            raise
+        raise output_error(target, error) from error
+    finally:
+        progress.finish()
+        shutil.rmtree(partial_dir, ignore_errors=True)
+    _write_sums(target, written)
+    return tuple(written)
 
 
-def _check_space(plan: PackPlan, folder: Path) -> None:
-    """Stop before hours of work where the disk certainly is too small."""
-    kept_bytes = sum(item.entry.stored_bytes for item in plan.contents.scenes if isinstance(item, ArchivedGroup))
-    new_bytes = sum(item.size_bytes for item in plan.contents.scenes if isinstance(item, SourceGroup))
-    needed_bytes = kept_bytes + int(new_bytes * _LEAST_RATIO[plan.kind])
-    free_bytes = find_free_bytes(folder)
-    if needed_bytes > free_bytes:
-        raise DiskFullError(
-            f"{folder}: has {free_bytes:,} bytes left, and the archive needs at least {needed_bytes:,}",
-            "free some space or choose another place with -o",
-        )
+def _write_sums(target: Path, written: list[WrittenArchive]) -> None:
+    """Write what `sha256sum -c` reads; lines about other files stay, but none about earlier shards of `target`."""
+    path = target.with_name(SUMS_NAME)
+    lines = {item.path.name: f"{item.sha256}  {item.path.name}" for item in written if item.path is not None}
+    with suppress(MissingFileError):
+        for line in read_file(path).decode("utf-8", "surrogateescape").splitlines():
+            if not is_shard(line[66:], target):
+                lines[line[66:]] = line
+    text = "".join(f"{line}\n" for _, line in sorted(lines.items()))
+    write_atomically(path, [text.encode("utf-8", "surrogateescape")], is_durable=True)
 
 
-def _report(plan: PackPlan, archives: tuple[WrittenArchive, ...]) -> PackReport:
-    paths = {archive.path for archive in archives}
-    stale: tuple[Path, ...] = ()
-    if plan.shard_bytes is not None and plan.target is not None:
-        stale = tuple(path for path in find_shards(plan.target) if path not in paths)
+def _report(plan: PackPlan, archives: tuple[WrittenArchive, ...], *, is_up_to_date: bool = False) -> PackReport:
     return PackReport(
         archives=archives,
         kind=plan.kind,
         scene_count=len(plan.contents.scenes),
-        added_count=0 if plan.is_up_to_date else len(plan.new_scene_ids),
-        vertex_count=plan.vertex_count,
+        vertex_count=sum(scene.vertex_count for scene in plan.contents.scenes),
         size_bytes=sum(archive.size_bytes for archive in archives),
-        source_bytes=plan.size_bytes,
-        is_up_to_date=plan.is_up_to_date,
-        splits=plan.splits,
+        source_bytes=plan.contents.size_bytes,
+        is_up_to_date=is_up_to_date,
+        splits=tuple(sorted({scene.split for scene in plan.contents.scenes} - {""})),
         missing=tuple(sorted(plan.contents.failures.items())),
-        stale_shards=stale,
     )

@@ -18,7 +18,6 @@ from scannet_prep.processed.manifest import Manifest, read_manifest
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.state import read_scene_file
 from scannet_prep.progress import NoProgress, Progress
-from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.pool import run_in_workers
@@ -32,6 +31,7 @@ from scannet_prep.stages.process.scene_worker import (
 )
 from scannet_prep.stages.process.seen import SceneSeen, look_at_scene, read_seen, write_seen
 from scannet_prep.stages.selection import Selection, select_scenes
+from scannet_prep.stages.tree import find_scenes_to_process
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def plan(
     """
     selection = selection or Selection()
     check_is_folder(out_dir)
-    raw_scenes = find_raw_scenes(raw_dir)
+    raw_scenes = find_scenes_to_process(raw_dir)
     label_map_path = find_label_map(raw_dir)
     label_map = builtin_label_map() if label_map_path is None else read_label_map(label_map_path)
     manifest = _read_manifest(out_dir)

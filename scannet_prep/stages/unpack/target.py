@@ -1,90 +1,322 @@
-"""Looks at the folder that is unpacked into: what is there, what is in the way, and how much room there is."""
+"""The folder that an archive is unpacked into: its files are written whole, and what it says of itself stays true."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import stat
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
-from scannet_prep.archive.index import OWN_PREFIX, GroupEntry, MemberEntry
-from scannet_prep.archive.pending import check_no_folder
-from scannet_prep.archive.safety import check_parents
-from scannet_prep.archive.source import ByteSource, FileSource
-from scannet_prep.errors import ArchiveError, OutputError
-from scannet_prep.files import check_is_folder
+from scannet_prep.archive.index import Group
+from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind, find_scene
+from scannet_prep.errors import (
+    DiskFullError,
+    LockError,
+    ManifestError,
+    MissingFileError,
+    OutputError,
+    ScanNetPrepError,
+)
+from scannet_prep.failures import SceneFailure
+from scannet_prep.files import (
+    Buffer,
+    Fingerprint,
+    make_directory,
+    read_file,
+    remove_stale_temporaries,
+    write_atomically,
+    write_if_changed,
+)
+from scannet_prep.processed.folder import (
+    FAILED_NAME,
+    UNFINISHED_NAME,
+    encode_lists,
+    find_processed_scenes,
+    mark_finished,
+    processed_path,
+    write_failed_list,
+    write_lists,
+)
+from scannet_prep.processed.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    SceneEntry,
+    parse_manifest,
+    read_manifest,
+    write_manifest,
+)
+from scannet_prep.processed.scene import parse_processed
+from scannet_prep.processed.state import check_mixture
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, encode_lock, parse_lock, read_lock
+from scannet_prep.scene import Split
+from scannet_prep.splits import find_official_split
+from scannet_prep.stages.selection import Selection
+from scannet_prep.stages.tree import identify_tree
+from scannet_prep.version import VERSION
 
-RESERVE_BYTES = 200_000_000
-RESERVE_INODES = 100
+_UNFINISHED_TEXT = b"""\
+An archive is being unpacked here, or a run was interrupted: scenes may be missing.
+Run the same scannet-prep unpack command again: it goes on where it stopped, and removes this file at its end.
+"""
+_ELSEWHERE = "unpack into another folder with -o"
 
 
-def check_targets(out_dir: Path, entries: Iterable[GroupEntry], sources: Sequence[ByteSource]) -> None:
-    """Check that what is in the folder lets the files be written.
+class FileOutcome(StrEnum):
+    """What became of one file."""
+
+    WRITTEN = "written"
+    REPLACED = "replaced"
+    KEPT = "kept"
+
+
+class UnpackedFile(NamedTuple):
+    """One file that is there now.
+
+    Attributes:
+        name: Its name in the archive.
+        size_bytes: Its size.
+        outcome: What became of it.
+    """
+
+    name: str
+    size_bytes: int
+    outcome: FileOutcome
+
+
+class Target:
+    """A folder that archives of one kind are unpacked into.
+
+    Nothing is written before `write` finds something that is missing.
+
+    Args:
+        kind: What the archives were made from.
+        out_dir: The folder.
+        selection: Which scenes were asked for.
+
+    Attributes:
+        kind: As given.
+        files: What is there now, by name.
+        failures: Scenes that could not be unpacked, by id.
 
     Raises:
-        ArchiveError: A file of one archive is the folder of a file of another.
-        OutputError: Something is in the way, a name is too long, or an archive would overwrite itself.
+        OutputError: The folder holds scenes of the other kind.
+        ManifestError: Its manifest is damaged.
     """
-    names: dict[str, MemberEntry] = {}
-    for entry in entries:
-        for member in entry.members:
-            if member.name.startswith(OWN_PREFIX):
-                continue
-            names.setdefault(member.name, member)
-    _check_joined_names(set(names), sources[0].name)
-    _check_lengths(out_dir, names)
-    if not out_dir.exists():
-        return
-    own = {Path(source.name).resolve() for source in sources if isinstance(source, FileSource)}
-    parents: dict[Path, None] = {}
-    for name in names:
-        path = out_dir / name
-        check_no_folder(path)
-        parents[path.parent] = None
-        if path.name in {item.name for item in own} and path.resolve() in own:
-            raise OutputError(f"{path}: is the archive itself, and would be overwritten", "choose another -o")
-    for parent in parents:
-        check_is_folder(parent)
 
+    def __init__(self, kind: ArchiveKind, out_dir: Path, selection: Selection) -> None:
+        self.out_dir = out_dir
+        self.files: dict[str, UnpackedFile] = {}
+        self.failures: dict[str, SceneFailure] = {}
+        self.kind = kind
+        self._selection = selection
+        self._lock = threading.Lock()
+        self._has_begun = False
+        self._came = Manifest()
+        self._came_digests: dict[str, LockEntry] = {}
+        with suppress(MissingFileError):
+            if (found := str(identify_tree(out_dir))) != kind:
+                raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
+        self._previous = read_manifest(out_dir) if kind is ArchiveKind.PROCESSED else None
 
-def _check_joined_names(names: set[str], archive_name: str) -> None:
-    try:
-        check_parents(names)
-    except ValueError as error:
-        raise ArchiveError(archive_name, f"cannot be unpacked: {error}") from None
+    @property
+    def expected(self) -> Mapping[str, SceneEntry]:
+        """The scenes that the manifests of the archives name, and that were asked for."""
+        return {name: entry for name, entry in self._came.scenes.items() if self._selection.wants(name, entry.split)}
 
+    def begin(self, files: Mapping[str, bytes]) -> None:
+        """Take the files of an archive that belong to no scene.
 
-def _check_lengths(out_dir: Path, names: dict[str, MemberEntry]) -> None:
-    folder = out_dir
-    while not folder.exists():
-        folder = folder.parent
-    longest = os.pathconf(folder, "PC_NAME_MAX")
-    for name in names:
-        for part in name.split("/") if len(name) * 4 > longest else ():
-            if len(part.encode()) > longest:
+        Raises:
+            ManifestError: The folder has scenes that were made in another way, so that no dataset could read both.
+            OutputError: The folder cannot be written to.
+        """
+        own = {FAILED_NAME, UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, *encode_lists(Manifest())}
+        if self.kind is ArchiveKind.PROCESSED and MANIFEST_NAME in files:
+            came = parse_manifest(files[MANIFEST_NAME], f"{MANIFEST_NAME} of the archive")
+            self._came = Manifest(
+                {**self._came.scenes, **came.scenes},
+                {**self._came.failures, **came.failures},
+                self._came.is_complete and came.is_complete,
+                came.program_version,
+            )
+            self._check_mixture()
+        if self.kind is ArchiveKind.RAW and LOCK_NAME in files:
+            with suppress(LockError):  # it was packed as it was; without it, verify takes the files as they are
+                self._came_digests |= parse_lock(files[LOCK_NAME], Path(LOCK_NAME))
+        for name, data in files.items():
+            if name not in own and not name.startswith(OWN_PREFIX):
+                self.files[name] = self._write_file(name, data)
+
+    def write(self, group: Group, contents: list[memoryview]) -> list[UnpackedFile] | OutputError:
+        """Write the files of a scene; may be called in several threads.
+
+        Returns:
+            What became of them; or why they cannot be written, if that concerns this scene alone.
+
+        Raises:
+            DiskFullError: The disk is full.
+            OutputError: The folder cannot be written to.
+        """
+        if self.kind is ArchiveKind.RAW:
+            remove_stale_temporaries((self.out_dir / group.members[0].name).parent)
+        try:
+            return [self._write_file(member.name, data) for member, data in zip(group.members, contents, strict=True)]
+        except DiskFullError:
+            raise
+        except OutputError as error:
+            if not self._has_begun:
+                raise
+            return error
+
+    def add(self, files: Iterable[UnpackedFile]) -> None:
+        """These files are there."""
+        self.files.update((file.name, file) for file in files)
+
+    def fail(self, scene_id: str, error: ScanNetPrepError, names: Iterable[str] = ()) -> None:
+        """A scene could not be unpacked.
+
+        Args:
+            scene_id: The scene.
+            error: Why.
+            names: Its files that were written before it turned out to be damaged; they are removed.
+        """
+        self.failures[scene_id] = SceneFailure(scene_id, type(error).__name__, error.message, error.hint)
+        for name in names:
+            file = self.files.pop(name, None)
+            if file is not None and file.outcome is not FileOutcome.KEPT:
+                (self.out_dir / name).unlink(missing_ok=True)
+
+    def end(self) -> None:
+        """All has been done that could be: bring what the folder says of itself up to date.
+
+        Raises:
+            OutputError: The folder cannot be written to.
+        """
+        if not self.out_dir.is_dir():
+            return
+        if self.kind is ArchiveKind.PROCESSED:
+            manifest = self._merge_manifest()
+            write_manifest(self.out_dir, manifest)
+            write_lists(self.out_dir, manifest)
+            mark_finished(self.out_dir)
+        else:
+            self._merge_lock()
+            self._update_failed_list()
+
+    def _begin_writing(self) -> None:
+        """Before the first file: make the folder, and mark it as unfinished."""
+        with self._lock:
+            if not self._has_begun:
+                make_directory(self.out_dir)
+                for folder in (self.out_dir, *(self.out_dir / split for split in Split)):
+                    remove_stale_temporaries(folder)
+                if self.kind is ArchiveKind.PROCESSED:
+                    write_if_changed(self.out_dir / UNFINISHED_NAME, _UNFINISHED_TEXT)
+                self._has_begun = True
+
+    def _write_file(self, name: str, data: Buffer) -> UnpackedFile:
+        path = self.out_dir / name
+        self._check_parents(path)
+        if _has_content(path, data):
+            return UnpackedFile(name, len(data), FileOutcome.KEPT)
+        self._begin_writing()
+        if path.is_dir() and not path.is_symlink():
+            raise OutputError(f"{path}: is a folder, and the archive has a file of that name", _ELSEWHERE)
+        outcome = FileOutcome.REPLACED if os.path.lexists(path) else FileOutcome.WRITTEN
+        make_directory(path.parent)
+        write_atomically(path, [data])
+        return UnpackedFile(name, len(data), outcome)
+
+    def _check_parents(self, path: Path) -> None:
+        """Check that no folder below ours is a link: it may lead anywhere."""
+        for folder in path.relative_to(self.out_dir).parents:
+            if (self.out_dir / folder).is_symlink() and folder != Path():
                 raise OutputError(
-                    f"{out_dir}: names there have at most {longest} bytes, {part[:40]!r}... has {len(part.encode())}",
-                    "choose a folder on another file system with -o",
+                    f"{self.out_dir / folder}: is a link, and files would be written elsewhere",
+                    f"remove it, or {_ELSEWHERE}",
                 )
 
-
-def find_missing_files(out_dir: Path, entry: GroupEntry) -> list[MemberEntry]:
-    """The files of a group that are not there in the right size."""
-    found = []
-    for member in entry.members:
-        if member.name.startswith(OWN_PREFIX):
-            continue
+    def _check_mixture(self) -> None:
+        if self._previous is None:
+            return
+        path = self.out_dir / MANIFEST_NAME
+        for name, entry in self.expected.items():
+            if name in self._previous.scenes and self._previous.scenes[name].split != entry.split:
+                problem = f"names {name} in {self._previous.scenes[name].split}, the archive has it in {entry.split}"
+                raise ManifestError(path, problem, _ELSEWHERE)
         try:
-            is_there = os.stat(os.path.join(out_dir, member.name)).st_size == member.size_bytes  # noqa: PTH116, PTH118 - fast
-        except OSError:
-            is_there = False
-        if not is_there:
-            found.append(member)
-    return found
+            check_mixture(self.out_dir, Manifest({**self._previous.scenes, **self.expected}))
+        except ManifestError as error:
+            problem = f"the folder and the archive were made with different options: it {error.problem}"
+            raise ManifestError(path, problem, f"{_ELSEWHERE}: no dataset can be read from both") from None
+
+    def _merge_manifest(self) -> Manifest:
+        previous = self._previous or Manifest()
+        scenes: dict[str, SceneEntry] = {}
+        for scene_id, (split, path) in find_processed_scenes(self.out_dir).items():
+            name = str(processed_path(Path(), split, scene_id))
+            entry = (self._came if name in self.files else previous).scenes.get(scene_id)
+            if scene_id in self.failures:
+                continue
+            if entry is None or entry.split != split:
+                with suppress(ScanNetPrepError):  # damaged, and not asked for now: `verify` names it
+                    data = read_file(path)
+                    scenes[scene_id] = SceneEntry.from_scene(parse_processed(data, path), Fingerprint.from_bytes(data))
+            else:
+                scenes[scene_id] = entry
+        came_failures = {
+            name: failure
+            for name, failure in self._came.failures.items()
+            if self._selection.wants(name, find_official_split(name))
+        }
+        failures = {
+            name: failure
+            for name, failure in {**previous.failures, **came_failures, **self.failures}.items()
+            if name not in scenes
+        }
+        is_same = (scenes, failures) == (self._came.scenes, self._came.failures)
+        is_complete = previous.is_complete and self._came.is_complete
+        return Manifest(scenes, failures, is_complete, self._came.program_version if is_same else VERSION)
+
+    def _merge_lock(self) -> None:
+        """Record in `scannet.lock` what that of the archive says of the files that are there now."""
+        found = {name: entry for name, entry in self._came_digests.items() if name in self.files}
+        if not found:
+            return
+        path = self.out_dir / LOCK_NAME
+        try:
+            entries = read_lock(path)
+        except (MissingFileError, LockError):
+            entries = {}
+        write_if_changed(path, encode_lock(entries | found), is_durable=True)
+
+    def _update_failed_list(self) -> None:
+        """List the scenes that failed, now or in an earlier run; none that has come since."""
+        done = {find_scene(self.kind, name) for name in self.files}
+        listed = set(self.failures)
+        with suppress(MissingFileError):
+            lines = read_file(self.out_dir / FAILED_NAME).decode("utf-8", "replace").splitlines()
+            listed |= {line for line in lines if line and not line.startswith("#") and line not in done}
+        write_failed_list(self.out_dir, sorted(listed))
 
 
-def find_free_inodes(folder: Path) -> int | None:
-    """How many more files the disk can hold that a folder is on, or will be on; None where that is unlimited."""
-    while not folder.exists():
-        folder = folder.parent
-    status = os.statvfs(folder)
-    return status.f_favail if status.f_files else None
+def _has_content(path: Path, data: Buffer) -> bool:
+    """Whether a file is there, is not a link, and has that content."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return False  # not there, or not readable: to write it tells
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != len(data):
+            return False
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            return file.read(len(data) + 1) == data
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)

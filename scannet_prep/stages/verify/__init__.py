@@ -1,5 +1,5 @@
 """Is everything whole, and does it fit together: `plan`, then `run`, of a tree; see `archive` for those of archives."""
 
-from scannet_prep.stages.verify.folder import SplitCount, VerifyPlan, VerifyReport, plan, run
+from scannet_prep.stages.verify.stage import VerifyPlan, plan, run
 
-__all__ = ["SplitCount", "VerifyPlan", "VerifyReport", "plan", "run"]
+__all__ = ["VerifyPlan", "plan", "run"]

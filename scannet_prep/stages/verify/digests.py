@@ -2,63 +2,77 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.raw.lock import LockEntry, digest_file
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock
 from scannet_prep.stages.finding import Findings
 
 
 @dataclass(frozen=True, slots=True)
-class Digests:
-    """Digests that the files of a tree should have.
+class RecordedFile:
+    """What is on record of one file.
 
     Attributes:
-        raw_dir: The tree.
-        source: The lock file, for messages.
-        entries: By path below the tree, with `/`.
-        hint: What to do about a file that differs.
+        path: The file.
+        entry: The digest and size that it should have.
+        source: The lock file that says so.
+        hint: What to do about it if it differs.
     """
 
-    raw_dir: Path
+    path: Path
+    entry: LockEntry
     source: Path
-    entries: Mapping[str, LockEntry] = field(repr=False, hash=False)
     hint: str
 
-    def below(self, directory: Path) -> dict[Path, LockEntry]:
-        """What is recorded of the files of one folder."""
-        prefix = f"{directory.relative_to(self.raw_dir).as_posix()}/"
-        return {self.raw_dir / name: entry for name, entry in self.entries.items() if name.startswith(prefix)}
 
-    def for_folder(self, directory: Path) -> Digests:
-        """The part of the record that is about one folder, which is all that a worker needs."""
-        names = {path.relative_to(self.raw_dir).as_posix(): entry for path, entry in self.below(directory).items()}
-        return Digests(self.raw_dir, self.source, names, self.hint)
-
-
-def check_digests(digests: Digests, contents: Mapping[Path, bytes], findings: Findings) -> None:
-    """Compare files with what is recorded of them.
+def read_locks(raw_dir: Path, against: Path | None, findings: Findings) -> dict[Path, list[RecordedFile]]:
+    """Read what is on record of the files of a tree; of other copies, only of files that are here too.
 
     Args:
-        digests: What is recorded.
-        contents: Files whose bytes are at hand; others are read.
+        raw_dir: The tree.
+        against: The `scannet.lock` of another copy; None for none.
+        findings: Where it is told that the tree's own lock file is damaged.
+
+    Returns:
+        The records by folder.
+
+    Raises:
+        LockError: `against` is damaged.
+        MissingFileError: There is no file `against`.
+    """
+    own_path = raw_dir / LOCK_NAME
+    own = findings.attempt(own_path, read_lock, own_path) if own_path.exists() else None
+    recorded = [
+        RecordedFile(raw_dir / name, entry, own_path, "download it again") for name, entry in (own or {}).items()
+    ]
+    if against is not None:
+        hint = "one of the two copies is damaged, or of another version"
+        theirs = [RecordedFile(raw_dir / name, entry, against, hint) for name, entry in read_lock(against).items()]
+        recorded += [item for item in theirs if item.path.exists()]
+    by_folder = defaultdict[Path, list[RecordedFile]](list)
+    for item in recorded:
+        by_folder[item.path.parent].append(item)
+    return by_folder
+
+
+def check_digests(recorded: Iterable[RecordedFile], findings: Findings) -> None:
+    """Compare files with what is on record of them.
+
+    Args:
+        recorded: What is on record.
         findings: Where differences go.
     """
-    for name, expected in digests.entries.items():
-        path = digests.raw_dir / name
-        if path in contents:
-            data = contents[path]
-            found: LockEntry | None = LockEntry(hashlib.sha256(data).hexdigest(), len(data))
-        elif path.exists():
-            found = findings.attempt(path, digest_file, path)
-        else:
-            findings.error(path, f"no such file, though {digests.source.name} records it", "download it again")
+    for item in recorded:
+        name, expected = item.source.name, item.entry
+        if not item.path.exists():
+            findings.error(item.path, f"no such file, though {name} records it", item.hint)
             continue
+        found = findings.attempt(item.path, digest_file, item.path)
         if found is not None and found != expected:
             sizes = f"{found.size_bytes:,} bytes, sha256 {found.sha256[:12]}"
-            recorded = f"{expected.size_bytes:,}, {expected.sha256[:12]}"
-            findings.error(
-                path, f"is not the file that {digests.source.name} records: {sizes}, expected {recorded}", digests.hint
-            )
+            of_record = f"{expected.size_bytes:,}, {expected.sha256[:12]}"
+            message = f"is not the file that {name} records: {sizes}, expected {of_record}"
+            findings.error(item.path, message, item.hint)

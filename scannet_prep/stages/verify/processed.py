@@ -1,210 +1,169 @@
-"""Checks a processed tree: the manifest, the lists, and what lies about. `check_processed` checks the scenes."""
+"""Checks a processed tree: manifest, lists and what lies about; then each scene."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from scannet_prep.processed.folder import FAILED_NAME, TERMS_NAME
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, read_manifest
-from scannet_prep.processed.options import ProcessOptions
+import numpy as np
+
+from scannet_prep.files import Fingerprint, read_file
+from scannet_prep.processed.folder import FAILED_NAME, TERMS_NAME, encode_lists, processed_path
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
+from scannet_prep.processed.scene import ProcessedScene, find_problems, parse_processed
+from scannet_prep.processed.state import find_state
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.finding import Finding, Findings, SceneTask, Severity, list_some
+from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
 from scannet_prep.stages.selection import Selection
 
-_AGAIN = "run scannet-prep process again with the same options: it keeps whole scenes and makes the others"
+_AGAIN = "process again with the same options: whole scenes are kept, and the others are made"
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessedSceneTask(SceneTask):
+class ProcessedTask(CheckTask):
     """One processed scene that is to be checked.
 
     Attributes:
+        split: The split that it lies in.
         entry: What the manifest records of it; None where it records nothing.
     """
 
-    entry: SceneEntry | None = None
+    split: Split
+    entry: SceneEntry | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessedTree:
-    """What there is to check in a processed tree, and what is known of it before a scene is opened.
-
-    Attributes:
-        tasks: Scenes to check.
-        present: All scenes of the tree, by split.
-        findings: About the tree as a whole.
-    """
-
-    tasks: tuple[ProcessedSceneTask, ...]
-    present: dict[Split, set[SceneId]] = field(hash=False)
-    findings: tuple[Finding, ...]
-
-
-def plan_processed(out_dir: Path, selection: Selection) -> ProcessedTree:
-    """Look at a processed tree without opening its scenes."""
-    findings = Findings()
-    manifest = _check_manifest(out_dir, findings)
-    paths = _find_files(out_dir, manifest, findings)
-    chosen = _choose(out_dir, paths, manifest, selection, findings)
-    if manifest is not None:
-        _check_against_manifest(out_dir, paths, manifest, chosen, findings)
-        if manifest.is_complete:
-            findings.attempt(out_dir, _check_lists, out_dir, manifest, findings)
-    if not (out_dir / TERMS_NAME).exists():
-        findings.note(out_dir / TERMS_NAME, "no such file: the notice of ScanNet's terms of use", _AGAIN)
-    entries = {} if manifest is None else manifest.scenes
-    tasks = [
-        ProcessedSceneTask(scene_id, split, path, entries.get(scene_id))
-        for scene_id, (split, path) in sorted(paths.items())
-        if scene_id in chosen
-    ]
-    return ProcessedTree(
-        tasks=tuple(tasks[: selection.limit]),
-        present={split: {scene_id for scene_id, (other, _) in paths.items() if other is split} for split in Split},
-        findings=tuple(findings.found),
-    )
-
-
-def find_mixture(out_dir: Path, options: Iterable[ProcessOptions]) -> Finding | None:
-    """Find scenes that were made with other options than the rest.
+def plan_processed(
+    out_dir: Path, selection: Selection, findings: Findings
+) -> tuple[tuple[ProcessedTask, ...], dict[SceneId, Split]]:
+    """Look at a processed tree without opening its scenes.
 
     Args:
-        out_dir: The processed folder, for the finding.
-        options: How each scene was made.
+        out_dir: The tree.
+        selection: Which scenes.
+        findings: Where it goes what is wrong with the tree as a whole.
+
+    Returns:
+        The scenes to check, and the split of every scene that is there.
     """
-    (usual, _), *others = Counter(options).most_common() or [(ProcessOptions(), 0)]
-    if not others:
-        return None
-    parts = [f"{count:,} scenes with {', '.join(usual.differences(other))}" for other, count in others]
-    message = f"scenes were made with different options: {'; '.join(parts)}"
-    return Finding(
-        out_dir, "", Severity.ERROR, message, "run scannet-prep process on all scenes with one set of options"
-    )
+    state = find_state(out_dir)
+    manifest = state.manifest or Manifest(is_complete=False)
+    if state.fault is not None:
+        findings.found.append(Finding.from_exception(state.fault, out_dir, ""))
+    elif state.manifest is None:
+        findings.error(out_dir / MANIFEST_NAME, "no such file", _AGAIN)
+    if manifest.is_complete:
+        _check_lists(out_dir, manifest, findings)
+    if not (out_dir / TERMS_NAME).exists():
+        findings.note(out_dir / TERMS_NAME, "no such file: the notice of ScanNet's terms of use", _AGAIN)
+    present = _find_scenes(out_dir, findings)
+    recorded = {(name, entry.split): entry for name, entry in manifest.scenes.items()}
+    _check_records(out_dir, present, manifest, selection, findings)
+    tasks = [
+        ProcessedTask(scene_id, processed_path(out_dir, split, scene_id), split, recorded.get((scene_id, split)))
+        for scene_id, split in sorted(present)
+        if selection.wants(scene_id, split) and ((scene_id, split) in recorded or not manifest.is_complete)
+    ]
+    return tuple(tasks[: selection.limit]), dict(present)
 
 
-def _check_manifest(out_dir: Path, findings: Findings) -> Manifest | None:
-    path = out_dir / MANIFEST_NAME
-    known = len(findings.found)
-    manifest = findings.attempt(path, read_manifest, out_dir)
-    if manifest is None:
-        if len(findings.found) == known:
-            findings.error(path, "no such file", _AGAIN)
-        return None
-    if not manifest.is_complete:
-        findings.error(path, "says that processing has not finished", _AGAIN)
-    return manifest
+def check_processed_scene(task: ProcessedTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
+    """Check one scene, in a worker; whatever is wrong is a finding. Gives its vertices and the size of its file."""
+    data = read_file(task.path)
+    scene = parse_processed(data, task.path)
+    problems = [*_find_naming_problems(scene, task), *find_problems(scene)]
+    # The groups can be asked about only where they are known to be those of the scene.
+    problems = problems or list(_find_annotation_problems(scene))
+    # One cause, one finding: a file that is wrong by itself cannot be the one on record either.
+    problems = problems or list(_find_differences(scene, Fingerprint.from_bytes(data), task.entry))
+    for problem in problems:
+        findings.error(task.path, problem, _AGAIN)
+    return len(scene.points), len(data)
 
 
-def _find_files(out_dir: Path, manifest: Manifest | None, findings: Findings) -> dict[SceneId, tuple[Split, Path]]:
-    """Find the scenes; of a scene in two splits, the one that the manifest records."""
-    found: dict[SceneId, tuple[Split, Path]] = {}
-    _note_leftovers(out_dir, findings)
+def _find_scenes(out_dir: Path, findings: Findings) -> list[tuple[SceneId, Split]]:
+    """Find the scenes by their names; one may lie in two splits."""
+    found = []
+    findings.attempt(out_dir, note_strangers, out_dir, lambda _: True, findings)
     for split in Split:
-        directory = out_dir / split
-        if not directory.is_dir():
-            continue
-        _note_leftovers(directory, findings)
-        strangers = []
-        for path in findings.attempt(directory, lambda folder: sorted(folder.iterdir()), directory) or ():
-            if path.suffix == ".npz" and SceneId.is_valid(path.stem):
-                scene_id = SceneId(path.stem)
-                entry = None if manifest is None else manifest.scenes.get(scene_id)
-                kept = found.setdefault(scene_id, (split, path))
-                if kept[1] == path:
-                    continue
-                extra = path
-                if entry is not None and entry.split is split:
-                    found[scene_id], extra, kept = (split, path), kept[1], (split, path)
-                problem = f"is there a second time, as {kept[0]}/{path.name}"
-                findings.error(extra, problem, "remove one of the two", scene_id=scene_id)
-            elif not path.name.startswith("."):
-                strangers.append(path.name)
-        if strangers:
-            message = f"{len(strangers):,} entries that are no processed scenes: {list_some(strangers)}"
-            findings.note(directory, message)
+        if (out_dir / split).is_dir():
+            findings.attempt(out_dir / split, note_strangers, out_dir / split, _is_scene_name, findings)
+            names = (path.name for path in (out_dir / split).glob("*.npz"))
+            found += [(SceneId(name.removesuffix(".npz")), split) for name in names if _is_scene_name(name)]
     return found
 
 
-def _note_leftovers(directory: Path, findings: Findings) -> None:
-    names = sorted(path.name for path in directory.glob(".*.tmp"))
-    if names:
-        message = f"{len(names):,} temporary files of a run that was killed: {list_some(names)}"
-        findings.note(directory, message, "remove them, unless a run is under way")
+def _is_scene_name(name: str) -> bool:
+    return name.endswith(".npz") and SceneId.is_valid(name.removesuffix(".npz"))
 
 
-def _choose(
-    out_dir: Path,
-    paths: dict[SceneId, tuple[Split, Path]],
-    manifest: Manifest | None,
-    selection: Selection,
-    findings: Findings,
-) -> set[str]:
-    """The scenes that were asked for, among those that are there or should be."""
-    splits: dict[str, str] = {scene_id: split for scene_id, (split, _) in paths.items()}
-    recorded = {} if manifest is None else manifest.scenes
-    splits = {scene_id: str(entry.split) for scene_id, entry in recorded.items()} | splits
-    failed = set() if manifest is None else set(manifest.failures)
-    for scene_id in selection.scene_ids or ():
-        where = splits.get(scene_id)
-        if where is None and scene_id not in failed:
-            findings.error(out_dir, "does not hold this scene", _AGAIN, scene_id=scene_id)
-        elif where is not None and selection.splits and where not in selection.splits:
-            problem = f"is not in {', '.join(selection.splits)}"
-            findings.error(paths[scene_id][1] if scene_id in paths else out_dir, problem, scene_id=scene_id)
-    wanted = {*splits, *failed} if selection.scene_ids is None else set(selection.scene_ids)
-    # The split of a scene that failed is not on record: it counts whichever splits were asked for.
-    return {
-        name for name in wanted if not selection.splits or splits.get(name, selection.splits[0]) in selection.splits
-    }
-
-
-def _check_against_manifest(
-    out_dir: Path,
-    paths: dict[SceneId, tuple[Split, Path]],
-    manifest: Manifest,
-    chosen: set[str],
-    findings: Findings,
+def _check_records(
+    out_dir: Path, present: list[tuple[SceneId, Split]], manifest: Manifest, selection: Selection, findings: Findings
 ) -> None:
-    for name, entry in manifest.scenes.items():
-        if name in chosen and name not in paths:
-            path = out_dir / entry.split / f"{name}.npz"
+    """Check what the manifest says of the chosen scenes against what is there."""
+    recorded = {(name, entry.split) for name, entry in manifest.scenes.items()}
+    there = {name for name, _ in present}
+    for name, split in recorded:
+        if selection.wants(name, split) and name not in there:
+            path = processed_path(out_dir, split, name)
             findings.error(path, "no such file, though the manifest names it", _AGAIN, scene_id=name)
+    for name, split in set(present) - recorded:
+        path = processed_path(out_dir, split, name)
+        if selection.wants(name, split) and name in manifest.failures:
+            findings.note(path, "is of an earlier run: the last one failed on this scene", scene_id=name)
+        elif selection.wants(name, split) and manifest.is_complete:
+            entry = manifest.scenes.get(name)
+            problem = "is not in the manifest" + (f", which has it in {entry.split}" if entry else "")
+            findings.error(path, problem, _AGAIN, scene_id=name)
     for name, failure in manifest.failures.items():
-        if name in chosen:
-            path = out_dir / MANIFEST_NAME
-            findings.error(path, f"this scene failed: {failure.message}", failure.hint, scene_id=name)
-    for scene_id, (_, path) in paths.items():
-        if scene_id not in chosen or scene_id in manifest.scenes:
-            continue
-        if scene_id in manifest.failures:
-            findings.note(path, "is of an earlier run: the last one failed on this scene", scene_id=scene_id)
-        elif manifest.is_complete:
-            findings.error(path, "is not in the manifest", _AGAIN, scene_id=scene_id)
+        if selection.scene_ids is None or name in selection.scene_ids:  # its split is not on record
+            problem = f"this scene failed: {failure.message}"
+            findings.error(out_dir / MANIFEST_NAME, problem, failure.hint, scene_id=name)
+    known = {name for name, split in recorded.union(present) if selection.wants(name, split)} | set(manifest.failures)
+    for name in set(selection.scene_ids or ()) - known:
+        findings.error(out_dir, "is not here, or not in the splits that were asked for", scene_id=name)
 
 
 def _check_lists(out_dir: Path, manifest: Manifest, findings: Findings) -> None:
-    """Check the lists that `write_lists` leaves; OctFormer trains on exactly what they name."""
-    for split in Split:
-        expected = {f"{split}/{name}.npz" for name, entry in manifest.scenes.items() if entry.split is split}
-        names = [f"scannetv2_{split}_npz.txt", *(["scannetv2_test.txt"] if split is Split.TEST else [])]
-        for name in names:
-            _check_list(out_dir / name, expected, findings)
-    failed_path = out_dir / FAILED_NAME
-    if manifest.failures or failed_path.exists():
-        _check_list(failed_path, set(manifest.failures), findings)
+    """Check the lists beside the scenes; OctFormer trains on exactly what they name."""
+    lists = {FAILED_NAME: b""} if (out_dir / FAILED_NAME).exists() else {}
+    for name, data in (lists | encode_lists(manifest)).items():
+        found = findings.attempt(out_dir / name, read_file, out_dir / name)
+        if found is not None and found != data:
+            problem = (
+                f"disagrees with the manifest: {len(found.splitlines()):,} lines, expected {len(data.splitlines()):,}"
+            )
+            findings.error(out_dir / name, problem, _AGAIN)
 
 
-def _check_list(path: Path, expected: set[str], findings: Findings) -> None:
-    if not path.exists():
-        findings.error(path, "no such file", _AGAIN)
+def _find_naming_problems(scene: ProcessedScene, task: ProcessedTask) -> Iterator[str]:
+    if scene.meta.scene_id != task.scene_id:
+        yield f"holds {scene.meta.scene_id}"
+    if scene.meta.split is not task.split:
+        yield f"was made as a {scene.meta.split} scene, but lies in {task.split}"
+
+
+def _find_annotation_problems(scene: ProcessedScene) -> Iterator[str]:
+    """Find ids that the vertex's group does not have."""
+    arrays = {"scannet_ids": scene.scannet_ids, "nyu40_ids": scene.nyu40_ids}
+    if scene.meta.options.labels_from == "ply":
+        del arrays["nyu40_ids"]
+    for key, array in arrays.items():
+        # One entry more than there can be groups: the last one, reached by -1, stands for "no group".
+        table = np.zeros(np.iinfo(np.int16).max + 2, np.int64)
+        for item in scene.meta.groups:
+            table[item.id] = item.scannet_id if key == "scannet_ids" else item.nyu40_id
+        wrong = int(np.count_nonzero(table[scene.instances] != array))
+        if wrong:
+            yield f"{key} of {wrong:,} vertices are not those of their groups"
+
+
+def _find_differences(scene: ProcessedScene, fingerprint: Fingerprint, entry: SceneEntry | None) -> Iterator[str]:
+    if entry is None:
         return
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = {line for line in lines if not line.startswith("#")}
-    if found != expected:
-        example = min(found ^ expected)
-        verb = "names" if example in found else "lacks"
-        problem = f"disagrees with the manifest on {len(found ^ expected):,} scenes, for example {verb} {example!r:.40}"
-        findings.error(path, problem, _AGAIN)
+    found = SceneEntry.from_scene(scene, fingerprint)
+    for name in [item.name for item in fields(SceneEntry) if getattr(found, item.name) != getattr(entry, item.name)][
+        :1
+    ]:
+        mine, theirs = getattr(found, name), getattr(entry, name)
+        yield f"has another {name.replace('_', ' ')} than the manifest records: {mine!s:.80}, expected {theirs!s:.80}"

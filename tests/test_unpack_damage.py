@@ -1,0 +1,332 @@
+"""Archives that are damaged, truncated or malicious: nothing wrong gets a name, and what is whole comes out."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archives import pack_tree, read_tree, unpack_pipe, write_tree
+from commands import run_command
+from forged_archives import Files, find_parts, flip, forge
+from verifying import TEST, TRAIN, VAL
+
+from scannet_prep import ScanNet
+from scannet_prep.archive import open_archive
+from scannet_prep.archive.source import PipeSource
+from scannet_prep.archive.tar import END_OF_ARCHIVE, encode_header
+from scannet_prep.cli.main import main
+from scannet_prep.errors import ArchiveError
+from scannet_prep.stages import unpack
+from scannet_prep.stages.verify import archive as verify_archive
+
+
+def file_of(scene_id: str) -> str:
+    return f"scans/{scene_id}/{scene_id}.txt"
+
+
+IDS = [f"scene000{number}_00" for number in range(4)]
+SCENES: list[tuple[str, Files]] = [
+    (scene_id, [(file_of(scene_id), bytes([number]) * 3000)]) for number, scene_id in enumerate(IDS)
+]
+EXPECTED = {file_of(scene_id): bytes([number]) * 3000 for number, scene_id in enumerate(IDS)}
+
+
+def unpack_both(archive: Path, out_dir: Path) -> list[unpack.UnpackReport | ArchiveError]:
+    """Unpack from a file and from a pipe, into folders of those names."""
+    outcomes: list[unpack.UnpackReport | ArchiveError] = []
+    for way in ("file", "pipe"):
+        with archive.open("rb") as file:
+            place = PipeSource(file.fileno()) if way == "pipe" else archive
+            try:
+                outcomes.append(unpack.run(unpack.plan([place], out_dir / way), jobs=2))
+            except ArchiveError as error:
+                outcomes.append(error)
+    return outcomes
+
+
+def left_in(out_dir: Path) -> dict[str, bytes]:
+    """What was unpacked, without the list of failures."""
+    left = read_tree(out_dir)
+    left.pop("failed.txt", None)
+    return left
+
+
+def check_verify_agrees(archive: Path) -> None:
+    """What `unpack` refuses or calls damaged, `verify` does, too."""
+    with suppress(ArchiveError):
+        assert verify_archive.run(verify_archive.plan([archive])).errors
+
+
+@pytest.fixture(scope="module")
+def damaged_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a raw tree of 12 scenes, and its archive."""
+    dice, directory = random.Random(0), tmp_path_factory.mktemp("damage")
+    names = [f"scene{number:04}_00" for number in range(12)]
+    files = {f"scans/{name}/{name}.txt": dice.randbytes(2000) for name in names} | {"note": b"n"}
+    pack_tree(write_tree(directory / "source", files), directory / "a.tar.zst").close()
+    return directory
+
+
+def test_any_flip_costs_at_most_the_scene_it_is_in_and_never_gives_a_wrong_byte(
+    damaged_source: Path, tmp_path: Path
+) -> None:
+    expected, dice = read_tree(damaged_source / "source"), random.Random(1)
+    data = (damaged_source / "a.tar.zst").read_bytes()
+    parts = find_parts(damaged_source / "a.tar.zst")
+    archive = tmp_path / "flip.tar.zst"
+    for number in range(120):
+        part = dice.choice(list(parts))
+        archive.write_bytes(data)
+        offset = dice.randrange(*parts[part])
+        flip(archive, offset, dice.randrange(8))
+        for report, way in zip(unpack_both(archive, tmp_path / str(number)), ("file", "pipe"), strict=True):
+            left = left_in(tmp_path / str(number) / way)
+            assert left.items() <= expected.items(), (part, offset, way)
+            if part in {"index", "end", "table"} or (way == "file" and part == "files"):
+                assert expected.keys() - left.keys() <= {"note"}, (part, offset, way)
+            if way == "file" and part.startswith("scene"):
+                assert expected.keys() - left.keys() <= {file_of(part)}, (part, offset)
+                assert isinstance(report, unpack.UnpackReport)
+                assert {failure.scene_id for failure in report.failures} <= {part}
+                assert report.is_whole == (left == expected)
+
+
+def test_a_flip_in_the_seek_table_or_in_a_checksum_costs_nothing_and_is_a_note(
+    damaged_source: Path, tmp_path: Path
+) -> None:
+    expected = read_tree(damaged_source / "source")
+    parts = find_parts(damaged_source / "a.tar.zst")
+    table = parts["table"][0] + 8
+    places = {
+        "a checksum in the table": table + 2 * 12 + 9,
+        "a size in the table": table + 2 * 12 + 5,
+        "a stored size in the table": table + 2 * 12,
+        "the footer": parts["table"][1] - 2,
+        "the checksum of a frame": parts["scene0003_00"][1] - 1,
+        "the end": parts["end"][1] - 1,
+    }
+    for name, offset in places.items():
+        archive = tmp_path / "a.tar.zst"
+        archive.write_bytes((damaged_source / "a.tar.zst").read_bytes())
+        flip(archive, offset)
+        report = unpack.run(unpack.plan([archive], tmp_path / name))
+        assert (report.is_whole, len(report.warnings) >= 1) == (True, True), name
+        assert read_tree(tmp_path / name) == expected
+        check = verify_archive.run(verify_archive.plan([archive]))
+        assert (check.errors, len(check.findings) >= 1, check.archives[0].scene_count) == ((), True, 12), name
+
+
+def test_truncated_anywhere_all_whole_scenes_come_out_by_file_and_by_pipe(damaged_source: Path, tmp_path: Path) -> None:
+    expected, dice = read_tree(damaged_source / "source"), random.Random(2)
+    data = (damaged_source / "a.tar.zst").read_bytes()
+    with open_archive(damaged_source / "a.tar.zst") as archive:
+        groups = archive.index.groups
+    ends = [group.end for group in groups]
+    cuts = [ends[0], ends[0] + 3, ends[4] + 10, ends[5] - 1, ends[5], ends[-1] - 1, ends[-1], ends[-1] + 9]
+    for number, cut in enumerate([*cuts, *(dice.randrange(ends[0], ends[-1]) for _ in range(5))]):
+        short = tmp_path / "short.tar.zst"
+        short.write_bytes(data[:cut])
+        whole = {group.scene_id for group in groups if group.end <= cut} - {""}
+        for report, way in zip(unpack_both(short, tmp_path / str(number)), ("file", "pipe"), strict=True):
+            assert isinstance(report, unpack.UnpackReport)
+            assert (set(report.scenes), report.is_whole) == (whole, False), (cut, way)
+            assert left_in(tmp_path / str(number) / way) == {
+                name: content for name, content in expected.items() if name == "note" or name[6:18] in whole
+            }
+        check_verify_agrees(short)
+
+
+def test_of_a_truncated_processed_archive_the_missing_scenes_are_named(packed_dir: Path, tmp_path: Path) -> None:
+    archive = packed_dir / "processed.tar.zst"
+    start, end = find_parts(archive)[VAL]
+    (tmp_path / "cut.tar.zst").write_bytes(archive.read_bytes()[: (start + end) // 2])
+    for outcome in (
+        run_command("unpack", tmp_path / "cut.tar.zst", "-o", tmp_path / "out", "--json"),
+        unpack_pipe(tmp_path / "cut.tar.zst", "-o", tmp_path / "out", "--json"),
+    ):
+        assert (outcome.status, [item["scene_id"] for item in outcome.json["failures"]]) == (3, [VAL, TEST])
+    with pytest.warns(UserWarning, match="failed"):
+        assert ScanNet(tmp_path / "out", split="train").scene_ids == [TRAIN]
+    listed = f"@{tmp_path / 'out/failed.txt'}"
+    assert run_command("unpack", archive, "-o", tmp_path / "out", "--scenes", listed).status == 0
+    assert run_command("verify", tmp_path / "out").status == 0
+
+
+def test_scenes_after_a_damage_that_ends_a_pipe_come_out_of_a_file(damaged_source: Path, tmp_path: Path) -> None:
+    start, end = find_parts(damaged_source / "a.tar.zst")["scene0005_00"]
+    data = bytearray((damaged_source / "a.tar.zst").read_bytes())
+    data[start:end] = bytes(end - start)
+    (tmp_path / "a.tar.zst").write_bytes(data)
+    from_file, from_pipe = unpack_both(tmp_path / "a.tar.zst", tmp_path)
+    assert isinstance(from_file, unpack.UnpackReport)
+    assert isinstance(from_pipe, unpack.UnpackReport)
+    assert (len(from_file.scenes), len(from_pipe.scenes)) == (11, 5)
+    assert "cannot be read any further" in from_pipe.damages[0]
+
+
+def test_a_damaged_scene_of_a_pipe_is_named_by_the_index_that_comes_later(damaged_source: Path, tmp_path: Path) -> None:
+    start, _ = find_parts(damaged_source / "a.tar.zst")["scene0005_00"]
+    for place in (13, 600):  # where the name is, and where the file is
+        (tmp_path / "a.tar.zst").write_bytes((damaged_source / "a.tar.zst").read_bytes())
+        flip(tmp_path / "a.tar.zst", start + place)
+        _, report = unpack_both(tmp_path / "a.tar.zst", tmp_path / str(place))
+        assert isinstance(report, unpack.UnpackReport)
+        assert [failure.scene_id for failure in report.failures] == ["scene0005_00"]
+        assert (len(report.scenes), report.damages) == (11, ())
+
+
+def test_where_the_first_frame_is_lost_all_scenes_still_come_out(packed_dir: Path, tmp_path: Path) -> None:
+    for kind, count in (("raw", 3), ("processed", 3)):
+        data = (packed_dir / f"{kind}.tar.zst").read_bytes()
+        (tmp_path / "a.tar.zst").write_bytes(data)
+        flip(tmp_path / "a.tar.zst", 200)
+        for report in unpack_both(tmp_path / "a.tar.zst", tmp_path / kind):
+            assert isinstance(report, unpack.UnpackReport)
+            assert (len(report.scenes), report.is_whole) == (count, False)
+    assert ScanNet(tmp_path / "processed/pipe", split="train").scene_ids == [TRAIN]
+
+
+def test_two_archives_in_one_file_are_told(damaged_source: Path, tmp_path: Path) -> None:
+    data = (damaged_source / "a.tar.zst").read_bytes()
+    (tmp_path / "two.tar.zst").write_bytes(data + data)
+    for report in unpack_both(tmp_path / "two.tar.zst", tmp_path):
+        assert isinstance(report, unpack.UnpackReport)
+        assert len(report.scenes) == 12
+        assert any(f"{len(data):,} bytes follow the end" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../scene0001_00.txt", "/tmp/scene0001_00", "scans/scene0001_00/../../x", "scans/scene0001_00/./x", "elsewhere/x",
+     ".scannet-prep/scene0001_00", "train/scene0001_00.npz", "\x1b[2J"],
+)  # fmt: skip
+def test_names_that_are_not_those_of_the_scene_are_refused(tmp_path: Path, name: str) -> None:
+    forge(tmp_path / "a.tar.zst", [SCENES[0], ("scene0001_00", [(name, b"evil")])])
+    with pytest.raises(ArchiveError, match="the index is damaged"):
+        open_archive(tmp_path / "a.tar.zst")
+    for outcome in unpack_both(tmp_path / "a.tar.zst", tmp_path):
+        assert isinstance(outcome, ArchiveError)
+        assert "is refused" in str(outcome)
+        assert "\x1b" not in str(outcome)
+    assert left_in(tmp_path / "pipe").items() <= EXPECTED.items()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"evil"]
+    check_verify_agrees(tmp_path / "a.tar.zst")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
+def test_links_devices_and_folders_are_never_made(tmp_path: Path, kind: bytes) -> None:
+    info = tarfile.TarInfo(file_of(IDS[1]))
+    info.type, info.linkname = kind, "/etc"
+    header = info.tobuf(tarfile.USTAR_FORMAT)
+    forge(tmp_path / "a.tar.zst", [SCENES[0], (IDS[1], [(file_of(IDS[1]), b"")])], contents={IDS[1]: header})
+    by_index, by_walk = unpack_both(tmp_path / "a.tar.zst", tmp_path)
+    assert isinstance(by_index, unpack.UnpackReport)  # the index names an empty file, whatever the header says
+    assert isinstance(by_walk, ArchiveError)
+    for folder in (tmp_path / "file", tmp_path / "pipe"):
+        assert all(path.is_dir() or path.is_file() for path in folder.rglob("*"))
+        assert not any(path.is_symlink() for path in folder.rglob("*"))
+        assert left_in(folder).items() <= (EXPECTED | {file_of(IDS[1]): b""}).items()
+
+
+@pytest.mark.parametrize(
+    "scenes", [[SCENES[0], SCENES[0]], [SCENES[1], SCENES[0]], [(IDS[0], [*SCENES[0][1], *SCENES[0][1]])]]
+)
+def test_scenes_or_files_that_come_twice_or_in_disorder_are_refused(tmp_path: Path, scenes: Any) -> None:
+    forge(tmp_path / "a.tar.zst", scenes)
+    for outcome in unpack_both(tmp_path / "a.tar.zst", tmp_path):
+        assert isinstance(outcome, ArchiveError)
+    check_verify_agrees(tmp_path / "a.tar.zst")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda value: value["groups"][2]["members"][0].__setitem__(3, "0" * 64),
+        lambda value: value["groups"][2]["members"][0].__setitem__(0, "scans/scene0001_00/scene0001_00.ply"),
+    ],
+)
+def test_what_the_index_contradicts_is_not_left_behind(tmp_path: Path, edit: Callable[[Any], object]) -> None:
+    forge(tmp_path / "a.tar.zst", SCENES, edit=edit)
+    _, report = unpack_both(tmp_path / "a.tar.zst", tmp_path)
+    assert isinstance(report, unpack.UnpackReport)
+    assert [(item.scene_id, "is not what the index says" in item.message) for item in report.failures] == [
+        (IDS[1], True)
+    ]
+    assert left_in(tmp_path / "pipe") == {name: data for name, data in EXPECTED.items() if IDS[1] not in name}
+
+
+def test_an_archive_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    text = b'{"format": "scannet-prep archive", "version": 2}'
+    name = ".scannet-prep/format.json"
+    content = encode_header(name, len(text)) + text + bytes(-len(text) % 512)
+    forge(tmp_path / "a.tar.zst", SCENES, contents={"": content}, edit=lambda value: value.update(version=2))
+    for outcome in unpack_both(tmp_path / "a.tar.zst", tmp_path):
+        assert isinstance(outcome, ArchiveError)
+        assert "update scannet-prep" in str(outcome)
+
+
+def test_mutated_streams_never_crash_and_never_leave_wrong_files(tmp_path: Path) -> None:
+    forge(tmp_path / "a.tar.zst", SCENES, [("note", b"n")])
+    expected, data, dice = EXPECTED | {"note": b"n"}, (tmp_path / "a.tar.zst").read_bytes(), random.Random(3)
+    for number in range(100):
+        mutated = bytearray(data)
+        for _ in range(dice.randrange(1, 4)):
+            start = dice.randrange(len(mutated))
+            kind = dice.randrange(3)
+            if kind == 0:
+                mutated[start] = dice.randrange(256)
+            elif kind == 1:
+                del mutated[start : start + dice.randrange(1, 40)]
+            else:
+                mutated[start:start] = dice.randbytes(dice.randrange(1, 40))
+        (tmp_path / "mutated").write_bytes(mutated)
+        unpack_both(tmp_path / "mutated", tmp_path / str(number))
+        for way in ("file", "pipe"):
+            assert left_in(tmp_path / str(number) / way).items() <= expected.items(), (number, way)
+
+
+def test_escape_sequences_of_an_archive_never_reach_the_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def edit(value: Any) -> None:
+        value.update(program="\x1b[2Jevil", notice="\x1b]0;x\x07", options={"\x1b[31mkey": "\x1b[0mvalue"})
+        value["failures"] = {"scene0009_00": "\x1b[2Jfailed"}
+
+    forge(tmp_path / "a.tar.zst", SCENES, edit=edit)
+    for words in (["info"], ["info", "-v"], ["verify"], ["unpack", "-o", tmp_path / "out"]):
+        main([*map(str, words), str(tmp_path / "a.tar.zst")])
+    captured = capfd.readouterr()
+    assert "evil" in captured.out
+    assert not {"\x1b", "\x07"} & set(captured.out + captured.err)
+
+
+def test_archives_that_ask_for_too_much_are_refused_within_bounds_of_memory_and_time(tmp_path: Path) -> None:
+    worker = Path(__file__).with_name("hostile_archive_worker.py")
+    environment = os.environ | {"PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{worker.parent}"}
+    done = subprocess.run(
+        [sys.executable, worker, tmp_path], capture_output=True, text=True, timeout=300, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["faults"] == []
+    assert result["cases"] >= 8
+
+
+def test_the_stream_of_an_archive_ends_as_tar_wants_it(damaged_source: Path) -> None:
+    with open_archive(damaged_source / "a.tar.zst") as archive:
+        size_bytes = sum(group.size_bytes for group in archive.index.groups)
+    done = subprocess.run(["zstd", "-dcq", damaged_source / "a.tar.zst"], capture_output=True, check=True)
+    assert done.stdout.endswith(END_OF_ARCHIVE)
+    assert len(done.stdout) > size_bytes
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as stream:
+        assert len(stream.getnames()) == 15
