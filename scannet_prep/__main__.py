@@ -1,30 +1,44 @@
-"""Entry point: `python -m scannet_prep` and the command `scannet-prep`."""
+"""Entry point: `python -m scannet_prep` and the command `scannet-prep`.
+
+Signals are the process's own, so they are dealt with here, before the rest is loaded: the first SIGINT, SIGTERM or
+SIGHUP raises KeyboardInterrupt, and those that follow are ignored. Slurm sends SIGTERM some time before it kills, to
+the process and to its group, and people press Ctrl-C twice: that must not disturb the cleaning up.
+"""
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from types import FrameType
 
-from scannet_prep.cli import INTERRUPTED, SIGNALS
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 def main() -> int:
-    """Run the command line. Before it is loaded and after it has ended, an interruption just ends the process."""
-    for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a shell's background job
-            signal.signal(number, _end)
-    from scannet_prep.cli.main import main as run
+    """Run the command line, and give the exit status."""
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # which nohup and a shell's background jobs have set
+            signal.signal(number, _interrupt)
+    try:
+        from scannet_prep.cli.main import main as run
 
-    return run()
+        status = run()
+    except KeyboardInterrupt:  # while the program was loaded
+        from scannet_prep.cli.console import Console
+
+        status = Console(is_json="--json" in sys.argv).interrupted()
+    _ignore_signals()
+    return status
 
 
-def _end(_signum: int, _frame: FrameType | None) -> None:
-    if "--json" in sys.argv:
-        os.write(1, b'{"exit_status": 130, "error": "Interrupted", "message": "interrupted", "hint": ""}\n')
-    os.write(2, b"interrupted: run the same command again\n")
-    os._exit(INTERRUPTED)
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    _ignore_signals()
+    raise KeyboardInterrupt
+
+
+def _ignore_signals() -> None:
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,8 @@ def check_classes(label_sets: dict[str, Any], scenes: list[ProcessedScene]) -> N
             assert (row["vertices"], row["scenes"]) == (sum(counts), sum(count > 0 for count in counts))
             assert row["share"] == pytest.approx(sum(counts) / total, abs=1e-7)
         unlabeled = [int((found == 0).sum()) for found in labels]
-        assert table["unlabeled"] == {"vertices": sum(unlabeled), "scenes": sum(count > 0 for count in unlabeled)}
+        found = table["unlabeled"]["vertices"], table["unlabeled"]["scenes"]
+        assert found == (sum(unlabeled), sum(count > 0 for count in unlabeled))
 
 
 # Processed trees
@@ -110,19 +111,19 @@ def test_processed_tree_is_described_by_its_manifest_alone(out_dir: Path, info: 
         path.write_bytes(b"")  # nobody looks
     status, value = info.json(out_dir)
     assert status == 0
-    assert (value["kind"], value["source"], value["complete"]) == ("processed", "manifest", True)
+    assert (value["kind"], value["has_manifest"], value["is_complete"]) == ("processed", True, True)
     assert value["splits"] == {
         "train": {"scenes": 2, "vertices": 1200, "size_bytes": sizes["train"]},
         "val": {"scenes": 1, "vertices": 600, "size_bytes": sizes["val"]},
         "test": {"scenes": 1, "vertices": 600, "size_bytes": sizes["test"]},
+        "all": {"scenes": 4, "vertices": 2400, "size_bytes": sum(sizes.values())},
     }
-    assert (value["scenes"], value["vertices"], value["size_bytes"]) == (4, 2400, sum(sizes.values()))
-    assert value["bytes_per_vertex"] == pytest.approx(sum(sizes.values()) / 2400)
-    options = {"scannet200": True, "align_axis": False, "faces": False, "labels_from": "aggregation", "scenes": 4}
-    assert value["options"] == [options]
-    assert value["format_version"] == 1
+    options = {"scannet200": True, "align_axis": False, "faces": False, "labels_from": "aggregation"}
+    assert value["options"] == [{"options": options, "scenes": 4}]
     assert value["program_versions"]
-    assert [(item["kind"], item["scenes"]) for item in value["warnings"]] == [("repeated_groups", [TRAIN[1]])]
+    assert [(item["warning"]["kind"], item["scene_ids"]) for item in value["warnings"]] == [
+        ("repeated_groups", [TRAIN[1]])
+    ]
     assert (value["failures"], value["unreadable"]) == ([], [])
     check_classes(value["label_sets"], scenes)
 
@@ -138,8 +139,8 @@ def test_without_a_manifest_the_files_say_the_same(out_dir: Path, info: Info, da
     assert [item["path"] for item in value["unreadable"]] == (
         [] if damage is None else [str(out_dir / "manifest.json")]
     )
-    assert (value["source"], value["complete"]) == ("files", None)
-    changing = {"source", "complete", "exit_status", "unreadable"}
+    assert (value["has_manifest"], value["is_complete"]) == (False, None)
+    changing = {"has_manifest", "is_complete", "exit_status", "unreadable"}
     assert {key: value[key] for key in value.keys() - changing} == {
         key: expected[key] for key in value.keys() - changing
     }
@@ -165,7 +166,7 @@ def test_scenes_that_failed_and_a_run_that_has_not_ended_are_told(raw_dir: Path,
     path.write_text(path.read_text().replace('"complete": true', '"complete": false'))
     status, value = info.json(tmp_path / "out")
     assert status == 3
-    assert value["complete"] is False
+    assert value["is_complete"] is False
     assert [item["scene_id"] for item in value["failures"]] == [VAL]
     text = "\n".join(info.text(tmp_path / "out", expected_status=3))
     assert "processing has not finished" in info.errors
@@ -226,7 +227,7 @@ def test_odd_manifest_is_an_error_of_the_manifest(
     assert old in text
     path.write_text(text.replace(old, new, 1))
     status, value = info.json(out_dir)
-    assert (status, value["source"]) == (3, "files")
+    assert (status, value["has_manifest"]) == (3, False)
     assert [item["path"] for item in value["unreadable"]] == [str(path)]
     assert (verify(out_dir)[0], verify.value["findings"][0]["path"]) == (3, str(path))
 
@@ -244,6 +245,7 @@ def test_raw_tree_is_counted_by_split_file_and_class(
     # scene0001_00 lists every group twice.
     groups = {scene.scene_id: len({group.segments for group in scene.groups}) for scene in synthetic[1]}
     train = {"scenes": 2, "annotated": 2, "vertices": 1200, "faces": sum(faces[name] for name in TRAIN)}
+    del value["splits"]["all"]
     assert value["splits"] == {
         "train": {**train, "groups": sum(groups[name] for name in TRAIN)},
         "val": {"scenes": 1, "annotated": 1, "vertices": 600, "faces": faces[VAL], "groups": groups[VAL]},
@@ -317,7 +319,7 @@ def test_groups_of_the_high_resolution_mesh_count_only_if_their_segments_are_the
 def test_scene_folder_that_is_a_dangling_link_is_listed(raw_dir: Path, info: Info) -> None:
     (raw_dir / "scans" / "scene0002_00").symlink_to("nowhere")
     status, value = info.json(raw_dir)
-    assert (status, value["scenes"]) == (3, len(SCENES))
+    assert (status, value["splits"]["all"]["scenes"]) == (3, len(SCENES))
     assert [item["scene_id"] for item in value["unreadable"]] == ["scene0002_00"]
 
 
@@ -402,4 +404,4 @@ def test_file_of_another_program_does_not_stop_info(out_dir: Path, info: Info) -
     np.savez(out_dir / "val" / f"{VAL}.npz", points=np.zeros((3, 3)))
     status, value = info.json(out_dir)
     assert status == 3
-    assert value["scenes"] == 3
+    assert value["splits"]["all"]["scenes"] == 3

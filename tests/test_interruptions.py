@@ -79,7 +79,7 @@ def test_an_interrupted_run_says_so_and_goes_on_next_time(
     assert process.returncode == 130, stderr
     assert json.loads(stdout)["exit_status"] == 130
     assert "Traceback" not in stderr
-    assert "goes on where it stopped" in stderr
+    assert "run the same command again" in stderr
     wait_until_gone(process.pid)
     assert run_command("process", raw_dir, "-o", tmp_path, *OPTIONS).status == 0
     assert digests(tmp_path) == digests(expected_dir)

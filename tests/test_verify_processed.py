@@ -147,11 +147,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, str, tuple[str, ...
     "file of another scene": (put_other_scene, "error", TRAIN, FILE, ("holds scene0001_00",)),
     "scene in the folder of another split": (
         lambda out_dir: npz(out_dir).rename(npz(out_dir, split="val")), "error", TRAIN, f"val/{TRAIN}.npz",
-        ("was made as a train scene, but lies in val",),
+        ("is not in the manifest, which has it in train",),
     ),
     "scene in two splits": (
         lambda out_dir: shutil.copy(npz(out_dir), npz(out_dir, split="val")), "error", TRAIN, f"val/{TRAIN}.npz",
-        (f"a second time, as train/{TRAIN}.npz",),
+        ("is not in the manifest, which has it in train",),
     ),
     "damaged manifest": (
         lambda out_dir: (out_dir / "manifest.json").write_text("{}"), "error", "", "manifest.json", ("is damaged",),
@@ -180,7 +180,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, str, tuple[str, ...
         lambda out_dir: edit_entry(out_dir, options=ProcessOptions(faces=True)), "error", TRAIN, FILE, ("options",),
     ),
     "record of another file": (
-        lambda out_dir: edit_entry(out_dir, fingerprint=Fingerprint(1, 2)), "error", TRAIN, FILE, ("CRC-32",),
+        lambda out_dir: edit_entry(out_dir, fingerprint=Fingerprint(1, 2)), "error", TRAIN, FILE, ("fingerprint",),
     ),
     "temporary file": (
         lambda out_dir: (out_dir / "train" / f".{TRAIN}.npz.abc-1.def.tmp").touch(), "note", "", "train",
@@ -260,7 +260,7 @@ def test_people_get_findings_hints_and_what_to_type(raw_dir: Path, capsys: pytes
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"error: {relative(TEST, INFO.suffix)}: no such file"
     assert "hint: download it: every test scene has one" in lines
-    assert any(f"scannet-prep download -o {raw_dir}" in line for line in lines)
+    assert any(f"scannet-prep download --types seg --verify -o {raw_dir}" in line for line in lines)
     assert "train 1 of 1,201, val 1 of 312, test 1 of 100" in lines[-2]
     assert lines[-1] == "1 error, 3 notes"
     assert main(["verify", str(raw_dir), "-q", "--jobs", "1"]) == 3

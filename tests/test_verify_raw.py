@@ -224,12 +224,12 @@ DAMAGES: dict[str, tuple[Damage, str, str, str, tuple[str, ...]]] = {
     ),
     "label map with a misspelt category": (
         edit_label_map("\tcrate\tcrate\t", "\tcreate\tcreate\t"), "error", "", LABEL_MAP_NAME,
-        ("1 raw categories", "'crate' is missing"),
+        ("1 raw categories: crate"),
     ),
     "label map with a category of two meanings": (
         lambda raw_dir: (path := raw_dir / LABEL_MAP_NAME).write_text(
             path.read_text() + "5\twall\twall\t0\t7" + 12 * "\t" + "\r\n"
-        ), "error", "", LABEL_MAP_NAME, ("'wall' is both",),
+        ), "error", "", LABEL_MAP_NAME, ("1 raw categories: wall",),
     ),
 }  # fmt: skip
 

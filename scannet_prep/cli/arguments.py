@@ -43,6 +43,12 @@ class CommandParser(argparse.ArgumentParser):
         return f"did you mean {close[0]}? All of them: {self.prog} --help" if close else f"{self.prog} --help"
 
 
+def add_places_argument(parser: CommandParser) -> None:
+    """Add what `verify` and `info` look at."""
+    what = "folder with raw or with processed scenes; or an archive, or all shards of one: paths or addresses"
+    parser.add_argument("places", type=place_argument, nargs="+", metavar="PATH", help=what)
+
+
 def add_output_arguments(parser: CommandParser) -> None:
     """Add what every command understands: how much to say, and in which form."""
     group = parser.add_argument_group("output")
@@ -55,25 +61,16 @@ def add_output_arguments(parser: CommandParser) -> None:
 def add_selection_arguments(parser: CommandParser) -> None:
     """Add the choice of scenes."""
     group = parser.add_argument_group("which scenes")
-    group.add_argument(
-        "--splits",
-        nargs="+",
-        choices=[str(split) for split in Split],
-        metavar="SPLIT",
-        help="only these: train, val, test",
-    )
+    splits, names = [str(split) for split in Split], "only these: train, val, test"
+    group.add_argument("--splits", nargs="+", choices=splits, metavar="SPLIT", help=names)
     group.add_argument("--scenes", nargs="+", metavar="ID|@FILE", help="only these; @FILE has one scene id a line")
     group.add_argument("--limit", type=positive_number, metavar="N", help="at most N scenes")
 
 
 def add_jobs_argument(parser: CommandParser) -> None:
     """Add the number of worker processes."""
-    parser.add_argument(
-        "--jobs",
-        type=positive_number,
-        metavar="N",
-        help="worker processes (default: the processors that affinity, container and Slurm grant)",
-    )
+    what = "worker processes (default: the processors that affinity, container and Slurm grant)"
+    parser.add_argument("--jobs", type=positive_number, metavar="N", help=what)
 
 
 def selection_from(arguments: argparse.Namespace) -> Selection:

@@ -9,18 +9,20 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from scannet_prep.errors import OutputError, ScanNetPrepError
+from scannet_prep.errors import OutputError
 
 if TYPE_CHECKING:
     from scannet_prep.progress import Progress
     from scannet_prep.stages.finding import Finding
 
+_INTERRUPTED = 130
+_GO_ON = "run the same command again"
 _MAX_HINTS = 5
 _MAX_WIDTH = 100
 _MIN_COLUMN_WIDTH = 11
@@ -57,15 +59,30 @@ class Console:
         """Tell what went wrong, on standard error; also when quiet."""
         _print(f"{text}\nhint: {hint}" if hint else text, sys.stderr)
 
-    def result(self, text: str, value: Mapping[str, Any], status: int) -> int:
+    def tell_errors(self, findings: Iterable[Finding]) -> None:
+        """Tell findings on standard error; also when quiet."""
+        for finding in findings:
+            trace = f"\n{finding.trace}" if finding.trace else ""
+            self.warn(f"error: {finding.place}: {finding.message}{trace}", finding.hint)
+
+    def result(self, text: str, value: object, status: int) -> int:
         """Give the result on standard output, in words or as one JSON object, and hand the exit status back.
+
+        Args:
+            text: For people.
+            value: For programs: a mapping, which may hold dataclasses.
+            status: The exit status.
 
         Raises:
             OutputError: Standard output cannot be written, for example because the disk is full.
         """
+        if self.is_json:
+            from scannet_prep.typed_json import to_plain
+
+            text = json.dumps({"exit_status": status, **to_plain(value)})
         if self.is_json or not self.is_quiet:
             try:
-                _print(json.dumps({"exit_status": status, **value}) if self.is_json else text, sys.stdout)
+                _print(text, sys.stdout)
             except BrokenPipeError:
                 raise
             except OSError as error:
@@ -73,15 +90,15 @@ class Console:
                 raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
         return status
 
-    def fail(self, error: ScanNetPrepError, status: int) -> None:
-        """Report the error that ended the command."""
-        self.warn(f"error: {error}", error.hint)
-        self._fail_json(type(error).__name__, str(error), error.hint, status)
+    def fail(self, error: str, message: str, hint: str, status: int) -> int:
+        """Report the error that ended the command, and hand the exit status back."""
+        self.warn(f"error: {message}", hint)
+        return self._fail_json(error, message, hint, status)
 
-    def interrupted(self, status: int) -> None:
-        """Report that the command was interrupted, in one line."""
-        self.warn("interrupted: run the same command again")
-        self._fail_json("Interrupted", "interrupted", "run the same command again", status)
+    def interrupted(self) -> int:
+        """Report in one line that the command was interrupted, and hand the exit status back."""
+        self.warn(f"interrupted: {_GO_ON}")
+        return self._fail_json("Interrupted", "interrupted", _GO_ON, _INTERRUPTED)
 
     def progress(self) -> Progress:
         """An object to hand to a stage: a bar on a terminal, a line now and then elsewhere."""
@@ -91,11 +108,11 @@ class Console:
             return NotesOnly(self.say)
         return (BarProgress if sys.stderr.isatty() else LineProgress)(self.say)
 
-    def _fail_json(self, kind: str, message: str, hint: str, status: int) -> None:
+    def _fail_json(self, error: str, message: str, hint: str, status: int) -> int:
         if self.is_json:
-            value = {"exit_status": status, "error": kind, "message": message, "hint": hint}
             with suppress(OSError):  # standard output may be what is broken
-                _print(json.dumps(value), sys.stdout)
+                self.result("", {"error": error, "message": message, "hint": hint}, status)
+        return status
 
 
 def _print(text: str, stream: TextIO) -> None:

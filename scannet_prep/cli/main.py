@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
-from scannet_prep.cli import INTERRUPTED, SIGNALS, demo, download, info, pack, process, unpack, verify
+from scannet_prep.cli import demo, download, info, pack, process, unpack, verify
 from scannet_prep.cli.arguments import CommandParser
 from scannet_prep.cli.console import Console
-from scannet_prep.errors import ScanNetPrepError, UsageError
+from scannet_prep.errors import UsageError
+from scannet_prep.failures import explain
 from scannet_prep.version import VERSION
 
 _COMMANDS = (download, process, pack, unpack, verify, info, demo)
@@ -50,32 +47,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     _mend_streams()
     console = Console(is_json="--json" in words)
     try:
-        with _interruptible():
-            parser = make_parser()
-            if not words:
-                parser.print_help(sys.stderr)
-            arguments = parser.parse_args(words)
-            console = Console.from_arguments(arguments)
-            status: int = arguments.run(arguments, console)
-            sys.stdout.flush()
-    except ScanNetPrepError as error:
-        status = 2 if isinstance(error, UsageError) else 1
-        console.fail(error, status)
+        parser = make_parser()
+        if not words:
+            parser.print_help(sys.stderr)
+        arguments = parser.parse_args(words)
+        console = Console.from_arguments(arguments)
+        status: int = arguments.run(arguments, console)
+        sys.stdout.flush()
     except KeyboardInterrupt:
-        status = INTERRUPTED
-        console.interrupted(status)
+        status = console.interrupted()
     except BrokenPipeError:
         # The program reading the pipe has seen enough, for example `| head`. Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
-    except OSError as error:
-        status = 1
-        place = f"{error.filename}: " if error.filename else ""
-        console.fail(ScanNetPrepError(f"{place}{error.strerror or error}"), status)
     except Exception as error:
-        # A bug: Python shows its traceback and ends with 1; with --json there is an object all the same.
-        console.fail(ScanNetPrepError(f"unforeseen {type(error).__name__}: {error}", "please report this"), 1)
-        raise
+        problem, hint, trace = explain(error)
+        if isinstance(error, OSError) and error.filename:
+            problem = f"{error.filename}: {problem}"
+        status = console.fail(type(error).__name__, problem, hint, 2 if isinstance(error, UsageError) else 1)
+        if trace:
+            raise
     return status
 
 
@@ -101,33 +92,3 @@ def _mend_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let the first SIGINT, SIGTERM or SIGHUP raise KeyboardInterrupt, and ignore all that follow.
-
-    Slurm sends SIGTERM some time before it kills, a terminal that is closed SIGHUP; Slurm and `timeout` send it to the
-    process and to its group, and people press Ctrl-C twice. What follows must not disturb the cleaning up.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
-    was_interrupted = False
-
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
-        nonlocal was_interrupted
-        was_interrupted = True
-        for number in heard:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    for number in heard:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number in [] if was_interrupted else heard:
-            signal.signal(number, before[number])

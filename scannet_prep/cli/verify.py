@@ -5,20 +5,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.archive_text import describe_check
-from scannet_prep.cli.arguments import (
-    CommandParser,
-    Commands,
-    add_jobs_argument,
-    add_output_arguments,
-    add_selection_arguments,
-    jobs_from,
-    path_argument,
-    place_argument,
-    selection_from,
-)
 from scannet_prep.cli.console import Console, format_duration
 from scannet_prep.cli.listing import count_findings, describe_findings
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
@@ -30,77 +21,69 @@ if TYPE_CHECKING:
     from scannet_prep.stages.verify.archive import VerifyArchivesReport
 
 _REMEDIES = {
-    "raw": "to download again what is missing or damaged: scannet-prep download -o {}",
-    "processed": "to mend it, with RAW and options as before: scannet-prep process RAW -o {}",
+    "raw": "to download again what is missing or damaged: scannet-prep download --types seg --verify -o {}",
+    "processed": "to mend it, with RAW and options as before: scannet-prep process RAW --checksum -o {}",
 }
 _DESCRIPTION = """\
 Checks a raw or a processed tree, or an archive, and changes nothing.
 
 Raw: structure of every file, counts that must agree across files, segment ids of groups, labels.ply against the groups,
 the label map. Processed: checksums, shapes and values of every file, the manifest, the file lists. Both: the official
-splits. An error is something wrong; a note is worth knowing, and right all the same.
-
-Archive: every byte. What is damaged is named, scene by scene; of a truncated archive it says which scenes are whole.
-Several archives count as the shards of one.
+splits. Archive: every byte. What is damaged is named, scene by scene; several archives count as the shards of one.
+An error is something wrong; a note is worth knowing, and right all the same.
 """
 _EPILOG = """\
 examples:
   scannet-prep verify data/ScanNet
-  scannet-prep verify data/processed --complete --splits train val
   scannet-prep verify data/ScanNet --against their-scannet.lock
-  scannet-prep verify data/processed --json
-  scannet-prep verify data/scannet.tar.zst
+  scannet-prep verify data/processed --complete --splits train val
   scannet-prep verify data/scannet-*-of-*.tar.zst --quick
   scannet-prep verify https://host/scannet.tar.zst --scenes scene0011_00
 """
 
 
-def add_command(commands: Commands) -> None:
+def add_command(commands: shared.Commands) -> None:
     """Add the command to the program."""
-    parser: CommandParser = commands.add_parser(
+    parser: shared.CommandParser = commands.add_parser(
         "verify", help="check a raw or a processed tree, or an archive", description=_DESCRIPTION, epilog=_EPILOG
     )
+    shared.add_places_argument(parser)
     parser.add_argument(
-        "places", type=place_argument, nargs="+", metavar="PATH",
-        help="folder with raw or with processed scenes; or an archive, or all shards of one: paths or addresses",
-    )  # fmt: skip
-    parser.add_argument(
-        "--complete", action="store_true", help="a scene of the official lists that is not there is an error"
+        "--complete", action="store_true", help="a scene of the official lists that is missing is an error"
     )
-    parser.add_argument(
-        "--against", type=path_argument, metavar="FILE", help="compare a raw tree with the scannet.lock of another copy"
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="of an archive, check the structure only, and read little of it (on the web, all is fetched even so)",
-    )
-    add_selection_arguments(parser)
-    run_options = parser.add_argument_group("how to run")
-    add_jobs_argument(run_options)  # type: ignore[arg-type]  # argparse's groups take arguments as parsers do
-    add_trust_arguments(parser.add_argument_group("server, for addresses"))  # type: ignore[arg-type]  # likewise
-    add_output_arguments(parser)
+    against = "compare a raw tree with the scannet.lock of another copy"
+    parser.add_argument("--against", type=shared.path_argument, metavar="FILE", help=against)
+    quick = "of an archive, check the structure only, and read little of it (on the web, all is fetched even so)"
+    parser.add_argument("--quick", action="store_true", help=quick)
+    shared.add_selection_arguments(parser)
+    shared.add_jobs_argument(parser)
+    add_trust_arguments(parser)
+    shared.add_output_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
+    from scannet_prep.stages.finding import Finding
     from scannet_prep.stages.tree import is_archive
+    from scannet_prep.typed_json import to_plain
 
-    check = _check_archives if any(map(is_archive, arguments.places)) else _check_tree
     started_s = time.monotonic()
-    report, text = check(arguments, console)
-    seconds = time.monotonic() - started_s
-    for finding in report.errors:
-        if console.is_quiet:
-            console.warn(f"error: {finding.place}: {finding.message}", finding.hint)
-        if finding.trace:
-            console.warn(finding.trace)
-    value = {"command": "verify", **report.to_json(), "seconds": round(seconds, 3)}
-    return console.result(text, value, 3 if report.errors else 0)
+    if any(map(is_archive, arguments.places)):
+        archives = _check_archives(arguments, console)
+        seconds = time.monotonic() - started_s
+        errors, value = list[Finding](archives.errors), archives.to_json()
+        text = describe_check(archives, seconds, has_all=console.is_verbose)
+    else:
+        tree = _check_tree(arguments, console)
+        seconds = time.monotonic() - started_s
+        errors, value = list(tree.errors), to_plain(tree)
+        text = "\n".join(_describe(tree, seconds, has_all=console.is_verbose))
+    console.tell_errors(errors if console.is_quiet else [error for error in errors if error.trace])
+    return console.result(text, {"command": "verify", **value, "seconds": round(seconds, 3)}, 3 if errors else 0)
 
 
-def _check_tree(arguments: argparse.Namespace, console: Console) -> tuple[CheckReport, str]:
+def _check_tree(arguments: argparse.Namespace, console: Console) -> CheckReport:
     from scannet_prep.stages import verify
 
     if len(arguments.places) > 1:
@@ -108,46 +91,41 @@ def _check_tree(arguments: argparse.Namespace, console: Console) -> tuple[CheckR
     if arguments.quick:
         raise UsageError("--quick is for archives", "leave it out: every file of a folder is read")
     plan = verify.plan(
-        arguments.places[0],
-        selection=selection_from(arguments),
+        Path(arguments.places[0]),
+        selection=shared.selection_from(arguments),
         must_be_complete=arguments.complete,
         against=arguments.against,
     )
     console.say(f"verify: {plan.path}: {plan.kind} scenes to check: {len(plan.tasks):,}")
-    started_s = time.monotonic()
-    report = verify.run(plan, jobs=jobs_from(arguments), progress=console.progress())
-    return report, "\n".join(_describe(report, time.monotonic() - started_s, has_all=console.is_verbose))
+    return verify.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
 
 
-def _check_archives(arguments: argparse.Namespace, console: Console) -> tuple[VerifyArchivesReport, str]:
-    from scannet_prep.stages.verify import archive as verify_archive
+def _check_archives(arguments: argparse.Namespace, console: Console) -> VerifyArchivesReport:
+    from scannet_prep.stages.verify import archive
 
     if arguments.against is not None:
         raise UsageError("only raw trees have digests to compare", "leave out --against")
-    plan = verify_archive.plan(
+    plan = archive.plan(
         arguments.places,
-        selection=selection_from(arguments),
+        selection=shared.selection_from(arguments),
         is_quick=arguments.quick,
         must_be_complete=arguments.complete,
         certificates=certificates_from(arguments, console),
     )
     for item in plan.archives:
         console.say(f"verify: {item.name}: scenes to check: {item.scene_count:,}")
-    started_s = time.monotonic()
-    report = verify_archive.run(plan, jobs=jobs_from(arguments), progress=console.progress())
-    return report, describe_check(report, time.monotonic() - started_s, has_all=console.is_verbose)
+    return archive.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
 
 
 def _describe(report: CheckReport, seconds: float, *, has_all: bool) -> Iterator[str]:
     yield from describe_findings(report.findings, str(report.path), has_all=has_all)
     if report.errors:
         yield f"{_REMEDIES[report.kind].format(report.path)}\n"
-    counts = report.counts
-    splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in counts["splits"].items())
-    if "compared_files" in counts:
-        yield f"compared with the other copy: {counts['compared_files']:,} files"
+    if report.compared_files is not None:
+        yield f"compared with the other copy: {report.compared_files:,} files"
+    splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())
     yield (
-        f"{report.path}: {report.kind} scenes checked: {counts['scenes']:,} ({splits}), "
-        f"{counts['vertices']:,} vertices, {format_bytes(counts['size_bytes'])}, in {format_duration(seconds)}"
+        f"{report.path}: {report.kind} scenes checked: {report.scenes:,} ({splits}), "
+        f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)}, in {format_duration(seconds)}"
     )
     yield count_findings(report.findings)

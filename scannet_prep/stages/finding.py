@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from scannet_prep.errors import FileError, WorkerDiedError
 from scannet_prep.failures import explain
@@ -66,16 +66,6 @@ class Finding:
         problem = problem.removeprefix(f"{place}: ").removeprefix(f"{place}/")
         return cls(place, scene_id, Severity.ERROR, problem, hint, trace)
 
-    def to_json(self) -> dict[str, str]:
-        """A dict of plain values."""
-        return {
-            "severity": str(self.severity),
-            "scene_id": self.scene_id,
-            "path": str(self.path),
-            "message": self.message,
-            "hint": self.hint,
-        }
-
 
 class Findings:
     """Collects what is found about one scene, or about a folder.
@@ -109,35 +99,32 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a check of a tree or of an archive found.
+    """What a check of a tree found.
 
     Attributes:
-        path: What was checked.
+        path: The tree.
         kind: `raw` or `processed`.
-        counts: How much was checked, in plain values by name: `scenes`, `vertices`, `size_bytes` and so on.
+        scenes: How many were checked.
+        vertices: Of these scenes.
+        size_bytes: Of the files that were read.
+        splits: Of each split, how many of its official scenes are `present`, and how many there are (`official`).
+        compared_files: How many files were compared with those of another copy; None where no comparison was wanted.
         findings: Errors first, then by scene and file.
     """
 
     path: Path
     kind: str
-    counts: Mapping[str, Any] = field(hash=False)
+    scenes: int
+    vertices: int
+    size_bytes: int
+    splits: Mapping[str, Mapping[str, int]] = field(hash=False)
+    compared_files: int | None
     findings: tuple[Finding, ...]
 
     @property
     def errors(self) -> tuple[Finding, ...]:
         """The findings that are wrong, not just worth knowing."""
         return tuple(finding for finding in self.findings if finding.is_error)
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain values."""
-        return {
-            "path": str(self.path),
-            "kind": self.kind,
-            **self.counts,
-            "errors": len(self.errors),
-            "notes": len(self.findings) - len(self.errors),
-            "findings": [finding.to_json() for finding in self.findings],
-        }
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -210,19 +197,6 @@ def _look(
     findings = Findings(task.scene_id)
     result = findings.attempt(task.path, look, task, inner, findings)
     return result, findings.found
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedScene:
-    """What the check of one scene found beside faults.
-
-    Attributes:
-        vertex_count: V; 0 where it could not be told.
-        size_bytes: Of the files that were read.
-    """
-
-    vertex_count: int
-    size_bytes: int
 
 
 def note_strangers(directory: Path, is_known: Callable[[str], bool], findings: Findings) -> None:

@@ -51,23 +51,6 @@ class Selection:
         is_named = self.scene_ids is None or scene_id in self.scene_ids
         return is_named and (not self.splits or split in self.splits)
 
-    def check_splits(self, splits: Mapping[str, Split | None]) -> None:
-        """Check that no scene was named that is in none of the splits that were asked for.
-
-        Args:
-            splits: Split of each scene that is known.
-
-        Raises:
-            UnknownSceneError: There is one.
-        """
-        for scene_id in self.scene_ids or ():
-            split = splits.get(scene_id)
-            if split is not None and not self.wants(scene_id, split):
-                raise UnknownSceneError(
-                    f"{scene_id} is in the split {split}, but only {', '.join(self.splits)} was asked for",
-                    "leave out the splits or the scene",
-                )
-
 
 @dataclass(frozen=True, slots=True)
 class SelectedScenes:
@@ -97,24 +80,22 @@ def select_scenes(
         UnknownSceneError: A scene that was asked for is in none of the splits that were asked for.
     """
     present = set(available)
-    wanted = sorted(present if selection.scene_ids is None else set(selection.scene_ids))
     only = selection.splits[0] if len(selection.splits) == 1 else None
-    splits: dict[str, Split | None] = {
-        name: find_official_split(name) or only or (filed or {}).get(name) for name in wanted
-    }
-    selection.check_splits(splits)
     chosen: list[tuple[SceneId, Split]] = []
     failures: list[SceneFailure] = []
-    for scene_id in wanted:
-        split = splits[scene_id]
+    for scene_id in sorted(present if selection.scene_ids is None else set(selection.scene_ids)):
+        split = find_official_split(scene_id) or only or (filed or {}).get(scene_id)
         if split is not None and not selection.wants(scene_id, split):
-            continue
-        if scene_id not in present:
-            failures.append(_failure(scene_id, f"{source}: has no folder {scene_id}", "download the scene"))
+            if selection.scene_ids is not None:
+                problem = f"{scene_id} is in the split {split}, but only {', '.join(selection.splits)} was asked for"
+                raise UnknownSceneError(problem, "leave out the splits or the scene")
+        elif scene_id not in present:
+            problem = f"{source}: has no folder {scene_id}"
+            failures.append(SceneFailure(scene_id, "UnknownSceneError", problem, "download the scene"))
         elif split is None:
             problem = f"{source}: {scene_id} is in none of the official split lists"
             hint = f"to put it into a split of your choice: --scenes {scene_id} --splits train (or val, or test)"
-            failures.append(_failure(scene_id, problem, hint))
+            failures.append(SceneFailure(scene_id, "UnknownSceneError", problem, hint))
         else:
             chosen.append((scene_id, split))
     return SelectedScenes(tuple(chosen[: selection.limit]), tuple(failures))
@@ -129,19 +110,15 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
     """
     found: dict[SceneId, None] = {}
     for word in words:
-        if not word.startswith("@"):
-            if not SceneId.is_valid(word):
-                raise UnknownSceneError(f"{word[:80]!r} is not a scene id", _suggest(word))
-            found[SceneId(word)] = None
-            continue
-        path = Path(word[1:]).expanduser()
-        text = read_file(path).decode("utf-8", "replace")
-        for number, line in enumerate(text.splitlines(), start=1):
-            name = line.partition("#")[0].strip()
-            if name and not SceneId.is_valid(name):
-                raise UnknownSceneError(f"{path}: line {number}: {name[:40]!r} is not a scene id", _suggest(name))
-            if name:
-                found[SceneId(name)] = None
+        names, where = [word], ""
+        if word.startswith("@"):
+            path = Path(word[1:]).expanduser()
+            lines = read_file(path).decode("utf-8", "replace").splitlines()
+            names, where = [line.partition("#")[0].strip() for line in lines], f"{path}: "
+        for name in filter(None, names):
+            if not SceneId.is_valid(name):
+                raise UnknownSceneError(f"{where}{name[:80]!r} is not a scene id", _suggest(name))
+            found[SceneId(name)] = None
     if not found:
         raise UnknownSceneError(f"{' '.join(words)}: names no scene")
     return tuple(found)
@@ -156,7 +133,3 @@ def _suggest(word: str) -> str:
     if guesses and all(map(SceneId.is_valid, guesses)):
         return f"did you mean {' '.join(guesses)}?"
     return "scene ids look like scene0011_00; separate several by blanks, or write @FILE, with one id a line"
-
-
-def _failure(scene_id: SceneId, message: str, hint: str) -> SceneFailure:
-    return SceneFailure(scene_id, UnknownSceneError.__name__, message, hint)

@@ -12,11 +12,10 @@ from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.archive.source import ByteSource, open_sources
 from scannet_prep.errors import FileError
-from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, parse_manifest
 from scannet_prep.scene import Split
 from scannet_prep.stages.finding import Finding
-from scannet_prep.stages.info.class_table import ClassTable, make_class_table
+from scannet_prep.stages.info.class_table import ClassTable, make_class_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class ArchiveInfo:
         failures: Why scenes are missing that were asked for, by id.
         missing_shards: Shards that are needed to make the set whole.
         unreadable: What could not be read now, and why.
-        class_tables: One for each label set, if there is a manifest that counts the classes.
+        label_sets: How often the classes of each label set occur, if there is a manifest that counts them.
     """
 
     names: tuple[str, ...]
@@ -76,7 +75,7 @@ class ArchiveInfo:
     failures: dict[str, str]
     missing_shards: tuple[str, ...]
     unreadable: tuple[Finding, ...]
-    class_tables: tuple[ClassTable, ...]
+    label_sets: dict[str, ClassTable]
 
     @property
     def scene_count(self) -> int:
@@ -123,8 +122,8 @@ class ArchiveInfo:
             "notice": self.notice,
             "failures": self.failures,
             "missing_shards": list(self.missing_shards),
-            "unreadable": [finding.to_json() for finding in self.unreadable],
-            "label_sets": {table.label_set.name: table.to_json() for table in self.class_tables},
+            "unreadable": self.unreadable,
+            "label_sets": self.label_sets,
         }
 
 
@@ -188,12 +187,7 @@ def run_archives(plan: ArchiveInfoPlan) -> ArchiveInfo:
         failures={name: text for index in indexes for name, text in index.failures.items() if name not in held},
         missing_shards=find_missing_shards(names),
         unreadable=unreadable,
-        class_tables=(
-            make_class_table(SCANNET20, [entry.nyu40_counts for entry in annotated]),
-            make_class_table(SCANNET200, [entry.scannet_counts for entry in annotated]),
-        )
-        if entries
-        else (),
+        label_sets=make_class_tables(annotated) if entries else {},
     )
 
 

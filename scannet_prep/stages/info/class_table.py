@@ -5,24 +5,33 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from scannet_prep.labels import SCANNET20, SCANNET200, LabelClass, LabelSet
+from scannet_prep.labels import SCANNET20, SCANNET200, Frequency, LabelSet
+from scannet_prep.scene import Split
 
 
 @dataclass(frozen=True, slots=True)
 class ClassCount:
-    """How often one class occurs.
+    """How often one class occurs in annotated scenes; or all vertices that have none.
 
     Attributes:
-        item: The class; None for all vertices that have none.
-        vertex_count: Its vertices.
-        scene_count: Scenes with at least one of them.
+        train_id: Its index in the label set; None for vertices without a class.
+        raw_id: Its id in the release: nyu40 id for ScanNet20, ScanNet id for ScanNet200; 0 for no class.
+        name: Its name.
+        frequency: For ScanNet200, whether it is frequent (head), common or rare (tail).
+        vertices: Vertices of this class.
+        share: Of all vertices, 0..1.
+        scenes: Scenes with at least one of them.
     """
 
-    item: LabelClass | None
-    vertex_count: int
-    scene_count: int
+    train_id: int | None
+    raw_id: int
+    name: str
+    frequency: Frequency | None
+    vertices: int
+    share: float
+    scenes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,43 +39,16 @@ class ClassTable:
     """How often the classes of a label set occur in annotated scenes.
 
     Attributes:
-        label_set: The label set.
-        classes: Every class, in the order of the train ids.
+        scenes: Annotated scenes.
+        vertices: Their vertices.
         unlabeled: Vertices without a class of this label set.
-        scene_count: Annotated scenes.
-        vertex_count: Their vertices.
+        classes: Every class, in the order of the train ids.
     """
 
-    label_set: LabelSet
-    classes: tuple[ClassCount, ...]
+    scenes: int
+    vertices: int
     unlabeled: ClassCount
-    scene_count: int
-    vertex_count: int
-
-    def share(self, count: ClassCount) -> float:
-        """The part of all vertices that is in a class, 0..1."""
-        return count.vertex_count / self.vertex_count if self.vertex_count else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain values."""
-        return {
-            "scenes": self.scene_count,
-            "vertices": self.vertex_count,
-            "unlabeled": {"vertices": self.unlabeled.vertex_count, "scenes": self.unlabeled.scene_count},
-            "classes": [
-                {
-                    "train_id": count.item.train_id,
-                    "raw_id": count.item.raw_id,
-                    "name": count.item.name,
-                    "frequency": count.item.frequency,
-                    "vertices": count.vertex_count,
-                    "share": round(self.share(count), 8),
-                    "scenes": count.scene_count,
-                }
-                for count in self.classes
-                if count.item is not None
-            ],
-        }
+    classes: tuple[ClassCount, ...]
 
 
 class Counted(Protocol):
@@ -81,39 +63,51 @@ class Counted(Protocol):
         """Vertices by ScanNet id."""
 
 
-def make_class_tables(scenes: Sequence[Counted]) -> tuple[ClassTable, ...]:
-    """Make the table of each label set.
+def make_class_tables(scenes: Sequence[Counted]) -> dict[str, ClassTable]:
+    """Make the table of each label set, by its name.
 
     Args:
         scenes: The annotated scenes.
     """
-    return (
-        make_class_table(SCANNET20, (scene.nyu40_counts for scene in scenes)),
-        make_class_table(SCANNET200, (scene.scannet_counts for scene in scenes)),
-    )
+    return {
+        SCANNET20.name: _make_table(SCANNET20, [scene.nyu40_counts for scene in scenes]),
+        SCANNET200.name: _make_table(SCANNET200, [scene.scannet_counts for scene in scenes]),
+    }
 
 
-def make_class_table(label_set: LabelSet, scenes: Iterable[Mapping[int, int]]) -> ClassTable:
-    """Add up what the scenes hold.
+def count_by_split(scenes: Iterable[tuple[str | None, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
+    """Add up the numbers of scenes.
 
     Args:
-        label_set: The classes.
-        scenes: For each annotated scene, vertices by raw id (nyu40 ids for ScanNet20, ScanNet ids for ScanNet200).
+        scenes: Split and numbers of each; None for a scene of no split.
+
+    Returns:
+        By split, `none` for no split, and `all` together: number of scenes, and the sum of each number.
     """
-    vertices: Counter[int] = Counter()
-    occurrences: Counter[int] = Counter()
-    unlabeled_scene_count = scene_count = 0
+    found: dict[str, Counter[str]] = {name: Counter() for name in (*map(str, Split), "none", "all")}
+    for split, numbers in scenes:
+        for name in (str(split or "none"), "all"):
+            found[name].update({"scenes": 1, **numbers})
+    return {name: dict(row) for name, row in found.items() if row}
+
+
+def _make_table(label_set: LabelSet, scenes: Iterable[Mapping[int, int]]) -> ClassTable:
+    vertices, occurrences, scene_count = Counter[int](), Counter[int](), 0
     known = set(label_set.ids)
     for counts in scenes:
+        scene = Counter[int]()
+        for raw_id, number in counts.items():
+            scene[raw_id if raw_id in known else 0] += number  # 0 is not a class: it stands for all that have none
+        vertices.update(scene)
+        occurrences.update(raw_id for raw_id, number in scene.items() if number)
         scene_count += 1
-        vertices.update(counts)
-        occurrences.update(raw_id for raw_id, count in counts.items() if count)
-        unlabeled_scene_count += any(count for raw_id, count in counts.items() if raw_id not in known)
-    unlabeled_count = sum(count for raw_id, count in vertices.items() if raw_id not in known)
-    return ClassTable(
-        label_set=label_set,
-        classes=tuple(ClassCount(item, vertices[item.raw_id], occurrences[item.raw_id]) for item in label_set.classes),
-        unlabeled=ClassCount(None, unlabeled_count, unlabeled_scene_count),
-        scene_count=scene_count,
-        vertex_count=vertices.total(),
-    )
+    total = vertices.total()
+
+    def count(
+        raw_id: int, train_id: int | None = None, name: str = "(unlabeled)", frequency: Frequency | None = None
+    ) -> ClassCount:
+        share = vertices[raw_id] / max(1, total)
+        return ClassCount(train_id, raw_id, name, frequency, vertices[raw_id], share, occurrences[raw_id])
+
+    classes = tuple(count(item.raw_id, item.train_id, item.name, item.frequency) for item in label_set.classes)
+    return ClassTable(scene_count, total, count(0), classes)

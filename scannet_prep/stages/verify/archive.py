@@ -177,7 +177,7 @@ class VerifyArchivesReport:
             **top,
             "errors": len(self.errors),
             "notes": len(self.findings) - len(self.errors),
-            "findings": [finding.to_json() for finding in self.findings],
+            "findings": self.findings,
         }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, find_problems, parse_processed
 from scannet_prep.processed.state import find_state
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.finding import CheckedScene, CheckTask, Finding, Findings, note_strangers
+from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
 from scannet_prep.stages.selection import Selection
 
 _AGAIN = "process again with the same options: whole scenes are kept, and the others are made"
@@ -35,7 +35,7 @@ class ProcessedTask(CheckTask):
 
 def plan_processed(
     out_dir: Path, selection: Selection, findings: Findings
-) -> tuple[tuple[ProcessedTask, ...], dict[SceneId, Split | None]]:
+) -> tuple[tuple[ProcessedTask, ...], dict[SceneId, Split]]:
     """Look at a processed tree without opening its scenes.
 
     Args:
@@ -45,42 +45,30 @@ def plan_processed(
 
     Returns:
         The scenes to check, and the split of every scene that is there.
-
-    Raises:
-        UnknownSceneError: The selection contradicts itself.
     """
     state = find_state(out_dir)
-    if state.manifest is None and not (out_dir / MANIFEST_NAME).exists():
-        findings.error(out_dir / MANIFEST_NAME, "no such file", _AGAIN)
-    elif state.fault is not None:
+    manifest = state.manifest or Manifest(is_complete=False)
+    if state.fault is not None:
         findings.found.append(Finding.from_exception(state.fault, out_dir, ""))
-    known = state.manifest or Manifest(is_complete=False)
-    present = _find_scenes(out_dir, known, findings)
-    if known.is_complete:
-        _check_lists(out_dir, known, findings)
+    elif state.manifest is None:
+        findings.error(out_dir / MANIFEST_NAME, "no such file", _AGAIN)
+    if manifest.is_complete:
+        _check_lists(out_dir, manifest, findings)
     if not (out_dir / TERMS_NAME).exists():
         findings.note(out_dir / TERMS_NAME, "no such file: the notice of ScanNet's terms of use", _AGAIN)
-    # The split of a scene that failed is not on record: it counts whichever splits were asked for.
-    recorded = ((name, entry.split) for name, entry in known.scenes.items())
-    splits = dict[str, Split | None]([*((name, None) for name in known.failures), *recorded, *present.items()])
-    selection.check_splits(splits)
-    any_split = selection.splits[0] if selection.splits else None
-    chosen = [name for name in sorted(splits) if selection.wants(name, splits[name] or any_split)]
-    for scene_id in selection.scene_ids or ():
-        if scene_id not in splits:
-            findings.error(out_dir, "does not hold this scene", _AGAIN, scene_id=scene_id)
-    for name in chosen:
-        _check_record(out_dir, name, present.get(SceneId(name)), known, findings)
+    present = _find_scenes(out_dir, findings)
+    recorded = {(name, entry.split): entry for name, entry in manifest.scenes.items()}
+    _check_records(out_dir, present, manifest, selection, findings)
     tasks = [
-        ProcessedTask(scene_id, processed_path(out_dir, split, scene_id), split, known.scenes.get(scene_id))
-        for scene_id, split in sorted(present.items())
-        if scene_id in chosen
+        ProcessedTask(scene_id, processed_path(out_dir, split, scene_id), split, recorded.get((scene_id, split)))
+        for scene_id, split in sorted(present)
+        if selection.wants(scene_id, split) and ((scene_id, split) in recorded or not manifest.is_complete)
     ]
     return tuple(tasks[: selection.limit]), dict(present)
 
 
-def check_processed_scene(task: ProcessedTask, context: None, findings: Findings) -> CheckedScene:  # noqa: ARG001
-    """Check one scene, in a worker. Whatever is wrong is a finding."""
+def check_processed_scene(task: ProcessedTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
+    """Check one scene, in a worker; whatever is wrong is a finding. Gives its vertices and the size of its file."""
     data = read_file(task.path)
     scene = parse_processed(data, task.path)
     problems = [*_find_naming_problems(scene, task), *find_problems(scene)]
@@ -90,32 +78,18 @@ def check_processed_scene(task: ProcessedTask, context: None, findings: Findings
     problems = problems or list(_find_differences(scene, Fingerprint.from_bytes(data), task.entry))
     for problem in problems:
         findings.error(task.path, problem, _AGAIN)
-    return CheckedScene(len(scene.points), len(data))
+    return len(scene.points), len(data)
 
 
-def _find_scenes(out_dir: Path, manifest: Manifest, findings: Findings) -> dict[SceneId, Split]:
-    """Find the scenes; of a scene in two splits, the one that the manifest records."""
-    found: dict[SceneId, Split] = {}
-    note_strangers(out_dir, lambda _: True, findings)
+def _find_scenes(out_dir: Path, findings: Findings) -> list[tuple[SceneId, Split]]:
+    """Find the scenes by their names; one may lie in two splits."""
+    found = []
+    findings.attempt(out_dir, note_strangers, out_dir, lambda _: True, findings)
     for split in Split:
-        directory = out_dir / split
-        if not directory.is_dir():
-            continue
-        findings.attempt(directory, note_strangers, directory, _is_scene_name, findings)
-        for path in sorted(directory.glob("*.npz")):
-            if not _is_scene_name(path.name):
-                continue
-            scene_id = SceneId(path.stem)
-            kept, extra = found.get(scene_id, split), split
-            if kept is not split:
-                entry = manifest.scenes.get(scene_id)
-                if entry is not None and entry.split is split:
-                    kept, extra = extra, kept
-                problem = f"is there a second time, as {kept}/{path.name}"
-                findings.error(
-                    processed_path(out_dir, extra, scene_id), problem, "remove one of the two", scene_id=scene_id
-                )
-            found[scene_id] = kept
+        if (out_dir / split).is_dir():
+            findings.attempt(out_dir / split, note_strangers, out_dir / split, _is_scene_name, findings)
+            names = (path.name for path in (out_dir / split).glob("*.npz"))
+            found += [(SceneId(name.removesuffix(".npz")), split) for name in names if _is_scene_name(name)]
     return found
 
 
@@ -123,20 +97,31 @@ def _is_scene_name(name: str) -> bool:
     return name.endswith(".npz") and SceneId.is_valid(name.removesuffix(".npz"))
 
 
-def _check_record(out_dir: Path, name: str, split: Split | None, manifest: Manifest, findings: Findings) -> None:
-    """Check what the manifest says of a scene against whether it is there, and where."""
-    entry, failure = manifest.scenes.get(name), manifest.failures.get(name)
-    if failure is not None:
-        findings.error(out_dir / MANIFEST_NAME, f"this scene failed: {failure.message}", failure.hint, scene_id=name)
-    if entry is not None and split is None:
-        path = processed_path(out_dir, entry.split, name)
-        findings.error(path, "no such file, though the manifest names it", _AGAIN, scene_id=name)
-    if entry is None and split is not None:
+def _check_records(
+    out_dir: Path, present: list[tuple[SceneId, Split]], manifest: Manifest, selection: Selection, findings: Findings
+) -> None:
+    """Check what the manifest says of the chosen scenes against what is there."""
+    recorded = {(name, entry.split) for name, entry in manifest.scenes.items()}
+    there = {name for name, _ in present}
+    for name, split in recorded:
+        if selection.wants(name, split) and name not in there:
+            path = processed_path(out_dir, split, name)
+            findings.error(path, "no such file, though the manifest names it", _AGAIN, scene_id=name)
+    for name, split in set(present) - recorded:
         path = processed_path(out_dir, split, name)
-        if failure is not None:
+        if selection.wants(name, split) and name in manifest.failures:
             findings.note(path, "is of an earlier run: the last one failed on this scene", scene_id=name)
-        elif manifest.is_complete:
-            findings.error(path, "is not in the manifest", _AGAIN, scene_id=name)
+        elif selection.wants(name, split) and manifest.is_complete:
+            entry = manifest.scenes.get(name)
+            problem = "is not in the manifest" + (f", which has it in {entry.split}" if entry else "")
+            findings.error(path, problem, _AGAIN, scene_id=name)
+    for name, failure in manifest.failures.items():
+        if selection.scene_ids is None or name in selection.scene_ids:  # its split is not on record
+            problem = f"this scene failed: {failure.message}"
+            findings.error(out_dir / MANIFEST_NAME, problem, failure.hint, scene_id=name)
+    known = {name for name, split in recorded.union(present) if selection.wants(name, split)} | set(manifest.failures)
+    for name in set(selection.scene_ids or ()) - known:
+        findings.error(out_dir, "is not here, or not in the splits that were asked for", scene_id=name)
 
 
 def _check_lists(out_dir: Path, manifest: Manifest, findings: Findings) -> None:
@@ -176,15 +161,9 @@ def _find_annotation_problems(scene: ProcessedScene) -> Iterator[str]:
 def _find_differences(scene: ProcessedScene, fingerprint: Fingerprint, entry: SceneEntry | None) -> Iterator[str]:
     if entry is None:
         return
-    if fingerprint != entry.fingerprint:
-        yield (
-            f"is not the file that the manifest records: {fingerprint.size_bytes:,} bytes, "
-            f"CRC-32 {fingerprint.crc32:08x}, expected {entry.fingerprint.size_bytes:,}, {entry.fingerprint.crc32:08x}"
-        )
-        return
     found = SceneEntry.from_scene(scene, fingerprint)
-    if found.vertex_count != entry.vertex_count:
-        yield f"has {found.vertex_count:,} vertices, but the manifest says {entry.vertex_count:,}"
-    for name in ("split", "options", "nyu40_counts", "scannet_counts", "warnings"):
-        if getattr(found, name) != getattr(entry, name):
-            yield f"does not have the {name.replace('_', ' ')} that the manifest records"
+    for name in [item.name for item in fields(SceneEntry) if getattr(found, item.name) != getattr(entry, item.name)][
+        :1
+    ]:
+        mine, theirs = getattr(found, name), getattr(entry, name)
+        yield f"has another {name.replace('_', ' ')} than the manifest records: {mine!s:.80}, expected {theirs!s:.80}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scannet_prep.labels import LABEL_MAP_NAME, LabelMap, RawIds, builtin_label_map, find_label_map, read_label_map
+from scannet_prep.labels import LABEL_MAP_NAME, LabelMap, builtin_label_map, find_label_map, read_label_map
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.release import SPLIT_DIRS
 from scannet_prep.scene import SceneId, Split
@@ -38,13 +38,13 @@ class RawTree:
         tasks: Scenes to check.
         present: Official split of every scene that is there; None where it has none.
         label_map: The one beside the scenes; the built-in one where that is missing or damaged.
-        compared_count: Files that are going to be compared with another copy.
+        compared_files: How many files are going to be compared with another copy; None where there is none.
     """
 
     tasks: tuple[RawTask, ...]
     present: dict[SceneId, Split | None] = field(hash=False)
     label_map: LabelMap
-    compared_count: int
+    compared_files: int | None
 
 
 def plan_raw(raw_dir: Path, selection: Selection, against: Path | None, findings: Findings) -> RawTree:
@@ -70,19 +70,14 @@ def plan_raw(raw_dir: Path, selection: Selection, against: Path | None, findings
     recorded = read_locks(raw_dir, against, findings)
     beside_scenes = recorded.get(raw_dir, [])
     check_digests(beside_scenes, findings)
+    found = ((scenes[scene_id], split) for scene_id, split in selected.scenes)
     tasks = tuple(
-        RawTask(
-            scene_id,
-            scenes[scene_id].directory,
-            split,
-            scenes[scene_id],
-            tuple(recorded.get(scenes[scene_id].directory, ())),
-        )
-        for scene_id, split in selected.scenes
+        RawTask(scene.scene_id, scene.directory, split, scene, tuple(recorded.get(scene.directory, ())))
+        for scene, split in found
     )
     to_compare = [*beside_scenes, *(item for task in tasks for item in task.recorded)]
-    compared_count = sum(item.source == against for item in to_compare)
-    if against is not None and not compared_count:
+    compared_files = None if against is None else sum(item.source == against for item in to_compare)
+    if against is not None and not compared_files:
         hint = f"its paths must begin as here, for example {tasks[0].path.relative_to(raw_dir)}/..." if tasks else ""
         findings.error(against, "names no file that is checked here: nothing was compared", hint)
     for parent in {raw_dir, *(raw_dir / name for name in SPLIT_DIRS.values())}:
@@ -93,7 +88,7 @@ def plan_raw(raw_dir: Path, selection: Selection, against: Path | None, findings
         tasks=tasks,
         present={scene_id: find_official_split(scene_id) for scene_id in scenes},
         label_map=_check_label_map(raw_dir, findings),
-        compared_count=compared_count,
+        compared_files=compared_files,
     )
 
 
@@ -110,22 +105,9 @@ def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
     label_map = findings.attempt(path, read_label_map, path)
     if label_map is None:
         return builtin
-    hint = "put the label map of the v2 release there, or remove it to use the built-in one"
-    changed = [
-        f"{name!r} is {_describe(label_map.rows.get(name))}, expected {_describe(ids)}"
-        for name, ids in builtin.rows.items()
-        if label_map.rows.get(name) != ids
-    ]
+    changed = [name for name, ids in builtin.rows.items() if label_map.rows.get(name) != ids]
+    changed += [name for name in label_map.conflicts if name not in changed]
     if changed:
+        hint = "put the label map of the v2 release there, or remove it to use the built-in one"
         findings.error(path, f"differs from the release in {len(changed):,} raw categories: {list_some(changed)}", hint)
-    repeated = [
-        f"{name!r} is both {_describe(label_map.rows[name])} and {_describe(ids)}"
-        for name, ids in label_map.conflicts.items()
-    ]
-    if repeated:
-        findings.error(path, f"has {len(repeated):,} raw categories in several rows: {list_some(repeated)}", hint)
     return label_map
-
-
-def _describe(ids: RawIds | None) -> str:
-    return "missing" if ids is None else str(ids)

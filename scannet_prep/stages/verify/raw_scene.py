@@ -13,12 +13,11 @@ import numpy as np
 from scannet_prep.labels import MAX_NYU40_ID, LabelMap
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.raw.aggregation import Aggregation, read_aggregation
+from scannet_prep.raw.aggregation import read_aggregation
 from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.mesh import Mesh, read_mesh
 from scannet_prep.raw.segments import Segmentation, read_segments
 from scannet_prep.release import (
-    AGGREGATION,
     HIGH_RESOLUTION_AGGREGATION,
     INFO,
     KINDS,
@@ -31,7 +30,7 @@ from scannet_prep.release import (
 )
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningKind
-from scannet_prep.stages.finding import CheckedScene, Findings, note_strangers
+from scannet_prep.stages.finding import Findings, note_strangers
 from scannet_prep.stages.process.make_scene import RawFiles, process_scene, read_ply_labels
 from scannet_prep.stages.verify.digests import check_digests
 from scannet_prep.stages.verify.raw import RawTask
@@ -53,12 +52,12 @@ _SAID_ELSEWHERE = {
 }
 
 
-def check_raw_scene(task: RawTask, label_map: LabelMap, findings: Findings) -> CheckedScene:
-    """Check one scene, in a worker. Whatever is wrong is a finding."""
+def check_raw_scene(task: RawTask, label_map: LabelMap, findings: Findings) -> tuple[int, int]:
+    """Check one scene, in a worker; whatever is wrong is a finding. Gives its vertices and the size of its files."""
     if task.scene.problem:
         findings.error(task.path, task.scene.problem)
     if not task.path.is_dir():
-        return CheckedScene(0, 0)
+        return 0, 0
     known = {f"{task.scene_id}{suffix}" for suffix in KINDS}
     note_strangers(task.path, known.__contains__, findings)
     paths = _find_files(task, findings)
@@ -67,16 +66,14 @@ def check_raw_scene(task: RawTask, label_map: LabelMap, findings: Findings) -> C
     contents: dict[FileKind, Any] = {kind: content for kind, content in read.items() if content is not None}
     if SEGMENTS in contents:
         _check_segment_names(paths[SEGMENTS], contents[SEGMENTS], findings)
-    if AGGREGATION in contents:
-        _check_segments_file(task, paths[AGGREGATION], contents[AGGREGATION], findings)
     size_bytes = sum(paths[kind].stat().st_size for kind in contents)
     mesh: Mesh | None = contents.get(MESH)
     if mesh is None:
-        return CheckedScene(0, size_bytes)
+        return 0, size_bytes
     scene = _make_scene(task, {kind: paths[kind] for kind in contents}, label_map, findings)
     if LABELS_MESH in contents:
         _check_ply_labels(paths, mesh, contents[LABELS_MESH], scene, findings)
-    return CheckedScene(mesh.vertex_count, size_bytes)
+    return mesh.vertex_count, size_bytes
 
 
 def _find_files(task: RawTask, findings: Findings) -> dict[FileKind, Path]:
@@ -105,11 +102,6 @@ def _check_segment_names(path: Path, segmentation: Segmentation, findings: Findi
         others = ids[~is_own]
         message = f"{len(others):,} of {len(ids):,} segments are not named after one of their vertices"
         findings.note(path, f"{message}, for example {others[0]}")
-
-
-def _check_segments_file(task: RawTask, path: Path, aggregation: Aggregation, findings: Findings) -> None:
-    if aggregation.segments_name not in ("", f"{task.scene_id}{SEGMENTS.suffix}"):
-        findings.note(path, f"says that its segments are those of {aggregation.segments_name!r:.80}")
 
 
 def _make_scene(

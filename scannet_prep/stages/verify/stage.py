@@ -14,15 +14,7 @@ from scannet_prep.progress import Progress
 from scannet_prep.release import SPLIT_DIRS
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages.finding import (
-    CheckedScene,
-    CheckReport,
-    CheckTask,
-    Finding,
-    Findings,
-    look_at_scenes,
-    sort_findings,
-)
+from scannet_prep.stages.finding import CheckReport, CheckTask, Finding, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.tree import TreeKind, identify_tree
 from scannet_prep.stages.verify.processed import check_processed_scene, plan_processed
@@ -39,7 +31,8 @@ class VerifyPlan:
         kind: What it is.
         tasks: Scenes to check.
         label_map: Of a raw tree; None for a processed one.
-        counts: What is known before a scene is opened: `splits`, and `compared_files` where there is another copy.
+        missing: The official scenes of each split that are not there.
+        compared_files: How many files are going to be compared with another copy; None where there is none.
         findings: What is wrong before a scene is opened.
     """
 
@@ -47,7 +40,8 @@ class VerifyPlan:
     kind: TreeKind
     tasks: tuple[CheckTask, ...]
     label_map: LabelMap | None
-    counts: Mapping[str, Any] = field(hash=False)
+    missing: dict[Split, list[SceneId]] = field(hash=False)
+    compared_files: int | None
     findings: tuple[Finding, ...]
 
 
@@ -73,34 +67,32 @@ def plan(
     if must_be_complete and not selection.has_whole_splits:
         raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
     kind = identify_tree(path)
-    if against is not None and kind is not TreeKind.RAW:
-        raise UsageError(f"{path}: is not a raw tree, and only such a tree has digests to compare")
-    label_map, counts = None, dict[str, Any]()
     tasks: tuple[CheckTask, ...]
+    present: Mapping[SceneId, Split | None]
+    label_map: LabelMap | None = None
+    compared_files: int | None = None
     if kind is TreeKind.RAW:
         raw = plan_raw(path, selection, against, findings)
-        tasks, present, label_map = raw.tasks, raw.present, raw.label_map
-        counts |= {} if against is None else {"compared_files": raw.compared_count}
+        tasks, present, label_map, compared_files = raw.tasks, raw.present, raw.label_map, raw.compared_files
+    elif against is not None:
+        raise UsageError(f"{path}: is not a raw tree, and only such a tree has digests to compare")
     else:
         tasks, present = plan_processed(path, selection, findings)
-    splits = [split for split in Split if not selection.splits or split in selection.splits]
-    missing = {split: [name for name in official_scenes(split) if present.get(name) is not split] for split in splits}
-    if must_be_complete:
-        _tell_missing(path, kind, missing, findings)
-    elif selection.has_whole_splits:
-        for split, names in missing.items():
-            count = len(official_scenes(split))
-            if 0 < len(names) < count:
-                findings.note(path, f"holds {count - len(names):,} of the {count:,} {split} scenes")
+    missing = {
+        split: [name for name in official_scenes(split) if present.get(name) is not split]
+        for split in Split
+        if not selection.splits or split in selection.splits
+    }
+    for split, names in missing.items() if selection.has_whole_splits else ():
+        if must_be_complete:
+            _tell_missing(path, kind, split, names, findings)
+        elif 0 < len(names) < len(official_scenes(split)):
+            total = len(official_scenes(split))
+            findings.note(path, f"holds {total - len(names):,} of the {total:,} {split} scenes")
     if not (tasks or findings.found):
         # To check nothing and find nothing wrong would not be a check.
-        hint = "leave out the splits, or choose others"
-        raise UnknownSplitError(f"{path}: holds no scenes of the splits {', '.join(splits)}", hint)
-    counts["splits"] = {
-        str(split): {"present": len(official_scenes(split)) - len(names), "official": len(official_scenes(split))}
-        for split, names in missing.items()
-    }
-    return VerifyPlan(path, kind, tasks, label_map, counts, tuple(findings.found))
+        raise UnknownSplitError(f"{path}: holds no scenes of the splits {', '.join(missing)}", "choose other splits")
+    return VerifyPlan(path, kind, tasks, label_map, missing, compared_files, tuple(findings.found))
 
 
 def run(plan: VerifyPlan, *, jobs: int = 1, progress: Progress | None = None) -> CheckReport:
@@ -115,24 +107,27 @@ def run(plan: VerifyPlan, *, jobs: int = 1, progress: Progress | None = None) ->
         WorkerDiedError: Worker processes cannot be started.
     """
     look: Any = check_raw_scene if plan.kind is TreeKind.RAW else check_processed_scene
-    checked: dict[SceneId, CheckedScene]
     checked, found = look_at_scenes(look, plan.tasks, plan.label_map, title="verify", jobs=jobs, progress=progress)
-    counts = {
-        "scenes": len(plan.tasks),
-        "vertices": sum(item.vertex_count for item in checked.values()),
-        "size_bytes": sum(item.size_bytes for item in checked.values()),
-        **plan.counts,
-    }
-    return CheckReport(plan.path, str(plan.kind), counts, sort_findings([*plan.findings, *found]))
+    totals = {split: len(official_scenes(split)) for split in plan.missing}
+    return CheckReport(
+        path=plan.path,
+        kind=str(plan.kind),
+        scenes=len(plan.tasks),
+        vertices=sum(vertex_count for vertex_count, _ in checked.values()),
+        size_bytes=sum(size_bytes for _, size_bytes in checked.values()),
+        splits={
+            str(split): {"present": totals[split] - len(names), "official": totals[split]}
+            for split, names in plan.missing.items()
+        },
+        compared_files=plan.compared_files,
+        findings=sort_findings([*plan.findings, *found]),
+    )
 
 
-def _tell_missing(path: Path, kind: TreeKind, missing: Mapping[Split, list[SceneId]], findings: Findings) -> None:
+def _tell_missing(path: Path, kind: TreeKind, split: Split, names: list[SceneId], findings: Findings) -> None:
     told = {finding.scene_id for finding in findings.found if finding.is_error}
-    for split, names in missing.items():
-        for name in names:
-            if name in told:
-                continue
-            if kind is TreeKind.RAW:
-                findings.error(path / SPLIT_DIRS[split] / name, "no such scene", "download it", scene_id=name)
-            else:
-                findings.error(processed_path(path, split, name), "no such scene", "process it", scene_id=name)
+    for name in names:
+        if name not in told and kind is TreeKind.RAW:
+            findings.error(path / SPLIT_DIRS[split] / name, "no such scene", "download it", scene_id=name)
+        elif name not in told:
+            findings.error(processed_path(path, split, name), "no such scene", "process it", scene_id=name)
