@@ -27,7 +27,7 @@ from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.finding import CheckReport
-    from scannet_prep.stages.verify.archive_report import VerifyArchivesReport
+    from scannet_prep.stages.verify.archive import VerifyArchivesReport
 
 _REMEDIES = {
     "raw": "to download again what is missing or damaged: scannet-prep download -o {}",
@@ -73,7 +73,7 @@ def add_command(commands: Commands) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="of an archive, check the structure only, and read little of it (on the web, all is fetched even so)",
+        help="of an archive, read no scene: only the index, and the files that belong to none",
     )
     add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
@@ -93,7 +93,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     seconds = time.monotonic() - started_s
     for finding in report.errors:
         if console.is_quiet:
-            console.warn(f"error: {finding.place}: {finding.message}", finding.hint)
+            scene = "" if finding.scene_id in finding.place else f"{finding.scene_id}: "
+            console.warn(f"error: {finding.place}: {scene}{finding.message}", finding.hint)
         if finding.trace:
             console.warn(finding.trace)
     value = {"command": "verify", **report.to_json(), "seconds": round(seconds, 3)}

@@ -23,7 +23,7 @@ from scannet_prep.processed.folder import (
     processed_path,
 )
 from scannet_prep.processed.manifest import MANIFEST_NAME, encode_manifest, read_manifest
-from scannet_prep.processed.reader import check_mixture
+from scannet_prep.processed.state import check_mixture
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, parse_lock
 from scannet_prep.splits import find_official_split
