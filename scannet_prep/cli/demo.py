@@ -67,7 +67,7 @@ def _describe(report: DemoReport, seconds: float) -> str:
     kinds = report.downloaded.counts().values()
     fetched, there = (sum(kind[outcome] for kind in kinds) for outcome in (FileOutcome.FETCHED, FileOutcome.PRESENT))
     share = report.packed.size_bytes / report.packed.source_bytes
-    packed = f"{report.packed.scene_count} scenes, {format_bytes(report.packed.size_bytes)} ({share:.0%})"
+    packed = f"{report.packed.scenes} scenes, {format_bytes(report.packed.size_bytes)} ({share:.0%})"
     lines = [
         f"1. synthetic scenes in the format of the release: {counts}",
         f"   downloaded from a server on this machine, and checked: {fetched} files fetched, {there} already there",

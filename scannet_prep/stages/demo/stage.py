@@ -23,6 +23,7 @@ from scannet_prep.stages.pack import PackReport
 from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.selection import Selection
 from scannet_prep.synthetic import write_label_map, write_release
+from scannet_prep.typed_json import to_plain
 
 _SCENES_PER_SPLIT = {Split.TRAIN: 6, Split.VAL: 3, Split.TEST: 2}
 _VERTICES = 20_000
@@ -110,7 +111,7 @@ class DemoReport:
             "raw_scenes": self.raw_counts,
             "download": self.downloaded.to_json(),
             "process": self.processed.to_json(),
-            "pack": self.packed.to_json(),
+            "pack": to_plain(self.packed),
             "dataset": [
                 {
                     "code": view.code,
