@@ -106,13 +106,17 @@ def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[BinaryIO]:
     """
     try:
         flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
+        descriptor = os.open(path, flags)
+        try:
+            status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise FileError(path, f"is {describe_kind(status.st_mode)}, expected a file")
             if status.st_size > max_bytes:
                 raise FileError(path, f"has {status.st_size:,} bytes, expected at most {max_bytes:,}")
-            yield file
+            with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as file:
+                yield file
+        finally:
+            os.close(descriptor)
     except ScanNetPrepError:
         raise
     except FileNotFoundError:
@@ -242,9 +246,9 @@ def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> No
         OutputError: The folder cannot be written to, or the disk is full.
     """
     try:
-        is_same = path.read_bytes() == data
-    except OSError:
-        is_same = False  # not there, or not readable: to write it tells
+        is_same = read_file(path, len(data)) == data
+    except FileError:
+        is_same = False  # not there, of another size, or not readable: to write it tells
     if not is_same:
         write_atomically(path, [data], is_durable=is_durable)
 

@@ -46,6 +46,7 @@ class WarningKind(StrEnum):
         return self in _DAMAGE
 
 
+_KINDS = {str(kind): kind for kind in WarningKind}
 _DOUBTS = frozenset(
     {
         WarningKind.UNKNOWN_CATEGORY,
@@ -112,9 +113,9 @@ class SceneWarning:
             ContentError: It is something else.
         """
         kind: str = take(value, "kind", str)
-        if kind not in set(WarningKind):
+        if kind not in _KINDS:
             raise ContentError(f"{kind!r:.40} is not a kind of warning")
-        return cls(WarningKind(kind), take(value, "subject", str), take_count(value, "count"))
+        return cls(_KINDS[kind], take(value, "subject", str), take_count(value, "count"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,56 +16,23 @@ from scannet_prep.processed.npz import NpzReader, encode_npz
 Mutation = tuple[str, bytes]
 
 HTML = b"<!DOCTYPE html>\n<html><head><title>404</title></head><body>Not Found</body></html>\n"
+FORMATS = ("binary_little_endian", "binary_big_endian", "ascii")
 COUNTS = [
-    "0",
-    "1",
-    "5",
-    "7",
-    "-1",
-    "3.5",
-    "1e9",
-    "abc",
-    "",
-    "\u0663",
-    "65536",
-    str(2**31),
-    str(2**32 - 1),
-    str(10**14),
-    str(10**15),
-]
+    "0", "1", "5", "7", "-1", "3.5", "1e9", "abc", "", "\u0663", "65536", str(2**31), str(2**32 - 1),
+    str(10**14), str(10**15),
+]  # fmt: skip
 PLY_TYPES = [
-    "char",
-    "uchar",
-    "short",
-    "ushort",
-    "int",
-    "uint",
-    "float",
-    "double",
-    "list uchar int",
-    "list uint double",
+    "char", "uchar", "short", "ushort", "int", "uint", "float", "double", "list uchar int", "list uint double",
     "real",
-]
+]  # fmt: skip
 WRONG_VALUES = [
     None, True, -1, 1.5, 10**30, -(10**30), float("nan"), float("inf"), "", "x", "12", "\u0663", "\ud800", "a\x00b",
     [], {}, [[]], [None], {"a": 1}, "9" * 5000, 40_000,
 ]  # fmt: skip
 WRONG_CELLS = [
-    "",
-    "x",
-    "-1",
-    "1.5",
-    "99999999999",
-    "41",
-    "70000",
-    "\u0663",
-    "NaN",
-    "\ufeff1",
-    "1\t1",
-    "1\n1",
-    "\x00",
-    "9" * 5000,
-]
+    "", "x", "-1", "1.5", "99999999999", "41", "70000", "\u0663", "NaN", "\ufeff1", "1\t1", "1\n1", "\x00", "9"
+    * 5000,
+]  # fmt: skip
 
 
 def mutate_bytes(data: bytes, rng: random.Random) -> Iterator[Mutation]:
@@ -103,12 +70,7 @@ def mutate_bytes(data: bytes, rng: random.Random) -> Iterator[Mutation]:
 def mutate_ply(mesh: tiny.Ply, rng: random.Random) -> Iterator[Mutation]:
     """What can be wrong in a header, or disagree with it."""
     # A second list sends a binary file the way of text files.
-    for kind, near in (
-        ("binary_little_endian", ""),
-        ("binary_big_endian", ""),
-        ("ascii", ""),
-        ("binary_big_endian", "near"),
-    ):
+    for kind, near in (*((kind, "") for kind in FORMATS), (FORMATS[1], "near")):
         data = tiny.Ply(labels=mesh.labels, format=kind, vertex_list=near).encode()
         yield from ((f"{kind} {near} {name}", damaged) for name, damaged in mutate_header(data))
         body = data.index(b"end_header\n") + 11
@@ -119,20 +81,8 @@ def mutate_ply(mesh: tiny.Ply, rng: random.Random) -> Iterator[Mutation]:
             yield f"{kind} {near} cut at {cut}", data[:cut]
     text = tiny.Ply(labels=mesh.labels, format="ascii").encode()
     body = text.index(b"end_header\n") + 11
-    for word in (
-        b"nan",
-        b"inf",
-        b"-inf",
-        b"1e39",
-        b"1e400",
-        b"-1",
-        b"256",
-        b"99999999999999999999",
-        b"0x10",
-        b"1_0",
-        b"",
-        b"\xff",
-    ):
+    numbers = b"nan inf -inf 1e39 1e400 -1 256 99999999999999999999 0x10 1_0".split()
+    for word in (*numbers, b"", b"\xff"):
         for _ in range(8):
             words = text[body:].split(b" ")
             words[rng.randrange(len(words))] = word
@@ -157,14 +107,8 @@ def mutate_header(data: bytes) -> Iterator[Mutation]:
         if words[0] == "property":
             for kind in PLY_TYPES:
                 yield f"{line} is {kind}", joined([*lines[:index], f"property {kind} {words[-1]}", *lines[index + 1 :]])
-    for extra in (
-        "element hole 3",
-        "element hole 0",
-        "element end 99\nproperty double d",
-        "property",
-        "property list",
-        "format",
-    ):
+    holes = ("element hole 3", "element hole 0", "element end 99\nproperty double d")
+    for extra in (*holes, "property", "property list", "format"):
         yield f"more: {extra}", joined([*lines, extra])
     yield "long header", joined([lines[0], "comment " + "x" * 70_000, *lines[1:]])
 

@@ -66,12 +66,6 @@ def test_a_repeat_is_recognised_whatever_the_order_of_its_segments_and_does_not_
     assert ids(found) == oracles.ids_of_vertices(tiny.SEGMENT_IDS, groups)
 
 
-def test_the_same_segments_under_another_name_are_no_repeat() -> None:
-    found = annotate_groups([group(0, [0], "chair"), group(1, [0], "table")])
-    assert found.instances.tolist()[:2] == [1, 1]
-    assert found.warnings == ()
-
-
 def test_an_unknown_raw_category_is_unlabeled_keeps_its_instance_and_is_warned_about_once_per_name() -> None:
     found = annotate_groups([group(0, [0], "trashcan"), group(1, [2], "dishrack"), group(2, [4], "trashcan")])
     assert ids(found) == ([0] * 6, [0] * 6, [0, 0, 1, 1, 2, -1])
@@ -158,10 +152,6 @@ def test_object_ids_that_differ_from_ids_are_kept_beside_them() -> None:
     found = annotate_groups(tiny.GROUPS)
     assert [(item.id, item.object_id, item.raw_category) for item in found.groups] == [(0, 0, "floor"), (1, 2, "wall")]
     assert [(item.scannet_id, item.nyu40_id) for item in found.groups] == [(3, 2), (1, 1)]
-
-
-def test_an_annotation_without_groups_leaves_everything_unannotated() -> None:
-    assert ids(annotate_groups([])) == ids(Annotation.empty(6)) == ([0] * 6, [0] * 6, [-1] * 6)
 
 
 def test_a_label_map_that_disagrees_with_the_built_in_one_counts_and_is_warned_about_where_it_matters() -> None:

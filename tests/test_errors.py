@@ -41,11 +41,6 @@ def test_every_error_survives_pickling_with_all_attributes(error_type: type[Scan
     assert_same(copy.copy(error), error)
 
 
-@pytest.mark.parametrize("error_type", CLASSES)
-def test_every_error_can_be_made_without_arguments_and_pickled(error_type: type[ScanNetPrepError]) -> None:
-    assert_same(pickle.loads(pickle.dumps(error_type())), error_type())
-
-
 def test_every_error_survives_a_process_pool_which_then_still_works() -> None:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = [pool.submit(raise_error, error_type) for error_type in CLASSES]
@@ -85,13 +80,6 @@ def test_every_error_has_a_sentence_and_shows_its_message_without_the_hint(error
 def test_errors_are_also_the_builtin_that_a_user_would_catch(error_type, builtin: type[Exception]) -> None:
     with pytest.raises(builtin):
         raise_error(error_type)
-
-
-@pytest.mark.parametrize("error_type", [item for item in CLASSES if issubclass(item, FileError)])
-def test_file_errors_name_the_file_and_the_problem(error_type: type[FileError]) -> None:
-    error = make(error_type)
-    assert str(error) == "folder/scene0000_00.ply: has 5 vertices, expected 6"
-    assert (error.path, error.problem) == (Path("folder/scene0000_00.ply"), "has 5 vertices, expected 6")
 
 
 def test_an_error_that_is_an_os_error_too_holds_no_text_where_a_number_belongs() -> None:

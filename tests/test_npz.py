@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from scannet_prep.errors import ProcessedFileError
-from scannet_prep.processed.npz import NpzReader, encode_npz, read_first_shape
+from scannet_prep.processed.npz import NpzReader, encode_npz
 from scannet_prep.processed.scene import encode_processed, find_problems, parse_processed, read_processed
 
 PATH = Path("train/scene0000_00.npz")
@@ -82,14 +82,6 @@ def test_stored_arrays_of_a_bytearray_are_writable_views_and_those_of_bytes_are_
     assert NpzReader(bytes(content), PATH)._data.readonly
     with pytest.raises(ProcessedFileError, match="CRC-32 does not match"):
         NpzReader(content, PATH).read("points")
-
-
-def test_the_first_shape_is_known_from_the_first_512_bytes(tmp_path: Path) -> None:
-    content = b"".join(encode_processed(tiny.process_tiny(tmp_path)))
-    assert read_first_shape(content[:512]) == ("points", (6, 3))
-    for start in (b"", b"PK", content[:40], b"x" * 512):
-        with pytest.raises(ValueError, match=r"no zip file|no \.npy header|unusual"):
-            read_first_shape(start)
 
 
 def test_a_missing_array_is_named() -> None:

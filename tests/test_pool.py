@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 from commands import is_running
-from worker_functions import fail, kill_self_if_negative, kill_self_once, multiply, sleep_and_tell
+from worker_functions import (
+    DiesWhileStarting,
+    fail,
+    kill_self_if_negative,
+    kill_self_once,
+    multiply,
+    multiply_by_context,
+    sleep_and_tell,
+)
 
 from scannet_prep.errors import WorkerDiedError
 from scannet_prep.stages.pool import default_worker_count, run_in_workers
@@ -30,6 +38,17 @@ def test_a_task_that_kills_its_worker_twice_is_given_up_and_costs_no_other(tmp_p
 
 def test_a_task_whose_worker_dies_once_is_tried_again(tmp_path: Path) -> None:
     assert dict(run_in_workers(kill_self_once, range(6), tmp_path, jobs=2)) == {task: task for task in range(6)}
+
+
+def test_a_worker_that_dies_before_it_is_ready_is_started_again(tmp_path: Path) -> None:
+    results = dict(run_in_workers(multiply_by_context, range(4), DiesWhileStarting(tmp_path, 3), jobs=2))
+    assert results == {task: task * 3 for task in range(4)}
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_workers_that_never_get_ready_are_given_up(tmp_path: Path) -> None:
+    with pytest.raises(WorkerDiedError, match="end as soon as they are started"):
+        list(run_in_workers(multiply_by_context, range(4), DiesWhileStarting(tmp_path, 99), jobs=2))
 
 
 def test_what_a_function_raises_is_raised_here() -> None:

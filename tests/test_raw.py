@@ -122,11 +122,11 @@ def test_groups_that_are_no_groups_are_refused_with_their_place(groups, place: s
     ("data", "problem"),
     [
         (b"", "is empty"),
-        (b"  <!DOCTYPE html>", "is an HTML page"),
-        (b"\x00" * 64, "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
-        (b'{"a":' * 100_000, "is no JSON"),
-        (b'{"a": "\xff"}', "is no JSON"),
+        (b"  <!DOCTYPE html>", "is a web page, expected JSON"),
+        (b"\x00" * 64, "is nothing but zeros"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"a":' * 100_000, "is not JSON"),
+        (b'{"a": "\xff"}', "is not JSON"),
         (b"[1, 2]", "holds a JSON list, expected an object"),
     ],
     ids=lambda value: str(value)[:20],
@@ -163,9 +163,9 @@ def test_a_line_that_is_no_metadata_is_named_by_its_number(newline: str) -> None
     [
         (b"", "is empty"),
         (b" \r\n", "is empty"),
-        (b"<html>", "is an HTML page"),
-        (b"a = \xff", "is no text: byte 4 is 0xff"),
-        (b"\x00" * 9, "is damaged"),
+        (b"<html>", "is a web page"),
+        (b"a = \xff", "is not text: byte 4 is 0xff"),
+        (b"\x00" * 9, "is nothing but zeros"),
         (b"axisAlignment = 1 0\naxisAlignment = 2 0\n", "axisAlignment stands there twice"),
         (b"axisAlignment = " + b"1 " * 15, "axisAlignment has 15 values"),
         (b"axisAlignment = " + b"1 " * 15 + b"x", "axisAlignment has 'x' among them"),
@@ -190,7 +190,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, read) -> None:
 def test_scenes_are_found_in_each_layout_and_what_is_no_scene_is_passed_over(tmp_path: Path, parent: str) -> None:
     for name in ("scene0000_01", "scene0000_00", "._scene0000_02", "tmp_scene", "scene12_00", "notes"):
         (tmp_path / parent / name).mkdir(parents=True)
-    (tmp_path / parent / "scene0003_00").write_text("a file")
     found = find_raw_scenes(tmp_path)
     assert list(found) == ["scene0000_00", "scene0000_01"]
     assert found["scene0000_00"].mesh_path == tmp_path / parent / "scene0000_00/scene0000_00_vh_clean_2.ply"
@@ -201,7 +200,7 @@ def test_of_two_folders_of_a_scene_the_one_with_a_mesh_counts_and_two_meshes_are
     scene = tiny.write_tiny(tmp_path)
     assert find_raw_scenes(tmp_path)["scene0000_00"] == scene
     (tmp_path / "scene0000_00/scene0000_00_vh_clean_2.ply").write_bytes(b"x")
-    assert find_raw_scenes(tmp_path)["scene0000_00"].rival_directory is not None
+    assert find_raw_scenes(tmp_path)["scene0000_00"].problem.endswith("remove one of the two")
 
 
 @pytest.mark.parametrize("name", ["absent", "empty"])

@@ -10,13 +10,10 @@ import time
 import traceback
 from pathlib import Path
 
-import numpy as np
 import pytest
 from commands import COMMAND, digests, run_command, start_command
-from plyfile import PlyData, PlyElement
 
-from scannet_prep import ScanNet, ScanNetPrepError, read_processed
-from scannet_prep.compiled import compile_loop
+from scannet_prep import ScanNet, ScanNetPrepError
 from scannet_prep.errors import ManifestError
 from scannet_prep.synthetic import write_label_map, write_release
 
@@ -35,27 +32,6 @@ def raw_dir(tmp_path: Path) -> Path:
 def out_dir(raw_dir: Path, tmp_path: Path) -> Path:
     assert run_command("process", raw_dir, "-o", tmp_path / "out", "--align-axis").status == 0
     return tmp_path / "out"
-
-
-@pytest.mark.parametrize(("vertices", "faces"), [(1, 0), (1, 1), (3, 1), (2, 2)])
-@pytest.mark.parametrize("is_aligned", [False, True])
-def test_the_smallest_meshes_are_scenes(tmp_path: Path, vertices: int, faces: int, is_aligned: bool) -> None:
-    scene_dir = tmp_path / "raw/scans_test/scene0707_00"
-    scene_dir.mkdir(parents=True)
-    types = [(name, "f4") for name in "xyz"] + [(name, "u1") for name in ("red", "green", "blue", "alpha")]
-    vertex = np.array([(k, 2 * k % 3, k % 2, k, k, k, 255) for k in range(vertices)], types)
-    corners = [([k % vertices, (k + 1) % vertices, (k + 2) % vertices],) for k in range(faces)]
-    face = np.array(corners, [("vertex_indices", "i4", (3,))])
-    PlyData([PlyElement.describe(vertex, "vertex"), PlyElement.describe(face, "face")], byte_order="<").write(
-        str(scene_dir / "scene0707_00_vh_clean_2.ply")
-    )
-    (scene_dir / "scene0707_00.txt").write_text("axisAlignment = 0 -1 0 1 1 0 0 2 0 0 1 3 0 0 0 1\n")
-    words = ["--align-axis"] if is_aligned else []
-    outcome = run_command("process", tmp_path / "raw", "-o", tmp_path / "out", *words)
-    assert outcome.status == 0, outcome.stderr
-    points = read_processed(tmp_path / "out/test/scene0707_00.npz").points
-    expected = [[k, 2 * k % 3, k % 2] for k in range(vertices)]
-    assert points.tolist() == ([[1 - y, x + 2, z + 3] for x, y, z in expected] if is_aligned else expected)
 
 
 @pytest.mark.parametrize("change", ["label map", "raw files", "force"])
@@ -122,27 +98,6 @@ def test_without_a_place_for_machine_code_everything_works(raw_dir: Path, tmp_pa
     assert outcome.status == 0, outcome.stderr
     assert run_command("process", raw_dir, "-o", tmp_path / "b").status == 0
     assert digests(tmp_path / "a") == digests(tmp_path / "b")
-
-
-def nonsense(values: list[str]) -> None:
-    values.nonsense()  # type: ignore[attr-defined]
-
-
-def test_what_cannot_be_compiled_is_done_without() -> None:
-    assert compile_loop(nonsense, "void(int64[::1])") is None
-
-
-@pytest.mark.parametrize("text", ["\ufeffaxisAlignment = {}\n", "AxisAlignment = {}\n", "axisalignment={}\n"])
-def test_an_alignment_is_never_overlooked(raw_dir: Path, tmp_path: Path, text: str) -> None:
-    matrix = "0 -1 0 1 1 0 0 2 0 0 1 3 0 0 0 1"
-    (raw_dir / f"scans/{TRAIN[0]}/{TRAIN[0]}.txt").write_text(text.format(matrix), encoding="utf-8")
-    outcome = run_command("process", raw_dir, "-o", tmp_path / "out", "--scenes", TRAIN[0], "--align-axis")
-    if text.startswith("\ufeff"):
-        assert outcome.status == 0
-        assert read_processed(tmp_path / f"out/train/{TRAIN[0]}.npz").axis_alignment[0].tolist() == [0, -1, 0, 1]
-    else:
-        assert outcome.status == 3
-        assert "expected 'axisAlignment'" in outcome.stderr
 
 
 @pytest.mark.parametrize("redirection", ["2>&-", ">&-", ">/dev/full", "<&-"])

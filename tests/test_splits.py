@@ -40,11 +40,6 @@ def test_a_scene_in_no_list_has_no_split(name: str) -> None:
     assert find_official_split(name) is None
 
 
-def test_scenes_of_one_space_share_its_number() -> None:
-    first, second = SceneId("scene0011_00"), SceneId("scene0011_01")
-    assert (first.space, first.scan, second.space, second.scan) == (11, 0, 11, 1)
-
-
 @given(st.integers(0, 9999), st.integers(0, 99))
 def test_a_scene_id_is_its_text_and_survives_pickling(space: int, scan: int) -> None:
     text = f"scene{space:04d}_{scan:02d}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,11 +178,17 @@ def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
 
 def _find(path: Path) -> Path | None:
     """A file, if there is one; also what has its name and cannot be read, so that reading it tells."""
-    return path if os.path.lexists(path) else None
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise FileError(path, f"cannot be looked at: {error.strerror or error}") from error
+    return path
 
 
 def _require(path: Path) -> Path:
-    if not os.path.lexists(path):
+    if _find(path) is None:
         raise MissingFileError(path, "no such file", "download it: this kind of file belongs to every such scene")
     return path
 

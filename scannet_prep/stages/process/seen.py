@@ -42,7 +42,7 @@ class SceneSeen(NamedTuple):
 def look_at_scene(scene: RawScene, path: Path, used_label_map: str = "") -> SceneSeen:
     """Look at the files of one scene, without opening them."""
     start = f"{scene.directory}/{scene.scene_id}"
-    return SceneSeen(used_label_map, _look_at(str(path)), [_look_at(start + suffix) for suffix in _SUFFIXES])
+    return SceneSeen(used_label_map, look_at(str(path)), [look_at(start + suffix) for suffix in _SUFFIXES])
 
 
 def read_seen(out_dir: Path) -> dict[str, SceneSeen]:
@@ -64,7 +64,8 @@ def write_seen(out_dir: Path, scenes: Mapping[str, SceneSeen]) -> None:
     write_if_changed(out_dir / SEEN_NAME, f'{{"version": {_VERSION}, "scenes": {{\n{lines}\n}}}}\n'.encode())
 
 
-def _look_at(path: str) -> FileSeen:
+def look_at(path: str) -> FileSeen:
+    """Look at one file, without opening it."""
     try:
         status = os.stat(path)  # noqa: PTH116 - eleven thousand of them, before anything else happens
     except OSError:

@@ -13,8 +13,8 @@ from scannet_prep.errors import AnnotationError, FileError, OutputError, Unknown
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import check_is_folder, make_directory, remove_temporaries, run_lock
 from scannet_prep.labels import LabelMap, builtin_label_map, find_label_map, read_label_map
-from scannet_prep.processed.folder import find_processed_scenes, prepare_folder, processed_path
-from scannet_prep.processed.manifest import Manifest, read_manifest
+from scannet_prep.processed.folder import find_processed_scenes, is_unfinished, prepare_folder, processed_path
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, read_manifest
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.state import read_scene_file
 from scannet_prep.progress import NoProgress, Progress
@@ -29,7 +29,7 @@ from scannet_prep.stages.process.scene_worker import (
     check_warnings,
     make_scene_file,
 )
-from scannet_prep.stages.process.seen import SceneSeen, look_at_scene, read_seen, write_seen
+from scannet_prep.stages.process.seen import FileSeen, SceneSeen, look_at, look_at_scene, read_seen, write_seen
 from scannet_prep.stages.selection import Selection, select_scenes
 from scannet_prep.stages.tree import find_scenes_to_process
 
@@ -42,6 +42,8 @@ class ProcessPlan:
         raw_dir: Where the raw scenes are.
         out_dir: Where the processed ones go.
         options: How they are made.
+        manifest: What the folder's manifest says; empty where there is none, or a damaged one.
+        manifest_seen: What that file was like.
         label_map: Ids by raw category; the one beside the raw scenes, else the built-in one.
         tasks: Scenes to make, or to keep where they are up to date.
         failures: Scenes that were asked for and cannot be had.
@@ -60,6 +62,8 @@ class ProcessPlan:
     raw_dir: Path
     out_dir: Path
     options: ProcessOptions
+    manifest: Manifest = field(repr=False)
+    manifest_seen: FileSeen
     label_map: LabelMap
     tasks: tuple[ProcessTask, ...]
     failures: tuple[SceneFailure, ...]
@@ -102,10 +106,7 @@ class ProcessReport:
             "out_dir": str(self.out_dir),
             "made": list(self.made),
             "kept": list(self.kept),
-            "failures": [
-                {"scene_id": item.scene_id, "error": item.error, "message": item.message, "hint": item.hint}
-                for item in self.failures
-            ],
+            "failures": [item.to_json() for item in self.failures],
             "warnings": [
                 {"kind": str(item.warning.kind), "text": item.warning.text, "scenes": list(item.scene_ids)}
                 for item in self.warnings
@@ -150,7 +151,7 @@ def plan(
     raw_scenes = find_scenes_to_process(raw_dir)
     label_map_path = find_label_map(raw_dir)
     label_map = builtin_label_map() if label_map_path is None else read_label_map(label_map_path)
-    manifest = _read_manifest(out_dir)
+    manifest_seen, manifest = look_at(str(out_dir / MANIFEST_NAME)), _read_manifest(out_dir)
     filed = {scene_id: entry.split for scene_id, entry in manifest.scenes.items()}
     selected = select_scenes(raw_scenes, selection, raw_dir, filed)
     if not selected.scenes and not selected.failures:
@@ -168,6 +169,8 @@ def plan(
         raw_dir=raw_dir,
         out_dir=out_dir,
         options=options,
+        manifest=manifest,
+        manifest_seen=manifest_seen,
         label_map=label_map,
         tasks=tasks,
         failures=selected.failures,
@@ -220,8 +223,9 @@ def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessRepo
     context = WorkContext(
         plan.options, plan.label_map, plan.is_forced, plan.is_strict, plan.is_lenient, run_pid=os.getpid()
     )
-    previous = _read_manifest(plan.out_dir)
-    seen = read_seen(plan.out_dir)
+    is_same = look_at(str(plan.out_dir / MANIFEST_NAME)) == plan.manifest_seen
+    previous = plan.manifest if is_same else _read_manifest(plan.out_dir)
+    seen, was_unfinished = read_seen(plan.out_dir), is_unfinished(plan.out_dir)
     finished: dict[str, FinishedScene] = {}
     failures = {failure.scene_id: failure for failure in plan.failures}
     tasks = []
@@ -250,7 +254,14 @@ def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessRepo
             progress.advance()
     finally:
         progress.finish()
-    manifest = update_folder(plan.out_dir, previous, finished, failures, is_restricted=plan.is_restricted)
+    manifest = update_folder(
+        plan.out_dir,
+        previous,
+        finished,
+        failures,
+        is_restricted=plan.is_restricted,
+        was_unfinished=was_unfinished,
+    )
     now = {name: item.seen for name, item in finished.items()}
     known = {name: item for name, item in (seen | now).items() if name in manifest.scenes}
     if known != seen:
