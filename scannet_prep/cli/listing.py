@@ -6,15 +6,15 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from scannet_prep.cli.console import describe_hints, format_count, format_table, output_width
+from scannet_prep.cli.console import format_count, format_table, output_width
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.finding import Finding
 
 MAX_SHOWN = 10
-WIDTH = 100
 _MAX_FINDINGS = 100
+_MAX_HINTS = 5
 
 
 def describe_list(title: str, items: list[str], *, has_all: bool) -> Iterator[str]:
@@ -44,9 +44,8 @@ def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) 
         yield _fill(f"{finding.severity}: {place}: {scene}{finding.message}", "")
     if len(shown) < len(findings):
         yield f"... and {len(findings) - len(shown):,} more; all of them with -v or --json"
-    if findings:
-        yield ""
-        yield from describe_hints(findings, has_all=has_all)
+    hints = list(dict.fromkeys(finding.hint for finding in findings if finding.hint))
+    yield from (f"hint: {hint}" for hint in (hints if has_all else hints[:_MAX_HINTS]))
 
 
 def count_findings(findings: Sequence[Finding]) -> str:

@@ -93,7 +93,6 @@ def _check_tree(arguments: argparse.Namespace, console: Console) -> CheckReport:
         must_be_complete=arguments.complete,
         against=arguments.against,
     )
-    console.say(f"verify: {plan.path}: {plan.kind} scenes to check: {len(plan.tasks):,}")
     return verify.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
 
 
@@ -109,15 +108,13 @@ def _check_archives(arguments: argparse.Namespace, console: Console) -> VerifyAr
         must_be_complete=arguments.complete,
         certificates=certificates_from(arguments, console),
     )
-    for item in plan.archives:
-        console.say(f"verify: {item.name}: scenes to check: {item.scene_count:,}")
     return archive.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
 
 
 def _describe(report: CheckReport, seconds: float, *, has_all: bool) -> Iterator[str]:
     yield from describe_findings(report.findings, str(report.path), has_all=has_all)
     if report.errors:
-        yield f"{_REMEDIES[report.kind].format(report.path)}\n"
+        yield _REMEDIES[report.kind].format(report.path)
     if report.compared_files is not None:
         yield f"compared with the other copy: {report.compared_files:,} files"
     splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())
