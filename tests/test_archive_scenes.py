@@ -20,7 +20,7 @@ from archives import pack_tree
 from commands import run_command
 from forged_archives import find_parts, flip
 from release_server import ROOT, ReleaseServer
-from scene_places import Stored
+from training_sources import Stored
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import ArchiveKind, Contents, Head, SourceFile, SourceGroup, open_archive, write_archive
