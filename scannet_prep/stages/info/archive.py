@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class ArchiveInfo:
         files: How many files, without those that describe the archives themselves.
         size_bytes: Size of the archives.
         content_bytes: Size of the tar bytes.
-        splits: By split (`none` where nobody knows it) how many `scenes` and `vertices`, and their size in the archives
+        splits: By split (`none` where nobody knows it, `all` for the sum) how many `scenes` and `vertices`, and their size in the archives
             (`stored_bytes`) and unpacked (`size_bytes`).
         options: How processed scenes were made; empty for others.
         programs: Names and versions of the programs that wrote the archives.
@@ -76,8 +76,8 @@ class ArchiveInfo:
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values."""
-        plain: dict[str, Any] = to_plain(self)
-        return plain
+        plain: dict[str, Any] = to_plain(replace(self, label_sets={}))
+        return plain | {"label_sets": {name: table.to_json() for name, table in self.label_sets.items()}}
 
 
 def read_archives(archives: Sequence[str | Path | ByteSource], *, certificates: bool | Path = True) -> ArchiveInfo:
@@ -114,7 +114,7 @@ def read_archives(archives: Sequence[str | Path | ByteSource], *, certificates: 
         files=sum(len(group.members) for group in groups) - len(indexes),
         size_bytes=sum(archive.size_bytes for archive in opened),
         content_bytes=sum(group.size_bytes for group in groups),
-        splits={name: row for name in (*Split, "none") if (row := _sum_up(scenes, "" if name == "none" else name))},
+        splits={name: row for name in (*Split, "none", "all") if (row := _sum_up(scenes, name))},
         options=heads[0].options,
         programs=tuple(sorted({head.program for head in heads})),
         levels=tuple(sorted({head.level for head in heads})),
@@ -129,7 +129,7 @@ def read_archives(archives: Sequence[str | Path | ByteSource], *, certificates: 
 
 def _sum_up(scenes: Sequence[Group], split: str) -> dict[str, int]:
     """What the scenes of one split take; empty where there are none."""
-    chosen = [scene for scene in scenes if scene.split == split]
+    chosen = [scene for scene in scenes if split in ("all", scene.split or "none")]
     if not chosen:
         return {}
     return {
