@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scannet_prep.errors import ScanNetPrepError, WorkerDiedError
 
@@ -57,10 +57,6 @@ class SceneFailure:
         if str(place) not in problem:
             problem = f"{place}: {problem}"
         return cls(scene_id, type(error).__name__, problem, hint, trace)
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain values; hint and trace only where there are any."""
-        return {key: value for key, value in asdict(self).items() if value}
 
 
 def explain(error: Exception) -> Explanation:

@@ -13,12 +13,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import deflate
 
 from scannet_prep.errors import (
-    ContentError,
     DiskFullError,
     FileError,
     LockedError,
@@ -26,7 +25,7 @@ from scannet_prep.errors import (
     OutputError,
     ScanNetPrepError,
 )
-from scannet_prep.strict_json import take, take_count
+from scannet_prep.typed_json import Count, Crc32
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -43,11 +42,11 @@ class Fingerprint:
 
     Attributes:
         size_bytes: Length of the file.
-        crc32: CRC-32 of its bytes (the polynomial of zip and gzip).
+        crc32: CRC-32 of its bytes (the polynomial of zip and gzip), eight hexadecimal digits.
     """
 
-    size_bytes: int
-    crc32: int
+    size_bytes: Count
+    crc32: Crc32
 
     @classmethod
     def from_bytes(cls, *chunks: Buffer) -> Fingerprint:
@@ -55,7 +54,7 @@ class Fingerprint:
         crc32 = 0
         for chunk in chunks:
             crc32 = deflate.crc32(chunk, crc32)
-        return cls(sum(map(len, chunks)), crc32)
+        return cls(sum(map(len, chunks)), f"{crc32:08x}")
 
     @classmethod
     def from_file(cls, path: Path) -> Fingerprint:
@@ -65,22 +64,6 @@ class Fingerprint:
             FileError: It is not there, or cannot be read.
         """
         return cls.from_bytes(read_file(path))
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain values."""
-        return {"size_bytes": self.size_bytes, "crc32": f"{self.crc32:08x}"}
-
-    @classmethod
-    def from_json(cls, value: object) -> Fingerprint:
-        """Read what `to_json` made.
-
-        Raises:
-            ContentError: It is something else.
-        """
-        digits: str = take(value, "crc32", str)
-        if not re.fullmatch("[0-9a-f]{8}", digits, re.ASCII):
-            raise ContentError(f"{digits!r:.40} is not a CRC-32")
-        return cls(take_count(value, "size_bytes"), int(digits, 16))
 
 
 def is_hidden_or_temporary(name: str) -> bool:

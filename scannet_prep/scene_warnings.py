@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from scannet_prep.errors import ContentError
-from scannet_prep.strict_json import take, take_count
+from scannet_prep.typed_json import Count
 
 
 class WarningKind(StrEnum):
@@ -46,7 +44,6 @@ class WarningKind(StrEnum):
         return self in _DAMAGE
 
 
-_KINDS = {str(kind): kind for kind in WarningKind}
 _DOUBTS = frozenset(
     {
         WarningKind.UNKNOWN_CATEGORY,
@@ -94,28 +91,12 @@ class SceneWarning:
 
     kind: WarningKind
     subject: str = ""
-    count: int = 1
+    count: Count = 1
 
     @property
     def text(self) -> str:
         """A sentence for people."""
         return _TEXTS[self.kind].format(subject=self.subject, count=self.count)
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain values."""
-        return {"kind": str(self.kind), "subject": self.subject, "count": self.count}
-
-    @classmethod
-    def from_json(cls, value: object) -> SceneWarning:
-        """Read what `to_json` made; further values are ignored.
-
-        Raises:
-            ContentError: It is something else.
-        """
-        kind: str = take(value, "kind", str)
-        if kind not in _KINDS:
-            raise ContentError(f"{kind!r:.40} is not a kind of warning")
-        return cls(_KINDS[kind], take(value, "subject", str), take_count(value, "count"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +104,16 @@ class WarningSummary:
     """The same oddity in several scenes.
 
     Attributes:
-        warning: The oddity, with the counts added up.
-        scene_ids: The scenes that show it.
+        kind: What it is.
+        text: A sentence for people, with the counts added up.
+        count: How many groups, segments or vertices it concerns, in all scenes.
+        scenes: The scenes that show it.
     """
 
-    warning: SceneWarning
-    scene_ids: tuple[str, ...]
+    kind: WarningKind
+    text: str
+    count: int
+    scenes: tuple[str, ...]
 
 
 def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[WarningSummary]:
@@ -147,6 +132,6 @@ def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[War
         counts[key] += warning.count
         scene_ids.setdefault(key, {})[scene_id] = None
     return [
-        WarningSummary(SceneWarning(kind, subject, counts[kind, subject]), tuple(found))
+        WarningSummary(kind, SceneWarning(kind, subject, count := counts[kind, subject]).text, count, tuple(found))
         for (kind, subject), found in scene_ids.items()
     ]

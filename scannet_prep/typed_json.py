@@ -14,6 +14,9 @@ Value = TypeVar("Value")
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 """A number of things or bytes."""
 
+Crc32: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
+"""A CRC-32 as eight hexadecimal digits."""
+
 
 def parse_json(data: bytes | bytearray | memoryview, kind: type[Value]) -> Value:
     """Read a value of a declared type, most often a dataclass, from JSON.

@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_a_processed_folder_knows_its_vertices_splits_and_options(out_dir: Path,
     assert [(item.scene_id, item.split, item.vertex_count) for item in index.scenes] == [
         (name, str(entry.split), entry.vertex_count) for name, entry in sorted(manifest.scenes.items())
     ]
-    assert index.head.options == manifest.scenes[TRAIN].options.to_json()
+    assert index.head.options == asdict(manifest.scenes[TRAIN].options)
     assert "Terms of Use" in index.head.notice
 
 
@@ -258,7 +259,10 @@ def test_what_is_packed_of_an_unfinished_folder_is_never_taken_for_complete(
     for command in (["info", target], ["verify", target]):
         capsys.readouterr()
         status = main([*map(str, command), "-v"])
-        assert (status, "had not finished" in " ".join(capsys.readouterr().out.split())) == (0 if command[0] == "info" else 3, True)
+        assert (status, "had not finished" in " ".join(capsys.readouterr().out.split())) == (
+            0 if command[0] == "info" else 3,
+            True,
+        )
     done = subprocess.run([COMMAND[0], "-c", script], capture_output=True, text=True, check=False)
     assert "had not finished" in done.stderr
     assert main(["unpack", str(target), "-o", str(tmp_path / "out"), "-q"]) == 0

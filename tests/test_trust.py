@@ -137,7 +137,7 @@ def test_what_every_annotated_scene_has_may_be_missing_only_where_that_is_allowe
         assert problem in failure.message
     report = process(tmp_path, align_axis=True, is_lenient=True)
     assert (report.made, report.failures) == ((TRAIN,), ())
-    assert problem in report.warnings[0].warning.text
+    assert problem in report.warnings[0].text
     assert process(tmp_path, align_axis=True).failures  # an up-to-date file does not excuse it
 
 
@@ -376,4 +376,4 @@ def test_a_file_of_another_inode_or_time_is_read_again_and_kept(tmp_path: Path) 
 def test_what_one_warning_says_of_very_many_scenes_is_summed_up_in_one_pass() -> None:
     warning = SceneWarning(WarningKind.NO_FACES)
     (summary,) = summarize_warnings((f"scene{number}", warning) for number in range(100_000))
-    assert (summary.warning.count, len(summary.scene_ids)) == (100_000, 100_000)
+    assert (summary.count, len(summary.scenes)) == (100_000, 100_000)

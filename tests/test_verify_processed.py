@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from verifying import TEST, TRAIN, VAL, Verify, check_one, patch, raw_file, relative
 
 from scannet_prep.cli.main import main
@@ -47,14 +48,14 @@ def forget_scene(out_dir: Path, **changes: Any) -> None:
     """Take the train scene out of manifest and list."""
     manifest = manifest_of(out_dir)
     scenes = {name: entry for name, entry in manifest.scenes.items() if name != TRAIN}
-    write_manifest(out_dir, replace(manifest, scenes=scenes, **changes))
+    write_manifest(out_dir, structs.replace(manifest, scenes=scenes, **changes))
     (out_dir / "scannetv2_train_npz.txt").write_text("")
 
 
 def edit_entry(out_dir: Path, **changes: Any) -> None:
     manifest = manifest_of(out_dir)
-    entry = replace(manifest.scenes[TRAIN], **changes)
-    write_manifest(out_dir, replace(manifest, scenes={**manifest.scenes, TRAIN: entry}))
+    entry = structs.replace(manifest.scenes[TRAIN], **changes)
+    write_manifest(out_dir, structs.replace(manifest, scenes={**manifest.scenes, TRAIN: entry}))
 
 
 def rewrite(out_dir: Path, change: Callable[[ProcessedScene], dict[str, Any]]) -> None:
@@ -65,7 +66,7 @@ def rewrite(out_dir: Path, change: Callable[[ProcessedScene], dict[str, Any]]) -
     npz(out_dir).write_bytes(data)
     manifest = manifest_of(out_dir)
     entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
-    write_manifest(out_dir, replace(manifest, scenes={**manifest.scenes, TRAIN: entry}))
+    write_manifest(out_dir, structs.replace(manifest, scenes={**manifest.scenes, TRAIN: entry}))
 
 
 def changed(array: np.ndarray, where: Any, value: object) -> np.ndarray:
@@ -132,7 +133,7 @@ def leave_older_file(out_dir: Path) -> None:
 
 
 def set_unfinished(out_dir: Path) -> None:
-    write_manifest(out_dir, replace(manifest_of(out_dir), is_complete=False))
+    write_manifest(out_dir, structs.replace(manifest_of(out_dir), is_complete=False))
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, str, tuple[str, ...]]] = {
@@ -180,7 +181,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, str, tuple[str, ...
         lambda out_dir: edit_entry(out_dir, options=ProcessOptions(faces=True)), "error", TRAIN, FILE, ("options",),
     ),
     "record of another file": (
-        lambda out_dir: edit_entry(out_dir, fingerprint=Fingerprint(1, 2)), "error", TRAIN, FILE, ("fingerprint",),
+        lambda out_dir: edit_entry(out_dir, size_bytes=1), "error", TRAIN, FILE, ("fingerprint",),
     ),
     "temporary file": (
         lambda out_dir: (out_dir / "train" / f".{TRAIN}.npz.abc-1.def.tmp").touch(), "note", "", "train",

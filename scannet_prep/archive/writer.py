@@ -92,8 +92,8 @@ class SourceFile:
         if self.fingerprint is not None and (found := Fingerprint.from_bytes(target)) != self.fingerprint:
             raise SourceError(
                 self.path,
-                f"is not what the manifest says: {found.size_bytes:,} bytes with CRC-32 {found.crc32:08x}, expected "
-                f"{self.fingerprint.size_bytes:,} with {self.fingerprint.crc32:08x}",
+                f"is not what the manifest says: {found.size_bytes:,} bytes with CRC-32 {found.crc32}, expected "
+                f"{self.fingerprint.size_bytes:,} with {self.fingerprint.crc32}",
                 "it is damaged or was replaced: process the scene again, then pack again",
             )
 

@@ -65,7 +65,7 @@ def _describe(report: DemoReport, seconds: float) -> str:
    {plan.raw_dir}
 
 2. processed for ScanNet200, axis-aligned: {len(processed.made)} made, {len(processed.kept)} already there, \
-{processed.vertex_count:,} vertices, {format_bytes(processed.size_bytes)}
+{processed.vertices:,} vertices, {format_bytes(processed.size_bytes)}
    {plan.processed_dir}
 
 3. packed as one archive: {format_bytes(report.archive_bytes)}

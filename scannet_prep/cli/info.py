@@ -94,7 +94,7 @@ def _describe_processed(found: ProcessedInfo, *, has_all: bool) -> Iterator[str]
     yield "\n" + format_splits(found.splits)
     failures = [f"{item.scene_id}: {item.message}" for item in found.failures]
     yield from describe_list("scenes failed", failures, has_all=has_all)
-    warnings = [f"{item.warning.text} (scenes: {len(item.scene_ids):,})" for item in found.warnings]
+    warnings = [f"{item.text} (scenes: {len(item.scenes):,})" for item in found.warnings]
     yield from describe_list("warnings", warnings, has_all=has_all)
 
 

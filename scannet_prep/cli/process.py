@@ -81,6 +81,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.processed.options import ProcessOptions
     from scannet_prep.stages import process
+    from scannet_prep.typed_json import to_plain
 
     plan = process.plan(
         arguments.raw,
@@ -101,7 +102,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     _tell_warnings(report, console)
     _tell_failures(report, console)
     status = 3 if report.failures else 0
-    value = {"command": "process", **report.to_json(), "options": plan.options.to_json(), "seconds": round(seconds, 3)}
+    value = {"command": "process", **to_plain(report), "options": to_plain(plan.options), "seconds": round(seconds, 3)}
     return console.result(_describe_report(plan, report, seconds), value, status)
 
 
@@ -146,24 +147,26 @@ def _describe_plan(plan: ProcessPlan) -> str:
 
 
 def _plan_to_json(plan: ProcessPlan) -> dict[str, Any]:
+    from scannet_prep.typed_json import to_plain
+
     return {
         "command": "process",
         "dry_run": True,
         "raw_dir": str(plan.raw_dir),
         "out_dir": str(plan.out_dir),
-        "options": plan.options.to_json(),
+        "options": to_plain(plan.options),
         "scenes": {task.scene.scene_id: str(task.split) for task in plan.tasks},
         "existing": list(plan.existing),
         "outdated": dict(plan.outdated),
-        "failures": [item.to_json() for item in plan.failures],
+        "failures": to_plain(plan.failures),
     }
 
 
 def _tell_warnings(report: ProcessReport, console: Console) -> None:
     for summary in report.warnings:
-        shown = summary.scene_ids if console.is_verbose else summary.scene_ids[:3]
-        more = f" and {len(summary.scene_ids) - len(shown)} more" if len(shown) < len(summary.scene_ids) else ""
-        console.say(f"warning: {summary.warning.text} ({', '.join(shown)}{more})")
+        shown = summary.scenes if console.is_verbose else summary.scenes[:3]
+        more = f" and {len(summary.scenes) - len(shown)} more" if len(shown) < len(summary.scenes) else ""
+        console.say(f"warning: {summary.text} ({', '.join(shown)}{more})")
 
 
 def _tell_failures(report: ProcessReport, console: Console) -> None:
@@ -175,7 +178,7 @@ def _tell_failures(report: ProcessReport, console: Console) -> None:
 
 def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -> str:
     counts = f"{len(report.made):,} made, {len(report.kept):,} already there, {len(report.failures):,} failed"
-    size = f"{report.vertex_count:,} vertices, {format_bytes(report.size_bytes)} in {report.out_dir}"
+    size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)} in {report.out_dir}"
     lines = [f"{counts}, in {format_duration(seconds)}: {size}"]
     if report.failures:
         lines.append(f"to try the failed ones again, add --scenes @{report.out_dir / 'failed.txt'} to the same command")

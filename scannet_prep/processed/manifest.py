@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ContentError, ManifestError, MissingFileError, UsageError
+from scannet_prep.errors import ContentError, ManifestError, MissingFileError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning
-from scannet_prep.strict_json import take, take_count
+from scannet_prep.typed_json import Count, Crc32, encode_json, parse_json
 
 MANIFEST_NAME = "manifest.json"
 
 _FORMAT = "scannet_prep processed folder"
 _HINT = "remove it and run scannet-prep process again: it is rebuilt, and whole scenes are kept"
 _MAX_BYTES = 1 << 28
-_FAILURE_KEYS = {"error", "message", "hint", "trace"}
 
 
-@dataclass(frozen=True, slots=True)
-class SceneEntry:
+class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"}):
     """One finished scene.
 
     Attributes:
         split: The split folder it lies in.
         vertex_count: V.
-        fingerprint: Of its `.npz`.
+        size_bytes: Size of its `.npz`.
+        crc32: CRC-32 of its `.npz`, eight hexadecimal digits.
         options: How it was made.
         nyu40_counts: Vertices by nyu40 id; 0 is unannotated.
         scannet_counts: Vertices by ScanNet id; 0 is unannotated.
@@ -43,11 +42,12 @@ class SceneEntry:
     """
 
     split: Split
-    vertex_count: int
-    fingerprint: Fingerprint
+    vertex_count: Count
+    size_bytes: Count
+    crc32: Crc32
     options: ProcessOptions
-    nyu40_counts: Mapping[int, int] = field(hash=False)
-    scannet_counts: Mapping[int, int] = field(hash=False)
+    nyu40_counts: Mapping[Count, Count]
+    scannet_counts: Mapping[Count, Count]
     warnings: tuple[SceneWarning, ...] = ()
 
     @classmethod
@@ -56,46 +56,21 @@ class SceneEntry:
         return cls(
             split=scene.meta.split,
             vertex_count=len(scene.points),
-            fingerprint=fingerprint,
+            size_bytes=fingerprint.size_bytes,
+            crc32=fingerprint.crc32,
             options=scene.meta.options,
             nyu40_counts=count_ids(scene.nyu40_ids),
             scannet_counts=count_ids(scene.scannet_ids),
             warnings=scene.meta.warnings,
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain values."""
-        return {
-            "split": str(self.split),
-            "vertices": self.vertex_count,
-            **self.fingerprint.to_json(),
-            "options": self.options.to_json(),
-            "nyu40_counts": self.nyu40_counts,
-            "scannet_counts": self.scannet_counts,
-            "warnings": [item.to_json() for item in self.warnings],
-        }
-
-    @classmethod
-    def from_json(cls, value: object) -> SceneEntry:
-        """Read what `to_json` made.
-
-        Raises:
-            ContentError: It is something else.
-            UsageError: It names a split that does not exist.
-        """
-        return cls(
-            split=Split.parse(take(value, "split", str)),
-            vertex_count=take_count(value, "vertices", 1),
-            fingerprint=Fingerprint.from_json(value),
-            options=ProcessOptions.from_json(take(value, "options", dict)),
-            nyu40_counts=_counts_from_json(take(value, "nyu40_counts", dict)),
-            scannet_counts=_counts_from_json(take(value, "scannet_counts", dict)),
-            warnings=tuple(SceneWarning.from_json(item) for item in take(value, "warnings", list)),
-        )
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of its `.npz`."""
+        return Fingerprint(self.size_bytes, self.crc32)
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True, rename={"is_complete": "complete"}):
     """What a processed folder holds.
 
     Attributes:
@@ -105,10 +80,18 @@ class Manifest:
         program_version: The program that wrote the manifest.
     """
 
-    scenes: Mapping[str, SceneEntry] = field(default_factory=dict, hash=False)
-    failures: Mapping[str, SceneFailure] = field(default_factory=dict, hash=False)
+    scenes: Mapping[str, SceneEntry] = {}
+    failures: Mapping[str, SceneFailure] = {}
     is_complete: bool = True
     program_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What tells a manifest from other files."""
+
+    format: str = _FORMAT
+    format_version: int = FORMAT_VERSION
 
 
 def read_manifest(out_dir: Path) -> Manifest | None:
@@ -137,9 +120,17 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
         ManifestError: It is damaged, or was written by something else.
     """
     try:
-        return _manifest_from_json(json.loads(data))
-    except (ContentError, UsageError, ValueError, RecursionError) as error:
+        head = parse_json(data, _Head)
+        manifest = parse_json(data, Manifest) if head == _Head() else Manifest()
+    except ContentError as error:
         raise ManifestError(path, f"is damaged, or not a manifest: {error}", _HINT) from error
+    if head != _Head():
+        problem = f"says that it is {head.format!r:.60} {head.format_version}, expected {_FORMAT!r} {FORMAT_VERSION}"
+        raise ManifestError(path, problem, _HINT)
+    for scene_id, entry in manifest.scenes.items():
+        if not SceneId.is_valid(scene_id) or not entry.vertex_count:
+            raise ManifestError(path, f"records {scene_id!r:.40} with {entry.vertex_count} vertices", _HINT)
+    return manifest
 
 
 def write_manifest(out_dir: Path, manifest: Manifest) -> None:
@@ -153,57 +144,15 @@ def write_manifest(out_dir: Path, manifest: Manifest) -> None:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Encode a manifest: one line for each scene, so that two can be compared with diff."""
-    head = {
-        "format": _FORMAT,
-        "format_version": FORMAT_VERSION,
-        "program_version": manifest.program_version,
-        "complete": manifest.is_complete,
-    }
-    scenes = {name: entry.to_json() for name, entry in sorted(manifest.scenes.items())}
-    failures = {name: failure.to_json() for name, failure in sorted(manifest.failures.items())}
-    for failure in failures.values():
-        del failure["scene_id"]
-    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-    lines += [f'"scenes": {_one_line_each(scenes)}', f'"failures": {_one_line_each(failures)}']
-    text = "{\n" + ",\n".join(lines) + "\n}\n"
-    return text.encode()
-
-
-def _manifest_from_json(value: object) -> Manifest:
-    found = take(value, "format", str), take(value, "format_version", int)
-    if found != (_FORMAT, FORMAT_VERSION):
-        raise ContentError(f"it says {found[0]!r:.60} {found[1]!r:.20}, expected {_FORMAT!r} {FORMAT_VERSION}")
-    return Manifest(
-        scenes={SceneId(name): SceneEntry.from_json(entry) for name, entry in take(value, "scenes", dict).items()},
-        failures={name: _failure_from_json(name, entry) for name, entry in take(value, "failures", dict).items()},
-        is_complete=take(value, "complete", bool),
-        program_version=take(value, "program_version", str),
-    )
+    values = {**asdict(_Head()), "program_version": manifest.program_version, "complete": manifest.is_complete}
+    lines = [f'"{key}": {encode_json(value).decode()}' for key, value in values.items()]
+    for key, entries in (("scenes", manifest.scenes), ("failures", manifest.failures)):
+        each = (f'  "{name}": {encode_json(entry).decode()}' for name, entry in sorted(entries.items()))
+        lines.append(f'"{key}": {{\n' + ",\n".join(each) + "\n}")
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def count_ids(ids: NDArray[np.unsignedinteger[Any]]) -> dict[int, int]:
     """Count how often each id occurs."""
     counts = np.bincount(ids)
     return {int(number): int(counts[number]) for number in np.flatnonzero(counts)}
-
-
-def _one_line_each(entries: Mapping[str, Any]) -> str:
-    if not entries:
-        return "{}"
-    return "{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items()) + "\n}"
-
-
-def _counts_from_json(value: Mapping[str, Any]) -> dict[int, int]:
-    # Two of them for each of 1,613 scenes: one look at all keys, and one at all values.
-    names = "".join(value)
-    if not (names.isascii() and names.isdigit()) or set(map(type, value.values())) != {int}:
-        raise ContentError(f"{value!r:.60} are not counts of vertices by id")
-    if min(value.values()) < 0:
-        raise ContentError("counts of vertices are negative")
-    return {int(name): count for name, count in value.items()}
-
-
-def _failure_from_json(scene_id: str, value: object) -> SceneFailure:
-    if not isinstance(value, dict) or not {"error", "message"} <= set(value) <= _FAILURE_KEYS:
-        raise ContentError(f"{scene_id!r:.40} has a failure without error and message")
-    return SceneFailure(scene_id, **{key: take(value, key, str) for key in value})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Literal, get_args
 
-from scannet_prep.errors import ContentError, UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
-from scannet_prep.strict_json import take
 
 LabelsFrom = Literal["aggregation", "ply"]
 
@@ -41,26 +40,7 @@ class ProcessOptions:
         """The label set of the array `labels`."""
         return SCANNET200 if self.scannet200 else SCANNET20
 
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: object) -> ProcessOptions:
-        """Read what `to_json` made.
-
-        Raises:
-            ContentError: It is something else.
-        """
-        if not isinstance(value, dict) or set(value) != {field.name for field in fields(cls)}:
-            raise ContentError(f"{value!r:.80} are not options")
-        source: LabelsFrom = take(value, "labels_from", str)
-        if source not in get_args(LabelsFrom):
-            raise ContentError(f"labels_from is {source!r:.40}")
-        scannet200, align_axis, faces = (take(value, key, bool) for key in ("scannet200", "align_axis", "faces"))
-        return cls(scannet200, align_axis, faces, source)
-
     def differences(self, other: ProcessOptions) -> list[str]:
         """What is different in `other`, in words such as `align_axis: False -> True`."""
-        mine, theirs = self.to_json(), other.to_json()
+        mine, theirs = asdict(self), asdict(other)
         return [f"{name}: {mine[name]} -> {theirs[name]}" for name in mine if mine[name] != theirs[name]]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +19,12 @@ from scannet_prep.processed.npz import NpzReader, encode_npz
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning
-from scannet_prep.strict_json import take
+from scannet_prep.typed_json import parse_json, to_plain
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 1 << 31
+
+Description = TypeVar("Description")
 
 # Types and shapes of the arrays, in the order in which they are stored.
 _SHAPES = {
@@ -55,7 +56,7 @@ class SceneMeta:
         segment_ids: Raw id of each segment: `segment_ids[segments[v]]` is the release's id at vertex v.
         warnings: What was odd about the raw files.
         inputs: Fingerprints of the raw files it was made from, by file name.
-        label_map_digest: Which label map was used (of its content; see `LabelMap.digest`).
+        label_map: Which label map was used (of its content; see `LabelMap.digest`).
         program_version: Version of this package.
         format_version: Version of this file format.
     """
@@ -68,54 +69,25 @@ class SceneMeta:
     segment_ids: tuple[int, ...]
     warnings: tuple[SceneWarning, ...]
     inputs: Mapping[str, Fingerprint] = field(hash=False)
-    label_map_digest: str
+    label_map: str
     program_version: str
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> dict[str, Any]:
-        """A dict of plain values, as it is stored."""
-        return {
-            "format_version": self.format_version,
-            "scene_id": self.scene_id,
-            "split": str(self.split),
+        """A dict of plain values, with what follows from them, for those who read the file without this package."""
+        plain: dict[str, Any] = to_plain(self)
+        return plain | {
             "label_set": self.options.label_set.name,
             "aligned": self.options.align_axis,
-            "scene_type": self.scene_type,
-            "groups": [asdict(item) for item in self.groups],
-            "segment_ids": list(self.segment_ids),
-            "warnings": [{**item.to_json(), "text": item.text} for item in self.warnings],
-            "inputs": {name: item.to_json() for name, item in self.inputs.items()},
-            "label_map": self.label_map_digest,
-            "program_version": self.program_version,
-            "options": self.options.to_json(),
+            "warnings": [to_plain(item) | {"text": item.text} for item in self.warnings],
         }
 
-    @classmethod
-    def from_json(cls, value: object) -> SceneMeta:
-        """Read what `to_json` made.
 
-        Raises:
-            ContentError: It is something else, or of a format version that this program does not know.
-            UsageError: It names a scene or a split that cannot be.
-        """
-        version = take(value, "format_version", int)
-        if version != FORMAT_VERSION:
-            raise ContentError(f"format version {version}, expected {FORMAT_VERSION}")
-        segment_ids = take(value, "segment_ids", list)
-        if not all(type(item) is int for item in segment_ids):
-            raise ContentError("segment_ids are not all whole numbers")
-        return cls(
-            scene_id=SceneId(take(value, "scene_id", str)),
-            split=Split.parse(take(value, "split", str)),
-            options=ProcessOptions.from_json(take(value, "options", dict)),
-            scene_type=take(value, "scene_type", str, NoneType),
-            groups=tuple(_group_from_json(item) for item in take(value, "groups", list)),
-            segment_ids=tuple(segment_ids),
-            warnings=tuple(SceneWarning.from_json(item) for item in take(value, "warnings", list)),
-            inputs={name: Fingerprint.from_json(item) for name, item in take(value, "inputs", dict).items()},
-            label_map_digest=take(value, "label_map", str),
-            program_version=take(value, "program_version", str),
-        )
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """As much of the description as the dataset needs."""
+
+    scene_id: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,10 +167,17 @@ def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
     Raises:
         ProcessedFileError: It is missing, damaged, or of another version.
     """
-    text = str(reader.read("meta"))
+    meta = _parse_meta_as(SceneMeta, reader, path)
+    if meta.format_version != FORMAT_VERSION:
+        problem = f"has format version {meta.format_version}, expected {FORMAT_VERSION}"
+        raise ProcessedFileError(path, problem, _HINT)
+    return meta
+
+
+def _parse_meta_as(kind: type[Description], reader: NpzReader, path: Path | str) -> Description:
     try:
-        return SceneMeta.from_json(json.loads(text))
-    except (ValueError, RecursionError) as error:
+        return parse_json(str(reader.read("meta")).encode("utf-8", "surrogatepass"), kind)
+    except ContentError as error:
         raise ProcessedFileError(path, f"has a damaged or foreign description: {error}", _HINT) from error
 
 
@@ -217,26 +196,13 @@ def check_identity(reader: NpzReader, path: Path | str, scene_id: str, vertex_co
     unknown = set(reader.keys).difference(_SHAPES, {"meta"})
     if unknown:
         raise ProcessedFileError(path, f"has an unknown array {min(unknown)!r}", _HINT)
-    try:
-        found = take(json.loads(str(reader.read("meta"))), "scene_id", str)
-    except (ContentError, json.JSONDecodeError, RecursionError) as error:
-        raise ProcessedFileError(path, f"has a damaged or foreign description: {error}", _HINT) from error
+    found = _parse_meta_as(_Identity, reader, path).scene_id
     if found != scene_id:
         raise ProcessedFileError(path, f"holds {found!r:.40}, expected {scene_id}", _HINT)
     points = reader.read("points")
     if points.shape != (vertex_count, 3):
         problem = f"has points of shape {points.shape}, expected ({vertex_count}, 3) as recorded"
         raise ProcessedFileError(path, problem, _HINT)
-
-
-def _group_from_json(value: object) -> AnnotatedGroup:
-    return AnnotatedGroup(
-        id=take(value, "id", int),
-        object_id=take(value, "object_id", int, NoneType),
-        raw_category=take(value, "raw_category", str),
-        scannet_id=take(value, "scannet_id", int),
-        nyu40_id=take(value, "nyu40_id", int),
-    )
 
 
 def find_problems(scene: ProcessedScene) -> Iterator[str]:

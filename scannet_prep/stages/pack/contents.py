@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from scannet_prep.archive.frames import DEFAULT_LEVEL
 from scannet_prep.archive.index import Head
@@ -103,7 +105,9 @@ def _find_processed(source: Path, selection: Selection, level: int, *, allows_in
         problem = f"no such file, though the manifest names it ({len(missing):,} are missing)"
         raise MissingFileError(path, problem, _INCOMPLETE_HINT)
     kept = sorted(scenes.keys() - set(missing))[: selection.limit]
-    manifest = replace(whole, scenes={name: scenes[name] for name in kept}, failures=failures, is_complete=is_complete)
+    manifest = msgspec.structs.replace(
+        whole, scenes={name: scenes[name] for name in kept}, failures=failures, is_complete=is_complete
+    )
     check_mixture(source, manifest)
     groups = []
     for name, entry in manifest.scenes.items():
@@ -117,7 +121,7 @@ def _find_processed(source: Path, selection: Selection, level: int, *, allows_in
     packed = {file.path for group in groups for file in group.files}
     for folder in ("train", "val", "test"):
         left_out += [f"{folder}/{path.name}" for path in _list(source / folder) if path not in packed]
-    options = [entry.options.to_json() for entry in manifest.scenes.values()]
+    options = [asdict(entry.options) for entry in manifest.scenes.values()]
     shared = {key: value for key, value in (options or [{}])[0].items() if all(item[key] == value for item in options)}
     messages = {name: failure.message for name, failure in failures.items()}
     return _join(ArchiveKind.PROCESSED, files, groups, left_out, level, shared, messages, is_complete=is_complete)

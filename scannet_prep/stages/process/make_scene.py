@@ -128,7 +128,7 @@ def process_scene(files: RawFiles, options: ProcessOptions, label_map: LabelMap)
             segment_ids=() if segmentation is None else tuple(segmentation.raw_ids.tolist()),
             warnings=(*_find_warnings(files, mesh, info, segmentation, aggregation), *annotation.warnings),
             inputs=files.fingerprints(),
-            label_map_digest=used_label_map(files, label_map),
+            label_map=used_label_map(files, label_map),
             program_version=VERSION,
         ),
     )

@@ -153,7 +153,7 @@ def _find_current(task: ProcessTask, files: RawFiles, context: WorkContext) -> S
     is_same = (
         (meta.scene_id, meta.split) == (files.scene_id, files.split)
         and meta.options == context.options
-        and meta.label_map_digest == used_label_map(files, context.label_map)
+        and meta.label_map == used_label_map(files, context.label_map)
         and (fingerprint == task.recorded or b"".join(encode_processed(scene)) == data)
         and meta.inputs == files.fingerprints()
     )

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from scannet_prep.errors import AnnotationError, FileError, OutputError, UnknownSplitError, WorkerDiedError
 from scannet_prep.failures import SceneFailure
@@ -88,7 +87,7 @@ class ProcessReport:
         kept: Scenes that were up to date.
         failures: Scenes that could not be made.
         warnings: What was odd, each oddity once.
-        vertex_count: Vertices of all scenes made or kept.
+        vertices: Of all scenes made or kept.
         size_bytes: Size of their files.
     """
 
@@ -97,23 +96,8 @@ class ProcessReport:
     kept: tuple[str, ...]
     failures: tuple[SceneFailure, ...]
     warnings: tuple[WarningSummary, ...]
-    vertex_count: int
+    vertices: int
     size_bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain values."""
-        return {
-            "out_dir": str(self.out_dir),
-            "made": list(self.made),
-            "kept": list(self.kept),
-            "failures": [item.to_json() for item in self.failures],
-            "warnings": [
-                {"kind": str(item.warning.kind), "text": item.warning.text, "scenes": list(item.scene_ids)}
-                for item in self.warnings
-            ],
-            "vertices": self.vertex_count,
-            "size_bytes": self.size_bytes,
-        }
 
 
 def plan(
@@ -301,7 +285,7 @@ def _report(
         kept=tuple(sorted(name for name, item in finished.items() if not item.is_new)),
         failures=tuple(sorted(failures, key=lambda item: item.scene_id)),
         warnings=tuple(summarize_warnings(warnings)),
-        vertex_count=sum(item.entry.vertex_count for item in finished.values()),
+        vertices=sum(item.entry.vertex_count for item in finished.values()),
         size_bytes=sum(item.entry.fingerprint.size_bytes for item in finished.values()),
     )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from scannet_prep.archive.groups import GroupReader
 from scannet_prep.archive.index import Group, Index
@@ -252,7 +254,7 @@ class _Check:
             else:
                 found[group.scene_id], groups[group.scene_id] = outcome.result, group
         manifest = self._read_manifest(item.name, found.pop("", {}).get(MANIFEST_NAME, b""))
-        self._manifest = replace(manifest, scenes={**self._manifest.scenes, **manifest.scenes})
+        self._manifest = msgspec.structs.replace(manifest, scenes={**self._manifest.scenes, **manifest.scenes})
         self._tell_rest(item.name, reader, len(found), len(manifest.scenes))
         index = {group.scene_id: group for group in (reader.index.groups if reader.index is not None else ())}
         for scene_id, files in sorted(found.items()):
