@@ -18,6 +18,7 @@ from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.reader import FolderReader
+from scannet_prep.processed.scene import check_identity
 from scannet_prep.processed.scene_source import SceneSource
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
@@ -268,7 +269,10 @@ class ScanNet:
         raise UnknownSceneError(f"{self._reader.name}: has no {self.split} scene {scene_id!r}", hint)
 
     def _open(self, index: int) -> NpzReader:
-        return NpzReader(self._reader.read(index), self._reader.file_path(index))
+        path = self._reader.file_path(index)
+        npz = NpzReader(self._reader.read(index), path)
+        check_identity(npz, path, self._reader.scene_id(index), int(self._reader.lengths[index]))
+        return npz
 
     def _read(self, index: int) -> Sample:
         npz = self._open(index)

@@ -23,14 +23,15 @@ from scannet_prep.stages.selection import Selection
 MESH = "_vh_clean_2.ply"
 SCENES = ["scene0000_00", "scene0011_00", "scene0707_00"]
 OWN_NAMES = frozenset({LOCK_NAME, FAILED_NAME, RECORD_NAME, RUN_LOCK_NAME})
-# As many tries as by default, in a hurry.
+# In a hurry.
 PATIENCE = TransferPolicy(
     connect_timeout_s=5,
     answer_timeout_s=0.4,
     slowest_bytes_per_s=200,
     slow_window_s=0.4,
     first_delay_s=0.005,
-    longest_delay_s=0.05,
+    tries=5,
+    longest_delay_s=0.02,
     longest_retry_after_s=0.05,
     outage_patience_s=20,
     first_answer_patience_s=5,

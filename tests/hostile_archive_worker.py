@@ -28,7 +28,6 @@ from scannet_prep.archive.tar import encode_header
 from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.stages import info, unpack
 from scannet_prep.stages.verify import archive as verify_archive
-from scannet_prep.typed_json import to_plain
 
 MORE_BYTES = 400 << 20  # threads take 72 MB of addresses each, and use little of them
 SECONDS_EACH = 20
@@ -65,7 +64,7 @@ def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     yield "a scene that claims 1 GiB", first + claims(1 << 30, 8192)[:90_000]
     yield "a scene of 1 GiB in 32 kB", first + claims(1 << 30, 8192)
     big = claims(1 << 30, 8192)
-    text = forgery.index.decode().replace('"size":1024', f'"size":{1 << 30}', 1)
+    text = forgery.index.decode().replace('"size_bytes":1024', f'"size_bytes":{1 << 30}', 1)
     lying = Forgery([forgery.frames[0], (1 << 30, big)], text.encode())
     yield "a scene of 1 GiB in 32 kB with an index", lying.join()
     yield "many frames of zeros", first + claims(1 << 29, 4096) * 200
@@ -80,8 +79,8 @@ def readers(path: Path) -> list[Callable[[], object]]:
     return [
         from_pipe,
         lambda: unpack.run(unpack.plan([path], path.parent / "file")),
-        lambda: to_plain(verify_archive.run(verify_archive.plan([path]))),
-        lambda: to_plain(info.run([path])),
+        lambda: verify_archive.run(verify_archive.plan([path])).to_json(),
+        lambda: info.run([path]).to_json(),
         lambda: ScanNet(path, split="train")[0],
     ]
 

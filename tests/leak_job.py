@@ -31,7 +31,7 @@ def measure(pid: int | str) -> dict[str, Any]:
 
 
 def run(folder: str, persistent: bool) -> dict[str, Any]:
-    with ScanNet(folder, split="train", transform=Compose(GridSample(0.01), RotateZ(), Flip())) as dataset:
+    with ScanNet(folder, split="train", transform=Compose(RotateZ(), Flip(), GridSample(0.01))) as dataset:
         sampler = PointBudgetBatchSampler(dataset.lengths, max_points=int(dataset.lengths.max()))
         loader = DataLoader(
             dataset, batch_sampler=sampler, collate_fn=collate_torch, num_workers=2, persistent_workers=persistent

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import os
 import shutil
+import socket
 import ssl
 import subprocess
 import time
@@ -15,7 +16,7 @@ from typing import Self
 
 import pytest
 from certificates import make_private_authority
-from release_server import ROOT, release_urls, reserve_port
+from release_server import ROOT, release_urls
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin")
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
@@ -47,6 +48,15 @@ http {{
     }}
 }}
 """
+
+
+def reserve_port() -> socket.socket:
+    """Bind a socket to a free port; as long as it is open, the port is not given to anybody else."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(("127.0.0.1", 0))
+    return sock
 
 
 @dataclass(frozen=True)

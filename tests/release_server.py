@@ -70,6 +70,7 @@ class Answer:
     is_chunked: bool = False
     chunk_pause_s: float = 0  # the size of the first chunk never ends
     is_down: bool = False  # the server stops
+    before: bytes = b""  # sent before the answer
 
 
 @dataclass
@@ -454,6 +455,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         stops = {answer.cut_at, answer.stall[0] if answer.stall else None} - {None}
         if BEFORE_STATUS in stops:
             self.interrupt(answer, BEFORE_STATUS)
+        head = answer.before + head
         for piece in [head] if not answer.head_pause_s else [bytes([byte]) for byte in head]:
             self.wfile.write(piece)
             self.pause(answer.head_pause_s)

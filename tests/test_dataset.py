@@ -36,6 +36,7 @@ from scannet_prep.errors import (
     UnknownSplitError,
     UsageError,
 )
+from scannet_prep.synthetic import write_release
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -406,7 +407,7 @@ def test_a_damaged_scene_names_its_file_and_leaves_the_others_readable(folder: P
         assert error.hint
 
 
-def test_truncated_and_missing_files_are_named(folder: Path) -> None:
+def test_truncated_and_missing_files_and_pipes_are_named(folder: Path) -> None:
     dataset = ScanNet(folder, split="train")
     path = folder / "train/scene0001_00.npz"
     path.write_bytes(path.read_bytes()[:-1])
@@ -415,7 +416,48 @@ def test_truncated_and_missing_files_are_named(folder: Path) -> None:
     path.unlink()
     with pytest.raises(MissingFileError, match=r"scene0001_00\.npz: no such file"):
         dataset["scene0001_00"]
+    os.mkfifo(path)
+    with pytest.raises(FileError, match=r"scene0001_00\.npz"):
+        dataset["scene0001_00"]
     assert dataset[0]["scene_id"] == "scene0000_00"
+
+
+def put_other_scene(path: Path) -> None:
+    shutil.copy(path.with_name("scene0000_00.npz"), path)
+
+
+def put_other_mesh(path: Path) -> None:
+    write_release(path.parent / "raw", [path.stem], vertices=950)
+    assert run_command("process", path.parent / "raw", "-o", path.parent / "out", "--scannet200").status == 0
+    shutil.copy(path.parent / f"out/train/{path.name}", path)
+
+
+def rename_segments(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"segments.npy")] ^= 1  # in the directory
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (put_other_scene, "holds 'scene0000_00', expected scene0001_00"),
+        (put_other_mesh, r"points of shape \(950, 3\), expected \(700, 3\)"),
+        (rename_segments, "regments|directory"),
+    ],
+)
+def test_a_file_of_another_scene_or_with_other_arrays_is_never_given(folder: Path, damage: Any, message: str) -> None:
+    dataset = ScanNet(folder, split="train")
+    damage(folder / "train/scene0001_00.npz")
+    with pytest.raises(ProcessedFileError, match=rf"scene0001_00\.npz: .*{message}"):
+        dataset["scene0001_00"]
+    assert dataset["scene0002_00"]["scene_id"] == "scene0002_00"
+
+
+def test_a_folder_marked_as_unfinished_is_refused_and_the_mark_is_named(folder: Path) -> None:
+    (folder / "unfinished.txt").touch()
+    with pytest.raises(ManifestError, match=r"unfinished\.txt"):
+        ScanNet(folder, split="train")
 
 
 @pytest.mark.parametrize("kind", ["folder", "archive", "shards"])
@@ -423,14 +465,16 @@ def test_scenes_that_failed_are_warned_about_and_explained(
     folder: Path, training_folder: Path, tmp_path: Path, kind: str
 ) -> None:
     raw_dir = Path(shutil.copytree(training_folder.parent / "ScanNet", tmp_path / "ScanNet"))
-    (raw_dir / "scans/scene0001_00/scene0001_00.txt").unlink()
+    (raw_dir / "scans/scene0001_00/scene0001_00_vh_clean_2.ply").unlink()
     assert run_command("process", raw_dir, "-o", folder, "--scannet200").status == 3
     with store(kind, folder, tmp_path / "stored") as stored:
         with pytest.warns(UserWarning, match="failed in processing are missing: 1, for example scene0001_00") as warned:
             dataset = ScanNet(stored.place, split="train")
         assert [item.filename for item in warned] == [__file__]
         assert len(dataset) == len(TRAIN) - 1
-        with pytest.raises(UnknownSceneError, match=r"failed in processing: .*scene0001_00.txt: no such file"):
+        with pytest.raises(
+            UnknownSceneError, match=r"failed in processing: .*scene0001_00_vh_clean_2\.ply: no such file"
+        ):
             dataset["scene0001_00"]
 
 

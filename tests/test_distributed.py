@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,26 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_sources import TRAIN
+from training_sources import TRAIN, pack_into
 
 pytestmark = pytest.mark.torch
 JOB = Path(__file__).parent / "training_job.py"
 EPOCHS = 3
 
 
-def torchrun(rank_count: int, *words: str | Path) -> tuple[int, str]:
+def torchrun(rank_count: int, *words: str | Path, job: Path = JOB, cwd: Path | None = None) -> tuple[int, str]:
     """Run the job; a hang ends it, and the test.
 
     Returns:
         Exit status and what it printed.
     """
     pytest.importorskip("torch")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={rank_count}", JOB]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={rank_count}", job]
     environment = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
     process = subprocess.Popen(
         [*map(str, command), *map(str, words)],
         env=environment | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
+        start_new_session=True, cwd=cwd,
     )  # fmt: skip
     try:
         output, _ = process.communicate(timeout=120)
@@ -78,12 +79,6 @@ def test_two_ranks_do_every_scene_once_an_epoch(two_ranks: Path) -> None:
     assert sorted(scene for hand in hands for scene in hand) == TRAIN
 
 
-def test_three_ranks_do_every_scene_once_an_epoch(training_folder: Path, tmp_path: Path) -> None:
-    status, output = torchrun(3, training_folder, tmp_path)
-    assert status == 0, output
-    check_epochs(read_logs(tmp_path, 3))
-
-
 def test_gradients_are_those_of_one_process_over_the_same_batches(training_folder: Path, two_ranks: Path) -> None:
     torch = pytest.importorskip("torch")
     from training_job import gradients_of, loss_of, make_dataset, make_model
@@ -127,14 +122,22 @@ import sys
 from torch import distributed
 from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNetPrepError
 
-rank = int(sys.argv[1])
-early = [PointBudgetBatchSampler([10] * 8, max_points=20), EvalSampler([10] * 8)]
-distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
-for sampler in early:
+def complain(sampler):
     try:
         list(sampler)
     except ScanNetPrepError as error:
         print(error, "/", error.hint)
+
+rank = int(sys.argv[1])
+early = [PointBudgetBatchSampler([10] * 8, max_points=20), EvalSampler([10] * 8)]
+distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+complain(early[0])
+complain(early[1])
+complain(PointBudgetBatchSampler([10] * (8 + rank), max_points=20))
+resumed = PointBudgetBatchSampler([10] * 8, max_points=20)
+if rank == 0:
+    resumed.load_state_dict(resumed.state_dict(steps_done=1))
+complain(resumed)
 late = PointBudgetBatchSampler([10] * 8, max_points=20)
 print(late.rank, late.world_size, len(list(late)))
 distributed.barrier()
@@ -142,7 +145,7 @@ distributed.destroy_process_group()
 """
 
 
-def test_ranks_that_torch_alone_knows_are_found_or_a_sampler_that_was_made_too_early_says_so(tmp_path: Path) -> None:
+def test_samplers_that_were_made_too_early_or_that_differ_between_ranks_say_so(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     environment = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
     running = [
@@ -153,14 +156,31 @@ def test_ranks_that_torch_alone_knows_are_found_or_a_sampler_that_was_made_too_e
         for rank in range(2)
     ]  # fmt: skip
     for rank, process in enumerate(running):
-        output, _ = process.communicate(timeout=60)
-        *complaints, last = output.splitlines()
+        output, _ = process.communicate(timeout=120)
         assert process.returncode == 0
+        *early, scenes, state, last = output.splitlines()
         assert last == f"{rank} 2 2"
-        assert len(complaints) == 2
-        for complaint in complaints:
+        assert len(early) == 2
+        for complaint in early:
             assert f"says rank {rank} of 2" in complaint
             assert "init_process_group before you make the sampler" in complaint
+        assert "rank 1 has scene_count=9, rank 0 has 8" in scenes
+        assert "rank 1 has steps done=(), rank 0 has ((2, 1),)" in state
+
+
+def test_the_scripts_of_the_training_page_run_on_two_ranks(training_folder: Path, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs/training.md").read_text(encoding="utf-8")
+    scripts = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "PATH, CHECKPOINT" in block]
+    archive_path = pack_into(training_folder, tmp_path / "scannet.tar.zst")
+    for name, script in zip(("train.py", "evaluate.py"), scripts, strict=True):
+        assert script.count('"data/processed"') == 1
+        (tmp_path / name).write_text(script.replace('"data/processed"', repr(str(archive_path))))
+    status, output = torchrun(2, job=tmp_path / "train.py", cwd=tmp_path)
+    assert status == 0, output
+    assert re.findall(r"epoch (\d), step \d+: loss \d+\.\d{3}\n", output) == ["0", "1", "2"]
+    status, output = torchrun(2, job=tmp_path / "evaluate.py", cwd=tmp_path)
+    assert status == 0, output
+    assert re.search(r"^accuracy [01]\.\d{3}$", output, re.MULTILINE)
 
 
 def test_a_worker_that_dies_ends_the_job_with_a_message(training_folder: Path, tmp_path: Path) -> None:

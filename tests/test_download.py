@@ -10,11 +10,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import release_faults as faults
 from commands import COMMAND, digests, run_command
 from downloads import fetched
-from release_faults import at, ending
-from release_server import ReleaseServer
+from release_server import Page, ReleaseServer, at, ending
 
 from scannet_prep.raw.lock import read_lock
 from scannet_prep.splits import official_scenes
@@ -159,11 +157,11 @@ def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(
         (["--types", "seg", "--ca-bundle", "nowhere.pem"], 2, "nowhere.pem: no such file"),
         (["--types", "seg", "--ca-bundle", __file__], 2, "holds no certificate (PEM)"),
         (["--types", "seg", "--ca-bundle", "/"], 2, "/: "),
-        (["--types", "seg", "--base-url", "kaldir"], 2, "is no base URL"),
-        (["--types", "seg", "--base-url", "http://["], 2, "is no base URL"),
-        (["--types", "seg", "--base-url", "http://host:99999/"], 2, "is no base URL"),
-        (["--types", "seg", "--base-url", "http://a host/"], 2, "is no base URL"),
-        (["--types", "seg", "--base-url", "http://host/?token=1"], 2, "'http://host/?...' is no base URL"),
+        (["--types", "seg", "--base-url", "kaldir"], 2, "is not a base URL"),
+        (["--types", "seg", "--base-url", "http://["], 2, "is not a base URL"),
+        (["--types", "seg", "--base-url", "http://host:99999/"], 2, "is not a base URL"),
+        (["--types", "seg", "--base-url", "http://a host/"], 2, "is not a base URL"),
+        (["--types", "seg", "--base-url", "http://host/?token=1"], 2, "'http://host/?...' is not a base URL"),
         (["--types", ".sens", "--splits", "test", "--dry-run", "--print-urls", "plain"], 2, "not allowed with"),
         (["--types", "_vh_clean_2.labels.ply", "--splits", "test"], 2, "no file of these types exists"),
     ],
@@ -176,7 +174,7 @@ def test_wrong_requests_touch_nothing(tmp_path: Path, words: list[str], status: 
 
 
 def test_a_password_of_a_mirror_is_never_shown(release_dir: Path, tmp_path: Path) -> None:
-    page = at(ending(".txt"), then=faults.HtmlPage())
+    page = at(ending(".txt"), then=Page())
     with ReleaseServer(release_dir, faults=[page]) as server:
         base_url = server.base_url.replace("//", "//user:secret@")
         for words in (["--dry-run"], ["--dry-run", "--json"], ["--json"], []):

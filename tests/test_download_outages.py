@@ -169,7 +169,7 @@ def test_a_server_that_stays_down_ends_the_run_and_is_told_once(
     assert len(report.failures) == sum(item.file.scene_id in SCENES[1:] for item in report.results)
     assert all("has served nothing for" in item.message for item in report.failures)
     assert len([note for note in bar.notes if "has served nothing for" in note]) == 1
-    assert len(report.group_failures()) == 1
+    assert len(report.describe_failures()) == 1
 
 
 @pytest.mark.parametrize("fault", [Status(403), Status(404), Page()])
@@ -209,8 +209,8 @@ def test_a_thousand_equal_failures_are_one_line(tmp_path: Path) -> None:
         report = fetch(server, tmp_path / "data", scene_ids, bar=bar)
     assert len(report.failures) == 40
     assert len([note for note in bar.notes if "missing upstream" in note]) == 1
-    (group,) = report.group_failures()
-    assert group.text.startswith("missing upstream: 40 files: the server has no such file (404); for example http://")
+    ((text, _),) = report.describe_failures()
+    assert text.startswith("missing upstream: 40 files: the server has no such file (404); for example http://")
 
 
 @pytest.mark.parametrize("is_by_time", [False, True])
@@ -220,7 +220,9 @@ def test_a_busy_server_is_asked_more_slowly(tmp_path: Path, is_by_time: bool) ->
     busy = Busy(0.02 if is_by_time else None)
     with ReleaseServer(tmp_path / "release", faults=[busy], request_latency_s=0.002) as server:
         busy.server = server
-        assert not fetch(server, tmp_path / "data", scene_ids, jobs=8).failures
+        assert not fetch(
+            server, tmp_path / "data", scene_ids, jobs=8, policy=replace(PATIENCE, longest_delay_s=0.2)
+        ).failures
         refused = sum(bool(request.faults) for request in server.requests())
     assert refused < 30
 

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import release_faults as faults
 from certificates import make_private_authority
 from nginx_server import NginxServer, needs_nginx
-from range_server import CONTENT, HERE, PATH, PATIENCE, open_source, part
-from release_faults import always
-from release_server import ReleaseServer
+from release_server import Redirect, ReleaseServer, Stall, always
+from test_ranges import CONTENT, HERE, PATH, PATIENCE, open_source, part
 from urllib3.exceptions import InsecureRequestWarning
 
 from scannet_prep.errors import (
@@ -90,7 +88,7 @@ def count_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counts itself, each time
 
 
-def test_closing_leaves_no_connection_and_no_thread_and_reading_opens_again(server: ReleaseServer) -> None:
+def test_closing_leaves_no_connection_and_reading_opens_again(server: ReleaseServer) -> None:
     sources: list[RangeSource] = []
     before = count_descriptors()
     for ending in ("closed", "forgotten"):
@@ -103,30 +101,24 @@ def test_closing_leaves_no_connection_and_no_thread_and_reading_opens_again(serv
             sources[0].close()
         else:
             sources.clear()
-        assert wait_for(lambda: not any(thread.name == "watchdog" for thread in threading.enumerate()))
-        with server._lock:
-            threads = list(server._connections.values())
-        for thread in threads:
-            thread.join(20)
-        assert count_descriptors() == before
+        assert wait_for(lambda: count_descriptors() == before)
     assert sources == []
 
 
 def wait_for(condition: Callable[[], bool]) -> bool:
-    """The watchdog ends a moment after it was told to."""
+    """The server closes its end a moment later."""
     stop = threading.Event()
     return any(condition() or stop.wait(0.01) for _ in range(1_000))
 
 
 def test_opening_leaves_nothing_that_a_fork_would_copy(server: ReleaseServer) -> None:
     source = open_source(server)
-    assert wait_for(lambda: not any(thread.name == "watchdog" for thread in threading.enumerate()))
     assert "_link" not in vars(source)
 
 
-def test_whoever_is_reading_while_it_is_closed_gets_an_error_soon(server: ReleaseServer) -> None:
-    source = RangeSource(server.origin + PATH, policy=replace(PATIENCE, read_timeout_s=60, slow_window_s=60))
-    server.faults = [always(PATH, faults.Stall(1_000))]
+def test_a_thread_that_reads_while_the_source_is_closed_gets_an_error_soon(server: ReleaseServer) -> None:
+    source = RangeSource(server.origin + PATH, policy=replace(PATIENCE, slow_window_s=60))
+    server.faults = [always(PATH, Stall(1_000))]
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(source.read, *HERE)
         assert wait_for(lambda: bool(server.requests(PATH)[1:]))
@@ -161,10 +153,10 @@ def test_a_redirection_never_leads_from_https_to_http(tmp_path: Path, authority:
         ReleaseServer(tmp_path) as plain,
     ):
         plain.files[PATH] = secure.files[PATH] = CONTENT
-        secure.faults = [always(PATH, faults.Redirect(origin=plain.origin))]
+        secure.faults = [always(PATH, Redirect(origin=plain.origin))]
         with pytest.raises(TransferError, match="without encryption"):
             open_source(secure, certificates=ca_path)
-        plain.faults, secure.faults = [always(PATH, faults.Redirect(origin=secure.origin))], []
+        plain.faults, secure.faults = [always(PATH, Redirect(origin=secure.origin))], []
         assert open_source(plain, certificates=ca_path).read(*HERE) == part(*HERE)
 
 

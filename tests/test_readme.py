@@ -1,127 +1,139 @@
-"""What the README shows is what the program does."""
+"""README and the pages in docs/ show what the program does: their examples run, their commands and links exist.
+
+The language of a block says how it is checked: `python` blocks are run, each as a program of its own, those of a page
+in order in one folder of synthetic scenes; the `scannet-prep` commands of `sh` blocks are parsed, those of README also
+run; others are not checked, nor are blocks after a line `<!-- not run: REASON -->`.
+"""
 
 from __future__ import annotations
 
-import os
+import importlib.util
 import re
+import runpy
 import shlex
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from archives import has_tool, read_tree
 from commands import run_command
 
 import scannet_prep
 from scannet_prep.cli.main import make_parser
 from scannet_prep.synthetic import write_release
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-TRAINING = [block for block in PYTHON_BLOCKS if "import torch" in block]
-COMMANDS = [
-    line.partition("#")[0].strip()
-    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
-    for line in block.splitlines()
-    if line.startswith("scannet-prep ")
-]
+REPOSITORY_DIR = Path(__file__).parent.parent
+README_PATH = REPOSITORY_DIR / "README.md"
+PAGES = {path.relative_to(REPOSITORY_DIR).as_posix(): path.read_text() for path in REPOSITORY_DIR.glob("docs/*.md")}
+PAGES["README.md"] = README_PATH.read_text()
+BLOCK = re.compile(r"^(<!-- not run: .+ -->\n)?```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+TRAIN = ("scene0191_00", "scene0119_00", "scene0230_00", "scene0528_00")
+SCENES = (*TRAIN, "scene0568_00", "scene0568_01", "scene0707_00")
+
+
+def find_blocks(page: str, language: str) -> list[str]:
+    return [text for mark, tag, text in BLOCK.findall(PAGES[page]) if tag == language and not mark]
+
+
+def find_commands(block: str) -> Iterator[list[str]]:
+    """Words after `scannet-prep`, also in pipes and in what is handed to a shell of another machine."""
+    for line in block.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.wordchars += "@:,%"
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if set(word) <= set("|&;<>()"):
+                if "scannet-prep" in words:
+                    yield words[words.index("scannet-prep") + 1 :]
+                words = []
+            elif " " in word:
+                yield from find_commands(word)
+            else:
+                words.append(word)
+
+
+def find_anchors(text: str) -> set[str]:
+    """Anchors of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.fixture(scope="module")
-def working_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    working_dir = tmp_path_factory.mktemp("readme")
-    write_release(working_dir / "data/ScanNet", ["scene0191_00", "scene0011_00", "scene0707_00"], vertices=800)
-    return working_dir
+def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the pages speak of: raw, processed and packed scenes under the default names."""
+    directory = tmp_path_factory.mktemp("docs")
+    write_release(directory / "data/ScanNet", SCENES, vertices=800)
+    assert run_command("process", "--scannet200", "--align-axis", cwd=directory).status == 0
+    assert run_command("pack", cwd=directory).status == 0
+    return directory
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if find_blocks(page, "python")])
+def test_python_examples_of_a_page_run(page: str, release_dir: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(release_dir, tmp_path / "here")
+    has_torch = importlib.util.find_spec("torch") is not None
+    for block in find_blocks(page, "python"):
+        if has_torch or "import torch" not in block:
+            (directory / "example.py").write_text(block)
+            done = subprocess.run(
+                [sys.executable, "-W", "error", "example.py"],
+                cwd=directory, capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{page}:\n{block}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if find_blocks(page, "sh")])
+def test_commands_of_a_page_are_accepted_by_the_parser(page: str) -> None:
+    for block in find_blocks(page, "sh"):
+        for words in find_commands(block):
+            make_parser().parse_args(words)
+
+
+def test_commands_of_the_readme_work_in_the_order_shown(tmp_path: Path) -> None:
+    write_release(tmp_path / "data/ScanNet", SCENES[::2], vertices=800)
+    commands = [words for block in find_blocks("README.md", "sh") for words in find_commands(block)]
+    assert {words[0] for words in commands} >= {"download", "process", "pack", "verify", "info"}
+    for words in commands:
+        extra = ["--dry-run"] if words[0] == "download" else []  # there is no network here
+        outcome = run_command(*words, *extra, cwd=tmp_path)
+        assert outcome.status == 0, (words, outcome.stderr)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_of_a_page_lead_somewhere(page: str) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
+        if not link.startswith("https://"):
+            name, _, anchor = link.partition("#")
+            target = (REPOSITORY_DIR / page).parent / name if name else REPOSITORY_DIR / page
+            assert target.exists(), f"{page}: {link}"
+            assert not anchor or anchor in find_anchors(target.read_text()), f"{page}: {link}"
+
+
+def test_readme_is_short_and_links_every_page() -> None:
+    assert len(PAGES["README.md"].splitlines()) <= 200
+    assert [page for page in PAGES if page != "README.md" and f"]({page}" not in PAGES["README.md"]] == []
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse lays its help out in another way from 3.13 on")
-def test_the_help_shown_is_the_live_one() -> None:
-    shown = re.search(r"<!-- help -->\n```\n(.*?)```\n<!-- end of help -->", README, re.DOTALL)
-    assert shown is not None
-    assert shown[1] == run_command("--help").stdout + "\n" + run_command("process", "--help").stdout
-
-
-def test_all_commands_shown_work_in_the_order_shown(working_dir: Path) -> None:
-    assert len(COMMANDS) >= 5
-    for command in COMMANDS:
-        if "|" in command:
-            continue
-        words = shlex.split(command)[1:]
-        if words[0] == "download":  # there is no network here
-            words.append("--dry-run")
-        outcome = run_command(*words, cwd=working_dir)
-        assert outcome.status == 0, (command, outcome.stderr)
-
-
-def test_the_pipes_to_another_machine_bring_everything_there(working_dir: Path, tmp_path: Path) -> None:
-    pipes = [command for command in COMMANDS if "|" in command]
-    assert len(pipes) == 2
-    (tmp_path / "ssh").write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')  # another machine is another folder here
-    (tmp_path / "scannet-prep").write_text(f'#!/bin/sh\nexec "{sys.executable}" -W error -m scannet_prep "$@"\n')
-    for name in ("ssh", "scannet-prep"):
-        (tmp_path / name).chmod(0o755)
-    run_command("process", cwd=working_dir)
-    expected = read_tree(working_dir / "data/processed")
-    for number, (command, place) in enumerate(zip(pipes, ("data/processed", "."), strict=True)):
-        if number == 1 and not has_tool("tar"):
-            continue
-        there = tmp_path / f"there{number}"
-        there.mkdir()
-        line = command.replace("/datasets", str(there))
-        environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-        subprocess.run(["sh", "-c", line], cwd=working_dir, env=environment, check=True, capture_output=True)
-        assert read_tree(there / place) == expected
-
-
-@pytest.mark.parametrize("block", [block for block in PYTHON_BLOCKS if block not in TRAINING])
-def test_every_python_example_runs(working_dir: Path, block: str) -> None:
-    (working_dir / "example.py").write_text(block)
-    run_command("process", cwd=working_dir)
-    run_command("pack", cwd=working_dir)
-    subprocess.run([sys.executable, "-W", "error", "example.py"], cwd=working_dir, check=True, capture_output=True)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    ("source", "launcher"),
-    [("folder", []), ("archive", ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"])],
-    indirect=["source"],
-)
-def test_the_training_script_runs_as_it_stands_goes_on_and_is_evaluated(
-    source: Path, tmp_path: Path, launcher: list[str]
-) -> None:
-    pytest.importorskip("torch")
-    for name, script in zip(("train.py", "evaluate.py"), TRAINING, strict=True):
-        assert script.count('"data/processed"') == 1
-        (tmp_path / name).write_text(script.replace('"data/processed"', repr(str(source))))
-
-    def run(name: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *launcher, name],
-            cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
-            check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert re.findall(r"epoch (\d), step \d+: loss \d+\.\d{3}\n", run("train.py")) == ["0", "1", "2"]
-    if launcher:
-        assert "epoch" not in run("train.py")
-    assert re.fullmatch(r"accuracy [01]\.\d{3}\n", run("evaluate.py"))
+def test_page_of_commands_shows_the_live_help_texts() -> None:
+    assert runpy.run_path(str(REPOSITORY_DIR / "tools/update_docs"))["make_page"]() == PAGES["docs/commands.md"]
 
 
 def test_every_command_and_public_name_is_documented() -> None:
+    text = "\n".join(text for page, text in PAGES.items() if page != "docs/commands.md")
+    code = "\n".join(re.findall(r"```python\n.*?```|`[^`\n]+`", text, re.DOTALL))
     commands = next(action.choices for action in make_parser()._actions if action.dest == "command")
-    assert commands is not None
-    for name in commands:
-        assert f"scannet-prep {name}" in README, name
+    assert commands
+    assert [name for name in commands if f"scannet-prep {name}" not in text] == []
+    assert [name for name in scannet_prep.__all__ if not re.search(rf"\b{name}\b", code)] == []
     for name in scannet_prep.__all__:
         value = getattr(scannet_prep, name)
         assert isinstance(value, str) or value.__doc__, name
 
 
-def test_the_public_names_are_pinned() -> None:
+def test_public_names_are_pinned() -> None:
     assert sorted(scannet_prep.__all__) == [
         "Batch", "EvalSampler", "LabelClass", "LabelSet", "PointBudgetBatchSampler", "ProcessedScene", "SCANNET20",
         "SCANNET200", "ScanNet", "ScanNetPrepError", "SceneId", "Split", "__version__", "collate", "collate_torch",

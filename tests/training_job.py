@@ -22,7 +22,7 @@ from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitte
 MAX_POINTS = 1600
 EPOCHS = 3
 TRANSFORM = Compose(
-    GridSample(0.05, has_inverse=False), CropPoints(400), RotateZ(), Flip(), Jitter(), Normalize()
+    RotateZ(), Flip(), Jitter(), Normalize(), GridSample(0.05, has_inverse=False), CropPoints(400)
 )  # fmt: skip
 
 

@@ -16,10 +16,10 @@ from scannet_prep.archive.frames import (
     read_size,
 )
 from scannet_prep.archive.index import Group, Index, Member, check_index_size, parse_index
-from scannet_prep.archive.layout import FORMAT_NAME, INDEX_NAME
+from scannet_prep.archive.layout import INDEX_NAME
 from scannet_prep.archive.seek_table import FOOTER_BYTES, SKIPPABLE_MAGIC, FrameRow, parse_footer, parse_seek_table
 from scannet_prep.archive.source import ByteSource, open_source
-from scannet_prep.archive.tar import BLOCK_BYTES, encode_header, parse_header, split_members
+from scannet_prep.archive.tar import BLOCK_BYTES, encode_header, split_members
 from scannet_prep.errors import ArchiveError, ContentError, ForeignFileError
 from scannet_prep.files import Buffer
 from scannet_prep.foreign import describe_beginning
@@ -27,6 +27,7 @@ from scannet_prep.foreign import describe_beginning
 LOOK_BYTES = 1 << 18
 DAMAGED_HINT = "copy or fetch the archive again, or pack it again; scannet-prep unpack gets out all that is whole"
 
+_OWN_WORD = b"scannet-prep"  # in the name and in the text of the first file
 _COMMANDS = {
     "a gzip file": "tar -xzf",
     "an xz file": "tar -xJf",
@@ -194,18 +195,13 @@ def check_beginning(start: bytes, name: str) -> None:
     if what == "a zstd file" or (start[1:4] == SKIPPABLE_MAGIC[1:] and start[0] >> 4 == SKIPPABLE_MAGIC[0] >> 4):
         # pzstd puts a skippable frame before each frame: 8 bytes, of which the last four say how many follow.
         skipped = 0 if what == "a zstd file" else 8 + int.from_bytes(start[4:8], "little")
-        content = decompress_start(start[skipped:], BLOCK_BYTES)
+        content = decompress_start(start[skipped:], 8 * BLOCK_BYTES)
+        if _OWN_WORD in content or not content:
+            return  # one of ours, however damaged: who reads it says where
         if content[257:262] == b"ustar":
-            try:
-                if not skipped and parse_header(content)[0] == FORMAT_NAME:
-                    return
-            except ContentError:
-                pass
             problem, hint = "is a .tar.zst of another program", f"tar --zstd -xf {quoted}"
-        elif content:
-            problem, hint = "is a zstd file, but not an archive", f"zstd -d {quoted}"
         else:
-            return  # damaged: who reads it says where
+            problem, hint = "is a zstd file, but not an archive", f"zstd -d {quoted}"
     elif what == "empty":
         raise ArchiveError(name, "is empty", "write it again with scannet-prep pack, or copy it again")
     elif what == "a web page":

@@ -120,8 +120,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         is_strict=arguments.verify,
     )
     seconds = time.monotonic() - started_s
-    for group in report.group_failures():
-        console.warn(group.text, group.results[0].hint)
+    for text, hint in report.describe_failures():
+        console.warn(text, hint)
     for path in report.orphans:
         console.say(f"left over from another download program, may be removed: {path}")
     value = {"command": "download", **report.to_json(), "seconds": round(seconds, 3)}
@@ -228,11 +228,8 @@ def _describe_report(report: DownloadReport, seconds: float) -> str:
         lines.append(f"mended: {format_count(len(report.mended), 'file')} that had been damaged")
     if report.opened:
         lines.append(f"permissions repaired: {format_count(len(report.opened), 'file')}")
-    if report.failed_scenes:
-        failed_path = report.data_dir / "failed.txt"
-        lines.append(f"to try the failed ones again, add --scenes @{failed_path} to the same command")
-    elif report.failures:
-        lines.append("to try again, run the same command")
+    if report.failures:
+        lines.append(f"to try again, run the same command; --scenes @{report.data_dir / 'failed.txt'} for these only")
     return "\n".join(lines)
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import http.client
 import io
+import socket
 import ssl
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,10 +26,11 @@ from scannet_prep.errors import ServerDownError, UsageError
 from scannet_prep.remote.address import public_url
 from scannet_prep.remote.policy import TransferPolicy
 from scannet_prep.remote.trouble import RELEASE_HINTS, AttemptError, Hints, raise_for_status, translated
-from scannet_prep.version import VERSION
+from scannet_prep.version import CONTACT_URL, VERSION
 
 _CHUNK_BYTES = 256 * 1024
 _STOP_LOOK_S = 0.2  # how often a thread that waits looks whether it is to stop
+_MAX_KEPT = 64  # connections
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -89,13 +90,17 @@ class Client:
         self._verify = find_certificates(base_url, certificates)
         self._hints = hints
         self._limit = RateLimit(policy.bytes_per_s, stop)
-        self._local = threading.local()
-        self._sessions: weakref.WeakSet[requests.Session] = weakref.WeakSet()  # those of threads that live
+        self._watch = _Watch(policy, stop)
+        host = urlsplit(base_url).hostname or ""
+        # Proxies are for other machines, also where the environment forgets to say so.
+        self._proxies = {"no_proxy": host} if host in _THIS_MACHINE else {}
+        self._session: requests.Session | None = None
+        self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the connections of all threads."""
-        for session in list(self._sessions):
-            session.close()
+        """Close all connections."""
+        if self._session is not None:
+            self._session.close()
 
     @contextmanager
     def open(self, url: str, headers: Mapping[str, str], method: str = "GET") -> Iterator[Answer]:
@@ -108,8 +113,8 @@ class Client:
             CertificateError, ProxyError: Nothing can be fetched at all.
             ServerDownError: The transfers were stopped.
         """
-        session, watch = self._session()
-        watch.expect_answer()
+        session = self._connect()
+        self._watch.expect_answer()
         with (
             translated(public_url(url), self._hints, self._policy),
             session.request(
@@ -120,24 +125,23 @@ class Client:
                 stream=True,
                 timeout=(self._policy.connect_timeout_s, self._policy.answer_timeout_s),
                 verify=self._verify,
+                proxies=self._proxies,
                 allow_redirects=True,
             ) as response,
         ):
             raise_for_status(response, self._hints)
-            watch.expect_body()
+            self._watch.expect_body()
             yield Answer(response, self._limit)
 
-    def _session(self) -> tuple[requests.Session, _Watch]:
-        """The session of this thread: connections are kept, but sessions are not made for several threads."""
-        if not hasattr(self._local, "session"):
-            watch = _Watch(self._policy, self._stop)
-            session = _make_session(self._base_url)
-            for scheme in ("http://", "https://"):
-                session.mount(scheme, _WatchedAdapter(watch))
-            self._local.session = session, watch
-            self._sessions.add(session)
-        found: tuple[requests.Session, _Watch] = self._local.session
-        return found
+    def _connect(self) -> requests.Session:
+        """The session of all threads; it keeps connections, which are given to one request at a time."""
+        with self._lock:
+            if self._session is None:
+                self._session = _make_session()
+                adapter = _WatchedAdapter(self._watch, find_source_address(self._base_url))
+                self._session.mount("http://", adapter)
+                self._session.mount("https://", adapter)
+            return self._session
 
 
 class RateLimit:
@@ -181,7 +185,7 @@ def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
     hint = "a file of certificates (PEM) is expected"
     found: str | bool = certificates if isinstance(certificates, bool) else str(certificates)
     if certificates is True:
-        with _make_session(base_url) as session:
+        with _make_session() as session:
             found = session.merge_environment_settings(base_url, {}, None, True, None)["verify"] or True
         hint = "the environment names it: mend or unset REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE, or use --ca-bundle"
     if isinstance(found, bool) or (certificates is True and Path(found).is_dir()):
@@ -196,12 +200,31 @@ def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
     return found
 
 
-def _make_session(base_url: str) -> requests.Session:
+def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | None:
+    """Find out from which address to connect: from an IPv4 one where IPv6 leads nowhere, else from any (None).
+
+    Args:
+        url: Of the server.
+        timeout_s: How long to try IPv6.
+    """
+    address = urlsplit(url)
+    if requests.utils.get_environ_proxies(url):
+        return None
+    with suppress(OSError):
+        found = socket.getaddrinfo(address.hostname, address.port or address.scheme, type=socket.SOCK_STREAM)
+        if {item[0] for item in found} == {socket.AF_INET, socket.AF_INET6} and found[0][0] == socket.AF_INET6:
+            try:
+                with socket.socket(socket.AF_INET6) as sock:
+                    sock.settimeout(timeout_s)
+                    sock.connect(found[0][4])
+            except OSError:
+                return ("0.0.0.0", 0)  # noqa: S104 - connects only, does not listen
+    return None
+
+
+def _make_session() -> requests.Session:
     session = _Session()
-    host = urlsplit(base_url).hostname
-    if host in _THIS_MACHINE:  # proxies are for other machines, also where the environment forgets to say so
-        session.proxies = {"no_proxy": host}
-    session.headers["User-Agent"] = f"scannet-prep/{VERSION}"
+    session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
     return session
 
 
@@ -209,14 +232,16 @@ class _Session(requests.Session):
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         """Where an answer leads; encryption is never given up on the way."""
         target = super().get_redirect_target(resp)
-        if target and resp.url.startswith("https:") and urlsplit(urljoin(resp.url, target)).scheme == "http":
-            place = public_url(urljoin(resp.url, target))
-            raise AttemptError(f"is redirected to an address without encryption: {place}", tries=1, is_answer=True)
+        with suppress(ValueError):  # not an address: requests says so
+            if target and resp.url.startswith("https:") and urlsplit(urljoin(resp.url, target)).scheme == "http":
+                resp.close()
+                place = public_url(urljoin(resp.url, target))
+                raise AttemptError(f"is redirected to an address without encryption: {place}", tries=1, is_answer=True)
         return target
 
 
-class _Watch:
-    """Bounds how long one thread waits for a server.
+class _Watch(threading.local):
+    """Bounds how long a thread waits for a server; each thread has its own.
 
     Args:
         policy: How long.
@@ -307,13 +332,26 @@ class _WatchedResponse(http.client.HTTPResponse):
         raw: Any = self.fp
         self.fp = io.BufferedReader(_WatchedSocket(raw.detach(), sock, watch), _CHUNK_BYTES)
 
+    def _read_status(self) -> tuple[str, int, str]:
+        """Pass over what comes before the answer itself, such as 103 Early Hints."""
+        while True:
+            found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]  # not in the types
+            if not 101 < found[1] < 200:
+                return found
+            http.client.parse_headers(self.fp)
+
 
 class _WatchedAdapter(HTTPAdapter):
     """Makes connections whose answers are read through a watch."""
 
-    def __init__(self, watch: _Watch) -> None:
+    def __init__(self, watch: _Watch, source_address: tuple[str, int] | None) -> None:
+        self._source_address = source_address
         self._members = {"response_class": staticmethod(functools.partial(_WatchedResponse, watch))}
-        super().__init__()
+        super().__init__(pool_maxsize=_MAX_KEPT)
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - handed through
+        """Make connections from the address that leads to the server."""
+        super().init_poolmanager(*arguments, **options, source_address=self._source_address)
 
     def get_connection_with_tls_context(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - handed through
         """Find connections to a server, or through a proxy."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from scannet_prep.errors import ArchiveError, UsageError
+from scannet_prep.errors import ArchiveError, FileError, ServerDownError, UsageError
 from scannet_prep.remote.address import public_url
 from scannet_prep.remote.client import Answer, Client, find_certificates
 from scannet_prep.remote.gate import Gate
@@ -133,8 +133,11 @@ class RangeSource:
     def _connect(self) -> _Link:
         """The connections of this process. Without a lock, which a fork may copy while it is held."""
         link: _Link | None = self.__dict__.get("_link")
-        if link is None or link.pid != os.getpid():
-            link = self._link = _Link(self._url, self._policy, self._certificates)
+        if link is not None and link.pid != os.getpid():
+            del self.__dict__["_link"]
+            link = None
+        if link is None:
+            link = self.__dict__.setdefault("_link", _Link(self._url, self._policy, self._certificates))
         return link
 
     def _fetch(self, span: _Span) -> bytes:
@@ -152,12 +155,17 @@ class RangeSource:
                         failures = 0  # broken off, but more has come than ever before
                     else:
                         return bytes(span.data)
+            except ServerDownError:
+                self.close()  # who reads again begins with new patience
+                raise
             except AttemptError as error:
                 failed_s = failed_s if failures else time.monotonic()
                 failures += 1
                 tries = error.tries or self._policy.tries
                 if failures >= tries and (error.tries or link.gate.is_file_to_blame(failed_s)):
                     what = "" if tries == 1 else f"{failures} attempts in a row failed, the last one: "
+                    if issubclass(error.error_type, FileError):
+                        raise error.error_type(self.name, what + error.reason, error.hint) from None
                     raise error.error_type(f"{self.name}: {what}{error.reason}", error.hint) from None
 
     def _receive(self, client: Client, span: _Span) -> None:
@@ -209,7 +217,8 @@ class RangeSource:
             self._check_version(found)
             if self._version is None or (span.start, span.end) != (0, size_bytes) or answer.is_encoded:
                 hint = "fetch the archive and name the file, or serve it by a server that knows ranges, such as nginx"
-                raise ArchiveError(self.name, "the server sends the whole file where a part was asked for", hint)
+                reason = "the server sends the whole file where a part was asked for"
+                raise AttemptError(reason, hint, tries=few_tries, error_type=ArchiveError)
             del span.data[:]
             return True
         if match and self._version is not None and size_bytes != self.size_bytes:

@@ -16,12 +16,21 @@ import requests
 import urllib3
 import urllib3.util.ssl_match_hostname
 
-from scannet_prep.errors import CertificateError, NotOnServerError, ProxyError, RefusedError, TransferError
+from scannet_prep.errors import (
+    CertificateError,
+    FileError,
+    NotOnServerError,
+    ProxyError,
+    RefusedError,
+    ScanNetPrepError,
+    TransferError,
+)
 from scannet_prep.remote.address import public_url
 from scannet_prep.remote.policy import TransferPolicy
 
 _GONE = frozenset({404, 410})
 _BUSY = frozenset({429, 503})
+_BUSY_TRIES = 30  # 429 is hardly ever about a file
 _PROXY_HINT = (
     "HTTPS_PROXY and HTTP_PROXY look like http://USER:PASSWORD@HOST:PORT; for socks5:// install requests[socks]"
 )
@@ -51,6 +60,7 @@ RELEASE_HINTS = Hints(
 )
 
 
+@dataclass(eq=False)
 class AttemptError(Exception):
     """A request has brought nothing, or not all. Another attempt may.
 
@@ -64,25 +74,13 @@ class AttemptError(Exception):
         error_type: What to raise when the file is given up.
     """
 
-    def __init__(
-        self,
-        reason: str,
-        hint: str = "",
-        *,
-        tries: int = 0,
-        is_answer: bool = False,
-        is_busy: bool = False,
-        retry_after_s: float = 0.0,
-        error_type: type[TransferError] = TransferError,
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.hint = hint
-        self.tries = tries
-        self.is_answer = is_answer
-        self.is_busy = is_busy
-        self.retry_after_s = retry_after_s
-        self.error_type = error_type
+    reason: str
+    hint: str = ""
+    tries: int = 0
+    is_answer: bool = False
+    is_busy: bool = False
+    retry_after_s: float = 0.0
+    error_type: type[TransferError | FileError] = TransferError
 
 
 def raise_for_status(response: requests.Response, hints: Hints) -> None:
@@ -105,7 +103,8 @@ def raise_for_status(response: requests.Response, hints: Hints) -> None:
         hint = hints.access if status in {401, 403} else ""
         raise AttemptError(what, hint, tries=1, is_answer=True, error_type=RefusedError)
     pause_s = parse_retry_after(response.headers.get("Retry-After", ""), time.time())
-    raise AttemptError(what, is_busy=status in _BUSY or bool(pause_s), retry_after_s=pause_s)
+    tries = _BUSY_TRIES if status == 429 else 0
+    raise AttemptError(what, tries=tries, is_busy=status in _BUSY or bool(pause_s), retry_after_s=pause_s)
 
 
 @contextmanager
@@ -118,32 +117,47 @@ def translated(url: str, hints: Hints, policy: TransferPolicy) -> Iterator[None]
     """
     try:
         yield
+    except (AttemptError, ScanNetPrepError):
+        raise
     except requests.exceptions.SSLError as error:
-        if not _is_about_certificate(error):  # broken off while the connection was being secured
-            raise AttemptError(_innermost(error)) from None
-        asked = public_url(str(error.request.url)) if error.request is not None else url
-        reason = f"{asked}: the certificate cannot be verified: {_innermost(error)}"
-        if urlsplit(asked).netloc == urlsplit(url).netloc:
-            raise CertificateError(reason, _certificate_hint(_innermost(error), hints)) from None
-        # A file that is redirected to another server says nothing about this one.
-        raise AttemptError(reason, hints.certificate, tries=1) from None
-    except requests.exceptions.InvalidProxyURL as error:
-        raise ProxyError(f"the address of the proxy cannot be used: {_innermost(error)}", _PROXY_HINT) from None
-    except requests.exceptions.ProxyError as error:
-        if "407" in _innermost(error):
-            raise ProxyError(f"the proxy wants a user and password: {_innermost(error)}", _PROXY_HINT) from None
-        raise AttemptError(f"the proxy does not connect: {_innermost(error)}", _PROXY_HINT) from None
-    except requests.exceptions.TooManyRedirects:
-        raise AttemptError("is redirected in a circle", tries=1, is_answer=True) from None
-    except (requests.exceptions.ReadTimeout, requests.exceptions.InvalidHeader) as error:
-        raise AttemptError(_innermost(error), tries=policy.few_tries) from None
-    except (urllib3.exceptions.LocationParseError, ValueError) as error:  # redirections to what is not an address
-        if "SOCKS" in str(error):
-            raise ProxyError(f"the proxy cannot be used: {error}", _PROXY_HINT) from None
+        raise _translate_tls(error, url, hints) from None
+    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
+        raise _translate(error, url, hints, policy.few_tries) from None
+
+
+def _translate_tls(error: requests.exceptions.SSLError, url: str, hints: Hints) -> Exception:
+    reason = _innermost(error)
+    kinds = (ssl.SSLCertVerificationError, urllib3.util.ssl_match_hostname.CertificateError)
+    if not any(isinstance(item, kinds) for item in _unwrap(error)):
+        return AttemptError(reason)  # broken off while the connection was being secured
+    asked = public_url(str(error.request.url)) if error.request is not None else url
+    text, hint = f"{asked}: the certificate cannot be verified: {reason}", hints.certificate
+    if "expired" in reason or "not yet valid" in reason:
+        hint = "the server's certificate is out of date, or this machine's clock is wrong: check `date`"
+    elif "mismatch" in reason or "doesn't match" in reason:
+        hint = "the address leads to another server: check the base URL, and whether your network redirects it"
+    # A file that is redirected to another server says nothing about this one.
+    is_server = urlsplit(asked).netloc == urlsplit(url).netloc
+    return CertificateError(text, hint) if is_server else AttemptError(text, hint, tries=1)
+
+
+def _translate(error: Exception, url: str, hints: Hints, few_tries: int) -> Exception:
+    kinds, reason = requests.exceptions, _innermost(error)
+    if isinstance(error, kinds.ProxyError) and "failed: 407" not in reason:
+        return AttemptError(f"the proxy does not connect: {reason}", _PROXY_HINT)
+    request = getattr(error, "request", None)
+    # Where the address of the file is in order, that of the proxy is not.
+    is_malformed = isinstance(error, kinds.InvalidURL) and request is not None and public_url(request.url) == url
+    if is_malformed or isinstance(error, (kinds.InvalidProxyURL, kinds.ProxyError)) or "SOCKS support" in reason:
+        return ProxyError(f"the proxy cannot be used: {'malformed address' if is_malformed else reason}", _PROXY_HINT)
+    if isinstance(error, kinds.TooManyRedirects):
+        return AttemptError("is redirected in a circle", tries=1, is_answer=True)
+    if isinstance(error, (kinds.ReadTimeout, kinds.InvalidHeader)):
+        return AttemptError(reason, tries=few_tries)
+    if isinstance(error, ValueError):  # redirections to what is not an address
         reason = f"the address cannot be used: {type(error).__name__}"
-        raise AttemptError(reason, hints.address, tries=1, is_answer=True) from None
-    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise AttemptError(_innermost(error)) from None
+        return AttemptError(reason, hints.address, tries=1, is_answer=True)
+    return AttemptError(reason)
 
 
 def parse_retry_after(value: str, now_s: float) -> float:
@@ -163,14 +177,6 @@ def parse_retry_after(value: str, now_s: float) -> float:
         return 0.0
 
 
-def _certificate_hint(reason: str, hints: Hints) -> str:
-    if "expired" in reason or "not yet valid" in reason:
-        return "the server's certificate is out of date, or this machine's clock is wrong: check `date`"
-    if "mismatch" in reason or "doesn't match" in reason or "not valid for" in reason:
-        return "the address leads to another server: check the base URL, and whether your network redirects it"
-    return hints.certificate
-
-
 def _unwrap(error: BaseException) -> Iterator[BaseException]:
     """An error, and those inside the wrappings of requests and urllib3."""
     inner: object = error
@@ -184,8 +190,3 @@ def _innermost(error: BaseException) -> str:
     """The reason inside the wrappings."""
     *_, inner = _unwrap(error)
     return f"{type(inner).__name__}: {inner}"[:200]
-
-
-def _is_about_certificate(error: BaseException) -> bool:
-    kinds = (ssl.SSLCertVerificationError, urllib3.util.ssl_match_hostname.CertificateError)
-    return any(isinstance(item, kinds) for item in _unwrap(error))

@@ -13,6 +13,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.sampling.packing import Packing, check_lengths, pack
 from scannet_prep.sampling.planning import PlanSummary, make_plan, summarize
 from scannet_prep.sampling.ranks import RankInfo, check_number
+from scannet_prep.version import VERSION
 
 # Number of ranks and steps done, for each part of an epoch that one number of ranks has done.
 _Done: TypeAlias = tuple[tuple[int, int], ...]
@@ -34,6 +35,9 @@ class PointBudgetBatchSampler:
     - A batch never exceeds the budget, except a scene that does so by itself: it is a batch of its own.
     - The batches of one step are of similar size, so that no rank waits for another.
     - Which scenes share a batch, the order of the batches, and the rank that gets them change from epoch to epoch.
+
+    Where `torch.distributed` is initialized, the first iteration compares what the plan depends on over all ranks
+    (vertex counts, arguments, epoch and loaded state, versions), so that ranks that see different folders fail at once.
 
     It gives lists of `(index, epoch)`, so that workers that outlive an epoch know it too; `ScanNet` takes its random
     numbers from them. Call `set_epoch` before each epoch: an epoch that has been given out whole is not given out again
@@ -86,6 +90,7 @@ class PointBudgetBatchSampler:
         self._packing = self._pack(self._lengths, self.world_size)
         self._epoch = 0
         self._done: _Done = ()
+        self._is_compared = False
         self._iteration = 0  # number of the one that counts: set_epoch and another one end it
         self._steps_given = 0  # by that one
         self._known: tuple[tuple[int, _Done], Packing] | None = None
@@ -96,9 +101,19 @@ class PointBudgetBatchSampler:
         return self._epoch
 
     @property
+    def sampler(self) -> PointBudgetBatchSampler:
+        """The sampler itself: where Lightning looks for `set_epoch`."""
+        return self
+
+    @property
     def steps_left(self) -> int:
         """Steps that the next iteration has: all of an epoch, or after `load_state_dict` what is left of it."""
         return len(self._plan) // self.world_size
+
+    @property
+    def steps_before(self) -> int:
+        """Steps of the epoch that were done before this iteration, according to the state that was loaded."""
+        return sum(steps for _, steps in self._done)
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks and in all epochs."""
@@ -108,8 +123,9 @@ class PointBudgetBatchSampler:
         """Give this rank's batches of the epoch, as lists of (index, epoch).
 
         Raises:
-            UsageError: The epoch has been given out whole already and `set_epoch` was not called since; or
-                `torch.distributed` was initialized after the sampler was made, and says another rank.
+            UsageError: The epoch has been given out whole already and `set_epoch` was not called since; ranks differ;
+                `torch.distributed` was initialized after the sampler was made, and says another rank; or Lightning or
+                accelerate shards the batches again.
         """
         self._rank_info.check()
         if self._steps_given and self._steps_given == self.steps_left:
@@ -119,6 +135,10 @@ class PointBudgetBatchSampler:
                     "call sampler.set_epoch(epoch) before each epoch",
                 )
             self._done = ()  # all of it, also where the last time was only the rest of it
+        if not self._is_compared:  # once: what has been planned together stays together
+            self._is_compared = True
+            at = {"epoch": self._epoch, "steps done": self._done}
+            self._rank_info.compare(self._settings() | at | {"numpy": np.__version__, "scannet_prep": VERSION})
         self._go_to(self._epoch, self._done)
         return self._give_batches(self._plan, self._epoch, self._iteration)
 

@@ -60,7 +60,8 @@ class EvalSampler:
         """Give this rank's indices.
 
         Raises:
-            UsageError: `torch.distributed` was initialized after the sampler was made, and says another rank.
+            UsageError: `torch.distributed` was initialized after the sampler was made, and says another rank; or
+                Lightning or accelerate shards the indices again.
         """
         self._rank_info.check()
         return iter(self._scenes)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import operator
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scannet_prep.errors import UsageError
 
@@ -16,6 +18,12 @@ _LAUNCHERS = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("PMI_SIZE", "PMI_RANK"),
 )
+# What gives each rank only some of what a sampler gives, which is one rank's share already: class, and how to avoid it.
+_SHARDERS = {
+    "_DatasetSamplerWrapper": "Trainer(use_distributed_sampler=False), or the same of Fabric's setup_dataloaders",
+    "BatchSamplerShard": "do not pass this loader to accelerator.prepare: prepare the model and the optimizer only",
+    "DataLoaderDispatcher": "do not pass this loader to accelerator.prepare: prepare the model and the optimizer only",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +72,11 @@ class RankInfo:
         return cls(rank, world_size, is_given)
 
     def check(self) -> None:
-        """Refuse to go on where this process has joined others since its rank was looked for.
+        """Check, where an iteration begins, that this is still the right rank, and that all of its share is used.
 
         Raises:
-            UsageError: `torch.distributed` was initialized afterwards, and says something else.
+            UsageError: `torch.distributed` was initialized afterwards and says something else; or the sampler is
+                iterated over by something that shards it again.
         """
         joined = None if self.is_given else _ask_torch()
         if joined is not None and joined != (self.rank, self.world_size):
@@ -76,6 +85,43 @@ class RankInfo:
                 f"initialized afterwards and says rank {joined[0]} of {joined[1]}",
                 "call torch.distributed.init_process_group before you make the sampler",
             )
+        frame = sys._getframe() if self.world_size > 1 else None  # noqa: SLF001 - there is no other way to know
+        while frame is not None:
+            name = type(frame.f_locals.get("self")).__name__
+            if name in _SHARDERS:
+                raise UsageError(
+                    f"this sampler gives rank {self.rank} of {self.world_size} its share, and {name} takes only some "
+                    "of that: scenes would be left out",
+                    _SHARDERS[name],
+                )
+            frame = frame.f_back
+
+    def compare(self, facts: Mapping[str, object]) -> None:
+        """Compare what all ranks must agree on; every rank waits for the others here.
+
+        Does nothing where the caller named the rank, or `torch.distributed` is not initialized.
+
+        Args:
+            facts: By name, the same names on all ranks.
+
+        Raises:
+            UsageError: Ranks differ; raised on all of them.
+        """
+        if self.is_given or self.world_size == 1 or _ask_torch() is None:
+            return
+        distributed: Any = sys.modules["torch.distributed"]
+        # Whatever moves the gradients, this is about plain objects on the CPU.
+        group = None if distributed.get_backend() == "gloo" else distributed.new_group(backend="gloo")
+        found: list[dict[str, object]] = [{}] * self.world_size
+        distributed.all_gather_object(found, dict(facts), group)
+        for rank, others in enumerate(found):
+            for name, value in others.items():
+                if value != found[0][name]:
+                    raise UsageError(
+                        f"rank {rank} has {name}={value!r}, rank 0 has {found[0][name]!r}: they would follow different "
+                        "plans, so that scenes would be repeated and others left out",
+                        "give all ranks the same scenes, arguments, versions and checkpoint",
+                    )
 
 
 def check_number(value: int, name: str, smallest: int) -> int:

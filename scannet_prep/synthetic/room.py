@@ -1,4 +1,4 @@
-"""A furnished room as rectangles, in the aligned frame: floor at z = 0, walls along x and y."""
+"""A furnished room as a triangle mesh in the aligned frame: floor at z = 0, walls along x and y."""
 
 from __future__ import annotations
 
@@ -6,96 +6,167 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scannet_prep.synthetic.furniture import BEDROOM, OTHER_ARRANGEMENTS, WALL_PIECES, Piece
-from scannet_prep.synthetic.surfaces import Rectangle, Rectangles, box_sides, place
+import numpy as np
+
+from scannet_prep.synthetic.furniture import ARRANGEMENTS, SHELL, Extent, Piece
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy as np
-
-FLOOR, FIRST_WALL, LAST_WALL = 0, 2, 5
+    from numpy.typing import NDArray
 
 _CELL = 2.5
 _HEIGHT = 2.6
 # Gives edges of about 0.05 m, as in the release.
 _VERTICES_PER_CELL = 22_000
-# The coarsest grid there is, four vertices on each side of each box, needs half of this.
+# The coarsest mesh, with four vertices on each side of each box, has at most half of this.
 _MIN_VERTICES_PER_ARRANGEMENT = 1300
-_WALL_PIECES_PER_ARRANGEMENT = 2
+# A scan rounds off the rims of boards.
+_MIN_SIDE = 0.055
+
+# Together these give one segment for about 120 vertices, as in the release: many small ones and a few large ones.
+_COURSE = 12
+_FIRST_PROBABILITY = 0.055
+_BACKGROUND_PROBABILITY = 0.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
-    """A room and all that is in it.
+    """The mesh of a room and of all that is in it.
 
     Attributes:
         size: Extent along x, y and z, metres; one corner is the origin.
-        pieces: Objects; floor, ceiling and four walls come first.
-        surfaces: Their rectangles; `surfaces.pieces` indexes `pieces`.
+        pieces: Objects; those of `SHELL` come first.
+        points: float64 (N, 3), metres.
+        owners: int64 (N,), index of the object that each point is on.
+        segments: int64 (N,), segment of each point, from 0; no segment is on two sides of a box.
+        triangles: int64 (T, 3), counter-clockwise as seen from inside the room.
+        edge_length: Distance of neighbouring points, metres.
     """
 
     size: tuple[float, float, float]
     pieces: tuple[Piece, ...]
-    surfaces: Rectangles
+    points: NDArray[np.float64]
+    owners: NDArray[np.int64]
+    segments: NDArray[np.int64]
+    triangles: NDArray[np.int64]
+    edge_length: float
 
 
 def furnish(vertices: int, rng: np.random.Generator) -> Room:
-    """Build a room of a size that suits a number of vertices, and put things into it."""
+    """Build a room of a size that suits a number of vertices, put things into it, and mesh it.
+
+    The mesh is the coarsest square grid with at least so many points.
+    """
     columns = max(2, round(math.sqrt(vertices / _VERTICES_PER_CELL)))
     rows = max(2, round(vertices / _VERTICES_PER_CELL / columns))
     size = (columns * _CELL, rows * _CELL, _HEIGHT)
-    arrangements = min(columns * rows, max(1, vertices // _MIN_VERTICES_PER_ARRANGEMENT))
-    objects = [
-        *_shell(size),
-        *_floor_objects(columns, rows, arrangements, rng),
-        *_wall_objects(columns, rows, arrangements * _WALL_PIECES_PER_ARRANGEMENT, rng),
-    ]
-    boxes = ((index, sides) for index, (_, boxes) in enumerate(objects) for sides in boxes)
-    return Room(size, tuple(piece for piece, _ in objects), Rectangles.from_boxes(boxes))
-
-
-def _shell(size: tuple[float, float, float]) -> Iterator[tuple[Piece, list[list[Rectangle]]]]:
-    """Floor, ceiling and walls, fronts inwards; in the order of the constants above."""
-    x, y, z = size
-    up = (0.0, 0.0, z)
-    yield Piece("floor", (140, 115, 90), ()), [[Rectangle((0.0, 0.0, 0.0), (x, 0.0, 0.0), (0.0, y, 0.0))]]
-    yield Piece("ceiling", (225, 225, 222), ()), [[Rectangle((0.0, 0.0, z), (0.0, y, 0.0), (x, 0.0, 0.0))]]
-    wall = Piece("wall", (200, 196, 182), ())
-    yield wall, [[Rectangle((x, 0.0, 0.0), (-x, 0.0, 0.0), up)]]
-    yield wall, [[Rectangle((x, y, 0.0), (0.0, -y, 0.0), up)]]
-    yield wall, [[Rectangle((0.0, y, 0.0), (x, 0.0, 0.0), up)]]
-    yield wall, [[Rectangle((0.0, 0.0, 0.0), (0.0, y, 0.0), up)]]
-
-
-def _floor_objects(
-    columns: int, rows: int, count: int, rng: np.random.Generator
-) -> Iterator[tuple[Piece, list[list[Rectangle]]]]:
-    """Arrangements in random floor cells; the first is the bedroom, so that every scene has its categories."""
-    others = rng.permutation(len(OTHER_ARRANGEMENTS))
+    count = min(columns * rows, max(1, vertices // _MIN_VERTICES_PER_ARRANGEMENT))
+    pieces, sides, owners = list(SHELL), [_shell_sides(size)], list(range(len(SHELL)))
     for index, cell in enumerate(rng.permutation(columns * rows)[:count].tolist()):
-        pieces = OTHER_ARRANGEMENTS[others[(index - 1) % len(others)]] if index else BEDROOM
         row, column = divmod(cell, columns)
         angle = math.radians(90 * int(rng.integers(4)) + rng.uniform(-8, 8))
-        x, y = (column + 0.5) * _CELL, (row + 0.5) * _CELL
-        for piece in pieces:
-            yield piece, _placed_boxes(piece, math.cos(angle), math.sin(angle), x, y)
+        for piece in ARRANGEMENTS[index % len(ARRANGEMENTS)]:
+            for box in piece.boxes:
+                sides.append(_place(_box_sides(box), angle, (column + 0.5) * _CELL, (row + 0.5) * _CELL))
+                owners += [len(pieces)] * len(sides[-1])
+            pieces.append(piece)
+    return _mesh(size, tuple(pieces), np.concatenate(sides), np.array(owners), vertices, rng)
 
 
-def _wall_objects(
-    columns: int, rows: int, count: int, rng: np.random.Generator
-) -> Iterator[tuple[Piece, list[list[Rectangle]]]]:
-    """Pieces on random stretches of wall; x of a piece runs along its wall, y away from it."""
-    x, y = columns * _CELL, rows * _CELL
-    along_x = [(index + 0.5) * _CELL for index in range(columns)]
-    along_y = [(index + 0.5) * _CELL for index in range(rows)]
-    stretches = [(1.0, 0.0, middle, 0.0) for middle in along_x] + [(-1.0, 0.0, middle, y) for middle in along_x]
-    stretches += [(0.0, 1.0, x, middle) for middle in along_y] + [(0.0, -1.0, 0.0, middle) for middle in along_y]
-    kinds = rng.permutation(len(WALL_PIECES))
-    for index, stretch in enumerate(rng.permutation(len(stretches))[:count].tolist()):
-        piece = WALL_PIECES[kinds[index % len(kinds)]]
-        yield piece, _placed_boxes(piece, *stretches[stretch])
+def _shell_sides(size: tuple[float, float, float]) -> NDArray[np.float64]:
+    """Floor, ceiling and four walls, fronts inwards; float64 (6, 3, 3), as in `_box_sides`."""
+    x, y, z = size
+    up = (0, 0, z)
+    sides = [[(0, 0, 0), (x, 0, 0), (0, y, 0)], [up, (0, y, 0), (x, 0, 0)]]
+    sides += [[(x, 0, 0), (-x, 0, 0), up], [(x, y, 0), (0, -y, 0), up]]
+    sides += [[(0, y, 0), (x, 0, 0), up], [(0, 0, 0), (0, y, 0), up]]
+    return np.array(sides, np.float64)
 
 
-def _placed_boxes(piece: Piece, cosine: float, sine: float, x: float, y: float) -> list[list[Rectangle]]:
-    return [[place(side, cosine, sine, x, y) for side in box_sides(box)] for box in piece.boxes]
+def _box_sides(box: Extent) -> NDArray[np.float64]:
+    """The sides of a box, without the one that stands on the floor, and without thin rims.
+
+    Returns:
+        float64 (S, 3, 3), metres: for each side one corner, and the edges u and v from there. The front, where u x v
+        points, is outwards.
+    """
+    x0, y0, z0, x1, y1, z1 = box
+    dx, dy, dz = x1 - x0, y1 - y0, z1 - z0
+    sides = [
+        [(x0, y0, z1), (dx, 0, 0), (0, dy, 0)],
+        [(x0, y0, z0), (dx, 0, 0), (0, 0, dz)],
+        [(x1, y1, z0), (-dx, 0, 0), (0, 0, dz)],
+        [(x1, y0, z0), (0, dy, 0), (0, 0, dz)],
+        [(x0, y1, z0), (0, -dy, 0), (0, 0, dz)],
+        [(x0, y0, z0), (0, dy, 0), (dx, 0, 0)],
+    ]
+    array = np.array(sides if z0 > 0 else sides[:-1], np.float64)
+    return array.compress(np.abs(array[:, 1:]).sum(2).min(1) > _MIN_SIDE, axis=0)
+
+
+def _place(sides: NDArray[np.float64], angle: float, x: float, y: float) -> NDArray[np.float64]:
+    """Turn sides about the z axis, then shift them by x, y."""
+    cosine, sine = round(math.cos(angle), 6), round(math.sin(angle), 6)
+    turned = sides.copy()
+    turned[..., 0] = cosine * sides[..., 0] - sine * sides[..., 1]
+    turned[..., 1] = sine * sides[..., 0] + cosine * sides[..., 1]
+    turned[:, 0, :2] += x, y
+    return turned
+
+
+def _mesh(
+    size: tuple[float, float, float],
+    pieces: tuple[Piece, ...],
+    sides: NDArray[np.float64],
+    side_owners: NDArray[np.int64],
+    vertices: int,
+    rng: np.random.Generator,
+) -> Room:
+    lengths = np.sqrt((sides[:, 1:] ** 2).sum(2))
+    spacing = _fit_spacing(lengths, vertices)
+    shapes = _grid_shapes(lengths, spacing)
+    points, segments, triangles = [], [], []
+    point_count = segment_count = 0
+    for (origin, along_u, along_v), (rows, columns) in zip(sides, shapes.tolist(), strict=True):
+        row, column = np.divmod(np.arange(rows * columns), columns)
+        points.append(origin + row[:, None] * (along_u / (rows - 1)) + column[:, None] * (along_v / (columns - 1)))
+        corner = point_count + np.flatnonzero((row < rows - 1) & (column < columns - 1))
+        beside = corner + columns
+        triangles.append(np.stack([corner, beside, beside + 1, corner, beside + 1, corner + 1], 1).reshape(-1, 3))
+        segments.append(segment_count + _cut(row, column, rng))
+        point_count += len(row)
+        segment_count = int(segments[-1].max()) + 1
+    owners = np.repeat(side_owners, shapes.prod(1))
+    joined = (np.concatenate(points), owners, np.concatenate(segments), np.concatenate(triangles))
+    return Room(size, pieces, *joined, spacing)
+
+
+def _cut(row: NDArray[np.int64], column: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Cut a grid like a brick wall, and join some bricks to one background; int64 (N,), from 0."""
+    course = row // _COURSE
+    is_first = rng.random((int(course[-1]) + 1, int(column[-1]) + 1)) < _FIRST_PROBABILITY
+    is_first[:, 0] = True
+    segments = (is_first.cumsum() - 1).reshape(is_first.shape)[course, column]
+    is_background = rng.random(int(segments.max()) + 1) < _BACKGROUND_PROBABILITY
+    return np.where(is_background[segments], 0, segments + 1)
+
+
+def _fit_spacing(lengths: NDArray[np.float64], vertices: int) -> float:
+    """Find the coarsest spacing, metres, with which all sides have at least so many points together.
+
+    Args:
+        lengths: float64 (S, 2), metres.
+        vertices: How many points; more than 4 S, which is what the coarsest grid of all has.
+    """
+    fine, coarse = 0.5 * math.sqrt(lengths.prod(1).sum() / vertices), 2.0 * float(lengths.max())
+    for _ in range(60):
+        middle = 0.5 * (fine + coarse)
+        if _grid_shapes(lengths, middle).prod(1).sum() >= vertices:
+            fine = middle
+        else:
+            coarse = middle
+    return fine
+
+
+def _grid_shapes(lengths: NDArray[np.float64], spacing: float) -> NDArray[np.int64]:
+    """int64 (S, 2): points along u and v, at least 2."""
+    return np.maximum(2, (lengths / spacing).astype(np.int64) + 1)

@@ -11,9 +11,8 @@ import numpy as np
 from scannet_prep.errors import UsageError
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
-from scannet_prep.synthetic.room import FIRST_WALL, FLOOR, LAST_WALL, Room, furnish
-from scannet_prep.synthetic.segments import cut_segments, number_contiguously
-from scannet_prep.synthetic.surfaces import Grid, fit_grid
+from scannet_prep.synthetic.furniture import SHELL
+from scannet_prep.synthetic.room import Room, furnish
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,14 +20,10 @@ if TYPE_CHECKING:
 MIN_VERTICES = 500
 
 _NOISE = 0.003
-_COLOR_SPREADS = {"piece": 12.0, "segment": 6.0, "vertex": 5.0}
-_UNANNOTATED_PROBABILITY = 0.3
 
 # Measured on meshes of the release: vertices come in chunks of about a metre, within them in runs of two or three.
 _CHUNK_EDGES = 24.0
 _BLOCK_EDGES = 2.0
-
-_SCENE_TYPES = ("Apartment", "Bathroom", "Bedroom / Hotel", "Classroom", "Living room / Lounge", "Office")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +31,8 @@ class SyntheticGroup:
     """One annotated object, an entry of `segGroups`.
 
     Attributes:
-        id: Position among the groups, from 0.
-        object_id: The annotation program's own number; differs from `id` after an object that was removed.
+        id: The annotation program's number; has gaps where the annotator removed an object.
+        object_id: Position among the groups, from 0.
         raw_category: The annotator's text, key of the label map.
         segments: Raw segment ids.
     """
@@ -58,7 +53,7 @@ class SyntheticScene:
         colors: uint8 (V, 3), red, green, blue, 0..255.
         faces: int32 (F, 3), vertex indices, counter-clockwise as seen from inside the room.
         segment_ids: int32 (V,), raw segment ids: sparse, and `segment_ids[id] == id` for each of them.
-        groups: Annotated objects in file order, where the last wins; empty for test scenes.
+        groups: Annotated objects in file order; empty for test scenes. No two have a segment in common.
         axis_alignment: float64 (4, 4), aligned <- scan, metres, six decimals; None for test scenes.
         scene_type: Free text; None for test scenes.
     """
@@ -85,7 +80,7 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
         seed: Another seed gives another room; at least 0.
 
     Raises:
-        UnknownSceneError: `scene_id` is no scene id.
+        UnknownSceneError: `scene_id` is not a scene id.
         UsageError: `vertices` or `seed` is too small.
     """
     name = SceneId(scene_id)
@@ -96,58 +91,40 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
         )
     rng = np.random.default_rng([name.space, name.scan, vertices, seed])
     room = furnish(vertices, rng)
-    surfaces = room.surfaces
-    grid = Grid.from_shapes(fit_grid(surfaces.lengths, vertices))
-    points = grid.positions(surfaces)
-    segments = cut_segments(grid, surfaces.boxes, rng)
-    axis_alignment = _draw_alignment(room.size, rng)
-
-    kept = _leave_hole(points, vertices, room.size, rng)
-    chosen = grid.rectangles[kept]
-    noise = rng.normal(0.0, _NOISE, len(kept))
-    scanned = _scan_from_aligned(points[kept] + surfaces.normals[chosen] * noise[:, None], axis_alignment)
-    order = _order_like_release(scanned, _edge_length(points, grid))
+    axis_alignment = _draw_alignment(rng)
+    kept = _leave_hole(room, vertices, rng)
+    scanned = _scan_from_aligned(room.points[kept] + rng.normal(0.0, _NOISE, (vertices, 3)), axis_alignment)
+    order = _order_like_release(scanned, room.edge_length)
 
     kept = kept[order]
-    pieces = surfaces.pieces[grid.rectangles[kept]]
-    segments = number_contiguously(segments[kept])
-    segment_ids = _draw_segment_ids(segments, rng)
+    owners, segment_ids = room.owners[kept], _draw_segment_ids(room.segments[kept], rng)
     has_annotation = find_official_split(name) is not Split.TEST
     return SyntheticScene(
         scene_id=name,
         positions=scanned[order].astype(np.float32),
-        colors=_paint(room, pieces, segments, rng),
-        faces=_renumber_faces(grid.triangles(), kept, len(points)),
+        colors=_paint(room, owners, rng),
+        faces=_renumber_faces(room, kept),
         segment_ids=segment_ids,
-        groups=_annotate(room, pieces, segments, segment_ids, points[kept], rng) if has_annotation else (),
+        groups=_annotate(room, owners, segment_ids, rng) if has_annotation else (),
         axis_alignment=axis_alignment if has_annotation else None,
-        scene_type=str(rng.choice(_SCENE_TYPES)) if has_annotation else None,
+        scene_type="Bedroom / Hotel" if has_annotation else None,
     )
 
 
 def with_known_irregularity(scene: SyntheticScene) -> SyntheticScene:
     """List every group twice, as the release's scene0217_00 does; the repeats have new ids and object ids."""
+    count = len(scene.groups)
     next_id = max((group.id for group in scene.groups), default=-1) + 1
-    next_object_id = max((group.object_id for group in scene.groups), default=-1) + 1
-    repeats = (
-        replace(group, id=next_id + index, object_id=next_object_id + index) for index, group in enumerate(scene.groups)
-    )
+    repeats = [replace(group, id=next_id + index, object_id=count + index) for index, group in enumerate(scene.groups)]
     return replace(scene, groups=(*scene.groups, *repeats))
 
 
-def _draw_alignment(size: tuple[float, float, float], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Draw an axis alignment that turns by 10 to 60 degrees; in the scan frame, coordinates start near 0."""
+def _draw_alignment(rng: np.random.Generator) -> NDArray[np.float64]:
+    """Draw an axis alignment that turns by 10 to 60 degrees, and shifts."""
     angle = math.radians(rng.uniform(10.0, 60.0) * (1 if rng.random() < 0.5 else -1))
     cosine, sine = round(math.cos(angle), 6), round(math.sin(angle), 6)
-    corners = [(x, y) for x in (0.0, size[0]) for y in (0.0, size[1])]
-    low_x = min(cosine * x + sine * y for x, y in corners)
-    low_y = min(cosine * y - sine * x for x, y in corners)
-    shift_x = round(cosine * low_x - sine * low_y, 6)
-    shift_y = round(sine * low_x + cosine * low_y, 6)
-    shift_z = -round(rng.uniform(0.02, 0.12), 6)
-    return np.array(
-        [[cosine, -sine, 0.0, shift_x], [sine, cosine, 0.0, shift_y], [0.0, 0.0, 1.0, shift_z], [0.0, 0.0, 0.0, 1.0]]
-    )
+    x, y, z = rng.uniform([-5.0, -5.0, -0.12], [5.0, 5.0, -0.02]).round(6)
+    return np.array([[cosine, -sine, 0, x], [sine, cosine, 0, y], [0, 0, 1, z], [0, 0, 0, 1]])
 
 
 def _scan_from_aligned(points: NDArray[np.float64], axis_alignment: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -157,21 +134,11 @@ def _scan_from_aligned(points: NDArray[np.float64], axis_alignment: NDArray[np.f
     return np.stack([cosine * x + sine * y, cosine * y - sine * x, z], axis=1)
 
 
-def _leave_hole(
-    points: NDArray[np.float64], vertices: int, size: tuple[float, float, float], rng: np.random.Generator
-) -> NDArray[np.int64]:
+def _leave_hole(room: Room, vertices: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Choose so many points that what is missing is one hole in the ceiling, as scans have."""
-    center = (rng.uniform(0.3, 0.7) * size[0], rng.uniform(0.3, 0.7) * size[1], size[2])
-    distances = ((points - center) ** 2).sum(1)
-    nearest = np.argsort(distances, kind="stable")[: len(points) - vertices]
-    return np.delete(np.arange(len(points)), nearest)
-
-
-def _edge_length(points: NDArray[np.float64], grid: Grid) -> float:
-    """Typical distance of neighbouring points, metres, measured on the floor."""
-    rows, columns = grid.shapes[FLOOR]
-    width, depth = points[rows * columns - 1, :2] - points[0, :2]
-    return math.sqrt(width * depth / (rows * columns))
+    center = (rng.uniform(0.3, 0.7) * room.size[0], rng.uniform(0.3, 0.7) * room.size[1], room.size[2])
+    distances = ((room.points - center) ** 2).sum(1)
+    return np.sort(np.argsort(-distances, kind="stable")[:vertices])
 
 
 def _order_like_release(positions: NDArray[np.float64], edge_length: float) -> NDArray[np.int64]:
@@ -179,23 +146,19 @@ def _order_like_release(positions: NDArray[np.float64], edge_length: float) -> N
 
     The hash is the one of voxel hashing (Teschner et al. 2003), which is what fused the scans.
     """
-    chunks = (positions / (edge_length * _CHUNK_EDGES)).astype(np.int64)
-    chunks -= chunks.min(0)
-    extent = chunks.max(0) + 1
+    chunks = np.floor((positions - positions.min(0)) / (edge_length * _CHUNK_EDGES)).astype(np.int64)
     blocks = np.floor(positions / (edge_length * _BLOCK_EDGES)).astype(np.int64)
     hashes = (blocks[:, 0] * 73_856_093) ^ (blocks[:, 1] * 19_349_669) ^ (blocks[:, 2] * 83_492_791)
-    chunk_keys = (chunks[:, 0] * extent[1] + chunks[:, 1]) * extent[2] + chunks[:, 2]
-    return np.argsort((chunk_keys << 20) | (hashes & 0xFFFFF), kind="stable")
+    return np.lexsort((hashes & 0xFFFFF, chunks[:, 2], chunks[:, 1], chunks[:, 0]))
 
 
-def _renumber_faces(triangles: NDArray[np.int64], kept: NDArray[np.int64], count: int) -> NDArray[np.int32]:
+def _renumber_faces(room: Room, kept: NDArray[np.int64]) -> NDArray[np.int32]:
     """Give triangles the new numbers of their vertices, drop those that lost one, and order them by vertex."""
-    numbers = np.full(count, -1, np.int32)
+    numbers = np.full(len(room.points), -1, np.int32)
     numbers[kept] = np.arange(len(kept), dtype=np.int32)
-    faces = numbers[triangles]
-    lowest = faces.min(1)
-    order = np.argsort(lowest, kind="stable")
-    return faces[order[int((lowest < 0).sum()) :]]
+    faces = numbers[room.triangles]
+    faces = faces.compress(faces.min(1) >= 0, axis=0)
+    return faces.take(np.argsort(faces.min(1), kind="stable"), axis=0)
 
 
 def _draw_segment_ids(segments: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int32]:
@@ -206,63 +169,25 @@ def _draw_segment_ids(segments: NDArray[np.int64], rng: np.random.Generator) -> 
     return names[segments]
 
 
-def _paint(
-    room: Room, pieces: NDArray[np.int64], segments: NDArray[np.int64], rng: np.random.Generator
-) -> NDArray[np.uint8]:
-    base = np.array([piece.color for piece in room.pieces], np.float32)
-    base += rng.normal(0.0, _COLOR_SPREADS["piece"], base.shape).astype(np.float32)
-    tints = rng.normal(0.0, _COLOR_SPREADS["segment"], (int(segments.max()) + 1, 1)).astype(np.float32)
-    noise = rng.standard_normal((len(pieces), 1), np.float32) * np.float32(_COLOR_SPREADS["vertex"])
-    return np.clip(base[pieces] + tints[segments] + noise, 0, 255).astype(np.uint8)
+def _paint(room: Room, owners: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.uint8]:
+    """uint8 (V, 3): the colour of each object, a little different in each object and vertex."""
+    base = np.array([piece.color for piece in room.pieces]) + rng.normal(0.0, 12.0, (len(room.pieces), 3))
+    noise = rng.standard_normal((len(owners), 1), np.float32) * np.float32(8.0)
+    return np.clip(base.astype(np.float32)[owners] + noise, 0, 255).astype(np.uint8)
 
 
 def _annotate(
-    room: Room,
-    pieces: NDArray[np.int64],
-    segments: NDArray[np.int64],
-    segment_ids: NDArray[np.int32],
-    points: NDArray[np.float64],
-    rng: np.random.Generator,
+    room: Room, owners: NDArray[np.int64], segment_ids: NDArray[np.int32], rng: np.random.Generator
 ) -> tuple[SyntheticGroup, ...]:
-    """Group segments to objects; leave out some of floor, ceiling and walls, let walls and floor share segments."""
-    counts = np.bincount(segments)
-    ids, piece_of_segment = np.empty(len(counts), np.int32), np.empty(len(counts), np.int64)
-    ids[segments], piece_of_segment[segments] = segment_ids, pieces
-    is_left_out = (piece_of_segment <= LAST_WALL) & (rng.random(len(counts)) < _UNANNOTATED_PROBABILITY)
-    members: list[list[int]] = [[] for _ in room.pieces]
-    # From large to small, so that the largest segment of each piece is never left out.
-    for segment in np.argsort(-counts, kind="stable").tolist():
-        group = members[piece_of_segment[segment]]
-        if not (is_left_out[segment] and group):
-            group.append(int(ids[segment]))
-    for wall in range(FIRST_WALL, LAST_WALL + 1):
-        skirting = int(ids[_find_skirting(room, wall, pieces, segments, counts, points)])
-        for owner in (FLOOR, wall):
-            if skirting not in members[owner]:
-                members[owner].append(skirting)
-    objects = [
-        (piece.raw_category, tuple(members[index]))
-        for index, piece in enumerate(room.pieces)
-        if piece.raw_category is not None and members[index]
-    ]
-    order = rng.permutation(len(objects)).tolist()
-    removed = len(objects) // 2
-    return tuple(
-        SyntheticGroup(index, index + (index >= removed), *objects[chosen]) for index, chosen in enumerate(order)
-    )
-
-
-def _find_skirting(
-    room: Room,
-    wall: int,
-    pieces: NDArray[np.int64],
-    segments: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    points: NDArray[np.float64],
-) -> int:
-    """The smallest segment of the floor that touches a wall."""
-    axis, place = ((1, 0.0), (0, room.size[0]), (1, room.size[1]), (0, 0.0))[wall - FIRST_WALL]
-    on_floor = np.flatnonzero(pieces == FLOOR)
-    distances = np.abs(points[on_floor, axis] - place)
-    touching = np.unique(segments[on_floor[distances <= distances.min() + 1e-6]])
-    return int(touching[np.argmin(counts[touching])])
+    """Group segments to objects in random order; a quarter of floor, ceiling and walls is left out."""
+    names, first = np.unique(segment_ids, return_index=True)
+    objects = []
+    for index, piece in enumerate(room.pieces):
+        members = names[owners[first] == index].tolist()
+        if index < len(SHELL):
+            members = members[len(members) // 4 :]
+        if piece.raw_category is not None and members:
+            objects.append((piece.raw_category, tuple(members)))
+    order = [objects[index] for index in rng.permutation(len(objects))]
+    removed = len(order) // 2
+    return tuple(SyntheticGroup(index + (index >= removed), index, *item) for index, item in enumerate(order))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MAX_POINTS = 600_000
 _WORKERS = 2
 _AUGMENTATION = Compose(
-    GridSample(0.02, has_inverse=False), CropPoints(100_000), RotateZ(), Flip(), ColorJitter(), Normalize()
+    RotateZ(), Flip(), ColorJitter(), Normalize(), GridSample(0.02, has_inverse=False), CropPoints(100_000)
 )
 # The train split: number of scenes, mean and largest number of vertices; spread as of a log-normal distribution.
 _SCENES, _MEAN, _LARGEST, _SIGMA = 1201, 149_000, 550_000, 0.6

@@ -280,7 +280,6 @@ class Bringing:
                 task.most_bytes, task.failures = partial.size_bytes, 0
             finally:
                 task.shown_bytes = partial.size_bytes
-        self._remove_empty_folders(task)
 
     def _accept(self, task: Task, partial: Partial) -> None:
         """Check what has arrived, and give it its final name.
@@ -334,14 +333,6 @@ class Bringing:
         problem = find_contradictions(found).get(task.file.kind.suffix)
         if problem:
             raise FileError(self._plan.data_dir / task.file.local_path, problem)
-
-    def _remove_empty_folders(self, task: Task) -> None:
-        """Remove the folders that were made for a file of which nothing has come."""
-        with suppress(OSError):  # not empty
-            for folder in (self._plan.data_dir / task.file.local_path).parents:
-                if folder == self._plan.data_dir:
-                    break
-                folder.rmdir()
 
 
 def read_locked(plan: DownloadPlan) -> dict[str, LockEntry]:

@@ -58,6 +58,10 @@ def check_file(remote: RemoteFile, path: Path) -> Facts:
         raise FileError(
             path, f"has {status.st_size:,} bytes, but at most {remote.kind.max_bytes:,} are possible", _HINT
         )
+    return _look_into(remote, path)
+
+
+def _look_into(remote: RemoteFile, path: Path) -> Facts:
     match remote.kind.content:
         case Content.MESH | Content.LABELS_MESH:
             mesh = read_mesh(path)
@@ -117,8 +121,9 @@ def _check_scene(remote: RemoteFile, found: str, error_type: type[FileError], pa
 def _check_zip(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
-            last = max(archive.infolist(), key=lambda item: item.header_offset, default=None)
-            if last is None or last.header_offset + last.compress_size > archive.start_dir:
+            places = [item.header_offset for item in archive.infolist()]
+            ends = [item.header_offset + item.compress_size for item in archive.infolist()]
+            if min(places, default=1) or max(ends) > archive.start_dir:
                 raise FileError(path, "its directory does not fit its content", _HINT)
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise FileError(path, f"is not a zip file, or is truncated: {error}", _HINT) from None

@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from scannet_prep.errors import DiskFullError, UsageError
-from scannet_prep.failures import SceneFailure
 from scannet_prep.files import check_is_folder
 from scannet_prep.raw.layout import find_orphans
 from scannet_prep.release import BASE_URL, FileKind
@@ -137,25 +136,6 @@ class DownloadPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureGroup:
-    """Files that are not there in the end, all for the same reason.
-
-    Attributes:
-        results: The files.
-    """
-
-    results: tuple[FileResult, ...]
-
-    @property
-    def text(self) -> str:
-        """All of them in one line."""
-        first, count = self.results[0], len(self.results)
-        if count == 1:
-            return f"{first.outcome}: {first.message}"
-        return f"{first.outcome}: {count:,} files: {first.reason}; for example {first.place}"
-
-
-@dataclass(frozen=True, slots=True)
 class DownloadReport:
     """What `run` did.
 
@@ -180,22 +160,17 @@ class DownloadReport:
         """Files that are not there in the end."""
         return tuple(item for item in self.results if item.is_failure)
 
-    @property
-    def failed_scenes(self) -> tuple[SceneFailure, ...]:
-        """Scenes that lack a file, each with the first reason."""
-        found: dict[str, SceneFailure] = {}
-        for item in self.failures:
-            if item.file.scene_id is not None:
-                failure = SceneFailure(item.file.scene_id, str(item.outcome), item.message, item.hint)
-                found.setdefault(item.file.scene_id, failure)
-        return tuple(found.values())
-
-    def group_failures(self) -> list[FailureGroup]:
-        """The failures, those with the same reason together."""
+    def describe_failures(self) -> list[tuple[str, str]]:
+        """A line and a hint for all files that failed for the same reason."""
         groups: dict[tuple[str, str], list[FileResult]] = {}
         for item in self.failures:
             groups.setdefault((item.outcome, item.reason), []).append(item)
-        return [FailureGroup(tuple(items)) for items in groups.values()]
+        return [
+            (f"{first.outcome}: {first.message}", first.hint)
+            if not others
+            else (f"{first.outcome}: {len(others) + 1:,} files: {first.reason}; for example {first.place}", first.hint)
+            for first, *others in groups.values()
+        ]
 
     def counts(self) -> dict[str, Counter[FileOutcome]]:
         """Number of files by kind and outcome."""

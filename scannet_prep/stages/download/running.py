@@ -228,10 +228,16 @@ class _Run:
         for thread in [thread for thread in self._threads if thread.ident is not None]:  # interrupted at once
             thread.join(max(0.0, deadline_s - time.monotonic()))
         self._client.close()
+        for task in self._tasks:  # folders that were made for a file of which nothing has come
+            for folder in list((self._plan.data_dir / task.file.local_path).parents)[: task.file.local_path.count("/")]:
+                with suppress(OSError):  # not empty, mostly
+                    folder.rmdir()
         self._progress.finish()
 
     def _save_lock(self) -> None:
-        write_lock(self._plan.data_dir / LOCK_NAME, dict(self._bringing.locked))
+        path = self._plan.data_dir / LOCK_NAME
+        if self._bringing.locked or path.exists():
+            write_lock(path, dict(self._bringing.locked))
 
     def _save(self) -> None:
         """Record what is whole, and list the scenes that failed, with those of an earlier list that are left to do.

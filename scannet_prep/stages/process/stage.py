@@ -157,7 +157,7 @@ def plan(
     if not selected.scenes and not selected.failures:
         raise UnknownSplitError(
             f"{raw_dir}: has {len(raw_scenes):,} scenes, but none of {', '.join(selection.splits)}",
-            "name other --splits, or download them",
+            "ask for other splits, or download them",
         )
     tasks = tuple(
         ProcessTask(raw_scenes[scene_id], split, processed_path(out_dir, split, scene_id))

@@ -1,0 +1,230 @@
+"""What lies between a download and the server: proxies, certificates, redirections, IPv6; and what is told of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import make_private_authority
+from commands import digests, run_command
+from downloads import MESH, fetch, fetched
+from release_server import Redirect, ReleaseServer, Set, Status, always, ending
+
+from scannet_prep.errors import CertificateError, ProxyError
+from scannet_prep.remote.client import find_source_address
+from scannet_prep.stages.download import DownloadPlan, check
+from scannet_prep.synthetic import write_release
+from scannet_prep.version import CONTACT_URL
+
+SCENES = ["scene0000_00", "scene0011_00"]
+VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+
+
+@pytest.fixture(scope="module")
+def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    release_dir = tmp_path_factory.mktemp("release")
+    write_release(release_dir, SCENES, vertices=600)
+    return release_dir
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_private_authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+def words(base_url: str, data_dir: Path, *more: str | Path) -> list[str | Path]:
+    scenes = ["--types", "seg", "--accept-terms", "--scenes", *SCENES]
+    return ["download", "-o", data_dir, "--base-url", base_url, *scenes, *more]
+
+
+def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(release_dir: Path, tmp_path: Path) -> None:
+    ca, certificate = make_private_authority(tmp_path / "authority")
+    with ReleaseServer(release_dir, certificate=certificate) as server:
+        data_dir = tmp_path / "data"
+        outcome = run_command(*words(server.base_url, data_dir, "--json"))
+        assert (outcome.status, outcome.json["error"]) == (1, "CertificateError")
+        assert "the certificate cannot be verified" in outcome.json["message"]
+        assert "--ca-bundle" in outcome.json["hint"]
+        assert server.connection_count <= 8  # one or two for each of four threads: not one for each file
+        assert {path.name for path in data_dir.iterdir()} == {"terms_accepted.txt"}
+        outcome = run_command(*words(server.base_url, data_dir, "--limit", "1", "--insecure"))
+        assert outcome.status == 0
+        assert "warning: --insecure" in outcome.stderr
+        assert run_command(*words(server.base_url, data_dir, "--ca-bundle", ca)).status == 0
+        assert fetched(data_dir) == digests(release_dir)
+
+
+def test_encryption_is_never_given_up_on_the_way(release_dir: Path, tmp_path: Path) -> None:
+    ca, certificate = make_private_authority(tmp_path / "authority")
+    with ReleaseServer(release_dir) as plain, ReleaseServer(release_dir, certificate=certificate) as secure:
+        secure.faults = [always(ending(".txt"), Redirect(origin=plain.origin))]
+        plain.faults = [always(ending(MESH), Redirect(origin=secure.origin))]
+        down = run_command(*words(secure.base_url, tmp_path / "a", "--ca-bundle", ca, "--json"))
+        assert {item["path"].rpartition(".")[2] for item in down.json["failures"]} == {"txt"}
+        assert "an address without encryption" in down.stderr
+        up = run_command(*words(plain.base_url, tmp_path / "b", "--ca-bundle", ca))
+        assert up.status == 0, up.stderr
+
+
+def test_a_redirection_without_encryption_is_not_followed_even_once(
+    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]
+) -> None:
+    ca_path, certificate_path = authority
+    with ReleaseServer(release_dir) as plain, ReleaseServer(release_dir, certificate=certificate_path) as secure:
+        secure.faults = [always(ending(".txt"), Redirect(origin=plain.origin))]
+        report = fetch(secure, tmp_path, SCENES, certificates=ca_path)
+        assert plain.connection_count == 0
+    assert {item.file.kind.suffix for item in report.failures} == {".txt"}
+
+
+def test_authorities_that_the_environment_names_count_for_this_machine_too(
+    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca_path, certificate_path = authority
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(ca_path))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # not for this machine
+    with ReleaseServer(release_dir, certificate=certificate_path) as server:
+        assert not fetch(server, tmp_path, SCENES).failures
+
+
+@pytest.mark.parametrize(
+    ("names", "days", "hint"),
+    [("IP:127.0.0.2", 2, "the address leads to another server"), ("IP:127.0.0.1", -1, "this machine's clock is wrong")],
+)
+def test_the_hint_says_what_is_wrong_with_a_certificate(
+    release_dir: Path, tmp_path: Path, names: str, days: int, hint: str
+) -> None:
+    ca_path, certificate_path = make_private_authority(tmp_path / "authority", names, days)
+    with (
+        ReleaseServer(release_dir, certificate=certificate_path) as server,
+        pytest.raises(CertificateError, match="cannot be verified") as caught,
+    ):
+        fetch(server, tmp_path / "data", SCENES, certificates=ca_path)
+    assert hint in caught.value.hint
+    assert "--ca-bundle" not in caught.value.hint
+
+
+@pytest.fixture
+def refusing_proxy() -> Iterator[str]:
+    """Answers every request with 407."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    sock, _ = listener.accept()
+                except OSError:
+                    return
+                with sock:
+                    sock.recv(65536)
+                    sock.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_wants_a_password_ends_the_run_and_says_so(
+    release_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusing_proxy: str, scheme: str
+) -> None:
+    monkeypatch.setenv(f"{scheme}_proxy", refusing_proxy)
+    with ReleaseServer(release_dir) as server:
+        server.base_url = f"{scheme}://mirror.invalid/scannet/"
+        with pytest.raises(ProxyError, match="407") as caught:
+            fetch(server, tmp_path, SCENES)
+    assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "http://", "http://127.0.0.1:port"])
+def test_a_proxy_that_cannot_be_used_ends_the_run_and_says_so(
+    release_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    with ReleaseServer(release_dir) as server:
+        server.base_url = "https://mirror.invalid/scannet/"
+        with pytest.raises(ProxyError) as caught:
+            fetch(server, tmp_path, SCENES)
+    assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
+
+
+def test_early_hints_are_passed_over(release_dir: Path, tmp_path: Path) -> None:
+    hints = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
+    with ReleaseServer(release_dir, faults=[always(None, Set(before=hints))]) as server:
+        assert not fetch(server, tmp_path, SCENES).failures
+    assert fetched(tmp_path) == digests(release_dir)
+
+
+def test_a_page_for_everything_is_told_to_be_a_login_page(release_dir: Path, tmp_path: Path) -> None:
+    with ReleaseServer(release_dir, faults=[always(None, Status(200, body=b"<html>Sign in</html>"))]) as server:
+        outcome = run_command(*words(server.base_url, tmp_path))
+    assert outcome.status == 1
+    assert "a web page in place of the file" in outcome.stderr
+    assert "may be the login page of your network" in outcome.stderr
+
+
+def test_a_server_is_told_whom_to_ask(release_dir: Path, tmp_path: Path) -> None:
+    with ReleaseServer(release_dir) as server:
+        fetch(server, tmp_path, SCENES)
+        assert all(CONTACT_URL in request.headers["user-agent"] for request in server.requests())
+
+
+def resolve_to(*addresses: tuple[Any, ...]) -> Any:
+    return lambda *_arguments, **_options: [(family, socket.SOCK_STREAM, 6, "", place) for family, place in addresses]
+
+
+def test_ipv4_is_used_where_ipv6_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_INET6) as hole:
+        try:
+            hole.bind(("::1", 0))
+        except OSError:
+            pytest.skip("no IPv6 here")
+        v6 = socket.AF_INET6, hole.getsockname()
+        v4 = socket.AF_INET, ("127.0.0.1", 9)
+        monkeypatch.setattr(socket, "getaddrinfo", resolve_to(v6, v4))
+        assert find_source_address("https://mirror.example/", 0.2) == ("0.0.0.0", 0)
+        hole.listen()
+        assert find_source_address("https://mirror.example/", 0.2) is None
+        monkeypatch.setattr(socket, "getaddrinfo", resolve_to(v4))
+        assert find_source_address("https://mirror.example/", 0.2) is None
+
+
+def test_the_room_is_looked_for_where_a_linked_folder_leads(
+    release_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from downloads import plan
+
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/scans").symlink_to(tmp_path / "elsewhere")
+    looked: list[Path] = []
+    monkeypatch.setattr(
+        "scannet_prep.stages.download.planning.check_space", lambda folder, *_needed: looked.append(folder)
+    )
+    with ReleaseServer(release_dir) as server:
+        what: DownloadPlan = plan(server, tmp_path / "data", SCENES)
+        check(what)
+    assert tmp_path / "elsewhere" in looked
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_tree_that_is_whole_is_checked_without_an_error(release_dir: Path, tmp_path: Path) -> None:
+    with ReleaseServer(release_dir) as server:
+        fetch(server, tmp_path, SCENES)
+        (tmp_path / "scannet.lock").unlink()
+        tmp_path.chmod(0o500)
+        try:
+            assert not fetch(server, tmp_path, SCENES).failures
+        finally:
+            tmp_path.chmod(0o700)

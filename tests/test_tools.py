@@ -1,0 +1,67 @@
+"""The scripts in tools/: which environment they use, and what they say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS_DIR = Path(__file__).parent.parent / "tools"
+
+
+def make_python(path: Path, version: str) -> Path:
+    """A program that passes for a Python of that version which has pip."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n[ $1 = -m ] || echo {version}\n")
+    path.chmod(0o755)
+    return path
+
+
+def run_bash(script: str, **environment: str | Path) -> subprocess.CompletedProcess[str]:
+    variables = {key: value for key, value in os.environ.items() if key not in {"PYTHON", "SCANNET_PREP_VENV"}}
+    return subprocess.run(
+        ["bash", "-euc", f'source "{TOOLS_DIR}/environment.sh"; {script}'],
+        env=variables | {key: str(value) for key, value in environment.items()},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_tools_never_use_an_active_environment(tmp_path: Path) -> None:
+    done = run_bash("echo $python", VIRTUAL_ENV=tmp_path)
+    assert done.stdout == f"{TOOLS_DIR.parent}/.venv/bin/python\n"
+
+
+def test_python_of_another_version_than_the_environment_is_told_with_both_versions(tmp_path: Path) -> None:
+    make_python(tmp_path / "venv/bin/python", "3.12")
+    python = make_python(tmp_path / "python3.13", "3.13")
+    done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path / "venv", PYTHON=python)
+    assert done.returncode == 1
+    assert f"error: PYTHON={python} is Python 3.13, but {tmp_path}/venv was made with Python 3.12" in done.stderr
+    assert "hint: use another folder: SCANNET_PREP_VENV=.venv-3.13" in done.stderr
+
+
+@pytest.mark.parametrize("python", ["/bin/false", "no-such-python"])
+def test_unusable_python_is_told_before_anything_is_made(tmp_path: Path, python: str) -> None:
+    done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path / "venv", PYTHON=python)
+    assert done.returncode == 1
+    assert f"error: PYTHON={python} is not Python 3." in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def test_folder_that_is_not_an_environment_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path)
+    assert done.returncode == 1
+    assert f"error: {tmp_path} is not a virtual environment" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_count_leaves_out_blank_lines_comments_and_docstrings(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(
+        '"""Doc\nstring."""\n\n# comment\ntext = """two\nlines"""\n\n\ndef f():\n    """Doc."""\n'
+    )
+    done = subprocess.run([sys.executable, TOOLS_DIR / "count", tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1].split() == ["3", "10", "1", tmp_path.name]
