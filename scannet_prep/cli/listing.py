@@ -39,9 +39,7 @@ def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) 
     """
     shown = findings if has_all else findings[:_MAX_FINDINGS]
     for finding in shown:
-        place = finding.place.removeprefix(f"{root}/")
-        scene = "" if finding.scene_id in place else f"{finding.scene_id}: "
-        yield _fill(f"{finding.severity}: {place}: {scene}{finding.message}", "")
+        yield _fill(f"{finding.severity}: {finding.place.removeprefix(f'{root}/')}: {finding.message}", "")
     if len(shown) < len(findings):
         yield f"... and {len(findings) - len(shown):,} more; all of them with -v or --json"
     hints = list(dict.fromkeys(finding.hint for finding in findings if finding.hint))

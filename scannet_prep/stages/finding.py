@@ -55,8 +55,8 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """Where it was found, in words."""
-        return str(self.path)
+        """Where it was found, in words: the path, and the scene unless the path has its name."""
+        return str(self.path) if self.scene_id in str(self.path) else f"{self.path}: {self.scene_id}"
 
     @classmethod
     def from_exception(cls, error: Exception, path: Path | str, scene_id: str) -> Finding:
