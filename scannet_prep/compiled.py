@@ -1,6 +1,7 @@
-"""The slow loop of the geometry, compiled by numba where that is installed (the extra `fast`).
+"""The two slow loops, compiled by numba where that is installed (the extra `fast`).
 
-It only makes things faster: it adds in the same order as its counterpart in `geometry`, so that the bytes are the same.
+They only make things faster. Each gives the same bytes as its counterpart, in `geometry` and `raw.segments`; the first
+adds in the same order.
 """
 
 from __future__ import annotations
@@ -21,13 +22,22 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
 @cache
-def compile_face_loop() -> Callable[..., None] | None:
-    """Compile the loop; the machine code is kept beside this module, so that it is done once. None without numba."""
-    return compile_loop(_sum_face_normals, "void(float64[:, ::1], int32[:, ::1], float64[:, ::1])")
+def compile_normals() -> Callable[[NDArray[np.float64], NDArray[np.int32]], NDArray[np.float64]] | None:
+    """Compile the loop over faces: points, float64 (3, V), and faces, int32 (F, 3), to unit normals, float64 (V, 3)."""
+    return compile_loop(_unit_normals, "float64[:, ::1](float64[:, ::1], int32[:, ::1])")
+
+
+@cache
+def compile_parser() -> Callable[[NDArray[np.uint8], NDArray[np.int64]], int] | None:
+    """Compile the loop over text: fills an array with the numbers and tells how many, 0 where the text is not plain."""
+    return compile_loop(_parse_numbers, "int64(Array(uint8, 1, 'C', readonly=True), int64[::1])")
 
 
 def compile_loop(function: Loop, signature: str) -> Loop | None:
-    """Compile a function of arrays; `signature` is as numba writes it. None where numba is missing or does not work."""
+    """Compile a function of arrays; `signature` is as numba writes it. None where numba is missing or does not work.
+
+    The machine code is kept beside this module, so that it is compiled once.
+    """
     # Beside a missing numba, there are ones that do not fit the NumPy at hand, disks that are full or read-only where
     # the machine code is kept, and damaged files of machine code.
     for keeps_code in (True, False):
@@ -41,8 +51,7 @@ def compile_loop(function: Loop, signature: str) -> Loop | None:
     return None
 
 
-def _sum_face_normals(points: NDArray[np.float64], faces: NDArray[np.int32], sums: NDArray[np.float64]) -> None:
-    """Do what `geometry.sum_face_normals` does: points (3, V), faces (F, 3), and the array for the result, (3, V)."""
+def _unit_normals(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
     x, y, z = points[0], points[1], points[2]
     shape = (points.shape[1], 3)
     first, second, third = np.zeros(shape), np.zeros(shape), np.zeros(shape)
@@ -66,4 +75,29 @@ def _sum_face_normals(points: NDArray[np.float64], faces: NDArray[np.int32], sum
         third[k, 2] += cz
     for vertex in range(points.shape[1]):
         for axis in range(3):
-            sums[axis, vertex] = first[vertex, axis] + second[vertex, axis] + third[vertex, axis]
+            first[vertex, axis] = first[vertex, axis] + second[vertex, axis] + third[vertex, axis]
+        cx, cy, cz = first[vertex, 0], first[vertex, 1], first[vertex, 2]
+        length = np.sqrt(cx * cx + cy * cy + cz * cz)
+        if length > 0.0:
+            first[vertex, 0], first[vertex, 1], first[vertex, 2] = cx / length, cy / length, cz / length
+    return first
+
+
+def _parse_numbers(text: NDArray[np.uint8], values: NDArray[np.int64]) -> int:
+    count, value, digit_count = 0, np.int64(0), 0
+    for character in text:
+        digit = np.uint8(character - np.uint8(48))
+        if digit < 10:
+            if digit_count == 1 and value == 0:
+                return 0
+            value = value * 10 + np.int64(digit)
+            digit_count += 1
+        elif character == 44 and 0 < digit_count < 19:
+            values[count] = value
+            count, value, digit_count = count + 1, np.int64(0), 0
+        else:
+            return 0
+    if not 0 < digit_count < 19:
+        return 0
+    values[count] = value
+    return count + 1

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.compiled import MIN_SINE_SQUARED, compile_face_loop
+from scannet_prep.compiled import MIN_SINE_SQUARED, compile_normals
 
 # Faces are gone through in parts whose arrays stay in the processor's cache.
 _FACES_AT_ONCE = 16_384
@@ -33,7 +33,10 @@ def points_and_normals(
     exact = np.ascontiguousarray(positions.T, np.float64)
     if aligned_from_scan is not None:
         exact = _align(exact, aligned_from_scan)
-    return _as_rows(exact, np.dtype(np.float32)), _as_rows(_vertex_normals(exact, faces), np.dtype(np.float16))
+    points = np.empty(positions.shape, np.float32)
+    for axis, column in enumerate(exact):
+        points[:, axis] = column
+    return points, _unit_normals(exact, faces).astype(np.float16)
 
 
 def align(positions: NDArray[np.floating[Any]], aligned_from_scan: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -60,10 +63,10 @@ def vertex_normals(positions: NDArray[np.float64], faces: NDArray[np.int32]) -> 
         float64 (V, 3): unit vectors in the frame of `positions`; (0, 0, 0) where a vertex has no face, or only faces
         without area.
     """
-    return _vertex_normals(np.ascontiguousarray(positions.T), faces).T
+    return _unit_normals(np.ascontiguousarray(positions.T), faces)
 
 
-def sum_face_normals(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
+def _sum_face_normals(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
     """Add up, at each vertex, the cross products of its faces: first those whose first corner it is, then the others.
 
     Args:
@@ -84,7 +87,7 @@ def sum_face_normals(points: NDArray[np.float64], faces: NDArray[np.int32]) -> N
 
 def has_compiled_loop() -> bool:
     """Whether the compiled loop is in use."""
-    return compile_face_loop() is not None
+    return compile_normals() is not None
 
 
 def _align(points: NDArray[np.float64], aligned_from_scan: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -100,18 +103,18 @@ def _align(points: NDArray[np.float64], aligned_from_scan: NDArray[np.float64]) 
     return aligned
 
 
-def _vertex_normals(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Compute normals, float64 (3, V), from points, float64 (3, V)."""
-    loop = compile_face_loop()
-    if loop is None:
-        normals = sum_face_normals(points, faces)
-    else:
-        normals = np.empty_like(points)
-        loop(points, np.ascontiguousarray(faces), normals)
-    x, y, z = normals
+def _unit_normals(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Compute normals, float64 (V, 3), from points, float64 (3, V)."""
+    loop = compile_normals()
+    if loop is not None:
+        return loop(points, np.ascontiguousarray(faces))
+    sums = _sum_face_normals(points, faces)
+    x, y, z = sums
     length = np.sqrt(x * x + y * y + z * z)
     length[length == 0.0] = 1.0
-    normals /= length
+    normals = np.empty(points.shape[::-1], np.float64)
+    for axis, total in enumerate(sums):
+        np.divide(total, length, out=normals[:, axis])
     return normals
 
 
@@ -143,11 +146,3 @@ def _cross_edges(points: NDArray[np.float64], corners: list[NDArray[np.intp]]) -
         limit *= b[0] * b[0] + b[1] * b[1] + b[2] * b[2]
         products[:, start + few[area[few] <= limit]] = 0.0
     return products
-
-
-def _as_rows(columns: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Round (3, V) to (V, 3) of another type."""
-    rows = np.empty(columns.shape[::-1], dtype)
-    for axis, column in enumerate(columns):
-        rows[:, axis] = column
-    return rows

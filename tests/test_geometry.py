@@ -19,7 +19,7 @@ needs_numba = pytest.mark.skipif(not has_compiled_loop(), reason="numba is not i
 def vertex_normals_numpy(positions: np.ndarray, faces: np.ndarray) -> np.ndarray:
     """The same without the compiled loop."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(geometry, "compile_face_loop", lambda: None)
+        patch.setattr(geometry, "compile_normals", lambda: None)
         return vertex_normals(positions, faces)
 
 

@@ -127,23 +127,20 @@ def _describe_start(plan: ProcessPlan) -> str:
 
 
 def _describe_plan(plan: ProcessPlan) -> str:
-    existing, rows = set(plan.existing), []
-    by_split: dict[str, list[str]] = {}
+    existing = set(plan.existing)
+    counts: Counter[tuple[str, str]] = Counter()
     for task in plan.tasks:
-        by_split.setdefault(task.split, []).append(task.scene.scene_id)
-    for split, scene_ids in by_split.items():
-        there = 0 if plan.is_forced else sum(scene_id in existing for scene_id in scene_ids)
-        again = sum(scene_id in plan.outdated or (plan.is_forced and scene_id in existing) for scene_id in scene_ids)
-        rows.append(
-            [split, *(f"{count:,}" for count in (len(scene_ids), there, again, len(scene_ids) - there - again))]
-        )
-    table = format_table(
-        ["split", "scenes", "there already", "to make again", "to make"], rows, right=frozenset({1, 2, 3, 4})
-    )
-    lines = [_describe_start(plan), "", table]
+        scene_id = task.scene.scene_id
+        is_again = scene_id in plan.outdated or (plan.is_forced and scene_id in existing)
+        kind = "to make again" if is_again else "there already" if scene_id in existing else "to make"
+        counts.update([(task.split, "scenes"), (task.split, kind)])
+    kinds = ["scenes", "there already", "to make again", "to make"]
+    splits = dict.fromkeys(task.split for task in plan.tasks)
+    rows = [[str(split), *(f"{counts[split, kind]:,}" for kind in kinds)] for split in splits]
+    lines = [_describe_start(plan), "", format_table(["split", *kinds], rows, right=frozenset({1, 2, 3, 4}))]
     lines += [f"\nfailed: {failure.message}\n  hint: {failure.hint}" for failure in plan.failures]
     lines.append(
-        "\n(dry run: nothing was done; whether the inputs of scenes already there have changed is checked by a run)"
+        "\n(dry run: nothing was done; whether the inputs of scenes already there have changed, a run finds out)"
     )
     return "\n".join(lines)
 
@@ -158,7 +155,7 @@ def _plan_to_json(plan: ProcessPlan) -> dict[str, Any]:
         "scenes": {task.scene.scene_id: str(task.split) for task in plan.tasks},
         "existing": list(plan.existing),
         "outdated": dict(plan.outdated),
-        "failures": [{"scene_id": item.scene_id, "message": item.message, "hint": item.hint} for item in plan.failures],
+        "failures": [item.to_json() for item in plan.failures],
     }
 
 

@@ -25,6 +25,19 @@ from scannet_prep.strict_json import take
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 1 << 31
 
+# Types and shapes of the arrays, in the order in which they are stored.
+_SHAPES = {
+    "points": (["<f4"], ("V", 3)),
+    "normals": (["<f2"], ("V", 3)),
+    "colors": (["|u1"], ("V", 3)),
+    "faces": (["<i4"], ("F", 3)),
+    "labels": (["|u1"], ("V",)),
+    "nyu40_ids": (["|u1"], ("V",)),
+    "scannet_ids": (["<u2"], ("V",)),
+    "instances": (["<i2"], ("V",)),
+    "segments": (["<u2", "<u4"], ("V",)),
+    "axis_alignment": (["<f8"], (4, 4)),
+}
 _DEFLATED = frozenset({"labels", "nyu40_ids", "scannet_ids", "instances", "segments", "meta"})
 _HINT = "process the scene again: scannet-prep process"
 
@@ -137,20 +150,8 @@ class ProcessedScene:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by key, in the order in which they are stored; `meta` as a text array."""
-        meta = np.array(json.dumps(self.meta.to_json(), separators=(",", ":")))
-        found: dict[str, NDArray[Any] | None] = {
-            "points": self.points,
-            "normals": self.normals,
-            "colors": self.colors,
-            "faces": self.faces,
-            "labels": self.labels,
-            "nyu40_ids": self.nyu40_ids,
-            "scannet_ids": self.scannet_ids,
-            "instances": self.instances,
-            "segments": self.segments,
-            "axis_alignment": self.axis_alignment,
-            "meta": meta,
-        }
+        found: dict[str, NDArray[Any] | None] = {key: getattr(self, key) for key in _SHAPES}
+        found["meta"] = np.array(json.dumps(self.meta.to_json(), separators=(",", ":")))
         return {key: array for key, array in found.items() if array is not None}
 
 
@@ -277,18 +278,6 @@ def _find_normal_problems(normals: NDArray[np.float16]) -> Iterator[str]:
         yield f"normals of {count:,} vertices are neither of unit length nor zero"
 
 
-_SHAPES = {
-    "points": (["<f4"], ("V", 3)),
-    "normals": (["<f2"], ("V", 3)),
-    "colors": (["|u1"], ("V", 3)),
-    "labels": (["|u1"], ("V",)),
-    "nyu40_ids": (["|u1"], ("V",)),
-    "scannet_ids": (["<u2"], ("V",)),
-    "instances": (["<i2"], ("V",)),
-    "segments": (["<u2", "<u4"], ("V",)),
-    "faces": (["<i4"], ("F", 3)),
-    "axis_alignment": (["<f8"], (4, 4)),
-}
 _OPTIONAL = {"segments", "faces"}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.compiled import compile_parser
 from scannet_prep.errors import ContentError, SegmentsError
 from scannet_prep.files import Buffer, read_file
 from scannet_prep.raw.json_text import parse_json_object, parse_name, parse_optional_id, shorten
@@ -81,7 +82,7 @@ def _parse_plain(data: bytes) -> tuple[dict[str, Any], NDArray[np.int64]] | None
     if key < 0 or start < 0 or end < 0:
         return None
     body = data[start + 1 : end]
-    values = _parse_numbers(body)
+    values = parse_numbers(body)
     if values is None:
         return None
     try:
@@ -93,8 +94,13 @@ def _parse_plain(data: bytes) -> tuple[dict[str, Any], NDArray[np.int64]] | None
     return document, values
 
 
-def _parse_numbers(text: bytes) -> NDArray[np.int64] | None:
+def parse_numbers(text: bytes) -> NDArray[np.int64] | None:
     """Read whole numbers with a comma between each two; None where the text is anything else."""
+    loop = compile_parser()
+    if loop is not None:
+        values = np.empty(len(text) // 2 + 1, np.int64)
+        count = loop(np.frombuffer(text, np.uint8), values)
+        return values[:count] if count else None
     if not text or text.translate(None, b"0123456789,"):
         return None
     characters = np.frombuffer(b"," + text + b",", np.uint8)
