@@ -151,13 +151,6 @@ def test_repr_makes_the_dataset_again(stored: Stored) -> None:
     assert eval(text, {"ScanNet": ScanNet, "ScanNet20": SCANNET20}).scene_ids == TRAIN
 
 
-def test_the_label_set_tells_its_classes(training_folder: Path) -> None:
-    label_set = ScanNet(training_folder, split="val", labels=SCANNET200).label_set
-    assert (label_set.names[:3], label_set.ids[:3], len(label_set)) == (("wall", "chair", "floor"), (1, 2, 3), 200)
-    assert label_set.colors[0] == (174, 199, 232)
-    assert [len(group) for group in (label_set.head, label_set.common, label_set.tail)] == [66, 68, 66]
-
-
 # Processes, threads, and what is held
 
 
