@@ -151,13 +151,6 @@ def test_repr_makes_the_dataset_again(stored: Stored) -> None:
     assert eval(text, {"ScanNet": ScanNet, "ScanNet20": SCANNET20}).scene_ids == TRAIN
 
 
-def test_the_label_set_tells_its_classes(training_folder: Path) -> None:
-    label_set = ScanNet(training_folder, split="val", labels=SCANNET200).label_set
-    assert (label_set.names[:3], label_set.ids[:3], len(label_set)) == (("wall", "chair", "floor"), (1, 2, 3), 200)
-    assert label_set.colors[0] == (174, 199, 232)
-    assert [len(group) for group in (label_set.head, label_set.common, label_set.tail)] == [66, 68, 66]
-
-
 # Processes, threads, and what is held
 
 
@@ -361,13 +354,9 @@ def test_class_weights_follow_their_formulas(stored: Stored, training_folder: Pa
     assert np.array_equal(dataset.class_weights(), dataset.class_weights("inverse_sqrt"))
 
 
-@pytest.mark.parametrize("kind", ["folder", "archive", "shards"])
-def test_without_a_manifest_lengths_and_class_counts_come_from_the_scenes(
-    folder: Path, tmp_path: Path, kind: str
-) -> None:
+def test_without_a_manifest_lengths_and_class_counts_come_from_the_scenes(folder: Path) -> None:
     (folder / "manifest.json").unlink()
-    with store(kind, folder, tmp_path / "stored") as stored:
-        dataset = ScanNet(stored.place, split="train")
+    dataset = ScanNet(folder, split="train")
     rows = count_classes_in_a_loop(folder, "train", SCANNET20)
     assert dataset.class_counts().tolist() == [sum(column) for column in zip(*rows, strict=True)]
     assert dataset.lengths.tolist() == [SIZES[scene_id] for scene_id in TRAIN]

