@@ -104,7 +104,7 @@ def clean_ply_labels(labels: NDArray[np.uint16]) -> tuple[NDArray[np.uint8], tup
 
     Args:
         labels: uint16 (V,), as the file has them. The release has 50 in scene0270_00 and scene0270_02, and 149 in
-            scene0384_00, which are no nyu40 ids.
+            scene0384_00, which are not nyu40 ids.
 
     Returns:
         uint8 (V,), 0 where the file has no nyu40 id; and a warning if it has other ids.

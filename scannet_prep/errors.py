@@ -24,7 +24,7 @@ ScanNetPrepError
  │    ├── CertificateError        the server cannot prove who it is, so that nothing can be fetched
  │    ├── ProxyError              the proxy that the environment names lets nothing through
  │    └── ServerDownError         the server does not answer anybody
- ├── ContentError            a value is not what it should be; whoever knows the file's name tells it as a FileError
+ ├── ContentError            a value is not what it should be; readers tell it as a FileError
  ├── AnnotationError         the files of one scene are whole but do not fit together
  ├── TransformError          a transform of the training source failed on a scene
  ├── WorkerDiedError         the operating system ended a worker while it worked on a scene

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from scannet_prep.errors import ScanNetPrepError, WorkerDiedError
 
-LESS_MEMORY_HINT = "memory may have run out: try again with --jobs 1"
+LESS_MEMORY_HINT = "memory may have run out: try again with one worker"
 
 
 class Explanation(NamedTuple):
@@ -70,7 +70,7 @@ def explain(error: Exception) -> Explanation:
     if isinstance(error, ScanNetPrepError):
         return Explanation(error.message, error.hint)
     if isinstance(error, MemoryError):
-        return Explanation("memory ran out", "try again with fewer --jobs")
+        return Explanation("memory ran out", "try again with fewer workers")
     if isinstance(error, OSError):
         return Explanation(f"cannot be read: {error.strerror or error}", "")
     trace = "".join(traceback.format_exception(error))

@@ -338,16 +338,15 @@ def locked_directory(directory: Path) -> Iterator[None]:
 
 
 def remove_stale_temporaries(directory: Path) -> list[Path]:
-    """Remove what killed processes of this machine left of `write_atomically`.
-
-    Files of processes that still run, or that ran on another machine or in another container, are left alone.
+    """Remove files whose name has the `owner_token` of a process of this machine that has ended.
 
     Returns:
         The files that were removed.
     """
     removed = []
-    for path in _iter_temporaries(directory):
-        if is_owner_alive(path.name.split(".")[-3]) is False:
+    for path in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
+        parts = path.name.split(".")
+        if len(parts) >= 5 and is_owner_alive(parts[-3]) is False:
             path.unlink(missing_ok=True)
             removed.append(path)
     return removed
@@ -362,16 +361,11 @@ def is_owner_alive(token: str) -> bool | None:
     """Whether the process that an `owner_token` names is running; None where that cannot be told from here."""
     machine, _, process = token.partition("-")
     pid, _, start_time = process.partition("-")
-    if machine != _machine_token() or not (pid.isascii() and pid.isdigit()):
+    if machine != _machine_token() or not (pid.isascii() and pid.isdigit()) or not _start_time(os.getpid()):
         return None
     # After a restart of the machine, another process may have the number.
-    return _is_running(int(pid)) and start_time in ("", _start_time(int(pid)))
-
-
-def _iter_temporaries(directory: Path) -> Iterator[Path]:
-    for path in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
-        if len(path.name.split(".")) >= 5:
-            yield path
+    found = _start_time(int(pid))
+    return bool(found) and start_time in ("", found)
 
 
 def _machine_token() -> str:
@@ -384,27 +378,12 @@ def _machine_token() -> str:
 
 
 def _start_time(pid: int) -> str:
-    """When a process was started, in ticks of its machine; empty where that cannot be told."""
+    """When a process was started, in ticks of its machine; empty where it has ended, or that cannot be told."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return ""
-    return fields[19]
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:
-        # A killed process whose parent never asks (PID 1 of many containers) keeps its number for ever.
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state != "Z"
+    return "" if fields[0] == "Z" else fields[19]  # a zombie has ended
 
 
 def _write_fully(descriptor: int, chunk: Buffer) -> None:

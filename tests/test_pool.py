@@ -56,7 +56,7 @@ def test_what_a_function_raises_is_raised_here() -> None:
         list(run_in_workers(fail, [5], "task", jobs=1))
 
 
-def test_whoever_stops_listening_leaves_no_worker_behind(tmp_path: Path) -> None:
+def test_a_caller_that_stops_listening_leaves_no_worker_behind(tmp_path: Path) -> None:
     results = run_in_workers(sleep_and_tell, [0.01, 60.0, 60.0, 60.0], tmp_path, jobs=2)
     assert next(results) == (0.01, 0.01)
     results.close()  # type: ignore[attr-defined]

@@ -35,7 +35,7 @@ from scannet_prep.processed.scene import check_identity, encode_processed, parse
 from scannet_prep.processed.state import find_state
 from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, read_mesh
 from scannet_prep.raw.segments import parse_segments
-from scannet_prep.scene import Split
+from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning, WarningKind, summarize_warnings
 from scannet_prep.stages.process import ProcessReport, plan, run
 from scannet_prep.stages.process.make_scene import find_raw_files, process_scene
@@ -277,6 +277,16 @@ def test_one_answer_says_whether_a_folder_is_usable(tmp_path: Path) -> None:
     assert "made with different options" in str(find_state(out_dir).fault)
     path.rename(out_dir / f"train/{OTHER}.npz")
     assert "holds 'scene0000_00', expected scene0001_00" in str(find_state(out_dir).fault)
+
+
+def test_what_an_interrupted_run_left_is_not_taken_for_what_the_manifest_says(tmp_path: Path) -> None:
+    write_two(tmp_path)
+    process(tmp_path)
+    other = process_tiny(tmp_path / "other", scene_id=OTHER, align_axis=True)
+    (tmp_path / f"out/train/{OTHER}.npz").write_bytes(b"".join(encode_processed(other)))
+    (tmp_path / "out/unfinished.txt").touch()
+    run(plan(tmp_path / "raw", tmp_path / "out", ProcessOptions(), selection=Selection(scene_ids=(SceneId(TRAIN),))))
+    assert "made with different options" in str(find_state(tmp_path / "out").fault)
 
 
 def test_a_scene_put_into_another_split_leaves_the_first_one(tmp_path: Path) -> None:

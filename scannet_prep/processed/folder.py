@@ -19,7 +19,7 @@ TERMS_TEXT = f"""\
 The files in this folder derive from the ScanNet dataset (http://www.scan-net.org) and remain under the
 ScanNet Terms of Use, which allow non-commercial research and education and forbid redistribution:
 {TERMS_URL}
-Whoever you give them to must have accepted those terms.
+Give them only to people who have accepted those terms.
 """
 
 

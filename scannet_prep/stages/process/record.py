@@ -31,6 +31,7 @@ def update_folder(
     failures: Mapping[str, SceneFailure],
     *,
     is_restricted: bool,
+    was_unfinished: bool,
 ) -> Manifest:
     """Write manifest and lists, and take the mark of an unfinished folder away; writes nothing where nothing changed.
 
@@ -40,12 +41,16 @@ def update_folder(
         finished: Scenes that the run made or kept.
         failures: Scenes that the run could not make.
         is_restricted: Whether the run was about a part of the scenes only; then older failures remain on record.
+        was_unfinished: Whether an earlier run was interrupted, so that files may be others than the manifest says.
 
     Raises:
         OutputError: The folder cannot be written to.
     """
     _remove_from_other_splits(out_dir, finished)
-    manifest = _merge(out_dir, previous, finished, failures, is_restricted=is_restricted)
+    older = previous.failures if is_restricted else {}
+    failed = {name: item for name, item in older.items() if name not in finished} | dict(failures)
+    known = {} if was_unfinished else previous.scenes
+    manifest = Manifest(_find_scenes(out_dir, known, finished, failed), failed, program_version=VERSION)
     if manifest != previous:
         write_manifest(out_dir, manifest)
     write_lists(out_dir, manifest)
@@ -68,28 +73,24 @@ def _remove_from_other_splits(out_dir: Path, finished: Mapping[str, FinishedScen
                     raise output_error(path, error) from error
 
 
-def _merge(
+def _find_scenes(
     out_dir: Path,
-    previous: Manifest,
+    recorded: Mapping[str, SceneEntry],
     finished: Mapping[str, FinishedScene],
     failures: Mapping[str, SceneFailure],
-    *,
-    is_restricted: bool,
-) -> Manifest:
-    """Join what the manifest said with what the run found out."""
-    older = previous.failures if is_restricted else {}
-    failed = {name: item for name, item in older.items() if name not in finished} | dict(failures)
+) -> dict[str, SceneEntry]:
+    """Tell what the folder holds: from the run, else from the manifest, else from the file itself."""
     scenes: dict[str, SceneEntry] = {}
     for scene_id, (split, path) in find_processed_scenes(out_dir).items():
-        known = previous.scenes.get(scene_id)
-        if scene_id in failures:
-            continue  # an older result may be whole, but nobody knows whether it is still right
+        known = recorded.get(scene_id)
         if scene_id in finished:
             scenes[scene_id] = finished[scene_id].entry
+        elif scene_id in failures:
+            continue  # an older result may be whole, but nobody knows whether it is still right
         elif known is not None and known.split == split:
             scenes[scene_id] = known
-        elif scene_id not in failed:
+        else:
             with suppress(FileError):  # damaged, and not asked for now: `verify` names it
                 data = read_file(path, MAX_FILE_BYTES)
                 scenes[scene_id] = SceneEntry.from_scene(parse_processed(data, path), Fingerprint.from_bytes(data))
-    return Manifest(scenes, failed, is_complete=True, program_version=VERSION)
+    return scenes

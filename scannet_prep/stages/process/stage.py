@@ -13,7 +13,7 @@ from scannet_prep.errors import AnnotationError, FileError, OutputError, Unknown
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import check_is_folder, make_directory, remove_temporaries, run_lock
 from scannet_prep.labels import LabelMap, builtin_label_map, find_label_map, read_label_map
-from scannet_prep.processed.folder import find_processed_scenes, prepare_folder, processed_path
+from scannet_prep.processed.folder import find_processed_scenes, is_unfinished, prepare_folder, processed_path
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, read_manifest
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.state import read_scene_file
@@ -157,7 +157,7 @@ def plan(
     if not selected.scenes and not selected.failures:
         raise UnknownSplitError(
             f"{raw_dir}: has {len(raw_scenes):,} scenes, but none of {', '.join(selection.splits)}",
-            "name other --splits, or download them",
+            "ask for other splits, or download them",
         )
     tasks = tuple(
         ProcessTask(raw_scenes[scene_id], split, processed_path(out_dir, split, scene_id))
@@ -225,7 +225,7 @@ def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessRepo
     )
     is_same = look_at(str(plan.out_dir / MANIFEST_NAME)) == plan.manifest_seen
     previous = plan.manifest if is_same else _read_manifest(plan.out_dir)
-    seen = read_seen(plan.out_dir)
+    seen, was_unfinished = read_seen(plan.out_dir), is_unfinished(plan.out_dir)
     finished: dict[str, FinishedScene] = {}
     failures = {failure.scene_id: failure for failure in plan.failures}
     tasks = []
@@ -254,7 +254,14 @@ def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessRepo
             progress.advance()
     finally:
         progress.finish()
-    manifest = update_folder(plan.out_dir, previous, finished, failures, is_restricted=plan.is_restricted)
+    manifest = update_folder(
+        plan.out_dir,
+        previous,
+        finished,
+        failures,
+        is_restricted=plan.is_restricted,
+        was_unfinished=was_unfinished,
+    )
     now = {name: item.seen for name, item in finished.items()}
     known = {name: item for name, item in (seen | now).items() if name in manifest.scenes}
     if known != seen:
