@@ -407,7 +407,7 @@ def test_a_damaged_scene_names_its_file_and_leaves_the_others_readable(folder: P
         assert error.hint
 
 
-def test_truncated_and_missing_files_are_named(folder: Path) -> None:
+def test_truncated_and_missing_files_and_pipes_are_named(folder: Path) -> None:
     dataset = ScanNet(folder, split="train")
     path = folder / "train/scene0001_00.npz"
     path.write_bytes(path.read_bytes()[:-1])
@@ -415,6 +415,9 @@ def test_truncated_and_missing_files_are_named(folder: Path) -> None:
         dataset["scene0001_00"]
     path.unlink()
     with pytest.raises(MissingFileError, match=r"scene0001_00\.npz: no such file"):
+        dataset["scene0001_00"]
+    os.mkfifo(path)
+    with pytest.raises(FileError, match=r"scene0001_00\.npz"):
         dataset["scene0001_00"]
     assert dataset[0]["scene_id"] == "scene0000_00"
 

@@ -1,0 +1,102 @@
+"""Batches for ocnn, torch_geometric and Pointcept are what those programs make of the same scenes one by one."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+from test_collation import make_sample
+
+from scannet_prep import collate_torch
+from scannet_prep.convert import to_ocnn, to_pointcept, to_pyg
+from scannet_prep.errors import UsageError
+from scannet_prep.transforms import Compose, GridSample, Normalize
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+def make_samples() -> list[dict[str, Any]]:
+    """Three scenes as the dataset gives them: metres, uint8 colours, -1 for unlabeled."""
+    return [
+        make_sample(count, count)
+        | {"normals": np.full((count, 3), 0.5, np.float32), "instances": np.arange(count), "edge_index": edges}
+        for count, edges in ((3, np.array([[0, 1], [1, 2]])), (5, np.array([[4], [0]])), (4, np.zeros((2, 0), int)))
+    ]
+
+
+def one_by_one(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each scene as tensors, with colours in 0..1."""
+    return [
+        {key: torch.from_numpy(value) for key, value in sample.items() if key != "scene_id"}
+        | {"colors": torch.from_numpy(sample["colors"]) / 255}
+        for sample in samples
+    ]
+
+
+@pytest.mark.skipif(find_spec("ocnn") is None, reason="pip install ocnn")
+def test_ocnn_gets_what_it_merges_itself() -> None:
+    from ocnn.octree import Octree, Points
+
+    samples = make_samples()
+    expected = Points.init_points("cpu", batch_size=3)
+    expected.merge_points(
+        [Points(s["points"] / 10.24, s["normals"], s["colors"], s["labels"] + 1) for s in one_by_one(samples)]
+    )
+    found = to_ocnn(collate_torch(samples))
+    for name in ("points", "normals", "features", "labels", "batch_id", "batch_npt"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    assert found.batch_size == expected.batch_size == 3
+    octree = Octree(5, 2, batch_size=3)
+    octree.build_octree(found)
+    assert octree.batch_size == 3
+
+
+@pytest.mark.skipif(find_spec("ocnn") is None, reason="pip install ocnn")
+def test_points_beyond_ocnns_cube_are_refused() -> None:
+    samples = make_samples()
+    samples[1]["points"][2, 0] = -11
+    with pytest.raises(UsageError, match=r"points reach 11.00 m from the origin, expected at most 10.24 m") as caught:
+        to_ocnn(collate_torch(samples))
+    assert "Normalize()" in caught.value.hint
+    assert to_ocnn(collate_torch(samples), scale=22.0).points.min() == -0.5
+
+
+@pytest.mark.skipif(find_spec("torch_geometric") is None, reason="pip install torch_geometric")
+@pytest.mark.filterwarnings("ignore")
+def test_torch_geometric_gets_what_it_batches_itself() -> None:
+    from torch_geometric.data import Batch, Data
+
+    samples = make_samples()
+    expected = Batch.from_data_list(
+        [
+            Data(pos=s["points"], x=s["colors"], normal=s["normals"], y=s["labels"], edge_index=s["edge_index"])
+            for s in one_by_one(samples)
+        ]
+    )
+    found = to_pyg(collate_torch(samples))
+    keys = sorted(expected.keys())
+    assert sorted(found.keys()) == keys
+    for key in keys:
+        assert torch.equal(found[key], expected[key]), key
+    assert found.num_graphs == expected.num_graphs == 3
+    assert found.num_nodes == 12
+
+
+def test_pointcept_gets_its_names_types_and_colours() -> None:
+    samples = make_samples()
+    grid = Compose(Normalize(), GridSample(1e-4))
+    sampled = [grid(sample, np.random.default_rng(0)) for sample in samples]
+    found = to_pointcept(collate_torch(sampled))
+    parts = one_by_one(samples)
+    assert found["feat"] == pytest.approx(
+        torch.cat([torch.cat([s["colors"], s["normals"]], 1) for s in parts]), abs=1e-6
+    )
+    assert found["feat"].dtype == found["coord"].dtype == torch.float32
+    assert {found[key].dtype for key in ("grid_coord", "segment", "instance", "offset")} == {torch.int64}
+    assert found["offset"].tolist() == [3, 8, 12]
+    assert found["segment"].tolist() == [label for s in samples for label in s["labels"].tolist()]
+    with pytest.raises(UsageError, match="has no grid"):
+        to_pointcept(collate_torch(samples))
