@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
 import secrets
@@ -231,14 +230,6 @@ def check_is_folder(path: Path) -> None:
         raise OutputError(f"{existing}: is not a folder", "choose another output folder")
 
 
-def find_free_bytes(folder: Path) -> int:
-    """Free bytes of the disk that a folder is on, or will be on."""
-    while not folder.exists():
-        folder = folder.parent
-    status = os.statvfs(folder)
-    return status.f_bavail * status.f_frsize
-
-
 def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> None:
     """Do what `write_atomically` does, unless the file has that content already.
 
@@ -318,72 +309,6 @@ def _open_locked(path: Path, operation: int) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
-
-
-@contextmanager
-def locked_directory(directory: Path) -> Iterator[None]:
-    """Hold a folder's lock, so that two processes do not rewrite its lists at once.
-
-    Network file systems without locks are no error: whoever uses this must be right without it nearly always.
-    """
-    import fcntl
-
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def remove_stale_temporaries(directory: Path) -> list[Path]:
-    """Remove files whose name has the `owner_token` of a process of this machine that has ended.
-
-    Returns:
-        The files that were removed.
-    """
-    removed = []
-    for path in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
-        parts = path.name.split(".")
-        if len(parts) >= 5 and is_owner_alive(parts[-3]) is False:
-            path.unlink(missing_ok=True)
-            removed.append(path)
-    return removed
-
-
-def owner_token() -> str:
-    """Name this process in file names: machine and container, and the number that it has there."""
-    return f"{_machine_token()}-{os.getpid()}-{_start_time(os.getpid())}"
-
-
-def is_owner_alive(token: str) -> bool | None:
-    """Whether the process that an `owner_token` names is running; None where that cannot be told from here."""
-    machine, _, process = token.partition("-")
-    pid, _, start_time = process.partition("-")
-    if machine != _machine_token() or not (pid.isascii() and pid.isdigit()) or not _start_time(os.getpid()):
-        return None
-    # After a restart of the machine, another process may have the number.
-    found = _start_time(int(pid))
-    return bool(found) and start_time in ("", found)
-
-
-def _machine_token() -> str:
-    """Name the machine and, within it, the container: process numbers mean something only inside one of them."""
-    try:
-        namespace = str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        namespace = ""
-    return hashlib.sha256(f"{socket.gethostname()} {namespace}".encode()).hexdigest()[:12]
-
-
-def _start_time(pid: int) -> str:
-    """When a process was started, in ticks of its machine; empty where it has ended, or that cannot be told."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] == "Z" else fields[19]  # a zombie has ended
 
 
 def _write_fully(descriptor: int, chunk: Buffer) -> None:

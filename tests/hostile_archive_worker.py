@@ -64,7 +64,7 @@ def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     yield "a scene that claims 1 GiB", first + claims(1 << 30, 8192)[:90_000]
     yield "a scene of 1 GiB in 32 kB", first + claims(1 << 30, 8192)
     big = claims(1 << 30, 8192)
-    text = forgery.index.decode().replace('"size":1024', f'"size":{1 << 30}', 1)
+    text = forgery.index.decode().replace('"size_bytes":1024', f'"size_bytes":{1 << 30}', 1)
     lying = Forgery([forgery.frames[0], (1 << 30, big)], text.encode())
     yield "a scene of 1 GiB in 32 kB with an index", lying.join()
     yield "many frames of zeros", first + claims(1 << 29, 4096) * 200
@@ -80,7 +80,7 @@ def readers(path: Path) -> list[Callable[[], object]]:
         from_pipe,
         lambda: unpack.run(unpack.plan([path], path.parent / "file")),
         lambda: verify_archive.run(verify_archive.plan([path])).to_json(),
-        lambda: info.run(info.plan([path])).to_json(),
+        lambda: info.run([path]).to_json(),
         lambda: ScanNet(path, split="train")[0],
     ]
 

@@ -64,7 +64,7 @@ FOREIGN = {
 }
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "info": lambda path: info.run(info.plan([path])),
+    "info": lambda path: info.run([path]),
     "verify": lambda path: verify_archive.plan([path]),
     "unpack": lambda path: unpack.plan([path]),
     "ScanNet": lambda path: ScanNet(path, split="train"),

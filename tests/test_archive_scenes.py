@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from archives import pack_tree
+from archives import pack_shards, pack_tree
 from commands import run_command
 from forged_archives import find_parts, flip
 from release_server import ROOT, ReleaseServer
-from scene_places import Stored
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import ArchiveKind, Contents, Head, SourceFile, SourceGroup, open_archive, write_archive
@@ -46,7 +45,7 @@ def archive_path(folder: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shards(folder: Path, tmp_path: Path) -> tuple[Path, ...]:
-    return Stored.store("shards", folder, tmp_path / "shards").paths
+    return tuple(pack_shards(folder, tmp_path / "shards.tar.zst", 30_000))
 
 
 def test_an_archive_that_is_replaced_stays_readable_where_it_is_open_and_is_refused_elsewhere(

@@ -34,7 +34,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check_whole(path: Path) -> int:
     report = verify_archive.run(verify_archive.plan([path]))
     assert not report.findings
-    return report.archives[0].scene_count
+    return report.scenes
 
 
 def wait_for(pattern: str, folder: Path, process: subprocess.Popen[str]) -> None:

@@ -103,7 +103,7 @@ def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_pa
     kept = {path: path.stat().st_ino for path in out_dir.rglob("*") if path.is_file() and path != out_dir / name}
     (out_dir / name).write_bytes(bytes(69_999) + b"\1")
     for expected in ([name], []):
-        assert unpack.run(unpack.plan([packed], out_dir)).replaced == expected
+        assert unpack.run(unpack.plan([packed], out_dir)).replaced == tuple(expected)
         assert read_tree(out_dir) == TREE
         assert {path: path.stat().st_ino for path in kept} == kept
     (out_dir / name).unlink()
@@ -307,5 +307,5 @@ def test_a_stray_flip_in_a_file_that_is_there_is_mended(packed_dir: Path, tmp_pa
     archive = packed_dir / "processed.tar.zst"
     unpack.run(unpack.plan([archive], tmp_path))
     flip(tmp_path / f"val/{VAL}.npz", 500)
-    assert unpack.run(unpack.plan([archive], tmp_path)).replaced == [f"val/{VAL}.npz"]
+    assert unpack.run(unpack.plan([archive], tmp_path)).replaced == (f"val/{VAL}.npz",)
     assert run_command("verify", tmp_path).status == 0

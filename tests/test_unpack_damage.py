@@ -123,7 +123,7 @@ def test_a_flip_in_the_seek_table_or_in_a_checksum_costs_nothing_and_is_a_note(
         assert (report.is_whole, len(report.warnings) >= 1) == (True, True), name
         assert read_tree(tmp_path / name) == expected
         check = verify_archive.run(verify_archive.plan([archive]))
-        assert (check.errors, len(check.findings) >= 1, check.archives[0].scene_count) == ((), True, 12), name
+        assert (check.errors, len(check.findings) >= 1, check.scenes) == ((), True, 12), name
 
 
 def test_truncated_anywhere_all_whole_scenes_come_out_by_file_and_by_pipe(damaged_source: Path, tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_an_archive_of_a_later_version_is_refused(tmp_path: Path) -> None:
     text = b'{"format": "scannet-prep archive", "version": 2}'
     name = ".scannet-prep/format.json"
     content = encode_header(name, len(text)) + text + bytes(-len(text) % 512)
-    forge(tmp_path / "a.tar.zst", SCENES, contents={"": content}, edit=lambda value: value.update(version=2))
+    forge(tmp_path / "a.tar.zst", SCENES, contents={"": content}, edit=lambda value: value["head"].update(version=2))
     for outcome in unpack_both(tmp_path / "a.tar.zst", tmp_path):
         assert isinstance(outcome, ArchiveError)
         assert "update scannet-prep" in str(outcome)
@@ -299,7 +299,7 @@ def test_escape_sequences_of_an_archive_never_reach_the_terminal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def edit(value: Any) -> None:
-        value.update(program="\x1b[2Jevil", notice="\x1b]0;x\x07", options={"\x1b[31mkey": "\x1b[0mvalue"})
+        value["head"].update(program="\x1b[2Jevil", notice="\x1b]0;x\x07", options={"\x1b[31mkey": "\x1b[0mvalue"})
         value["failures"] = {"scene0009_00": "\x1b[2Jfailed"}
 
     forge(tmp_path / "a.tar.zst", SCENES, edit=edit)

@@ -11,6 +11,7 @@ import numpy as np
 import zstandard
 
 from scannet_prep.archive.source import Stream
+from scannet_prep.errors import ContentError
 from scannet_prep.files import Buffer
 
 DEFAULT_LEVEL = 1
@@ -30,7 +31,7 @@ _DESCRIPTOR_BYTE, _CHECKSUM_FLAG = 4, 0b0000_0100
 _FASTEST_LEVEL = -(1 << 17)
 
 
-class TruncatedError(ValueError):
+class TruncatedError(ContentError):
     """The archive ends in the middle of something."""
 
 
@@ -78,30 +79,30 @@ def check_sizes(stored_bytes: int, size_bytes: int) -> None:
     """Check that a frame may hold so much, before memory is taken for it.
 
     Raises:
-        ValueError: No frame of this program does.
+        ContentError: No frame of this program does.
     """
     limit = _max_content_bytes(stored_bytes)
     if size_bytes > limit:
-        raise ValueError(f"a frame of {stored_bytes:,} bytes is said to hold {size_bytes:,}, at most {limit:,}")
+        raise ContentError(f"a frame of {stored_bytes:,} bytes is said to hold {size_bytes:,}, at most {limit:,}")
 
 
 def read_size(start: Buffer) -> int:
     """Read from the beginning of a frame (`MAX_HEADER_BYTES` are enough) how much it holds.
 
     Raises:
-        ValueError: It is not a frame of this program.
+        ContentError: It is not a frame of this program.
     """
     try:
         parameters = zstandard.get_frame_parameters(start)
     except zstandard.ZstdError as error:
-        raise ValueError(f"no frame begins here: {_reason(error)}") from None
+        raise ContentError(f"no frame begins here: {_reason(error)}") from None
     if parameters.content_size in (zstandard.CONTENTSIZE_UNKNOWN, zstandard.CONTENTSIZE_ERROR):
-        raise ValueError("a frame does not say how much it holds")
+        raise ContentError("a frame does not say how much it holds")
     # A frame that says its content is its window needs no more than the content.
     if parameters.dict_id or parameters.window_size > max(_MAX_WINDOW_BYTES, parameters.content_size):
-        raise ValueError("a frame needs a dictionary, or too large a window")
+        raise ContentError("a frame needs a dictionary, or too large a window")
     if parameters.content_size > MAX_CONTENT_BYTES:
-        raise ValueError(f"a frame is said to hold {parameters.content_size:,} bytes, at most {MAX_CONTENT_BYTES:,}")
+        raise ContentError(f"a frame is said to hold {parameters.content_size:,} bytes, at most {MAX_CONTENT_BYTES:,}")
     return int(parameters.content_size)
 
 
@@ -117,16 +118,16 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
         only another digest can tell whether the content is right.
 
     Raises:
-        ValueError: It cannot be decompressed, or would hold more than a frame of its size may.
+        ContentError: It cannot be decompressed, or would hold more than a frame of its size may.
     """
     found = read_size(frame[:MAX_HEADER_BYTES])
     if found != size_bytes:
-        raise ValueError(f"a frame holds {found:,} bytes, expected {size_bytes:,}")
+        raise ContentError(f"a frame holds {found:,} bytes, expected {size_bytes:,}")
     check_sizes(len(frame), size_bytes)
     has_checksum = bool(frame[_DESCRIPTOR_BYTE] & _CHECKSUM_FLAG)
     try:
         return _decompress(frame, size_bytes), has_checksum
-    except ValueError:
+    except ContentError:
         bare = bytearray(frame[:-_CHECKSUM_BYTES])
         bare[_DESCRIPTOR_BYTE] &= ~_CHECKSUM_FLAG
         return _decompress(bare, size_bytes), False
@@ -139,9 +140,9 @@ def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
             count = reader.readinto(content) if size_bytes else 0
             is_more = bool(reader.read(1))  # with the last byte, the checksum is compared
     except zstandard.ZstdError as error:
-        raise ValueError(f"a frame cannot be decompressed: {_reason(error)}") from None
+        raise ContentError(f"a frame cannot be decompressed: {_reason(error)}") from None
     if count != size_bytes or is_more:
-        raise ValueError(f"a frame does not hold the {size_bytes:,} bytes that it names")
+        raise ContentError(f"a frame does not hold the {size_bytes:,} bytes that it names")
     return content
 
 
@@ -163,7 +164,7 @@ def read_frame(stream: Stream) -> bytes:
     """Take the next frame off a stream, by the headers of its blocks.
 
     Raises:
-        ValueError: No frame of this program begins here, or a block is damaged.
+        ContentError: No frame of this program begins here, or a block is damaged.
         TruncatedError: The stream ends first.
     """
     header = stream.peek(0, MAX_HEADER_BYTES)
@@ -176,7 +177,7 @@ def read_frame(stream: Stream) -> bytes:
         head = int.from_bytes(stream.peek(position, 3), "little")
         is_last, kind, block_bytes = bool(head & 1), head >> 1 & 3, head >> 3
         if kind == _RESERVED or block_bytes > _MAX_BLOCK_BYTES or position > limit:
-            raise ValueError("a frame has a damaged block")
+            raise ContentError("a frame has a damaged block")
         position += 3 + (1 if kind == _RLE else block_bytes)
         if len(stream.peek(position - 1, 1)) < 1:
             raise TruncatedError("the archive ends in the middle of a frame")

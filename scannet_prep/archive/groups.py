@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Generic, TypeVar
 
@@ -36,7 +36,7 @@ from scannet_prep.archive.seek_table import FrameRow, parse_seek_table, table_by
 from scannet_prep.archive.source import ByteSource, PipeSource, Stream
 from scannet_prep.archive.tar import BLOCK_BYTES, END_OF_ARCHIVE, parse_header, split_members
 from scannet_prep.archive.threads import map_in_threads
-from scannet_prep.errors import ArchiveError
+from scannet_prep.errors import ArchiveError, ContentError
 
 Result = TypeVar("Result")
 Chooses = Callable[[str, str], bool]
@@ -116,9 +116,7 @@ class GroupReader(Generic[Result]):
             return None
         try:
             self.index, self._rows = read_index(self.source)
-        except (ValueError, MemoryError) as error:
-            if isinstance(error, ArchiveError):
-                raise
+        except (ContentError, MemoryError):
             check_beginning(self.source.read(0, LOOK_BYTES), self.source.name)
             return None  # all is read from the beginning, and what is wrong is found on the way
         self.head = self.index.head
@@ -170,7 +168,7 @@ class GroupReader(Generic[Result]):
             try:
                 stored = read_frame(stream)
                 check_sizes(len(stored), read_size(stored))
-            except (ValueError, MemoryError) as error:
+            except (ContentError, MemoryError) as error:
                 self.is_truncated = isinstance(error, TruncatedError)
                 what = "is truncated" if self.is_truncated else "cannot be read any further"
                 reason = str(error) or "memory ran out"
@@ -187,7 +185,7 @@ class GroupReader(Generic[Result]):
                 if scene_id <= last_scene:
                     raise ArchiveError(self.source.name, f"holds {scene_id} after {last_scene}", _REFUSED_HINT)
                 last_scene = scene_id
-                group = group._replace(scene_id=scene_id, split=find_split(kind, name))
+                group = replace(group, scene_id=scene_id, split=find_split(kind, name))
                 if not self.chooses(scene_id, group.split):
                     continue
             yield _Task(group, row, stored)
@@ -217,7 +215,7 @@ class GroupReader(Generic[Result]):
             return Outcome(group, self.work(group, contents), warnings=tuple(warnings))
         except MemoryError:
             return Outcome(group, problem="memory ran out")
-        except ValueError as error:
+        except (ContentError, ArchiveError) as error:
             if isinstance(error, ArchiveError) and task.stored is not None:
                 raise
             return Outcome(group, problem=str(error))
@@ -237,18 +235,18 @@ class GroupReader(Generic[Result]):
                 first = members[0]
                 self.head = parse_head(bytes(content[first.offset : first.offset + first.size_bytes]))
             if self.head is None or (not group.scene_id and group.offset):
-                raise ValueError(f"{members[0].name[:100]!a} is not a name of a raw or a processed tree")  # noqa: TRY301
+                raise ContentError(f"{members[0].name[:100]!a} is not a name of a raw or a processed tree")  # noqa: TRY301
             check_names(self.head.kind, group.scene_id, [member.name for member in members])
-        except ValueError as error:
+        except ContentError as error:
             raise ArchiveError(self.source.name, f"is refused: {error}", _REFUSED_HINT) from None
-        return group._replace(members=tuple(members))
+        return replace(group, members=tuple(members))
 
     def _read_end(self, stream: Stream, stored: bytes) -> None:
         """Read the index and what follows it."""
         try:
             check_index_size(len(stored), len(self._rows))
             self.index = decode_index(stored, len(self._rows))
-        except (ValueError, MemoryError) as error:
+        except (ContentError, MemoryError) as error:
             self.problems.append(str(error) or "the index: memory ran out")
             return
         self._check_end(stream, [*self._rows, _row_of(stored)])
@@ -260,11 +258,11 @@ class GroupReader(Generic[Result]):
         try:
             end = read_frame(stream)
             if bytes(decompress(end, len(END_OF_ARCHIVE))[0]) != END_OF_ARCHIVE:
-                raise ValueError("the frame that ends the tar stream holds something else")  # noqa: TRY301
+                raise ContentError("the frame that ends the tar stream holds something else")  # noqa: TRY301
             table = stream.take(table_bytes(len(rows) + 1))
             if parse_seek_table(table, stream.offset) != [*rows, _row_of(end)]:
-                raise ValueError("the seek table is damaged")  # noqa: TRY301
-        except ValueError as error:
+                raise ContentError("the seek table is damaged")  # noqa: TRY301
+        except ContentError as error:
             self.warnings.append(f"{error}; other programs need it, the files are whole")
 
     def _compare(self, seen: list[Outcome[Result]]) -> Iterator[Outcome[Result]]:
@@ -299,7 +297,7 @@ def _first_name(stored: bytes) -> str:
     """Name of the first file in a frame; empty where it cannot be read."""
     try:
         return parse_header(decompress_start(stored, BLOCK_BYTES))[0]
-    except ValueError:
+    except ContentError:
         return ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
+from scannet_prep.errors import ContentError
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 
@@ -67,13 +68,13 @@ def check_names(kind: ArchiveKind, scene_id: str, names: list[str]) -> None:
         names: Of all its files, in order.
 
     Raises:
-        ValueError: One is not that of a file of the scene, is there twice, or the files lie in several folders.
+        ContentError: One is not that of a file of the scene, is there twice, or the files lie in several folders.
     """
     for name in names:
         if find_scene(kind, name) != scene_id and not (not scene_id and name == FORMAT_NAME == names[0]):
             of = f"of {scene_id}" if scene_id else "that belongs to no scene"
-            raise ValueError(f"{name[:100]!a} is not the name of a file {of} in a {kind} tree")
+            raise ContentError(f"{name[:100]!a} is not the name of a file {of} in a {kind} tree")
     if len(set(names)) != len(names):
-        raise ValueError(f"{max(names, key=names.count)!a} is there twice")
+        raise ContentError(f"{max(names, key=names.count)!a} is there twice")
     if scene_id and len({name.rpartition("/")[0] for name in names}) != 1:
-        raise ValueError(f"the files of {scene_id} do not lie in one folder")
+        raise ContentError(f"the files of {scene_id} do not lie in one folder")

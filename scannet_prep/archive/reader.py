@@ -16,17 +16,18 @@ from scannet_prep.archive.frames import (
     read_size,
 )
 from scannet_prep.archive.index import Group, Index, Member, check_index_size, parse_index
-from scannet_prep.archive.layout import FORMAT_NAME, INDEX_NAME
+from scannet_prep.archive.layout import INDEX_NAME
 from scannet_prep.archive.seek_table import FOOTER_BYTES, SKIPPABLE_MAGIC, FrameRow, parse_footer, parse_seek_table
 from scannet_prep.archive.source import ByteSource, open_source
-from scannet_prep.archive.tar import BLOCK_BYTES, encode_header, parse_header, split_members
-from scannet_prep.errors import ArchiveError, ForeignFileError
+from scannet_prep.archive.tar import BLOCK_BYTES, encode_header, split_members
+from scannet_prep.errors import ArchiveError, ContentError, ForeignFileError
 from scannet_prep.files import Buffer
 from scannet_prep.foreign import describe_beginning
 
 LOOK_BYTES = 1 << 18
 DAMAGED_HINT = "copy or fetch the archive again, or pack it again; scannet-prep unpack gets out all that is whole"
 
+_OWN_WORD = b"scannet-prep"  # in the name and in the text of the first file
 _COMMANDS = {
     "a gzip file": "tar -xzf",
     "an xz file": "tar -xJf",
@@ -59,10 +60,8 @@ class Archive:
         self.source = open_source(place, certificates=certificates)
         try:
             self.index, _ = read_index(self.source)
-        except (ValueError, MemoryError) as error:
+        except (ContentError, MemoryError) as error:
             self.source.close()
-            if isinstance(error, ArchiveError):
-                raise
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
             problem = "memory ran out" if isinstance(error, MemoryError) else str(error)
             raise ArchiveError(self.name, f"is damaged or truncated: {problem}", DAMAGED_HINT) from None
@@ -89,9 +88,7 @@ class Archive:
             content, _ = decompress(stored, group.size_bytes)
             data = content[member.offset : member.offset + member.size_bytes]
             check_digest(member, data)
-        except (ValueError, MemoryError) as error:
-            if isinstance(error, ArchiveError):
-                raise
+        except (ContentError, MemoryError) as error:
             raise ArchiveError(self.name, f"{group.name}: is damaged: {error}", DAMAGED_HINT) from None
         return data
 
@@ -115,7 +112,7 @@ def read_index(source: ByteSource) -> tuple[Index, list[FrameRow]]:
     """Read the index by the seek table; gives that, too.
 
     Raises:
-        ValueError: The end of the file is damaged, or not that of an archive.
+        ContentError: The end of the file is damaged, or not that of an archive.
         ArchiveError: The file cannot be read.
     """
     size_bytes = source.size_bytes
@@ -123,13 +120,13 @@ def read_index(source: ByteSource) -> tuple[Index, list[FrameRow]]:
     table_bytes = parse_footer(footer, size_bytes)
     rows = parse_seek_table(source.read(size_bytes - table_bytes, table_bytes), size_bytes)
     if len(rows) < 3:
-        raise ValueError(f"the seek table names {len(rows)} frames, at least 3 are expected")
+        raise ContentError(f"the seek table names {len(rows)} frames, at least 3 are expected")
     offset = sum(row.stored_bytes for row in rows[:-2])
     check_index_size(rows[-2].stored_bytes, len(rows))
     stored = source.read(offset, rows[-2].stored_bytes)
     index = decode_index(stored, len(rows) - 2)
     if index.groups[-1].end != offset:
-        raise ValueError("the frames that the index names do not end where it begins")
+        raise ContentError("the frames that the index names do not end where it begins")
     return index, rows
 
 
@@ -137,18 +134,18 @@ def decode_index(stored: Buffer, frame_count: int) -> Index:
     """Read the index from its frame.
 
     Raises:
-        ValueError: It is damaged.
+        ContentError: It is damaged.
     """
     size_bytes = read_size(stored[:MAX_HEADER_BYTES])
     check_index_size(size_bytes, frame_count)
     content, has_checksum = decompress(stored, size_bytes)
     members = split_members(content)
     if not has_checksum or [name for name, _, _ in members] != [INDEX_NAME]:
-        raise ValueError("the index is damaged: its checksum does not hold")
+        raise ContentError("the index is damaged: its checksum does not hold")
     _, start, length = members[0]
     index = parse_index(bytes(content[start : start + length]))
     if len(index.groups) != frame_count:
-        raise ValueError(f"the index names {len(index.groups):,} frames, the archive has {frame_count:,}")
+        raise ContentError(f"the index names {len(index.groups):,} frames, the archive has {frame_count:,}")
     for group in index.groups:
         check_sizes(group.stored_bytes, group.size_bytes)
     return index
@@ -171,11 +168,11 @@ def check_digest(member: Member, data: Buffer) -> None:
     """Check a file by its SHA-256.
 
     Raises:
-        ValueError: It is another one.
+        ContentError: It is another one.
     """
     found = hashlib.sha256(data).hexdigest()
     if found != member.sha256:
-        raise ValueError(f"{member.name} has the SHA-256 {found[:16]}..., expected {member.sha256[:16]}...")
+        raise ContentError(f"{member.name} has the SHA-256 {found[:16]}..., expected {member.sha256[:16]}...")
 
 
 def has_header(content: memoryview, member: Member) -> bool:
@@ -198,18 +195,13 @@ def check_beginning(start: bytes, name: str) -> None:
     if what == "a zstd file" or (start[1:4] == SKIPPABLE_MAGIC[1:] and start[0] >> 4 == SKIPPABLE_MAGIC[0] >> 4):
         # pzstd puts a skippable frame before each frame: 8 bytes, of which the last four say how many follow.
         skipped = 0 if what == "a zstd file" else 8 + int.from_bytes(start[4:8], "little")
-        content = decompress_start(start[skipped:], BLOCK_BYTES)
+        content = decompress_start(start[skipped:], 8 * BLOCK_BYTES)
+        if _OWN_WORD in content or not content:
+            return  # one of ours, however damaged: who reads it says where
         if content[257:262] == b"ustar":
-            try:
-                if not skipped and parse_header(content)[0] == FORMAT_NAME:
-                    return
-            except ValueError:
-                pass
             problem, hint = "is a .tar.zst of another program", f"tar --zstd -xf {quoted}"
-        elif content:
-            problem, hint = "is a zstd file, but not an archive", f"zstd -d {quoted}"
         else:
-            return  # damaged: who reads it says where
+            problem, hint = "is a zstd file, but not an archive", f"zstd -d {quoted}"
     elif what == "empty":
         raise ArchiveError(name, "is empty", "write it again with scannet-prep pack, or copy it again")
     elif what == "a web page":

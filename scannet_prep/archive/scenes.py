@@ -16,7 +16,7 @@ from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.reader import DAMAGED_HINT, Archive
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.archive.source import ByteSource
-from scannet_prep.errors import ArchiveError, ManifestError, UsageError
+from scannet_prep.errors import ArchiveError, ContentError, ManifestError, UsageError
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
 from scannet_prep.processed.reader import check_split, warn_of_failures
 from scannet_prep.processed.scene_source import SceneSource
@@ -150,14 +150,12 @@ class ArchiveReader(SceneSource):
         try:
             stored = source.read(place.offset, place.stored_bytes)
             if len(stored) < place.stored_bytes:
-                raise ValueError(f"the archive ends after {len(stored):,} of its {place.stored_bytes:,} bytes")  # noqa: TRY301
+                raise ContentError(f"the archive ends after {len(stored):,} of its {place.stored_bytes:,} bytes")  # noqa: TRY301
             content, has_checksum = decompress(stored, place.size_bytes)
             data = content[place.start : place.end]
             if not has_checksum and hashlib.sha256(data).digest() != digest.tobytes():
-                raise ValueError("neither the checksum of its frame holds nor its SHA-256")  # noqa: TRY301
-        except (ValueError, MemoryError) as error:
-            if isinstance(error, ArchiveError):
-                raise
+                raise ContentError("neither the checksum of its frame holds nor its SHA-256")  # noqa: TRY301
+        except (ContentError, MemoryError) as error:
             problem = "memory ran out" if isinstance(error, MemoryError) else f"is damaged: {error}"
             raise ArchiveError(source.name, f"{subject}: {problem}", DAMAGED_HINT) from None
         return data

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from scannet_prep.errors import ContentError
 from scannet_prep.files import Buffer
 
 FOOTER_BYTES = 9
@@ -51,16 +52,16 @@ def parse_footer(footer: Buffer, file_bytes: int) -> int:
     """Read from the last bytes of a file how many of them are the table.
 
     Raises:
-        ValueError: The file does not end in a table, or in one that cannot be that of a file of this size.
+        ContentError: The file does not end in a table, or in one that cannot be that of a file of this size.
     """
     if len(footer) < FOOTER_BYTES:
-        raise ValueError("the file is too short for a seek table")
+        raise ContentError("the file is too short for a seek table")
     count, descriptor, magic = _FOOTER.unpack(footer[-FOOTER_BYTES:])
     if magic != _SEEKABLE_MAGIC or descriptor != _HAS_CHECKSUMS:
-        raise ValueError("the file does not end in a seek table: it is truncated, or something follows its end")
+        raise ContentError("the file does not end in a seek table: it is truncated, or something follows its end")
     size_bytes = table_bytes(count)
     if size_bytes > file_bytes:
-        raise ValueError(f"the seek table is said to name {count:,} frames, more than the file can hold")
+        raise ContentError(f"the seek table is said to name {count:,} frames, more than the file can hold")
     return size_bytes
 
 
@@ -72,14 +73,14 @@ def parse_seek_table(data: Buffer, file_bytes: int) -> list[FrameRow]:
         file_bytes: Size of the file that it ends; 0 where nobody knows.
 
     Raises:
-        ValueError: It is damaged.
+        ContentError: It is damaged.
     """
     if len(data) < _HEADER.size or parse_footer(data, len(data)) != len(data):
-        raise ValueError("the seek table is damaged")
+        raise ContentError("the seek table is damaged")
     if _HEADER.unpack_from(data) != (SKIPPABLE_MAGIC, len(data) - _HEADER.size):
-        raise ValueError("the seek table has a damaged beginning")
+        raise ContentError("the seek table has a damaged beginning")
     rows = list(map(FrameRow._make, _ROW.iter_unpack(data[_HEADER.size : -FOOTER_BYTES])))
     total_bytes = sum(row.stored_bytes for row in rows) + len(data)
     if file_bytes and total_bytes != file_bytes:
-        raise ValueError(f"the seek table is that of a file of {total_bytes:,} bytes, this one has {file_bytes:,}")
+        raise ContentError(f"the seek table is that of a file of {total_bytes:,} bytes, this one has {file_bytes:,}")
     return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tarfile
 from functools import lru_cache
 
+from scannet_prep.errors import ContentError
 from scannet_prep.files import Buffer
 
 BLOCK_BYTES = 512
@@ -33,14 +34,15 @@ def parse_header(header: Buffer) -> tuple[str, int]:
     """Read name and size of a file.
 
     Raises:
-        ValueError: It is not a header as `encode_header` makes it: damaged, or of a link, a device or a folder.
+        ContentError: It is not a header as `encode_header` makes it: damaged, or of a link, a device or a folder.
     """
     try:
         info = tarfile.TarInfo.frombuf(bytes(header), "utf-8", "strict")
-    except (tarfile.HeaderError, UnicodeError) as error:
-        raise ValueError(f"a tar header is damaged: {error}") from None
-    if info.size < 0 or encode_header(info.name, info.size) != header:
-        raise ValueError(f"a tar header is not as this program writes it: {info.name[:80]!a}")
+        expected = encode_header(info.name, info.size) if info.size >= 0 else b""
+    except (tarfile.HeaderError, ValueError) as error:
+        raise ContentError(f"a tar header is damaged: {error}") from None
+    if expected != header:
+        raise ContentError(f"a tar header is not as this program writes it: {info.name[:80]!a}")
     return info.name, info.size
 
 
@@ -51,7 +53,7 @@ def split_members(content: memoryview) -> list[tuple[str, int, int]]:
         Name, offset of the content and size in bytes of each.
 
     Raises:
-        ValueError: It is not a sequence of whole files.
+        ContentError: It is not a sequence of whole files.
     """
     members, position = [], 0
     while position < len(content):
@@ -59,5 +61,5 @@ def split_members(content: memoryview) -> list[tuple[str, int, int]]:
         members.append((name, position + BLOCK_BYTES, size_bytes))
         position += member_bytes(size_bytes)
     if position != len(content) or not members:
-        raise ValueError("a frame ends in the middle of a file")
+        raise ContentError("a frame ends in the middle of a file")
     return members

@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -197,7 +197,7 @@ def iter_archive(
         jobs=jobs,
         weigh=lambda item: 2 * item.size_bytes,
     ):
-        groups.append(group._replace(offset=offset))
+        groups.append(replace(group, offset=offset))
         rows.append(FrameRow(len(stored), group.size_bytes, checksum_of(stored)))
         offset += len(stored)
         yield stored

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 _GO_ON = "run the same command again"
-_MAX_HINTS = 5
 _MAX_WIDTH = 100
 _MIN_COLUMN_WIDTH = 11
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -102,11 +101,9 @@ class Console:
 
     def progress(self) -> Progress:
         """An object to hand to a stage: a bar on a terminal, a line now and then elsewhere."""
-        from scannet_prep.cli.progress_display import BarProgress, LineProgress, NotesOnly
+        from scannet_prep.cli.progress_display import NotesOnly, ShownProgress
 
-        if not self.has_progress:
-            return NotesOnly(self.say)
-        return (BarProgress if sys.stderr.isatty() else LineProgress)(self.say)
+        return (ShownProgress if self.has_progress else NotesOnly)(self.say)
 
     def _fail_json(self, error: str, message: str, hint: str, status: int) -> int:
         if self.is_json:
@@ -165,10 +162,3 @@ def format_duration(seconds: float) -> str:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
-
-
-def describe_hints(findings: Sequence[Finding], *, has_all: bool) -> list[str]:
-    """Each hint once."""
-    hints = list(dict.fromkeys(finding.hint for finding in findings if finding.hint))
-    lines = [f"hint: {hint}" for hint in (hints if has_all else hints[:_MAX_HINTS])]
-    return [*lines, ""] if lines else []

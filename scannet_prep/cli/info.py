@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.archive_text import describe_info
 from scannet_prep.cli.console import Console, format_table
-from scannet_prep.cli.listing import describe_list
+from scannet_prep.cli.listing import describe_list, format_splits
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 from scannet_prep.space import format_bytes
 
@@ -49,16 +49,14 @@ def add_command(commands: shared.Commands) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import info
-    from scannet_prep.stages.info.archive import ArchiveInfo
     from scannet_prep.typed_json import to_plain
 
     certificates = certificates_from(arguments, console)
     jobs = shared.jobs_from(arguments)
     found = info.run(arguments.places, certificates=certificates, jobs=jobs, progress=console.progress())
     console.tell_errors(found.unreadable)
-    value = found.to_json() if isinstance(found, ArchiveInfo) else to_plain(found)
     lines = found.scene_ids if arguments.scenes else _describe(found, has_all=console.is_verbose)
-    return console.result("\n".join(lines), {"command": "info", **value}, 3 if found.unreadable else 0)
+    return console.result("\n".join(lines), {"command": "info", **to_plain(found)}, 3 if found.unreadable else 0)
 
 
 def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
@@ -79,7 +77,7 @@ def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
 
 def _describe_raw(found: RawInfo) -> Iterator[str]:
     yield f"{found.path}: raw scenes, label map: {found.label_map}\n"
-    yield _format_splits(found.splits)
+    yield format_splits(found.splits)
     rows = [[suffix, f"{item.files:,}", format_bytes(item.size_bytes)] for suffix, item in found.files.items()]
     yield "\n" + format_table(["kind of file", "files", "size"], rows, right=frozenset({1, 2}))
 
@@ -93,25 +91,11 @@ def _describe_processed(found: ProcessedInfo, *, has_all: bool) -> Iterator[str]
         labels = f"labels: {options.label_set.name} from {options.labels_from}"
         frame = "axis-aligned" if options.align_axis else "frame of the scan"
         yield f"{labels}, {frame}, {'with' if options.faces else 'without'} faces; scenes: {item.scenes:,}"
-    yield "\n" + _format_splits(found.splits)
+    yield "\n" + format_splits(found.splits)
     failures = [f"{item.scene_id}: {item.message}" for item in found.failures]
     yield from describe_list("scenes failed", failures, has_all=has_all)
     warnings = [f"{item.warning.text} (scenes: {len(item.scene_ids):,})" for item in found.warnings]
     yield from describe_list("warnings", warnings, has_all=has_all)
-
-
-def _format_splits(splits: dict[str, dict[str, int]]) -> str:
-    """A row for each split, and one for all."""
-    header, rows = ["split"], []
-    for name, numbers in splits.items():
-        cells = {key: f"{count:,}" for key, count in numbers.items()}
-        if "size_bytes" in cells:
-            cells["size"] = format_bytes(numbers["size_bytes"])
-            cells["B/vertex"] = f"{numbers['size_bytes'] / max(1, numbers['vertices']):.1f}"
-            del cells["size_bytes"]
-        header = ["split", *cells]
-        rows.append([name, *cells.values()])
-    return format_table(header, rows, right=frozenset(range(1, len(header))))
 
 
 def _describe_classes(name: str, table: ClassTable, *, has_all: bool) -> Iterator[str]:

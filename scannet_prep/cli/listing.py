@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from scannet_prep.cli.console import describe_hints, format_count, output_width
+from scannet_prep.cli.console import format_count, format_table, output_width
+from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.finding import Finding
 
 MAX_SHOWN = 10
-WIDTH = 100
 _MAX_FINDINGS = 100
+_MAX_HINTS = 5
 
 
 def describe_list(title: str, items: list[str], *, has_all: bool) -> Iterator[str]:
@@ -43,15 +44,27 @@ def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) 
         yield _fill(f"{finding.severity}: {place}: {scene}{finding.message}", "")
     if len(shown) < len(findings):
         yield f"... and {len(findings) - len(shown):,} more; all of them with -v or --json"
-    if findings:
-        yield ""
-        yield from describe_hints(findings, has_all=has_all)
+    hints = list(dict.fromkeys(finding.hint for finding in findings if finding.hint))
+    yield from (f"hint: {hint}" for hint in (hints if has_all else hints[:_MAX_HINTS]))
 
 
 def count_findings(findings: Sequence[Finding]) -> str:
     """How many errors and notes there are."""
     error_count = sum(finding.is_error for finding in findings)
     return f"{format_count(error_count, 'error')}, {format_count(len(findings) - error_count, 'note')}"
+
+
+def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:
+    """A table of numbers by split and by what was counted; those that end in `_bytes` are sizes."""
+    names = list(next(iter(splits.values()), {}))
+    per_vertex = "stored_bytes" if "stored_bytes" in names else "size_bytes" if "size_bytes" in names else ""
+    rows = []
+    for split, row in splits.items():
+        cells = [format_bytes(row[name]) if name.endswith("_bytes") else f"{row[name]:,}" for name in names]
+        ratio = f"{row[per_vertex] / row['vertices']:.1f}" if per_vertex and row["vertices"] else "-"
+        rows.append([split, *cells, *([ratio] if per_vertex else [])])
+    header = ["split", *(name.removesuffix("_bytes") for name in names), *(["B/vertex"] if per_vertex else [])]
+    return format_table(header, rows, right=frozenset(range(1, len(header))))
 
 
 def _fill(text: str, indent: str) -> str:

@@ -88,6 +88,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import pack
     from scannet_prep.stages.worker import keep_freed_memory
+    from scannet_prep.typed_json import to_plain
 
     source, target = _places(arguments)
     if target is None and not arguments.dry_run:
@@ -111,7 +112,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     seconds = time.monotonic() - started_s
     if report.missing:
         console.warn(f"warning: missing in the archive: {format_count(len(report.missing), 'scene')} that failed")
-    value = {"command": "pack", "source": str(source), **report.to_json(), "seconds": round(seconds, 3)}
+    value = {"command": "pack", "source": str(source), **to_plain(report), "seconds": round(seconds, 3)}
     if target is None:
         console.say(_describe_report(report, seconds))
         return 0
@@ -171,10 +172,7 @@ def _plan_to_json(plan: PackPlan) -> dict[str, Any]:
         "dry_run": True,
         "source": str(plan.source),
         "target": None if plan.target is None else str(plan.target),
-        "kind": str(plan.kind),
         "scenes": [scene.scene_id for scene in plan.contents.scenes],
-        "files": [file.name for file in plan.contents.files],
-        "source_bytes": plan.contents.size_bytes,
         "left_out": list(plan.left_out),
     }
 
@@ -183,11 +181,11 @@ def _describe_report(report: PackReport, seconds: float) -> str:
     names = ", ".join(str(archive.path or "standard output") for archive in report.archives[:3])
     more = f" and {len(report.archives) - 3:,} more" if len(report.archives) > 3 else ""
     size = format_bytes(report.size_bytes)
-    scenes = format_count(report.scene_count, "scene")
-    if report.is_up_to_date:
+    scenes = format_count(report.scenes, "scene")
+    if report.up_to_date:
         return f"up to date: {names} was read and holds the same {scenes}, {size}, in {format_duration(seconds)}"
     share = f"{report.size_bytes / report.source_bytes:.0%} of {format_bytes(report.source_bytes)}"
-    vertices = f", {report.vertex_count:,} vertices" if report.vertex_count else ""
+    vertices = f", {report.vertices:,} vertices" if report.vertices else ""
     lines = [f"{names}{more}: {scenes}{vertices}, {size} ({share}), in {format_duration(seconds)}"]
     if report.splits and report.kind == "processed":
         place = '"FILE"' if len(report.archives) > 1 else f'"{report.archives[0].path}"'

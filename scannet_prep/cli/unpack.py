@@ -81,6 +81,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.archive.source import PipeSource
     from scannet_prep.stages import unpack
+    from scannet_prep.typed_json import to_plain
 
     started_s = time.monotonic()
     archives: list[str | Path | ByteSource] = arguments.archives
@@ -108,7 +109,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.warn(f"damaged: {damage}")
     status = 0 if report.is_whole else 3
     seconds = time.monotonic() - started_s
-    value = {"command": "unpack", **report.to_json(), "seconds": round(seconds, 3)}
+    value = {"command": "unpack", **to_plain(report), "seconds": round(seconds, 3)}
     return console.result(_describe_report(report, seconds), value, status)
 
 
@@ -144,25 +145,21 @@ def _plan_to_json(plan: UnpackPlan) -> dict[str, Any]:
         "command": "unpack",
         "dry_run": True,
         "archives": [source.name for source in plan.sources],
-        "kind": None if plan.kind is None else str(plan.kind),
         "out_dir": None if plan.out_dir is None else str(plan.out_dir),
         "scenes": plan.scene_ids,
         "present": plan.there_count,
         "missing_files": plan.needed_files,
         "missing_bytes": plan.needed_bytes,
-        "missing_shards": list(plan.missing_shards),
     }
 
 
 def _describe_report(report: UnpackReport, seconds: float) -> str:
     kept = len(report.scenes) - len(report.new_scenes)
     counts = f"{len(report.new_scenes):,} unpacked, {kept:,} already there, {len(report.failures):,} failed"
-    files = format_count(len(report.files), "file")
+    files = format_count(sum(report.files.values()), "file")
     lines = [f"{counts}, in {format_duration(seconds)}: {files}, {format_bytes(report.size_bytes)} in {report.out_dir}"]
     if report.replaced:
         lines.append(f"replaced, because they differed: {format_count(len(report.replaced), 'file')} (-v names them)")
-    if report.failed_path is not None:
-        lines.append(f"to try the failed ones again, add --scenes @{report.failed_path} to the same command")
-    elif report.kind == "processed" and report.scenes and report.is_whole:
-        lines.append(f'in Python: ScanNet("{report.out_dir}", split=...)')
+    if report.failures:
+        lines.append(f"to try the failed ones again, add --scenes @{report.out_dir / 'failed.txt'} to the same command")
     return "\n".join(lines)

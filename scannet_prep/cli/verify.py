@@ -53,7 +53,7 @@ def add_command(commands: shared.Commands) -> None:
     )
     against = "compare a raw tree with the scannet.lock of another copy"
     parser.add_argument("--against", type=shared.path_argument, metavar="FILE", help=against)
-    quick = "of an archive, check the structure only, and read little of it (on the web, all is fetched even so)"
+    quick = "of an archive, read no scene: only the index, and the files that belong to none"
     parser.add_argument("--quick", action="store_true", help=quick)
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser)
@@ -64,23 +64,20 @@ def add_command(commands: shared.Commands) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
-    from scannet_prep.stages.finding import Finding
     from scannet_prep.stages.tree import is_archive
     from scannet_prep.typed_json import to_plain
 
+    report: CheckReport | VerifyArchivesReport
     started_s = time.monotonic()
     if any(map(is_archive, arguments.places)):
-        archives = _check_archives(arguments, console)
-        seconds = time.monotonic() - started_s
-        errors, value = list[Finding](archives.errors), archives.to_json()
-        text = describe_check(archives, seconds, has_all=console.is_verbose)
+        report = archives = _check_archives(arguments, console)
+        text = describe_check(archives, time.monotonic() - started_s, has_all=console.is_verbose)
     else:
-        tree = _check_tree(arguments, console)
-        seconds = time.monotonic() - started_s
-        errors, value = list(tree.errors), to_plain(tree)
-        text = "\n".join(_describe(tree, seconds, has_all=console.is_verbose))
-    console.tell_errors(errors if console.is_quiet else [error for error in errors if error.trace])
-    return console.result(text, {"command": "verify", **value, "seconds": round(seconds, 3)}, 3 if errors else 0)
+        report = tree = _check_tree(arguments, console)
+        text = "\n".join(_describe(tree, time.monotonic() - started_s, has_all=console.is_verbose))
+    console.tell_errors(report.errors if console.is_quiet else [error for error in report.errors if error.trace])
+    value = {"command": "verify", **to_plain(report), "seconds": round(time.monotonic() - started_s, 3)}
+    return console.result(text, value, 3 if report.errors else 0)
 
 
 def _check_tree(arguments: argparse.Namespace, console: Console) -> CheckReport:
@@ -96,7 +93,6 @@ def _check_tree(arguments: argparse.Namespace, console: Console) -> CheckReport:
         must_be_complete=arguments.complete,
         against=arguments.against,
     )
-    console.say(f"verify: {plan.path}: {plan.kind} scenes to check: {len(plan.tasks):,}")
     return verify.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
 
 
@@ -112,15 +108,13 @@ def _check_archives(arguments: argparse.Namespace, console: Console) -> VerifyAr
         must_be_complete=arguments.complete,
         certificates=certificates_from(arguments, console),
     )
-    for item in plan.archives:
-        console.say(f"verify: {item.name}: scenes to check: {item.scene_count:,}")
     return archive.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
 
 
 def _describe(report: CheckReport, seconds: float, *, has_all: bool) -> Iterator[str]:
     yield from describe_findings(report.findings, str(report.path), has_all=has_all)
     if report.errors:
-        yield f"{_REMEDIES[report.kind].format(report.path)}\n"
+        yield _REMEDIES[report.kind].format(report.path)
     if report.compared_files is not None:
         yield f"compared with the other copy: {report.compared_files:,} files"
     splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())

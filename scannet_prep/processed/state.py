@@ -130,14 +130,6 @@ def read_scene_file(path: Path, split: Split) -> SceneFile:
     return SceneFile(split, len(points), meta.options)
 
 
-def is_processed_file(path: Path) -> bool:
-    """Whether a file is one that `scannet-prep process` writes; other programs use the same names."""
-    try:
-        return read_scene_file(path, Split(path.parent.name)).vertex_count > 0
-    except (FileError, ValueError):
-        return False
-
-
 def _find_interruption(out_dir: Path, manifest: Manifest | None) -> ManifestError | None:
     if is_unfinished(out_dir):
         path = out_dir / UNFINISHED_NAME

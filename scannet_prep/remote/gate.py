@@ -71,11 +71,6 @@ class Gate:
         self._alive_s = self._served_s = self._down_s = 0.0
 
     @property
-    def has_served(self) -> bool:
-        """Whether the server has served anything in this run."""
-        return self._has_served
-
-    @property
     def state(self) -> str:
         """What all requests wait for, in words; empty while they go through."""
         pause_s = self._next_s - time.monotonic()

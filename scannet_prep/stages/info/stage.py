@@ -9,7 +9,7 @@ from typing import TypeAlias
 from scannet_prep.archive.source import ByteSource
 from scannet_prep.errors import UsageError
 from scannet_prep.progress import Progress
-from scannet_prep.stages.info.archive import ArchiveInfo, plan_archives, run_archives
+from scannet_prep.stages.info.archive import ArchiveInfo, read_archives
 from scannet_prep.stages.info.processed import ProcessedInfo, read_processed_info
 from scannet_prep.stages.info.raw import RawInfo, read_raw_info
 from scannet_prep.stages.tree import TreeKind, identify_tree, is_archive
@@ -43,7 +43,7 @@ def run(
         WorkerDiedError: Worker processes cannot be started.
     """
     if any(map(is_archive, places)):
-        return run_archives(plan_archives(places, certificates=certificates))
+        return read_archives(places, certificates=certificates)
     paths = [Path(place) for place in places if isinstance(place, str | Path)]
     if len(paths) != 1:
         raise UsageError("one folder can be told of at a time", "name one folder, or several archives")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_LEVEL
 from scannet_prep.archive.groups import GroupReader
@@ -32,7 +32,7 @@ from scannet_prep.files import (
     make_directory,
     output_error,
     read_file,
-    remove_stale_temporaries,
+    remove_temporaries,
     run_lock,
     write_atomically,
 )
@@ -48,18 +48,18 @@ _LEAST_RATIO = {ArchiveKind.PROCESSED: 0.6, ArchiveKind.RAW: 0.2}
 
 @dataclass(frozen=True, slots=True)
 class WrittenArchive:
-    """One archive that was written.
+    """One archive that was written, or is up to date.
 
     Attributes:
         path: Where; None for a pipe.
         size_bytes: Its size.
-        scene_count: Scenes in it.
+        scenes: How many scenes are in it.
         sha256: Of the whole file, in hexadecimal; empty unless it is one of several shards.
     """
 
     path: Path | None
     size_bytes: int
-    scene_count: int
+    scenes: int
     sha256: str = ""
 
 
@@ -96,43 +96,26 @@ class PackReport:
     """What `run` did.
 
     Attributes:
-        archives: What was written, or is up to date: one archive, or the shards.
+        archives: One archive, or the shards.
         kind: What was packed.
-        scene_count: Scenes in all archives.
-        vertex_count: Vertices of all scenes; 0 where they were not counted.
+        splits: Splits of the scenes, sorted.
+        scenes: How many scenes are in all archives.
+        vertices: Of all scenes; 0 where they were not counted.
         size_bytes: Size of all archives.
         source_bytes: Size of the tar bytes.
-        is_up_to_date: Whether nothing had to be done: the archive was read, and holds just what the folder does.
-        splits: Splits of the scenes, sorted.
+        up_to_date: Whether nothing had to be done: the archive was read, and holds just what the folder does.
         missing: Why scenes are not there that failed in processing, by id.
     """
 
     archives: tuple[WrittenArchive, ...]
     kind: ArchiveKind
-    scene_count: int
-    vertex_count: int
+    splits: tuple[str, ...]
+    scenes: int
+    vertices: int
     size_bytes: int
     source_bytes: int
-    is_up_to_date: bool
-    splits: tuple[str, ...]
-    missing: tuple[tuple[str, str], ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain values."""
-        return {
-            "kind": str(self.kind),
-            "archives": [
-                {"path": str(item.path), "size_bytes": item.size_bytes, "scenes": item.scene_count}
-                | ({"sha256": item.sha256} if item.sha256 else {})
-                for item in self.archives
-            ],
-            "scenes": self.scene_count,
-            "vertices": self.vertex_count,
-            "size_bytes": self.size_bytes,
-            "source_bytes": self.source_bytes,
-            "up_to_date": self.is_up_to_date,
-            "missing": dict(self.missing),
-        }
+    up_to_date: bool
+    missing: Mapping[str, str] = field(hash=False)
 
 
 def plan(
@@ -212,23 +195,23 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
     if plan.target is None:
         if pipe is None:
             raise UsageError("the plan has no target, and there is no pipe to write to")
-        return _report(plan, (_write_pipe(plan, pipe, jobs, progress),))
+        return _report(plan, _write_pipe(plan, pipe, jobs, progress))
     folder = plan.target.parent
     make_directory(folder)
     with run_lock(folder):
-        remove_stale_temporaries(folder)
+        remove_temporaries(folder)
         if plan.has_candidate and _holds(plan.target, plan.contents, jobs, progress):
             archive = WrittenArchive(plan.target, plan.target.stat().st_size, len(plan.contents.scenes))
-            return _report(plan, (archive,), is_up_to_date=True)
+            return _report(plan, archive, up_to_date=True)
         check_space(folder, int(plan.contents.size_bytes * _LEAST_RATIO[plan.kind]))
         if plan.shard_bytes is not None:
-            return _report(plan, _write_shards(plan, plan.target, plan.shard_bytes, jobs, progress))
+            return _report(plan, *_write_shards(plan, plan.target, plan.shard_bytes, jobs, progress))
         progress.start("pack", plan.contents.size_bytes, "B")
         try:
             size_bytes = write_archive(plan.contents, plan.target, level=plan.level, jobs=jobs, progress=progress)
         finally:
             progress.finish()
-        return _report(plan, (WrittenArchive(plan.target, size_bytes, len(plan.contents.scenes)),))
+        return _report(plan, WrittenArchive(plan.target, size_bytes, len(plan.contents.scenes)))
 
 
 def _check_target(target: Path) -> Path:
@@ -388,15 +371,16 @@ def _write_sums(target: Path, written: list[WrittenArchive]) -> None:
     write_atomically(path, [text.encode("utf-8", "surrogateescape")], is_durable=True)
 
 
-def _report(plan: PackPlan, archives: tuple[WrittenArchive, ...], *, is_up_to_date: bool = False) -> PackReport:
+def _report(plan: PackPlan, *archives: WrittenArchive, up_to_date: bool = False) -> PackReport:
+    scenes = plan.contents.scenes
     return PackReport(
         archives=archives,
         kind=plan.kind,
-        scene_count=len(plan.contents.scenes),
-        vertex_count=sum(scene.vertex_count for scene in plan.contents.scenes),
+        splits=tuple(sorted({scene.split for scene in scenes} - {""})),
+        scenes=len(scenes),
+        vertices=sum(scene.vertex_count for scene in scenes),
         size_bytes=sum(archive.size_bytes for archive in archives),
         source_bytes=plan.contents.size_bytes,
-        is_up_to_date=is_up_to_date,
-        splits=tuple(sorted({scene.split for scene in plan.contents.scenes} - {""})),
-        missing=tuple(sorted(plan.contents.failures.items())),
+        up_to_date=up_to_date,
+        missing=plan.contents.failures,
     )

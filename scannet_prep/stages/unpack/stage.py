@@ -6,19 +6,17 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from scannet_prep.archive.groups import GroupReader, Outcome
 from scannet_prep.archive.index import Group
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.archive.source import ByteSource, open_sources
-from scannet_prep.errors import ArchiveError, OutputError, UnknownSceneError, UsageError
+from scannet_prep.errors import ArchiveError, FileError, OutputError, UnknownSceneError, UsageError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import check_is_folder, make_directory, run_lock
-from scannet_prep.processed.folder import FAILED_NAME
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.space import check_space
 from scannet_prep.stages.selection import Selection
@@ -28,7 +26,7 @@ DEFAULT_DIRS = {ArchiveKind.PROCESSED: Path("data/processed"), ArchiveKind.RAW: 
 
 _AGAIN_HINT = "copy or fetch the archive again, then run the same command: it takes just what is missing"
 
-Written = list[UnpackedFile] | OutputError | dict[str, bytes]
+Written = list[UnpackedFile] | OutputError | FileError | dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,60 +76,34 @@ class UnpackReport:
         archives: Paths, addresses, or the name of a pipe.
         kind: What the archives were made from.
         out_dir: Where the files are.
-        files: What became of each file.
+        files: How many files had each outcome.
+        size_bytes: Size of all files.
+        replaced: Names of files that were there with another content.
         scenes: Scenes that are there now, whole.
         new_scenes: Those of them of which something was written.
         failures: Scenes that could not be unpacked.
         damages: What else is damaged, in words: parts whose scene is not known, files that belong to no scene.
         warnings: What is damaged and harms no file.
         missing_shards: Names of shards that belong to the ones that were given.
-        failed_path: The list of failed scenes; None where none has failed.
     """
 
     archives: tuple[str, ...]
     kind: ArchiveKind
     out_dir: Path
-    files: tuple[UnpackedFile, ...]
+    files: Mapping[FileOutcome, int] = field(hash=False)
+    size_bytes: int
+    replaced: tuple[str, ...]
     scenes: tuple[str, ...]
     new_scenes: tuple[str, ...]
     failures: tuple[SceneFailure, ...]
     damages: tuple[str, ...]
     warnings: tuple[str, ...]
     missing_shards: tuple[str, ...]
-    failed_path: Path | None
 
     @property
     def is_whole(self) -> bool:
         """Whether all that was asked for is there."""
         return not self.failures and not self.damages
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of all files."""
-        return sum(file.size_bytes for file in self.files)
-
-    @property
-    def replaced(self) -> list[str]:
-        """Names of files that were there with another content."""
-        return [file.name for file in self.files if file.outcome is FileOutcome.REPLACED]
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain values."""
-        counts = Counter(file.outcome for file in self.files)
-        return {
-            "archives": list(self.archives),
-            "kind": str(self.kind),
-            "out_dir": str(self.out_dir),
-            "files": {str(outcome): counts[outcome] for outcome in FileOutcome},
-            "replaced": self.replaced,
-            "scenes": list(self.scenes),
-            "new_scenes": list(self.new_scenes),
-            "failures": [failure.to_json() for failure in self.failures],
-            "damages": list(self.damages),
-            "warnings": list(self.warnings),
-            "missing_shards": list(self.missing_shards),
-            "size_bytes": self.size_bytes,
-        }
 
 
 def plan(
@@ -286,18 +258,21 @@ class _Run:
                 target.fail(scene_id, UnknownSceneError(problem, _AGAIN_HINT))
         target.end()
         new = [name for name, files in self._scenes.items() if any(file.outcome != FileOutcome.KEPT for file in files)]
+        files = target.files.values()
+        counts = Counter(file.outcome for file in files)
         return UnpackReport(
             archives=tuple(source.name for source in plan.sources),
             kind=target.kind,
             out_dir=target.out_dir,
-            files=tuple(target.files[name] for name in sorted(target.files)),
+            files={outcome: counts[outcome] for outcome in FileOutcome},
+            size_bytes=sum(file.size_bytes for file in files),
+            replaced=tuple(sorted(file.name for file in files if file.outcome is FileOutcome.REPLACED)),
             scenes=tuple(sorted(self._scenes)),
             new_scenes=tuple(sorted(new)),
             failures=tuple(failure for _, failure in sorted(target.failures.items())),
             damages=tuple(self._damages),
             warnings=tuple(self._warnings),
             missing_shards=plan.missing_shards,
-            failed_path=target.out_dir / FAILED_NAME if target.failures else None,
         )
 
     def _open(self, kind: ArchiveKind) -> None:

@@ -15,6 +15,7 @@ from scannet_prep.archive.index import Group
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind, find_scene
 from scannet_prep.errors import (
     DiskFullError,
+    FileError,
     LockError,
     ManifestError,
     MissingFileError,
@@ -27,7 +28,7 @@ from scannet_prep.files import (
     Fingerprint,
     make_directory,
     read_file,
-    remove_stale_temporaries,
+    remove_temporaries,
     write_atomically,
     write_if_changed,
 )
@@ -151,7 +152,7 @@ class Target:
             if name not in own and not name.startswith(OWN_PREFIX):
                 self.files[name] = self._write_file(name, data)
 
-    def write(self, group: Group, contents: list[memoryview]) -> list[UnpackedFile] | OutputError:
+    def write(self, group: Group, contents: list[memoryview]) -> list[UnpackedFile] | OutputError | FileError:
         """Write the files of a scene; may be called in several threads.
 
         Returns:
@@ -162,13 +163,11 @@ class Target:
             OutputError: The folder cannot be written to.
         """
         if self.kind is ArchiveKind.RAW:
-            remove_stale_temporaries((self.out_dir / group.members[0].name).parent)
+            remove_temporaries((self.out_dir / group.members[0].name).parent)
         try:
             return [self._write_file(member.name, data) for member, data in zip(group.members, contents, strict=True)]
-        except DiskFullError:
-            raise
-        except OutputError as error:
-            if not self._has_begun:
+        except (OutputError, FileError) as error:
+            if isinstance(error, DiskFullError) or not self._has_begun:
                 raise
             return error
 
@@ -213,7 +212,7 @@ class Target:
             if not self._has_begun:
                 make_directory(self.out_dir)
                 for folder in (self.out_dir, *(self.out_dir / split for split in Split)):
-                    remove_stale_temporaries(folder)
+                    remove_temporaries(folder)
                 if self.kind is ArchiveKind.PROCESSED:
                     write_if_changed(self.out_dir / UNFINISHED_NAME, _UNFINISHED_TEXT)
                 self._has_begun = True
@@ -224,8 +223,6 @@ class Target:
         if _has_content(path, data):
             return UnpackedFile(name, len(data), FileOutcome.KEPT)
         self._begin_writing()
-        if path.is_dir() and not path.is_symlink():
-            raise OutputError(f"{path}: is a folder, and the archive has a file of that name", _ELSEWHERE)
         outcome = FileOutcome.REPLACED if os.path.lexists(path) else FileOutcome.WRITTEN
         make_directory(path.parent)
         write_atomically(path, [data])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.archive.groups import GroupReader, Outcome
+from scannet_prep.archive.groups import GroupReader
 from scannet_prep.archive.index import Group, Index
 from scannet_prep.archive.shards import find_missing_shards, is_of_set
 from scannet_prep.archive.source import ByteSource, open_sources
@@ -23,16 +23,6 @@ from scannet_prep.stages.selection import Selection
 _DAMAGED_HINT = "copy the archive again, or pack it again; the other scenes can be used, and unpack gets them out"
 _WARNING_HINT = "the files are whole; to mend the archive, copy it again, or pack it again with --force"
 _MANIFEST_HINT = "scannet-prep pack did not make the archive so: pack it again"
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveFinding(Finding):
-    """One thing that a check found in an archive."""
-
-    @property
-    def place(self) -> str:
-        """Where it was found, in words."""
-        return f"{self.path}: {self.scene_id}" if self.scene_id else str(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,59 +70,7 @@ class VerifyArchivesPlan:
     archives: tuple[ArchivePlan, ...]
     selection: Selection
     is_quick: bool
-    findings: tuple[ArchiveFinding, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveReport:
-    """What was found about one archive.
-
-    Attributes:
-        name: Its path or address.
-        index: What it says about itself; None where that is lost.
-        size_bytes: Size of the file.
-        content_bytes: Size of the tar bytes that were checked.
-        whole_scenes: Scenes whose files are whole.
-        damaged_scenes: The others, as far as they can be named.
-        is_truncated: Whether the file ends too early.
-        manifest: The manifest of a processed archive; empty where there is none.
-        findings: Errors first, then by scene.
-    """
-
-    name: str
-    index: Index | None
-    size_bytes: int
-    content_bytes: int
-    whole_scenes: tuple[str, ...]
-    damaged_scenes: tuple[str, ...]
-    is_truncated: bool
-    manifest: Manifest
-    findings: tuple[ArchiveFinding, ...]
-
-    @property
-    def scene_count(self) -> int:
-        """Scenes that were checked."""
-        return len(self.whole_scenes) + len(self.damaged_scenes)
-
-    @property
-    def vertex_count(self) -> int:
-        """Vertices of the whole scenes; 0 where they were not counted."""
-        whole = set(self.whole_scenes)
-        return sum(scene.vertex_count for scene in (self.index.scenes if self.index else ()) if scene.scene_id in whole)
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain values."""
-        return {
-            "path": self.name,
-            "archive_kind": None if self.index is None else str(self.index.head.kind),
-            "scenes": self.scene_count,
-            "vertices": self.vertex_count,
-            "size_bytes": self.size_bytes,
-            "content_bytes": self.content_bytes,
-            "whole_scenes": list(self.whole_scenes),
-            "damaged_scenes": list(self.damaged_scenes),
-            "truncated": self.is_truncated,
-        }
+    findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,45 +78,39 @@ class VerifyArchivesReport:
     """What `run` found.
 
     Attributes:
-        archives: One or several.
-        is_quick: Whether no scene was read.
-        set_findings: About the archives as a set.
+        path: Path or address of the first archive.
+        paths: Of all.
+        kind: `archive`.
+        archive_kind: `processed` or `raw`; empty where nobody knows.
+        quick: Whether no scene was read.
+        scenes: How many were checked.
+        vertices: Of the whole scenes; 0 where they were not counted.
+        size_bytes: Size of the archives.
+        content_bytes: Size of the tar bytes that were checked.
+        whole_scenes: Scenes whose files are whole.
+        damaged_scenes: The others, as far as they can be named.
+        truncated: Whether an archive ends too early.
+        findings: Errors first, then by scene.
     """
 
-    archives: tuple[ArchiveReport, ...]
-    is_quick: bool
-    set_findings: tuple[ArchiveFinding, ...]
+    path: str
+    paths: tuple[str, ...]
+    kind: str
+    archive_kind: str
+    quick: bool
+    scenes: int
+    vertices: int
+    size_bytes: int
+    content_bytes: int
+    whole_scenes: tuple[str, ...]
+    damaged_scenes: tuple[str, ...]
+    truncated: bool
+    findings: tuple[Finding, ...]
 
     @property
-    def findings(self) -> tuple[ArchiveFinding, ...]:
-        """About all of them."""
-        return (*self.set_findings, *(finding for archive in self.archives for finding in archive.findings))
-
-    @property
-    def errors(self) -> tuple[ArchiveFinding, ...]:
+    def errors(self) -> tuple[Finding, ...]:
         """The findings that are wrong, not just worth knowing."""
         return tuple(finding for finding in self.findings if finding.is_error)
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain values; of a single archive flat, of several with their sums and each under `archives`."""
-        values = [archive.to_json() for archive in self.archives]
-        top = values[0]
-        if len(values) > 1:
-            top = {
-                key: sum(value[key] for value in values)
-                for key in ("scenes", "vertices", "size_bytes", "content_bytes")
-            }
-            for key in ("whole_scenes", "damaged_scenes"):
-                top[key] = sorted({name for value in values for name in value[key]})
-            top["archives"] = values
-        return {
-            "kind": "archive",
-            "quick": self.is_quick,
-            **top,
-            "errors": len(self.errors),
-            "notes": len(self.findings) - len(self.errors),
-            "findings": self.findings,
-        }
 
 
 def plan(
@@ -232,23 +164,23 @@ def run(plan: VerifyArchivesPlan, *, jobs: int = 1, progress: Progress | None = 
         TransferError: A web server does not give an archive any more.
     """
     progress = progress or NoProgress()
+    check = _Check(plan)
     progress.start("verify", 0 if plan.is_quick else sum(item.size_bytes for item in plan.archives), "B")
     try:
-        reports = [_check_archive(item, plan, jobs, progress) for item in plan.archives]
+        for item in plan.archives:
+            check.read(item, jobs, progress)
     finally:
         progress.finish()
         for item in plan.archives:
             item.source.close()
-    return VerifyArchivesReport(tuple(reports), plan.is_quick, (*plan.findings, *_check_manifests(reports)))
+    return check.end()
 
 
-def _error(name: str, message: str, hint: str = "", scene_id: str = "") -> ArchiveFinding:
-    return ArchiveFinding(name, scene_id, Severity.ERROR, message, hint)
+def _error(name: str, message: str, hint: str = "", scene_id: str = "") -> Finding:
+    return Finding(name, scene_id, Severity.ERROR, message, hint)
 
 
-def _check_set(
-    archives: Sequence[ArchivePlan], selection: Selection, *, must_be_complete: bool
-) -> list[ArchiveFinding]:
+def _check_set(archives: Sequence[ArchivePlan], selection: Selection, *, must_be_complete: bool) -> list[Finding]:
     """Check what concerns several archives together: missing shards, scenes that are there twice or not at all."""
     missing = find_missing_shards([item.name for item in archives]) if len(archives) > 1 else ()
     findings = [_error(name, "is missing in the set of shards", "copy or download it too") for name in missing]
@@ -284,109 +216,123 @@ def _fingerprint(group: Group, contents: list[memoryview]) -> dict[str, Fingerpr
     }
 
 
-def _check_archive(plan: ArchivePlan, whole_plan: VerifyArchivesPlan, jobs: int, progress: Progress) -> ArchiveReport:
-    def chooses(scene_id: str, split: str) -> bool:
-        wanted = scene_id in plan.chosen if plan.index is not None else whole_plan.selection.wants(scene_id, split)
-        return wanted and not whole_plan.is_quick
+class _Check:
+    """What has been found so far."""
 
-    reader = GroupReader(plan.source, _fingerprint, chooses, jobs)
-    reader.open()
-    check = _ArchiveCheck(plan.name)
-    for outcome in reader.read():
-        progress.advance(outcome.group.size_bytes)
-        check.take(outcome)
-    check.end(reader)
-    return ArchiveReport(
-        name=plan.name,
-        index=reader.index,
-        size_bytes=plan.source.size_bytes,
-        content_bytes=check.content_bytes,
-        whole_scenes=tuple(sorted(plan.chosen if whole_plan.is_quick else check.found.keys() - check.damaged)),
-        damaged_scenes=tuple(sorted(check.damaged)),
-        is_truncated=reader.is_truncated,
-        manifest=check.manifest,
-        findings=tuple(sorted(check.findings, key=lambda finding: (finding.severity, finding.scene_id))),
-    )
+    def __init__(self, plan: VerifyArchivesPlan) -> None:
+        self._plan = plan
+        self._findings = list(plan.findings)
+        self._whole: dict[str, Group] = {}
+        self._damaged: set[str] = set()
+        self._manifest = Manifest()
+        self._kind = ""
+        self._content_bytes = 0
+        self._is_truncated = self._has_lost_index = False
 
+    def read(self, item: ArchivePlan, jobs: int, progress: Progress) -> None:
+        """Check one archive."""
 
-class _ArchiveCheck:
-    """What is found in one archive.
+        def chooses(scene_id: str, split: str) -> bool:
+            wanted = scene_id in item.chosen if item.index is not None else self._plan.selection.wants(scene_id, split)
+            return wanted and not self._plan.is_quick
 
-    Args:
-        name: Its path or address.
-    """
+        reader = GroupReader(item.source, _fingerprint, chooses, jobs)
+        reader.open()
+        found: dict[str, Mapping[str, Fingerprint | bytes]] = {}
+        groups: dict[str, Group] = {}
+        for outcome in reader.read():
+            group = outcome.group
+            progress.advance(group.size_bytes)
+            self._content_bytes += group.size_bytes
+            for warning in outcome.warnings:
+                self._note(item.name, warning, group.scene_id)
+            if outcome.result is None:
+                found.pop(group.scene_id, None)
+                self._tell_damage(item.name, group, outcome.problem)
+            else:
+                found[group.scene_id], groups[group.scene_id] = outcome.result, group
+        manifest = self._read_manifest(item.name, found.pop("", {}).get(MANIFEST_NAME, b""))
+        self._manifest = replace(manifest, scenes={**self._manifest.scenes, **manifest.scenes})
+        self._tell_rest(item.name, reader, len(found), len(manifest.scenes))
+        index = {group.scene_id: group for group in (reader.index.groups if reader.index is not None else ())}
+        for scene_id, files in sorted(found.items()):
+            group = self._whole[scene_id] = index.get(scene_id, groups[scene_id])
+            if manifest.scenes and (problem := _compare(group, files, manifest)):
+                self._findings.append(_error(item.name, problem, _MANIFEST_HINT, scene_id))
+        if self._plan.is_quick:
+            self._whole |= {scene_id: index[scene_id] for scene_id in item.chosen}
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.findings: list[ArchiveFinding] = []
-        self.content_bytes = 0
-        self.manifest = Manifest()
-        self.found: dict[str, Mapping[str, Fingerprint | bytes]] = {}
-        self.damaged: set[str] = set()
+    def end(self) -> VerifyArchivesReport:
+        """All archives have been read: compare the scenes that they hold with those that the manifests name."""
+        names = tuple(item.name for item in self._plan.archives)
+        held = {group.scene_id for item in self._plan.archives if item.index for group in item.index.scenes}
+        lacking = sorted(set(self._manifest.scenes) - held - set(self._whole))
+        if lacking and not self._has_lost_index:
+            message = f"{MANIFEST_NAME} names {len(lacking):,} scenes that are not here, for example {lacking[0]}"
+            if len(names) == 1 and is_of_set(names[0]):
+                self._note(names[0], message, hint="the other shards have them: name all shards to check that")
+            else:
+                hint = "pack again; or, if these are shards that were renamed, name all of them"
+                self._findings.append(_error(names[0], message, hint))
+        whole = {scene_id: group for scene_id, group in self._whole.items() if scene_id not in self._damaged}
+        return VerifyArchivesReport(
+            path=names[0],
+            paths=names,
+            kind="archive",
+            archive_kind=self._kind,
+            quick=self._plan.is_quick,
+            scenes=len(whole) + len(self._damaged),
+            vertices=sum(group.vertex_count for group in whole.values()),
+            size_bytes=sum(item.source.size_bytes for item in self._plan.archives),
+            content_bytes=self._content_bytes,
+            whole_scenes=tuple(sorted(whole)),
+            damaged_scenes=tuple(sorted(self._damaged)),
+            truncated=self._is_truncated,
+            findings=tuple(sorted(self._findings, key=lambda item: (item.severity, item.scene_id))),
+        )
 
-    def take(self, outcome: Outcome[dict[str, Fingerprint | bytes]]) -> None:
-        """Take note of one group."""
-        group = outcome.group
-        self.content_bytes += group.size_bytes
-        for warning in outcome.warnings:
-            self._note(warning, group.scene_id)
-        if outcome.result is None:
-            self._tell_damage(group, outcome.problem)
-        elif group.scene_id:
-            self.found[group.scene_id] = outcome.result
-        elif isinstance(data := outcome.result.get(MANIFEST_NAME), bytes):
-            try:
-                self.manifest = parse_manifest(data, MANIFEST_NAME)
-            except ManifestError as error:
-                self._error(f"{MANIFEST_NAME} {error.problem}", _MANIFEST_HINT)
+    def _read_manifest(self, name: str, data: Fingerprint | bytes) -> Manifest:
+        try:
+            return parse_manifest(data, MANIFEST_NAME) if data and isinstance(data, bytes) else Manifest()
+        except ManifestError as error:
+            self._findings.append(_error(name, f"{MANIFEST_NAME} {error.problem}", _MANIFEST_HINT))
+            return Manifest()
 
-    def end(self, reader: GroupReader[dict[str, Fingerprint | bytes]]) -> None:
-        """All groups have come: tell what concerns the whole archive, and compare the scenes with the manifest."""
-        of_all = f" of {len(self.manifest.scenes):,}" if self.manifest.scenes else ""
-        for problem in reader.problems:
-            self._error(f"{problem}; whole scenes: {len(self.found):,}{of_all}", _DAMAGED_HINT)
-        for warning in reader.warnings:
-            self._note(warning)
-        if reader.head is not None and not reader.head.is_complete:
-            hint = "run the same scannet-prep process command again, then scannet-prep pack"
-            self._error("processing had not finished when it was packed", hint)
-        counts = {group.scene_id: group.vertex_count for group in (reader.index.scenes if reader.index else ())}
-        for scene_id in sorted(self.found.keys() - self.damaged) if self.manifest.scenes else ():
-            entry = self.manifest.scenes.get(scene_id)
-            if entry is None:
-                self._error(f"is not in {MANIFEST_NAME}", _MANIFEST_HINT, scene_id)
-            elif self.found[scene_id].get(f"{entry.split}/{scene_id}.npz") != entry.fingerprint:
-                self._error(f"its file is not what {MANIFEST_NAME} says", _MANIFEST_HINT, scene_id)
-            elif counts.get(scene_id, entry.vertex_count) != entry.vertex_count:
-                message = f"has {counts[scene_id]:,} vertices in the index, {entry.vertex_count:,} in {MANIFEST_NAME}"
-                self._error(message, _MANIFEST_HINT, scene_id)
-
-    def _tell_damage(self, group: Group, problem: str) -> None:
+    def _tell_damage(self, name: str, group: Group, problem: str) -> None:
         place = f"bytes {group.offset:,} to {group.end:,}"
         if group.scene_id:
-            self.damaged.add(group.scene_id)
-            self._error(f"is damaged ({place}): {problem}", _DAMAGED_HINT, group.scene_id)
+            self._damaged.add(group.scene_id)
+            message = f"is damaged ({place}): {problem}"
         else:
             what = "a scene that cannot be named" if group.offset else "the files that belong to no scene"
-            self._error(f"damaged: {what} ({place}): {problem}", _DAMAGED_HINT)
+            message = f"damaged: {what} ({place}): {problem}"
+        self._findings.append(_error(name, message, _DAMAGED_HINT, group.scene_id))
 
-    def _error(self, message: str, hint: str, scene_id: str = "") -> None:
-        self.findings.append(_error(self._name, message, hint, scene_id))
+    def _tell_rest(self, name: str, reader: GroupReader[Any], whole_count: int, named_count: int) -> None:
+        of_all = f" of {named_count:,}" if named_count else ""
+        for problem in reader.problems:
+            self._findings.append(_error(name, f"{problem}; whole scenes: {whole_count:,}{of_all}", _DAMAGED_HINT))
+        for warning in reader.warnings:
+            self._note(name, warning)
+        if reader.head is not None:
+            self._kind = str(reader.head.kind)
+            if not reader.head.is_complete:
+                hint = "run the same scannet-prep process command again, then scannet-prep pack"
+                self._findings.append(_error(name, "processing had not finished when it was packed", hint))
+        self._is_truncated |= reader.is_truncated
+        self._has_lost_index |= reader.index is None
 
-    def _note(self, message: str, scene_id: str = "") -> None:
-        self.findings.append(ArchiveFinding(self._name, scene_id, Severity.NOTE, message, _WARNING_HINT))
+    def _note(self, name: str, message: str, scene_id: str = "", hint: str = _WARNING_HINT) -> None:
+        self._findings.append(Finding(name, scene_id, Severity.NOTE, message, hint))
 
 
-def _check_manifests(reports: Sequence[ArchiveReport]) -> list[ArchiveFinding]:
-    """Check that the scenes that a manifest names are there, in the same archive or in another shard."""
-    if any(item.index is None for item in reports):
-        return []
-    held = {scene.scene_id for item in reports if item.index is not None for scene in item.index.scenes}
-    lacking = sorted({name for item in reports for name in item.manifest.scenes} - held)
-    if not lacking:
-        return []
-    message = f"{MANIFEST_NAME} names {len(lacking):,} scenes that are not here, for example {lacking[0]}"
-    if len(reports) == 1 and is_of_set(reports[0].name):
-        hint = "the other shards have them: name all shards to check that"
-        return [ArchiveFinding(reports[0].name, "", Severity.NOTE, message, hint)]
-    return [_error(reports[0].name, message, "pack again; or, if these are shards that were renamed, name all of them")]
+def _compare(group: Group, files: Mapping[str, Fingerprint | bytes], manifest: Manifest) -> str:
+    """What the manifest says otherwise of a scene; empty where all is the same."""
+    entry = manifest.scenes.get(group.scene_id)
+    if entry is None:
+        return f"is not in {MANIFEST_NAME}"
+    if files.get(f"{entry.split}/{group.scene_id}.npz") != entry.fingerprint:
+        return f"its file is not what {MANIFEST_NAME} says"
+    if group.vertex_count not in (0, entry.vertex_count):
+        return f"has {group.vertex_count:,} vertices in the index, {entry.vertex_count:,} in {MANIFEST_NAME}"
+    return ""

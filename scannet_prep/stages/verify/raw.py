@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.labels import LABEL_MAP_NAME, LabelMap, builtin_label_map, find_label_map, read_label_map
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
+from scannet_prep.raw.lock import LOCK_NAME
 from scannet_prep.release import SPLIT_DIRS
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
@@ -30,24 +31,9 @@ class RawTask(CheckTask):
     recorded: tuple[RecordedFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RawTree:
-    """What there is to check in a raw tree.
-
-    Attributes:
-        tasks: Scenes to check.
-        present: Official split of every scene that is there; None where it has none.
-        label_map: The one beside the scenes; the built-in one where that is missing or damaged.
-        compared_files: How many files are going to be compared with another copy; None where there is none.
-    """
-
-    tasks: tuple[RawTask, ...]
-    present: dict[SceneId, Split | None] = field(hash=False)
-    label_map: LabelMap
-    compared_files: int | None
-
-
-def plan_raw(raw_dir: Path, selection: Selection, against: Path | None, findings: Findings) -> RawTree:
+def plan_raw(
+    raw_dir: Path, selection: Selection, against: Path | None, findings: Findings
+) -> tuple[tuple[RawTask, ...], dict[SceneId, Split | None], LabelMap, int | None]:
     """Look at a raw tree without opening its scenes.
 
     Args:
@@ -55,6 +41,10 @@ def plan_raw(raw_dir: Path, selection: Selection, against: Path | None, findings
         selection: Which scenes.
         against: The `scannet.lock` of another copy, to compare with; None for none.
         findings: Where it goes what is wrong with the tree as a whole.
+
+    Returns:
+        Scenes to check; the official split of every scene that is there; the label map beside the scenes, or the
+        built-in one; and how many files are going to be compared with another copy.
 
     Raises:
         LockError: `against` is damaged.
@@ -84,16 +74,12 @@ def plan_raw(raw_dir: Path, selection: Selection, against: Path | None, findings
         # Anything may lie beside `scans`, but not beside scenes.
         if any(scene.directory.parent == parent for scene in scenes.values()):
             findings.attempt(parent, note_strangers, parent, _belongs_beside_scenes, findings)
-    return RawTree(
-        tasks=tasks,
-        present={scene_id: find_official_split(scene_id) for scene_id in scenes},
-        label_map=_check_label_map(raw_dir, findings),
-        compared_files=compared_files,
-    )
+    present = {scene_id: find_official_split(scene_id) for scene_id in scenes}
+    return tasks, present, _check_label_map(raw_dir, findings), compared_files
 
 
 def _belongs_beside_scenes(name: str) -> bool:
-    return SceneId.is_valid(name) or name in {LABEL_MAP_NAME, *SPLIT_DIRS.values()}
+    return SceneId.is_valid(name) or name in {LABEL_MAP_NAME, LOCK_NAME, *SPLIT_DIRS.values()}
 
 
 def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:

@@ -72,8 +72,7 @@ def plan(
     label_map: LabelMap | None = None
     compared_files: int | None = None
     if kind is TreeKind.RAW:
-        raw = plan_raw(path, selection, against, findings)
-        tasks, present, label_map, compared_files = raw.tasks, raw.present, raw.label_map, raw.compared_files
+        tasks, present, label_map, compared_files = plan_raw(path, selection, against, findings)
     elif against is not None:
         raise UsageError(f"{path}: is not a raw tree, and only such a tree has digests to compare")
     else:
