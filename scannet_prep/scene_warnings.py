@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
+from scannet_prep.backports import StrEnum
 from scannet_prep.errors import ContentError
 from scannet_prep.strict_json import take, take_count
 

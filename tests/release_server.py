@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from scannet_prep.labels import LABEL_MAP_NAME
@@ -305,7 +305,7 @@ class ReleaseServer:
         self.port = 0
         self.forget()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> ReleaseServer:
         self.start()
         self.origin = f"{'https' if self.certificate else 'http'}://127.0.0.1:{self.port}"
         self.base_url = f"{self.origin}{ROOT}"

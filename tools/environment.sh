@@ -8,7 +8,7 @@
 # installs this package there (editable); again when pyproject.toml has changed. Sets `repository_dir`,
 # `environment_dir` and `python`. An environment that is active is neither used nor changed.
 
-oldest_python=3.11
+oldest_python=3.10
 repository_dir=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 environment_dir=${SCANNET_PREP_VENV:-$repository_dir/.venv}
 if [ "${environment_dir#/}" = "$environment_dir" ]; then
@@ -42,7 +42,7 @@ supported_version() {
 
 find_base_python() {
     local candidate
-    for candidate in ${PYTHON:+"$PYTHON"} python3.14 python3.13 python3.12 python3.11 python3; do
+    for candidate in ${PYTHON:+"$PYTHON"} python3.14 python3.13 python3.12 python3.11 python3.10 python3; do
         if supported_version "$candidate" >/dev/null; then
             base_python=$candidate
             return
