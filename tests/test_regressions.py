@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from pathlib import Path
 
 import pytest
 from commands import COMMAND, digests, run_command, start_command
 
-from scannet_prep import ScanNet, ScanNetPrepError
+from scannet_prep import ScanNet
 from scannet_prep.errors import ManifestError
 from scannet_prep.synthetic import write_label_map, write_release
 
@@ -64,12 +63,6 @@ def test_a_mixture_of_options_is_announced_and_refused(raw_dir: Path, out_dir: P
     assert "same options" in caught.value.hint
     assert run_command("process", raw_dir, "-o", out_dir).status == 0
     assert len(ScanNet(out_dir, split="train")) == len(TRAIN)
-
-
-def test_a_traceback_shows_the_hint(tmp_path: Path) -> None:
-    with pytest.raises(ScanNetPrepError) as caught:
-        ScanNet(tmp_path / "none", split="train")
-    assert "\nhint: make it: scannet-prep process" in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("guard", ["", "if __name__ == '__main__':\n    "])
@@ -123,13 +116,3 @@ def test_the_label_map_is_found_from_within_and_through_links(raw_dir: Path, tmp
     for cwd, raw in ((raw_dir / "scans", "."), (tmp_path, "link"), (tmp_path, "ScanNet/scans")):
         outcome = run_command("process", raw, "-o", tmp_path / "out", "--dry-run", cwd=cwd)
         assert "label map: the built-in" not in outcome.stdout
-
-
-def test_a_scene_that_was_filed_once_stays_where_it_is(raw_dir: Path, tmp_path: Path) -> None:
-    write_release(raw_dir, ["scene0999_00"], vertices=600)
-    out_dir = tmp_path / "out"
-    assert run_command("process", raw_dir, "-o", out_dir).status == 3
-    again = ["--scenes", f"@{out_dir / 'failed.txt'}", "--splits", "val"]
-    assert run_command("process", raw_dir, "-o", out_dir, *again).status == 0
-    outcome = run_command("process", raw_dir, "-o", out_dir, "--json")
-    assert (outcome.status, len(outcome.json["kept"])) == (0, len(TRAIN) + 1)

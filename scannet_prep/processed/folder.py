@@ -29,15 +29,19 @@ Run the same scannet-prep process command again: it goes on where it stopped, an
 """
 
 
-def mark_unfinished(out_dir: Path) -> None:
+def mark_unfinished(out_dir: Path, run_pid: int | None = None) -> None:
     """Put a file into the folder that says that scenes are being made; readers then refuse it.
+
+    Args:
+        out_dir: The processed folder.
+        run_pid: The process that leads this run, as for `write_atomically`.
 
     Raises:
         OutputError: The folder cannot be written to.
     """
     path = out_dir / UNFINISHED_NAME
     if not path.exists():
-        write_atomically(path, [_UNFINISHED_TEXT])
+        write_atomically(path, [_UNFINISHED_TEXT], run_pid=run_pid)
 
 
 def mark_finished(out_dir: Path) -> None:

@@ -131,11 +131,13 @@ def _make(task: ProcessTask, context: WorkContext) -> FinishedScene:
         raise FileError(task.scene.directory, "its files changed while they were read", "run the same command again")
     # Before the first file is replaced, and not before it is known that one will be: a run that changes nothing must
     # not disturb those who read.
-    mark_unfinished(task.path.parent.parent)
+    mark_unfinished(task.path.parent.parent, context.run_pid)
     chunks = encode_processed(scene)
     write_atomically(task.path, chunks, run_pid=context.run_pid)
     entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*chunks))
-    return FinishedScene(entry, look_at_scene(task.scene, task.path, label_map), is_new=True)
+    # The inputs as they were before they were read: what has changed since is read again next time.
+    seen = look_at_scene(task.scene, task.path, label_map)._replace(inputs=before.inputs)
+    return FinishedScene(entry, seen, is_new=True)
 
 
 def _find_current(task: ProcessTask, files: RawFiles, context: WorkContext) -> SceneEntry | None:
