@@ -361,13 +361,9 @@ def test_class_weights_follow_their_formulas(stored: Stored, training_folder: Pa
     assert np.array_equal(dataset.class_weights(), dataset.class_weights("inverse_sqrt"))
 
 
-@pytest.mark.parametrize("kind", ["folder", "archive", "shards"])
-def test_without_a_manifest_lengths_and_class_counts_come_from_the_scenes(
-    folder: Path, tmp_path: Path, kind: str
-) -> None:
+def test_without_a_manifest_lengths_and_class_counts_come_from_the_scenes(folder: Path) -> None:
     (folder / "manifest.json").unlink()
-    with store(kind, folder, tmp_path / "stored") as stored:
-        dataset = ScanNet(stored.place, split="train")
+    dataset = ScanNet(folder, split="train")
     rows = count_classes_in_a_loop(folder, "train", SCANNET20)
     assert dataset.class_counts().tolist() == [sum(column) for column in zip(*rows, strict=True)]
     assert dataset.lengths.tolist() == [SIZES[scene_id] for scene_id in TRAIN]

@@ -307,6 +307,10 @@ def test_compose_hands_on_sample_and_generator_in_order() -> None:
         (lambda: Compose(GridSample(1), GridSample(1))(make_sample(), rng()), "has an inverse map already"),
         (lambda: Compose(Normalize(), ColorJitter())(make_sample(), rng()), "colors are float32, expected uint8"),
         (lambda: Compose(Normalize(), Normalize())(make_sample(), rng()), "colors are float32, expected uint8"),
+        (
+            lambda: Drop()(make_sample() | {"edge_index": np.zeros((2, 3), int)}, rng()),
+            "has an edge_index, whose numbers",
+        ),
         (lambda: GridSample(1)(make_sample(0), rng()), "there are no points"),
         (lambda: CropPoints(3)(make_sample() | {"points": np.full((40, 3), np.nan)}, rng()), "not finite"),
         (lambda: Normalize()(make_sample(0), rng()), "there are no points"),

@@ -14,7 +14,7 @@ from scannet_prep.sampling.ranks import RankInfo
 class EvalSampler:
     """Gives each scene to exactly one rank, none twice, for `DataLoader(dataset, sampler=..., batch_size=...)`.
 
-    Padding, which makes ranks even elsewhere, counts some scenes twice and so falsifies every mean. Here the ranks may
+    Padding, which makes ranks even elsewhere, counts some scenes twice, which makes every mean wrong. Here the ranks may
     differ by one scene: `len()` is this rank's number, `step_count` that of the longest. **A rank without work in the
     last step has simply finished**; with fewer scenes than ranks, some get none at all. So nothing in the loop may wait
     for the other ranks: call the model without `DistributedDataParallel` around it (`model.module`), which else

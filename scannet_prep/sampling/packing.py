@@ -73,8 +73,8 @@ def pack(lengths: NDArray[np.int64], max_points: int, max_scenes: int, world_siz
         world_size: Number of ranks.
 
     Returns:
-        Batches, none of them empty. Their number is no such multiple only where that is impossible, because hardly any
-        two scenes fit together: then every scene is a batch of its own.
+        Batches, none of them empty. Only where hardly any two scenes fit together, so that no such number is possible,
+        every scene is a batch of its own.
     """
     # Large scenes first; equal ones by index, so that nothing depends on how a sort treats them.
     order = np.argsort(-lengths, kind="stable")

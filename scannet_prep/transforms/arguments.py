@@ -31,7 +31,7 @@ def colors_as_given(sample: dict[str, Any], transform: object) -> NDArray[np.uin
     """The colours of a sample, which must not have been normalized yet.
 
     Raises:
-        UsageError: They are no uint8.
+        UsageError: They are of another type than uint8.
     """
     colors: NDArray[np.uint8] = sample["colors"]
     if colors.dtype != np.uint8:

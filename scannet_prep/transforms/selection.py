@@ -22,7 +22,14 @@ def select_vertices(sample: dict[str, Any], kept: NDArray[np.int64]) -> dict[str
     Returns:
         The same, with N vertices. Where `GridSample` has left an `inverse`, it points to the new places, and is -1 for
         vertices whose representative is gone.
+
+    Raises:
+        UsageError: There is an `edge_index`, whose numbers would no longer hold.
     """
+    if "edge_index" in sample:
+        raise UsageError(
+            "the sample has an edge_index, whose numbers would no longer hold", "make the edges afterwards"
+        )
     count = len(sample["points"])
     result = {
         key: value.take(kept, axis=0)
