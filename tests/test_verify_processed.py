@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from verifying import TEST, TRAIN, VAL, Verify, check_one, patch, raw_file, relative
+from verifying import TEST, TRAIN, VAL, Verify, check_one, look_or_die, patch, raw_file, relative
 
 from scannet_prep.cli.main import main
 from scannet_prep.failures import SceneFailure
@@ -24,6 +24,8 @@ from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest,
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import ProcessedScene, encode_processed, read_processed
 from scannet_prep.release import INFO, MESH, SEGMENTS
+from scannet_prep.scene import SceneId
+from scannet_prep.stages.finding import CheckTask, look_at_scenes
 from scannet_prep.synthetic import make_scene, write_scene
 
 FILE = f"train/{TRAIN}.npz"
@@ -266,6 +268,14 @@ def test_people_get_findings_hints_and_what_to_type(raw_dir: Path, capsys: pytes
     assert main(["verify", str(raw_dir), "-q", "--jobs", "1"]) == 3
     output = capsys.readouterr()
     assert (output.out, output.err.splitlines()[0]) == ("", f"error: {path}: no such file")
+
+
+def test_worker_that_is_killed_is_a_finding_of_its_scene(tmp_path: Path) -> None:
+    tasks = [CheckTask(SceneId(name), tmp_path / name) for name in (TRAIN, VAL, TEST)]
+    results, findings = look_at_scenes(look_or_die, tasks, VAL, title="look", jobs=2)
+    assert results == {SceneId(name): name for name in (TRAIN, TEST)}
+    assert [(item.scene_id, item.place) for item in findings] == [(VAL, str(tmp_path / VAL))]
+    assert "killed its worker" in findings[0].message
 
 
 def test_number_of_workers_changes_nothing_in_the_report(raw_dir: Path, out_dir: Path) -> None:

@@ -184,10 +184,6 @@ DAMAGES: dict[str, tuple[Damage, str, str, str, tuple[str, ...]]] = {
         edit(AGGREGATION, lambda value: value.update(sceneId="scannet.scene0001_00")), "note", TRAIN, FOLDER,
         (f"{AGGREGATION.suffix} says", "'scene0001_00'"),
     ),
-    "groups for other segments": (
-        edit(AGGREGATION, lambda value: value.update(segmentsFile="scannet.other.segs.json")), "note", TRAIN,
-        relative(TRAIN, AGGREGATION.suffix), ("'other.segs.json'",),
-    ),
     "segment that is not named after one of its vertices": (
         rename_segment, "note", TRAIN, relative(TRAIN, SEGMENTS.suffix), ("1 of", "for example 100000"),
     ),
