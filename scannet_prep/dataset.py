@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.backports import add_note
 from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.errors import ScanNetPrepError, TransformError, UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, LabelSet
@@ -147,7 +148,7 @@ class ScanNet:
         except ScanNetPrepError:
             raise  # it names the file
         except Exception as error:
-            error.add_note(f"while reading {self._reader.file_path(index)}")
+            add_note(error, f"while reading {self._reader.file_path(index)}")
             raise
         if self.transform is None:
             return sample

@@ -7,8 +7,8 @@ official download script (as of 2026).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from scannet_prep.backports import StrEnum
 from scannet_prep.scene import Split
 
 BASE_URL = "https://kaldir.vc.cit.tum.de/scannet/"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
-from typing import Self
 
+from scannet_prep.backports import StrEnum
 from scannet_prep.errors import UnknownSceneError, UnknownSplitError
 
 _SCENE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
@@ -22,7 +21,7 @@ class SceneId(str):
 
     __slots__ = ()
 
-    def __new__(cls, text: str) -> Self:
+    def __new__(cls, text: str) -> SceneId:
         """Check the form."""
         if _SCENE_ID.fullmatch(text) is None:
             raise UnknownSceneError(f"{text!r} is not a scene id", "scene ids look like scene0011_00")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
+from scannet_prep.backports import StrEnum
 from scannet_prep.typed_json import Count
 
 

@@ -12,7 +12,6 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import pytest
 from certificates import make_private_authority
@@ -96,7 +95,7 @@ class NginxServer:
             else:
                 link.write_bytes(file)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> NginxServer:
         self._placeholder = reserve_port()
         self.port = self._placeholder.getsockname()[1]
         self.origin = f"https://127.0.0.1:{self.port}"

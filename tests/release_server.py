@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from scannet_prep.labels import LABEL_MAP_NAME
@@ -59,12 +59,12 @@ class Answer:
     """What the server is going to say, and how; header names in lower case."""
 
     status: int
-    headers: dict[str, str]
+    headers: dict[str, str | None]
     body: bytes
     offset: int | None  # where in the release's file the body starts; None where it is no part of it
     cut_at: int | None = None  # so many bytes of the body are sent, then the connection ends
     is_reset: bool = False  # by RST instead of FIN
-    stall: tuple[int, float | None] | None = None  # after so many bytes, a pause of so many seconds; None: for ever
+    stall_at: int | None = None  # so many bytes of the body are sent, then nothing
     trickle: tuple[int, float] | None = None  # from this byte on, a byte each so many seconds
     head_pause_s: float = 0  # between the bytes of status and headers
     is_chunked: bool = False
@@ -96,56 +96,53 @@ Rule = Callable[[Request], Iterable[Fault]]
 Where = str | Callable[[str], bool] | None
 
 
-def Cut(after_bytes: int = 0, *, is_reset: bool = False) -> Fault:  # noqa: N802 - faults read like names
-    """The connection ends in good order (FIN) after so many body bytes; -1: before the status line."""
-
-    def fault(answer: Answer, _request: Request) -> None:
-        answer.cut_at, answer.is_reset = after_bytes, is_reset
-
-    return fault
-
-
-def Reset(after_bytes: int = BEFORE_STATUS) -> Fault:  # noqa: N802
-    """The connection is reset (RST)."""
-    return Cut(after_bytes, is_reset=True)
-
-
-def Set(**values: Any) -> Fault:  # noqa: N802
+def Set(**values: Any) -> Fault:
     """Fields of `Answer`, as they are to be."""
     return lambda answer, _request: [setattr(answer, name, value) for name, value in values.items()]
 
 
-def Stall(after_bytes: int = 0, seconds: float | None = None) -> Fault:  # noqa: N802
-    """Nothing comes after so many body bytes (-1: not even a status), for a time or until the client leaves."""
-    return Set(stall=(after_bytes, seconds))
+def Cut(after_bytes: int = 0) -> Fault:
+    """The connection ends in good order (FIN) after so many body bytes; -1: before the status line."""
+    return Set(cut_at=after_bytes)
 
 
-def Trickle(seconds_per_byte: float = 1, after_bytes: int = 0) -> Fault:  # noqa: N802
+def Reset(after_bytes: int = BEFORE_STATUS) -> Fault:
+    """The connection is reset (RST)."""
+    return Set(cut_at=after_bytes, is_reset=True)
+
+
+def Stall(after_bytes: int = 0) -> Fault:
+    """Nothing comes after so many body bytes (-1: not even a status), until the client leaves."""
+    return Set(stall_at=after_bytes)
+
+
+def Trickle(seconds_per_byte: float = 1, after_bytes: int = 0) -> Fault:
     """After so many body bytes, one byte at a time."""
     return Set(trickle=(after_bytes, seconds_per_byte))
 
 
-def TrickledHead(seconds_per_byte: float = 1) -> Fault:  # noqa: N802
+def TrickledHead(seconds_per_byte: float = 1) -> Fault:
     """Status and headers one byte at a time: no timeout of a socket ever strikes."""
     return Set(head_pause_s=seconds_per_byte)
 
 
-def Status(code: int, retry_after: str = "", body: bytes = b"Something is wrong here.\n") -> Fault:  # noqa: N802
+def Header(name: str, value: str | None = None) -> Fault:
+    """A header with another value, or without it."""
+    return lambda answer, _request: answer.headers.update({name.lower(): value})
+
+
+def Status(code: int, retry_after: str | None = None, body: bytes = b"Something is wrong here.\n") -> Fault:
     """Another status, such as 500, 503, 429, 404, 403, 416."""
-
-    def fault(answer: Answer, _request: Request) -> None:
-        answer.status, answer.body, answer.offset = code, body, None
-        answer.headers = {"content-length": str(len(body))} | ({"retry-after": retry_after} if retry_after else {})
-
-    return fault
+    headers = {"content-length": str(len(body)), "retry-after": retry_after}
+    return lambda answer, _request: Set(status=code, body=body, offset=None, headers=dict(headers))(answer, _request)
 
 
-def Page(content: bytes = PAGE) -> Fault:  # noqa: N802
+def Page(content: bytes = PAGE) -> Fault:
     """A page with status 200 in place of the file."""
     return Status(200, body=content)
 
 
-def Redirect(path: str | None = None, origin: str = "", status: int = 302) -> Fault:  # noqa: N802
+def Redirect(path: str | None = None, origin: str = "", status: int = 302) -> Fault:
     """To another path (by default the same one, which makes a circle), or origin, such as another server's."""
 
     def fault(answer: Answer, request: Request) -> None:
@@ -155,34 +152,22 @@ def Redirect(path: str | None = None, origin: str = "", status: int = 302) -> Fa
     return fault
 
 
-def Header(name: str, value: str | None = None) -> Fault:  # noqa: N802
-    """A header with another value, or without it."""
-
-    def fault(answer: Answer, _request: Request) -> None:
-        answer.headers.pop(name.lower(), None)
-        if value is not None:
-            answer.headers[name.lower()] = value
-
-    return fault
-
-
-def RangesIgnored() -> Fault:  # noqa: N802
+def RangesIgnored() -> Fault:
     """The whole file, whatever was asked for."""
     return lambda answer, request: answer_whole(answer, request.content or b"")
 
 
-def ShiftedRange(by: int) -> Fault:  # noqa: N802
+def ShiftedRange(by: int) -> Fault:
     """206 with another start than asked for; Content-Range admits it and fits the body."""
 
     def fault(answer: Answer, request: Request) -> None:
         if answer.status == 206 and answer.offset is not None and request.content:
-            start, end = max(0, answer.offset + by), answer.offset + len(answer.body)
-            answer_part(answer, request.content, start, end)
+            answer_part(answer, request.content, max(0, answer.offset + by), answer.offset + len(answer.body))
 
     return fault
 
 
-def IfRangeIgnored() -> Fault:  # noqa: N802
+def IfRangeIgnored() -> Fault:
     """A part, although the validator is that of another version."""
 
     def fault(answer: Answer, request: Request) -> None:
@@ -193,28 +178,25 @@ def IfRangeIgnored() -> Fault:  # noqa: N802
     return fault
 
 
-def WrongLength(by: int) -> Fault:  # noqa: N802
+def WrongLength(by: int) -> Fault:
     """A Content-Length that is too large or, with a negative number, too small; all of the body is sent, then FIN."""
-
-    def fault(answer: Answer, _request: Request) -> None:
-        answer.headers["content-length"] = str(int(answer.headers["content-length"]) + by)
-        answer.headers["connection"] = "close"
-
-    return fault
+    return lambda answer, _request: answer.headers.update(
+        {"content-length": str(len(answer.body) + by), "connection": "close"}
+    )
 
 
-def NoLength(*, is_chunked: bool = True) -> Fault:  # noqa: N802
+def NoLength(*, is_chunked: bool = True) -> Fault:
     """No Content-Length: the body comes in chunks or, if not chunked, ends with the connection."""
 
     def fault(answer: Answer, _request: Request) -> None:
-        answer.headers.pop("content-length", None)
         answer.is_chunked = is_chunked
-        answer.headers |= {"transfer-encoding": "chunked"} if is_chunked else {"connection": "close"}
+        how = {"transfer-encoding": "chunked"} if is_chunked else {"connection": "close"}
+        answer.headers |= {"content-length": None, **how}
 
     return fault
 
 
-def Gzip() -> Fault:  # noqa: N802
+def Gzip() -> Fault:
     """The whole file, compressed, although identity was asked for."""
 
     def fault(answer: Answer, request: Request) -> None:
@@ -305,7 +287,7 @@ class ReleaseServer:
         self.port = 0
         self.forget()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> ReleaseServer:
         self.start()
         self.origin = f"{'https' if self.certificate else 'http'}://127.0.0.1:{self.port}"
         self.base_url = f"{self.origin}{ROOT}"
@@ -448,11 +430,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def send(self, answer: Answer, request: Request) -> None:
         """Send an answer with all that is to go wrong."""
         reason = HTTPStatus(answer.status).phrase
-        lines = [f"HTTP/1.1 {answer.status} {reason}", *(f"{name}: {text}" for name, text in answer.headers.items())]
+        lines = [
+            f"HTTP/1.1 {answer.status} {reason}",
+            *(f"{name}: {text}" for name, text in answer.headers.items() if text is not None),
+        ]
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
         body = memoryview(b"" if request.method == "HEAD" else answer.body)
         self.close_connection |= answer.headers.get("connection") == "close"
-        stops = {answer.cut_at, answer.stall[0] if answer.stall else None} - {None}
+        stops = {answer.cut_at, answer.stall_at} - {None}
         if BEFORE_STATUS in stops:
             self.interrupt(answer, BEFORE_STATUS)
         head = answer.before + head
@@ -480,16 +465,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
 
     def interrupt(self, answer: Answer, position: int) -> None:
-        if answer.stall and answer.stall[0] == position:
-            self.pause(answer.stall[1] if answer.stall[1] is not None else 3600)
-        if answer.cut_at == position:
-            if answer.is_reset:
-                self.pause(0.05)  # what has been sent arrives; Linux would drop the rest
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            else:
-                with contextlib.suppress(OSError):
-                    socket.socket.shutdown(self.connection, socket.SHUT_RDWR)
-            raise ConnectionError
+        self.pause(3600 if answer.stall_at == position else 0)
+        if answer.is_reset:
+            self.pause(0.05)  # what has been sent arrives; Linux would drop the rest
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        else:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self.connection, socket.SHUT_RDWR)
+        raise ConnectionError
 
     def pause(self, seconds: float) -> None:
         """Wait, unless the client leaves or the server stops."""

@@ -119,6 +119,14 @@ def test_python_m_scannet_prep_help_loads_nothing_heavy() -> None:
     assert loaded & HEAVY_FOR_HELP == set()
 
 
+def test_map_for_contributors_names_every_room() -> None:
+    page = (REPOSITORY_DIR / "docs/contributing.md").read_text()
+    rooms = [
+        path.name + "/" * path.is_dir() for path in PACKAGE_DIR.iterdir() if not path.name.startswith(("_", "py."))
+    ]
+    assert [room for room in rooms if f"`{room}`" not in page and room != "assets/"] == []
+
+
 def test_no_module_is_too_long_to_read_in_one_go() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE_DIR.rglob("*.py")}
     assert lengths

@@ -111,7 +111,8 @@ def test_arrays_of_types_that_no_scene_has_are_refused(array: np.ndarray) -> Non
     [("|a5", "(0,)"), ("<U0", "(4,)"), ("|V0", "(2,)"), ("<U0", "()"), ("<f4", f"(0, {10**30})"), ("|S0", "(3,)"),
      ("|V9999999999", "(0,)"), ("<c8", "(0,)"), ("|O8", "(0,)"), ("<i3", "(0,)"),
      ("<f4", "(0, 9999999999, 9999999999)"),
-     ("<U9999999999", "(0,)"), ("<i4", "(-1, 0)")],
+     pytest.param("<U9999999999", "(0,)", marks=pytest.mark.skipif(np.__version__[0] == "1", reason="of NumPy 2")),
+     ("<i4", "(-1, 0)")],
 )  # fmt: skip
 def test_headers_that_numpy_itself_would_stumble_over_are_refused(descr: str, shape: str) -> None:
     """The CRC-32 is right: such a file was made on purpose, or by another program."""

@@ -8,7 +8,7 @@
 # installs this package there (editable); again when pyproject.toml has changed. Sets `repository_dir`,
 # `environment_dir` and `python`. An environment that is active is neither used nor changed.
 
-oldest_python=3.11
+oldest_python=3.10
 repository_dir=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 environment_dir=${SCANNET_PREP_VENV:-$repository_dir/.venv}
 if [ "${environment_dir#/}" = "$environment_dir" ]; then
@@ -17,6 +17,7 @@ fi
 python=$environment_dir/bin/python
 export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1  # a pip.conf with `user = true` does not work in an environment
 unset PYTHONHOME PYTHONPATH  # ROS and others put packages there that shadow the environment's
+unset PYTHONDONTWRITEBYTECODE  # set in containers; each of the hundreds of processes of a test would compile everything
 
 say() {
     printf '%s\n' "$@" >&2
@@ -41,7 +42,7 @@ supported_version() {
 
 find_base_python() {
     local candidate
-    for candidate in ${PYTHON:+"$PYTHON"} python3.14 python3.13 python3.12 python3.11 python3; do
+    for candidate in ${PYTHON:+"$PYTHON"} python3.14 python3.13 python3.12 python3.11 python3.10 python3; do
         if supported_version "$candidate" >/dev/null; then
             base_python=$candidate
             return
@@ -98,10 +99,9 @@ check_version() {
     fi
 }
 
-# pip_install EXTRAS: never numba from source, which takes LLVM and an hour. What is used is compiled when it is used.
+# pip_install EXTRAS: never numba from source, which takes LLVM and an hour.
 pip_install() {
-    "$python" -m pip install --no-compile --only-binary numba,llvmlite --editable "$repository_dir${1:+[$1]}" \
-        >>"$log_path" 2>&1
+    "$python" -m pip install --only-binary numba,llvmlite --editable "$repository_dir${1:+[$1]}" >>"$log_path" 2>&1
 }
 
 # install_packages EXTRAS: with numba, where there is one for this Python.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 
+from scannet_prep.backports import StrEnum
 from scannet_prep.errors import ContentError
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split

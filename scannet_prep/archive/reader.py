@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shlex
 from pathlib import Path
-from typing import Self
 
 from scannet_prep.archive.frames import (
     MAX_HEADER_BYTES,
@@ -96,7 +95,7 @@ class Archive:
         """Close the file; reading opens it again."""
         self.source.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Archive:
         """Use it in a `with` statement."""
         return self
 

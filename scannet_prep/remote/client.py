@@ -231,7 +231,11 @@ def _make_session() -> requests.Session:
 class _Session(requests.Session):
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         """Where an answer leads; encryption is never given up on the way."""
-        target = super().get_redirect_target(resp)
+        try:
+            target = super().get_redirect_target(resp)
+        except ValueError:  # not even text
+            resp.close()
+            raise
         with suppress(ValueError):  # not an address: requests says so
             if target and resp.url.startswith("https:") and urlsplit(urljoin(resp.url, target)).scheme == "http":
                 resp.close()

@@ -172,7 +172,7 @@ def parse_retry_after(value: str, now_s: float) -> float:
     try:
         date = email.utils.parsedate_to_datetime(value)
         # Without a zone, it is meant as all dates of HTTP are.
-        return max(0.0, (date if date.tzinfo else date.replace(tzinfo=dt.UTC)).timestamp() - now_s)
+        return max(0.0, (date if date.tzinfo else date.replace(tzinfo=dt.timezone.utc)).timestamp() - now_s)
     except (TypeError, ValueError, OverflowError):
         return 0.0
 

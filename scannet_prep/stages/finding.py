@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from scannet_prep.backports import StrEnum
 from scannet_prep.errors import FileError, WorkerDiedError
 from scannet_prep.failures import explain
 from scannet_prep.files import is_hidden_or_temporary

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 
 from scannet_prep.archive.shards import SUFFIX
 from scannet_prep.archive.source import ByteSource
+from scannet_prep.backports import StrEnum
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.foreign import LOOK_BYTES, ZSTD_MAGIC, describe_beginning
 from scannet_prep.processed.folder import find_processed_scenes

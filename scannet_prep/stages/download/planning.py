@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from scannet_prep.backports import StrEnum
 from scannet_prep.errors import DiskFullError, UsageError
 from scannet_prep.files import check_is_folder
 from scannet_prep.raw.layout import find_orphans

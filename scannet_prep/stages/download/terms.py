@@ -38,6 +38,6 @@ def accept_terms(data_dir: Path) -> None:
     """
     make_directory(data_dir)
     if not has_accepted_terms(data_dir):
-        now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
         text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
         write_atomically(data_dir / RECORD_NAME, [text.encode()])

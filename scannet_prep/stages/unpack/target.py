@@ -7,12 +7,12 @@ import stat
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
 from scannet_prep.archive.index import Group
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind, find_scene
+from scannet_prep.backports import StrEnum
 from scannet_prep.errors import (
     DiskFullError,
     FileError,

@@ -162,8 +162,9 @@ def _find_differences(scene: ProcessedScene, fingerprint: Fingerprint, entry: Sc
     if entry is None:
         return
     found = SceneEntry.from_scene(scene, fingerprint)
-    for name in [item.name for item in fields(SceneEntry) if getattr(found, item.name) != getattr(entry, item.name)][
-        :1
-    ]:
+    for name in SceneEntry.__struct_fields__:
         mine, theirs = getattr(found, name), getattr(entry, name)
+        if mine == theirs:
+            continue
         yield f"has another {name.replace('_', ' ')} than the manifest records: {mine!s:.80}, expected {theirs!s:.80}"
+        return
