@@ -254,7 +254,7 @@ def test_an_unknown_scene_is_an_error_before_anything_is_written_or_a_failure_of
     [
         (["-", "a.tar.zst"], "- is the only archive where it is given"),
         (["-", "--dry-run"], "--dry-run cannot look into a pipe"),
-        (["a.tar.zst", "--splits", "test", "--scenes", TRAIN], "leave out --splits"),
+        (["a.tar.zst", "--splits", "test", "--scenes", TRAIN], "leave out the splits"),
         (["a.tar.zst", "a.tar.zst"], "the same archive is named twice"),
         (["a.tar.zst", "b.tar.zst"], f"{TRAIN} is in a.tar.zst and in b.tar.zst"),
         (["a.tar.zst", "c.tar.zst"], "hold raw and processed scenes"),
