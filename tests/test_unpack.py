@@ -226,7 +226,7 @@ def test_scenes_made_in_another_way_or_of_another_kind_are_not_mixed_in(
     words = ["process", str(whole_dir / "raw"), "-o", str(tmp_path / "out"), "-q", "--jobs", "1"]
     assert main([*words, "--align-axis", "--scenes", TRAIN]) == 0
     for archive, out_dir, message in (
-        ("processed", tmp_path / "out", "made with different options"),
+        ("processed", tmp_path / "out", "scenes were made with different options"),
         ("raw", tmp_path / "out", "holds processed scenes, and the archive raw ones"),
         ("processed", Path(shutil.copytree(whole_dir / "raw", tmp_path / "raw")), "holds raw scenes"),
     ):

@@ -52,7 +52,8 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     def read_archive(path: Path) -> None:
         with open_archive(path) as archive:
             for group in archive.index.scenes:
-                archive.read_group(group)
+                for member in group.members:
+                    archive.read_member(group, member)
 
     return {
         "mesh": (Path(f"{start}_vh_clean_2.ply"), read_mesh),
