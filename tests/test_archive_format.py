@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verifying import TEST, TRAIN, VAL
 
+from scannet_prep import archive as archive_package
 from scannet_prep.archive import ArchiveKind, open_archive
 from scannet_prep.archive.frames import compress, decompress, read_frame
 from scannet_prep.archive.index import check_index_size, encode_index, parse_index
@@ -290,3 +293,23 @@ def test_an_archive_whose_index_is_for_other_frames_is_refused(tmp_path: Path) -
     (tmp_path / "a.tar.zst").write_bytes(forgery.join())
     with pytest.raises(ArchiveError, match="the index names 4 frames, the archive has 3"):
         open_archive(tmp_path / "a.tar.zst")
+
+
+def test_the_reader_without_this_program_reads_a_scene(
+    packed_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parent.parent / "docs/archive.md").read_text()
+    (block,) = (item for item in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "import zstandard" in item)
+    (tmp_path / "data").mkdir()
+    shutil.copy(packed_dir / "processed.tar.zst", tmp_path / "data/scannet.tar.zst")
+    monkeypatch.chdir(tmp_path)
+    exec(block.replace("scene0191_00", TRAIN), {})
+    assert capsys.readouterr().out == f"train/{TRAIN}.npz (600, 3)\n"
+    assert "scannet_prep" not in block
+
+
+def test_the_figure_of_the_bytes_is_the_same_in_code_and_page() -> None:
+    page = (Path(__file__).parent.parent / "docs/archive.md").read_text()
+    figure = [line.strip() for line in page.splitlines() if line.startswith(("+--", "| "))][:14]
+    assert archive_package.__doc__ is not None
+    assert figure == [line.strip() for line in archive_package.__doc__.splitlines() if line.startswith("    ")][:14]

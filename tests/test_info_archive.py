@@ -55,7 +55,7 @@ def test_an_archive_is_described_though_no_scene_can_be_read(
     assert value["programs"][0].startswith("scannet-prep ")
     assert value["label_sets"] == folder["label_sets"]
     assert (value["scene_ids"], value["complete"]) == ([TRAIN, VAL, TEST], True)
-    files = [path for path in (whole_dir / "processed").rglob("[!.]*") if path.is_file()]
+    files = [path for path in (whole_dir / "processed").rglob("*") if path.is_file() and path.name[0] != "."]
     assert value["files"] == len(files)
 
 

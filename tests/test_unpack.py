@@ -226,7 +226,7 @@ def test_scenes_made_in_another_way_or_of_another_kind_are_not_mixed_in(
     words = ["process", str(whole_dir / "raw"), "-o", str(tmp_path / "out"), "-q", "--jobs", "1"]
     assert main([*words, "--align-axis", "--scenes", TRAIN]) == 0
     for archive, out_dir, message in (
-        ("processed", tmp_path / "out", "made with different options"),
+        ("processed", tmp_path / "out", "scenes were made with different options"),
         ("raw", tmp_path / "out", "holds processed scenes, and the archive raw ones"),
         ("processed", Path(shutil.copytree(whole_dir / "raw", tmp_path / "raw")), "holds raw scenes"),
     ):
@@ -254,7 +254,7 @@ def test_an_unknown_scene_is_an_error_before_anything_is_written_or_a_failure_of
     [
         (["-", "a.tar.zst"], "- is the only archive where it is given"),
         (["-", "--dry-run"], "--dry-run cannot look into a pipe"),
-        (["a.tar.zst", "--splits", "test", "--scenes", TRAIN], "leave out --splits"),
+        (["a.tar.zst", "--splits", "test", "--scenes", TRAIN], "leave out the splits"),
         (["a.tar.zst", "a.tar.zst"], "the same archive is named twice"),
         (["a.tar.zst", "b.tar.zst"], f"{TRAIN} is in a.tar.zst and in b.tar.zst"),
         (["a.tar.zst", "c.tar.zst"], "hold raw and processed scenes"),

@@ -18,7 +18,7 @@ from scannet_prep.archive.index import Group, Index, Member, check_index_size, p
 from scannet_prep.archive.layout import INDEX_NAME
 from scannet_prep.archive.seek_table import FOOTER_BYTES, SKIPPABLE_MAGIC, FrameRow, parse_footer, parse_seek_table
 from scannet_prep.archive.source import ByteSource, open_source
-from scannet_prep.archive.tar import BLOCK_BYTES, encode_header, split_members
+from scannet_prep.archive.tar import BLOCK_BYTES, encode_header, is_header, split_members
 from scannet_prep.errors import ArchiveError, ContentError, ForeignFileError
 from scannet_prep.files import Buffer
 from scannet_prep.foreign import describe_beginning
@@ -195,9 +195,10 @@ def check_beginning(start: bytes, name: str) -> None:
         # pzstd puts a skippable frame before each frame: 8 bytes, of which the last four say how many follow.
         skipped = 0 if what == "a zstd file" else 8 + int.from_bytes(start[4:8], "little")
         content = decompress_start(start[skipped:], 8 * BLOCK_BYTES)
-        if _OWN_WORD in content or not content:
-            return  # one of ours, however damaged: who reads it says where
-        if content[257:262] == b"ustar":
+        is_tar = content[257:262] == b"ustar"
+        if not content or _OWN_WORD in content or (is_tar and not is_header(content[:BLOCK_BYTES])):
+            return  # one of ours, or damaged: who reads it says where
+        if is_tar:
             problem, hint = "is a .tar.zst of another program", f"tar --zstd -xf {quoted}"
         else:
             problem, hint = "is a zstd file, but not an archive", f"zstd -d {quoted}"

@@ -11,7 +11,6 @@ from scannet_prep.archive.writer import Contents, SourceGroup
 from scannet_prep.remote.address import is_url
 
 SUFFIX = ".tar.zst"
-SUMS_NAME = "SHA256SUMS"
 
 _SHARD_NAME = re.compile(rf"(.+)-(\d{{5}})-of-(\d{{5}}){re.escape(SUFFIX)}", re.ASCII | re.DOTALL)
 # Of a scene in the index and the seek table, of the frame's own framing; more than there is.
@@ -47,17 +46,16 @@ def shard_path(path: Path, number: int, count: int) -> Path:
     return path.with_name(f"{path.name.removesuffix(SUFFIX)}-{number:05d}-of-{count:05d}{SUFFIX}")
 
 
+def sums_path(path: Path) -> Path:
+    """The file with the SHA-256 of all shards of `name.tar.zst`, for `sha256sum -c`."""
+    return path.with_name(f"{path.name.removesuffix(SUFFIX)}-SHA256SUMS")
+
+
 def find_shards(path: Path) -> tuple[Path, ...]:
     """All shards of `name.tar.zst` that lie in its folder, also those of several sets; sorted."""
-    if not path.parent.is_dir():
-        return ()
-    return tuple(sorted(item for item in path.parent.iterdir() if is_shard(item.name, path)))
-
-
-def is_shard(name: str, path: Path) -> bool:
-    """Whether a file is named as a shard of `name.tar.zst` is."""
-    match = _SHARD_NAME.fullmatch(name)
-    return match is not None and match[1] == path.name.removesuffix(SUFFIX)
+    stem = path.name.removesuffix(SUFFIX)
+    items = path.parent.iterdir() if path.parent.is_dir() else ()
+    return tuple(sorted(item for item in items if (match := _SHARD_NAME.fullmatch(item.name)) and match[1] == stem))
 
 
 def is_of_set(name: str) -> bool:

@@ -30,6 +30,15 @@ def member_bytes(size_bytes: int) -> int:
     return BLOCK_BYTES + size_bytes + padding_bytes(size_bytes)
 
 
+def is_header(block: bytes) -> bool:
+    """Whether a block is a tar header of any program, by its checksum."""
+    try:
+        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
+
+
 def parse_header(header: Buffer) -> tuple[str, int]:
     """Read name and size of a file.
 

@@ -33,8 +33,8 @@ class ArchiveInfo:
         files: How many files, without those that describe the archives themselves.
         size_bytes: Size of the archives.
         content_bytes: Size of the tar bytes.
-        splits: By split, and of all, how many `scenes` and `vertices`, and their size in the archives (`stored_bytes`)
-            and unpacked (`size_bytes`).
+        splits: By split (`none` where nobody knows it, `all` for the sum) how many `scenes` and `vertices`, and their
+            size in the archives (`stored_bytes`) and unpacked (`size_bytes`).
         options: How processed scenes were made; empty for others.
         programs: Names and versions of the programs that wrote the archives.
         levels: Compression levels.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,8 +13,8 @@ from scannet_prep.archive.frames import DEFAULT_LEVEL
 from scannet_prep.archive.index import Head
 from scannet_prep.archive.layout import ArchiveKind, find_scene, find_split
 from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup
-from scannet_prep.errors import ManifestError, MissingFileError, SourceError, UnknownSceneError
-from scannet_prep.files import is_hidden_or_temporary, read_file
+from scannet_prep.errors import FileError, ManifestError, MissingFileError, SourceError, UnknownSceneError
+from scannet_prep.files import is_hidden_or_temporary
 from scannet_prep.processed.folder import (
     FAILED_NAME,
     TERMS_TEXT,
@@ -24,10 +23,10 @@ from scannet_prep.processed.folder import (
     is_unfinished,
     processed_path,
 )
-from scannet_prep.processed.manifest import MANIFEST_NAME, encode_manifest, read_manifest
-from scannet_prep.processed.state import check_mixture
+from scannet_prep.processed.manifest import MANIFEST_NAME, encode_manifest
+from scannet_prep.processed.state import check_mixture, find_state
 from scannet_prep.raw.layout import find_raw_scenes
-from scannet_prep.raw.lock import LOCK_NAME, encode_lock, parse_lock
+from scannet_prep.raw.mesh import count_elements
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.tree import identify_tree
@@ -36,8 +35,6 @@ from scannet_prep.version import VERSION
 _INCOMPLETE_HINT = (
     "make what is missing with the same scannet-prep process command, or pack what is there with --allow-incomplete"
 )
-_VERTEX_COUNT = re.compile(rb"^element vertex (\d{1,10})\s*$", re.MULTILINE)
-_HEADER_BYTES = 4096
 _OWN_PREFIX = ".scannet-prep"  # the lock of a run, and what tar unpacks beside the scenes
 
 
@@ -79,7 +76,10 @@ def find_contents(
 
 
 def _find_processed(source: Path, selection: Selection, level: int, *, allows_incomplete: bool) -> FoundContents:
-    whole = read_manifest(source)
+    state = find_state(source)
+    if state.fault is not None and not (allows_incomplete and state.manifest is not None):
+        raise state.fault
+    whole = state.manifest
     if whole is None:
         raise MissingFileError(
             source / MANIFEST_NAME,
@@ -87,8 +87,6 @@ def _find_processed(source: Path, selection: Selection, level: int, *, allows_in
             "run scannet-prep process again: it makes the manifest anew, and keeps the scenes",
         )
     is_complete = whole.is_complete and not is_unfinished(source)
-    if not is_complete and not allows_incomplete:
-        raise ManifestError(source / MANIFEST_NAME, "says that processing has not finished", _INCOMPLETE_HINT)
     scenes = {name: entry for name, entry in whole.scenes.items() if selection.wants(name, entry.split)}
     failures = {
         name: failure
@@ -131,6 +129,8 @@ def _find_raw(source: Path, selection: Selection, level: int) -> FoundContents:
     groups, left_out = [], list[str]()
     found = find_raw_scenes(source)
     for scene_id, scene in found.items():
+        if scene.problem and selection.wants(scene_id, find_official_split(scene_id)):
+            raise SourceError(scene.directory, scene.problem, "mend or remove it, then pack again")
         files = []
         for path in _list(scene.directory):
             name = path.relative_to(source).as_posix()
@@ -145,8 +145,6 @@ def _find_raw(source: Path, selection: Selection, level: int) -> FoundContents:
     groups = groups[: selection.limit]
     others, more = _find_others(source, ArchiveKind.RAW, set())
     left_out += [name for name in more if name not in found]
-    if len(groups) < len(found):
-        others = [_restrict_lock(file, groups) for file in others]
     return _join(ArchiveKind.RAW, others, groups, left_out, level, {}, {}, is_complete=True)
 
 
@@ -220,18 +218,6 @@ def _check_asked_for(source: Path, selection: Selection, known: Collection[str],
 def _count_vertices(mesh_path: Path) -> int:
     """Number of vertices by the header of a mesh; 0 where it cannot be told, which `verify` is there to explain."""
     try:
-        with mesh_path.open("rb") as file:
-            match = _VERTEX_COUNT.search(file.read(_HEADER_BYTES))
-    except OSError:
+        return count_elements(mesh_path)[0]
+    except FileError:
         return 0
-    return int(match[1]) if match is not None else 0
-
-
-def _restrict_lock(file: SourceFile, groups: Collection[SourceGroup]) -> SourceFile:
-    """Let `scannet.lock` name only files that are packed; other files stay as they are."""
-    if file.name != LOCK_NAME:
-        return file
-    packed = {item.name for group in groups for item in group.files}
-    entries = parse_lock(read_file(file.path), file.path)
-    kept = {name: entry for name, entry in entries.items() if name in packed or find_scene(ArchiveKind.RAW, name) == ""}
-    return SourceFile.from_content(LOCK_NAME, encode_lock(kept))

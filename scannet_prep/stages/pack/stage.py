@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from scannet_prep.archive.groups import GroupReader
 from scannet_prep.archive.index import Group, Index
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.reader import Archive
-from scannet_prep.archive.shards import SUFFIX, SUMS_NAME, find_shards, is_shard, shard_path, split_contents
+from scannet_prep.archive.shards import SUFFIX, find_shards, shard_path, split_contents, sums_path
 from scannet_prep.archive.source import FileSource
 from scannet_prep.archive.writer import Contents, SourceGroup, iter_archive, write_archive
 from scannet_prep.errors import (
@@ -31,7 +30,6 @@ from scannet_prep.files import (
     SPACE_ERRNOS,
     make_directory,
     output_error,
-    read_file,
     remove_temporaries,
     run_lock,
     write_atomically,
@@ -355,20 +353,9 @@ def _write_shards(
     finally:
         progress.finish()
         shutil.rmtree(partial_dir, ignore_errors=True)
-    _write_sums(target, written)
+    lines = [f"{item.sha256}  {item.path.name}\n" for item in written if item.path is not None]
+    write_atomically(sums_path(target), ["".join(lines).encode()], is_durable=True)
     return tuple(written)
-
-
-def _write_sums(target: Path, written: list[WrittenArchive]) -> None:
-    """Write what `sha256sum -c` reads; lines about other files stay, but none about earlier shards of `target`."""
-    path = target.with_name(SUMS_NAME)
-    lines = {item.path.name: f"{item.sha256}  {item.path.name}" for item in written if item.path is not None}
-    with suppress(MissingFileError):
-        for line in read_file(path).decode("utf-8", "surrogateescape").splitlines():
-            if not is_shard(line[66:], target):
-                lines[line[66:]] = line
-    text = "".join(f"{line}\n" for _, line in sorted(lines.items()))
-    write_atomically(path, [text.encode("utf-8", "surrogateescape")], is_durable=True)
 
 
 def _report(plan: PackPlan, *archives: WrittenArchive, up_to_date: bool = False) -> PackReport:

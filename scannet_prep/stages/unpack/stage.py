@@ -18,6 +18,7 @@ from scannet_prep.errors import ArchiveError, FileError, OutputError, UnknownSce
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import check_is_folder, make_directory, run_lock
 from scannet_prep.progress import NoProgress, Progress
+from scannet_prep.scene import Split
 from scannet_prep.space import check_space
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack.target import FileOutcome, Target, UnpackedFile
@@ -151,7 +152,7 @@ def plan(
                 raise UsageError(f"{group.scene_id} is in {other} and in {name}", "name only one of them")
     wanted = [scene_id for scene_id, (_, group) in scenes.items() if selection.wants(scene_id, group.split)]
     if None not in indexes:
-        _check_wanted(wanted, scenes, selection, names, missing)
+        _check_wanted(wanted, {name: group.split for name, (_, group) in scenes.items()}, selection, names)
     chosen = frozenset(sorted(wanted)[: selection.limit])
     groups = tuple(
         None if index is None else tuple(group for group in index.groups if group.scene_id in {"", *chosen})
@@ -313,33 +314,22 @@ def _nothing(_group: Group, _contents: list[memoryview]) -> None:
 
 
 def _check_wanted(
-    wanted: Sequence[str],
-    scenes: Mapping[str, tuple[str, Group]],
-    selection: Selection,
-    names: Sequence[str],
-    missing: Sequence[str],
+    wanted: Sequence[str], present: Mapping[str, str], selection: Selection, names: Sequence[str]
 ) -> None:
     """Check that all that was asked for is there.
 
     Raises:
         UnknownSceneError: Something is not.
     """
-    name = names[0] if len(names) == 1 else f"{len(names)} archives"
+    selection.check_splits({scene_id: Split(split) for scene_id, split in present.items() if split})
     unknown = sorted(set(selection.scene_ids or ()) - set(wanted))
+    missing = find_missing_shards(names)
+    hint = f"it may be in a shard that was not given: {', '.join(missing[:3])}" if missing else ""
+    hint = hint or f"to see what is there: scannet-prep info {names[0]} --scenes"
     if unknown:
-        hint = f"scannet-prep info {names[0]} tells what is there"
-        if unknown[0] in scenes:
-            hint = f"it is in the split {scenes[unknown[0]][1].split or 'unknown'}: leave out --splits"
-        elif missing:
-            hint = f"it may be in a shard that was not given: {', '.join(missing[:3])}"
-        raise UnknownSceneError(
-            f"{name}: has no {unknown[0]} among what was asked for ({len(unknown):,} are not there)", hint
-        )
+        raise UnknownSceneError(f"{names[0]}: has no {unknown[0]}; scenes that are not there: {len(unknown):,}", hint)
     if selection.splits and not wanted:
-        present = sorted({group.split or "unknown" for _, group in scenes.values()})
-        raise UnknownSceneError(
-            f"{name}: has no scenes of {', '.join(selection.splits)}, only of {', '.join(present)}", "name other splits"
-        )
+        raise UnknownSceneError(f"{names[0]}: has no scenes of {', '.join(selection.splits)}", hint)
 
 
 def _find_lacking(out_dir: Path, groups: Sequence[Sequence[Group] | None]) -> list[tuple[str, int]]:

@@ -32,26 +32,11 @@ from scannet_prep.files import (
     write_atomically,
     write_if_changed,
 )
-from scannet_prep.processed.folder import (
-    FAILED_NAME,
-    UNFINISHED_NAME,
-    encode_lists,
-    find_processed_scenes,
-    mark_finished,
-    processed_path,
-    write_failed_list,
-    write_lists,
-)
-from scannet_prep.processed.manifest import (
-    MANIFEST_NAME,
-    Manifest,
-    SceneEntry,
-    parse_manifest,
-    read_manifest,
-    write_manifest,
-)
+from scannet_prep.processed import folder as lists
+from scannet_prep.processed import manifest as manifests
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.processed.scene import parse_processed
-from scannet_prep.processed.state import check_mixture
+from scannet_prep.processed.state import find_mixture
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, encode_lock, parse_lock, read_lock
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
@@ -121,7 +106,7 @@ class Target:
         with suppress(MissingFileError):
             if (found := str(identify_tree(out_dir))) != kind:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
-        self._previous = read_manifest(out_dir) if kind is ArchiveKind.PROCESSED else None
+        self._previous = manifests.read_manifest(out_dir) if kind is ArchiveKind.PROCESSED else None
 
     @property
     def expected(self) -> Mapping[str, SceneEntry]:
@@ -135,9 +120,9 @@ class Target:
             ManifestError: The folder has scenes that were made in another way, so that no dataset could read both.
             OutputError: The folder cannot be written to.
         """
-        own = {FAILED_NAME, UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, *encode_lists(Manifest())}
+        own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, *lists.encode_lists(Manifest())}
         if self.kind is ArchiveKind.PROCESSED and MANIFEST_NAME in files:
-            came = parse_manifest(files[MANIFEST_NAME], f"{MANIFEST_NAME} of the archive")
+            came = manifests.parse_manifest(files[MANIFEST_NAME], f"{MANIFEST_NAME} of the archive")
             self._came = Manifest(
                 {**self._came.scenes, **came.scenes},
                 {**self._came.failures, **came.failures},
@@ -199,9 +184,9 @@ class Target:
             return
         if self.kind is ArchiveKind.PROCESSED:
             manifest = self._merge_manifest()
-            write_manifest(self.out_dir, manifest)
-            write_lists(self.out_dir, manifest)
-            mark_finished(self.out_dir)
+            manifests.write_manifest(self.out_dir, manifest)
+            lists.write_lists(self.out_dir, manifest)
+            lists.mark_finished(self.out_dir)
         else:
             self._merge_lock()
             self._update_failed_list()
@@ -214,7 +199,7 @@ class Target:
                 for folder in (self.out_dir, *(self.out_dir / split for split in Split)):
                     remove_temporaries(folder)
                 if self.kind is ArchiveKind.PROCESSED:
-                    write_if_changed(self.out_dir / UNFINISHED_NAME, _UNFINISHED_TEXT)
+                    write_if_changed(self.out_dir / lists.UNFINISHED_NAME, _UNFINISHED_TEXT)
                 self._has_begun = True
 
     def _write_file(self, name: str, data: Buffer) -> UnpackedFile:
@@ -238,24 +223,16 @@ class Target:
                 )
 
     def _check_mixture(self) -> None:
-        if self._previous is None:
-            return
-        path = self.out_dir / MANIFEST_NAME
-        for name, entry in self.expected.items():
-            if name in self._previous.scenes and self._previous.scenes[name].split != entry.split:
-                problem = f"names {name} in {self._previous.scenes[name].split}, the archive has it in {entry.split}"
-                raise ManifestError(path, problem, _ELSEWHERE)
-        try:
-            check_mixture(self.out_dir, Manifest({**self._previous.scenes, **self.expected}))
-        except ManifestError as error:
-            problem = f"the folder and the archive were made with different options: it {error.problem}"
-            raise ManifestError(path, problem, f"{_ELSEWHERE}: no dataset can be read from both") from None
+        previous = self._previous.scenes if self._previous is not None else {}
+        options = {name: entry.options for name, entry in {**previous, **self.expected}.items()}
+        if (fault := find_mixture(self.out_dir, options)) is not None:
+            raise ManifestError(fault.place, fault.problem, f"{_ELSEWHERE}: no dataset can be read from both")
 
     def _merge_manifest(self) -> Manifest:
         previous = self._previous or Manifest()
         scenes: dict[str, SceneEntry] = {}
-        for scene_id, (split, path) in find_processed_scenes(self.out_dir).items():
-            name = str(processed_path(Path(), split, scene_id))
+        for scene_id, (split, path) in lists.find_processed_scenes(self.out_dir).items():
+            name = str(lists.processed_path(Path(), split, scene_id))
             entry = (self._came if name in self.files else previous).scenes.get(scene_id)
             if scene_id in self.failures:
                 continue
@@ -296,9 +273,9 @@ class Target:
         done = {find_scene(self.kind, name) for name in self.files}
         listed = set(self.failures)
         with suppress(MissingFileError):
-            lines = read_file(self.out_dir / FAILED_NAME).decode("utf-8", "replace").splitlines()
+            lines = read_file(self.out_dir / lists.FAILED_NAME).decode("utf-8", "replace").splitlines()
             listed |= {line for line in lines if line and not line.startswith("#") and line not in done}
-        write_failed_list(self.out_dir, sorted(listed))
+        lists.write_failed_list(self.out_dir, sorted(listed))
 
 
 def _has_content(path: Path, data: Buffer) -> bool:
