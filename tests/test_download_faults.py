@@ -218,15 +218,24 @@ def test_a_file_that_breaks_off_ever_earlier_is_given_up(release_dir: Path, tmp_
         assert len(server.requests(MESH_PATH)) <= PATIENCE.tries + 2
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
-def test_a_name_that_something_else_has_costs_only_its_file(release_dir: Path, tmp_path: Path, make: Any) -> None:
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (Path.mkdir, "is not a file"),
+        (os.mkfifo, "is not a file"),
+        (lambda path: path.symlink_to("/nowhere"), "is a link that leads nowhere"),
+    ],
+)
+def test_a_name_that_something_else_has_costs_only_its_file(
+    release_dir: Path, tmp_path: Path, make: Any, message: str
+) -> None:
     path = tmp_path / "scans/scene0000_00/scene0000_00.txt"
     path.parent.mkdir(parents=True)
     make(path)
     with ReleaseServer(release_dir) as server:
         report = fetch(server, tmp_path)
     assert [item.file.local_path for item in report.failures] == ["scans/scene0000_00/scene0000_00.txt"]
-    assert "is not a file" in report.failures[0].message
+    assert message in report.failures[0].message
 
 
 @pytest.mark.parametrize("status", [301, 302, 307])
