@@ -90,8 +90,10 @@ def _no_threads_stay() -> Iterator[None]:
     assert not [thread.name for thread in threading.enumerate() if thread.name == "download"]
 
 
-@pytest.mark.parametrize("name", PASSING)
-@pytest.mark.parametrize("etag", ["strong", None])
+@pytest.mark.parametrize(
+    ("name", "etag"),
+    [*((name, "strong") for name in PASSING), *((name, None) for name in PASSING if "range" in name or "cut" in name)],
+)
 def test_a_fault_that_passes_leaves_no_trace(
     release_dir: Path, expected: dict[str, str], tmp_path: Path, name: str, etag: Any
 ) -> None:
@@ -333,7 +335,7 @@ ANY_FAULT = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sequence=st.lists(ANY_FAULT, max_size=5), etag=st.sampled_from(["strong", "weak", None]))
 def test_whatever_goes_wrong_for_a_while_the_folder_equals_the_release(
     release_dir: Path,

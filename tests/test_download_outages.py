@@ -65,8 +65,7 @@ def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return release_dir
 
 
-@pytest.mark.parametrize("jobs", [1, 4])
-@pytest.mark.parametrize("name", OUTAGES)
+@pytest.mark.parametrize(("name", "jobs"), [*((name, 4) for name in OUTAGES), ("404", 1), ("page", 1)])
 def test_no_file_is_given_up_while_everybody_is_refused(
     release_dir: Path, tmp_path: Path, name: str, jobs: int
 ) -> None:
