@@ -133,8 +133,12 @@ def Header(name: str, value: str | None = None) -> Fault:
 
 def Status(code: int, retry_after: str | None = None, body: bytes = b"Something is wrong here.\n") -> Fault:
     """Another status, such as 500, 503, 429, 404, 403, 416."""
-    headers = {"content-length": str(len(body)), "retry-after": retry_after}
-    return lambda answer, _request: Set(status=code, body=body, offset=None, headers=dict(headers))(answer, _request)
+
+    def fault(answer: Answer, _request: Request) -> None:
+        answer.status, answer.body, answer.offset = code, body, None
+        answer.headers = {"content-length": str(len(body)), "retry-after": retry_after}
+
+    return fault
 
 
 def Page(content: bytes = PAGE) -> Fault:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import replace
@@ -37,6 +38,8 @@ from release_server import (
 from scannet_prep.errors import TransferError
 from scannet_prep.labels import LABEL_MAP_NAME
 from scannet_prep.remote.client import RateLimit
+from scannet_prep.remote.gate import Gate
+from scannet_prep.remote.trouble import AttemptError
 from scannet_prep.stages.download import FileOutcome
 from scannet_prep.synthetic import write_release
 
@@ -62,8 +65,7 @@ def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return release_dir
 
 
-@pytest.mark.parametrize("jobs", [1, 4])
-@pytest.mark.parametrize("name", OUTAGES)
+@pytest.mark.parametrize(("name", "jobs"), [*((name, 4) for name in OUTAGES), ("404", 1), ("page", 1)])
 def test_no_file_is_given_up_while_everybody_is_refused(
     release_dir: Path, tmp_path: Path, name: str, jobs: int
 ) -> None:
@@ -272,3 +274,17 @@ def test_a_rate_limit_holds_for_all_threads_together() -> None:
     for size in (500, 1_000, 250):
         limit.count(size)
     assert stop.waits == pytest.approx([0.5, 1.5, 1.75], abs=0.05)
+
+
+def test_a_first_file_that_takes_long_keeps_nobody_from_finding_out_whether_the_server_is_back() -> None:
+    gate = Gate(4, PATIENCE, threading.Event(), print)
+    with contextlib.suppress(AttemptError), gate.request():
+        raise AttemptError("refused")
+    with gate.request() as first:
+        assert first.is_trial
+        gate.served(first)  # a large file, of which enough has come
+        with contextlib.suppress(AttemptError), gate.request():
+            raise AttemptError("refused")
+        with gate.request() as second:
+            assert second.is_trial
+    assert gate.state == ""

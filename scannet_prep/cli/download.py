@@ -41,15 +41,11 @@ continues where it stopped. Scenes that lack a file in the end are listed in fai
 download pauses and retries at intervals, for up to four hours.
 """
 _EPILOG = """\
-types:
-  seg    mesh, labels, segments, aggregation and .txt of each scene, and the label map
-  or any of the official suffixes, for example _vh_clean.aggregation.json or .sens; several may be given
+types: seg (mesh, labels, segments, aggregation and .txt of each scene, and the label map), or any of the official
+suffixes, for example _vh_clean.aggregation.json or .sens; several may be given
 
-environment:
-  SCANNET_PREP_ACCEPT_TERMS=1   the same as --accept-terms
-  SCANNET_PREP_BASE_URL         the same as --base-url
-  HTTPS_PROXY, NO_PROXY         proxies
-  REQUESTS_CA_BUNDLE            certificate authorities, unless --ca-bundle is given
+environment: SCANNET_PREP_ACCEPT_TERMS=1 and SCANNET_PREP_BASE_URL stand for the options of these names;
+HTTPS_PROXY, NO_PROXY and REQUESTS_CA_BUNDLE count too
 
 examples:
   scannet-prep download --types seg --dry-run
@@ -111,14 +107,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.wait is not None:
         policy = replace(policy, first_answer_patience_s=arguments.wait)
     started_s = time.monotonic()
-    report = download.run(
-        plan,
-        jobs=arguments.jobs,
-        policy=policy,
-        certificates=certificates,
-        progress=console.progress(),
-        is_strict=arguments.verify,
-    )
+    options = {"jobs": arguments.jobs, "policy": policy, "certificates": certificates, "is_strict": arguments.verify}
+    report = download.run(plan, progress=console.progress(), **options)
     seconds = time.monotonic() - started_s
     for text, hint in report.describe_failures():
         console.warn(text, hint)
@@ -160,10 +150,7 @@ def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
 def _describe_needed(plan: DownloadPlan) -> str:
     """How much is to be fetched, as far as that is known."""
     unknown = ", ".join(kind.suffix for kind in plan.unknown_kinds)
-    size = f"about {format_bytes(plan.needed_bytes)}"
-    if unknown:
-        return f"{size} and {unknown} of unknown size" if plan.needed_bytes else "of unknown size"
-    return size
+    return f"about {format_bytes(plan.needed_bytes)}" + (f", and {unknown} of unknown size" if unknown else "")
 
 
 def _count_kinds(plan: DownloadPlan) -> list[tuple[str, str, int, int, int | None]]:

@@ -14,7 +14,9 @@ def add_trust_arguments(parser: CommandParser) -> None:
     """Add the choice of authorities."""
     trust = parser.add_mutually_exclusive_group()
     trust.add_argument("--ca-bundle", type=path_argument, metavar="FILE", help="certificate authorities to trust")
-    trust.add_argument("--insecure", action="store_true", help="accept any certificate: whoever answers is believed")
+    trust.add_argument(
+        "--insecure", action="store_true", help="accept any certificate, so that anybody can pose as the server"
+    )
 
 
 def certificates_from(arguments: argparse.Namespace, console: Console) -> bool | Path:
@@ -26,6 +28,6 @@ def certificates_from(arguments: argparse.Namespace, console: Console) -> bool |
         return arguments.ca_bundle or True
     from urllib3.exceptions import InsecureRequestWarning
 
-    console.warn("warning: --insecure: certificates are not verified; whoever answers is believed")
+    console.warn("warning: --insecure: certificates are not verified; anybody can pose as the server")
     warnings.simplefilter("ignore", InsecureRequestWarning)
     return False

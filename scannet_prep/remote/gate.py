@@ -60,7 +60,8 @@ class Gate:
         self._stop = stop
         self._tell = tell
         self._condition = threading.Condition()
-        self._tickets: set[Ticket] = set()
+        self._count = 0
+        self._trial: Ticket | None = None
         self._limit, self._spacing_s, self._slowed_s = float(connections), 0.0, 0.0
         self._next_s = 0.0
         self._closed_s: float | None = None
@@ -98,7 +99,8 @@ class Gate:
             raise
         finally:
             with self._condition:
-                self._tickets.discard(ticket)
+                self._count -= 1
+                self._trial = None if ticket is self._trial else self._trial
                 self._condition.notify_all()
 
     def served(self, ticket: Ticket) -> None:
@@ -107,8 +109,9 @@ class Gate:
             self._has_served = True
             self._alive_s = time.monotonic()
             # What was asked for before the gate closed does not show that the server answers new requests.
-            if self._closed_s is not None and not ticket.is_trial:
+            if self._closed_s is not None and ticket is not self._trial:
                 return
+            self._trial = None  # though it may go on for long
             self._served_s = max(self._served_s, ticket.began_s)
             self._failures = self._answers = 0
             if self._closed_s is None:
@@ -146,13 +149,11 @@ class Gate:
                 if self._stop.is_set():
                     raise ServerDownError("stopped")
                 self._raise_if_hopeless(now_s)
-                if is_closed:
-                    may_go = not any(ticket.is_trial for ticket in self._tickets)
-                else:
-                    may_go = len(self._tickets) < int(self._limit)
+                may_go = self._trial is None if is_closed else self._count < int(self._limit)
                 if may_go and now_s >= self._next_s:
                     ticket = Ticket(now_s, is_closed)
-                    self._tickets.add(ticket)
+                    self._count += 1
+                    self._trial = ticket if is_closed else self._trial
                     self._next_s = now_s + self._spacing_s
                     return ticket
                 self._condition.wait(min(0.5, max(0.01, self._next_s - now_s)) if may_go else 0.5)
@@ -176,7 +177,7 @@ class Gate:
             now_s = time.monotonic()
             if error.is_busy and ticket.began_s >= self._slowed_s:
                 self._slow_down(now_s)
-            if self._closed_s is not None and not ticket.is_trial:
+            if self._closed_s is not None and ticket is not self._trial:
                 return  # of the same moment as the failure that closed the gate
             pause_s = policy.delay_s(self._failures) * random.uniform(0.5, 1.5) if self._failures else 0.0  # noqa: S311
             self._closed_s = self._closed_s or now_s

@@ -116,6 +116,8 @@ class Bringing:
                 self._look(task)
             except FileError as error:
                 faults[task] = error.problem
+            except FileNotFoundError:
+                task.result = self._failed(task, "is a link that leads nowhere", "mend the link, or remove it")
             except OSError as error:
                 task.result = self._failed(task, error.strerror or str(error))
         found = {task.file.kind.suffix: task.facts for task in present if task not in faults and task.facts}
