@@ -18,7 +18,6 @@ from scannet_prep.errors import ArchiveError, FileError, OutputError, UnknownSce
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import check_is_folder, make_directory, run_lock
 from scannet_prep.progress import NoProgress, Progress
-from scannet_prep.scene import Split
 from scannet_prep.space import check_space
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack.target import FileOutcome, Target, UnpackedFile
@@ -321,7 +320,6 @@ def _check_wanted(
     Raises:
         UnknownSceneError: Something is not.
     """
-    selection.check_splits({scene_id: Split(split) for scene_id, split in present.items() if split})
     unknown = sorted(set(selection.scene_ids or ()) - set(wanted))
     missing = find_missing_shards(names)
     hint = f"it may be in a shard that was not given: {', '.join(missing[:3])}" if missing else ""
