@@ -22,7 +22,7 @@ from scannet_prep.archive import open_archive
 from scannet_prep.archive.frames import MAX_CONTENT_BYTES
 from scannet_prep.cli.main import main
 from scannet_prep.errors import SourceError
-from scannet_prep.processed.folder import mark_finished, mark_unfinished
+from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.progress import NoProgress
 from scannet_prep.stages import pack as pack_stage
@@ -226,17 +226,18 @@ def test_a_pipe_is_not_replaced_by_an_archive(words: tuple[str, ...], tree: Path
     assert (tmp_path / "a.tar.zst").is_fifo()
 
 
-def test_a_folder_without_a_manifest_or_whose_processing_has_not_finished_is_refused(
-    out_dir: Path, tmp_path: Path
-) -> None:
+def test_a_folder_whose_processing_has_not_finished_is_refused(out_dir: Path, tmp_path: Path) -> None:
     mark_unfinished(out_dir)
     status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
     assert (status, value["error"]) == (1, "ManifestError")
-    mark_finished(out_dir)
-    (out_dir / "manifest.json").unlink()
-    status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
-    assert (status, value["error"], "scannet-prep process again" in str(value["hint"])) == (1, "MissingFileError", True)
     assert not (tmp_path / "a.tar.zst").exists()
+
+
+def test_a_folder_without_a_manifest_gives_the_same_archive(out_dir: Path, tmp_path: Path) -> None:
+    assert pack(out_dir, "-o", tmp_path / "a.tar.zst")[0] == 0
+    (out_dir / "manifest.json").unlink()
+    assert pack(out_dir, "-o", tmp_path / "b.tar.zst")[0] == 0
+    assert (tmp_path / "a.tar.zst").read_bytes() == (tmp_path / "b.tar.zst").read_bytes()
 
 
 def test_what_is_packed_of_an_unfinished_folder_is_never_taken_for_complete(

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scannet_prep.errors import FileError, ManifestError, MissingFileError, ProcessedFileError
-from scannet_prep.files import open_file
+from scannet_prep.files import Fingerprint, open_file, read_file
 from scannet_prep.processed.folder import UNFINISHED_NAME, is_unfinished, processed_path
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, read_manifest
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, read_manifest
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.processed.scene import MAX_FILE_BYTES, check_identity, parse_meta
+from scannet_prep.processed.scene import MAX_FILE_BYTES, check_identity, parse_meta, parse_processed
 from scannet_prep.scene import SceneId, Split
 
 _AGAIN = "run the same scannet-prep process command again: it goes on where it stopped"
@@ -164,3 +164,14 @@ def _look_at_files(out_dir: Path) -> tuple[dict[str, SceneFile], FileError | Non
             hint = f"make processed scenes from it: scannet-prep process {out_dir}"
         fault = MissingFileError(out_dir, f"holds no processed scenes: expected {out_dir}/train/scene*.npz", hint)
     return scenes, fault
+
+
+def read_entry(path: Path) -> SceneEntry:
+    """Make the manifest's entry of a processed scene from its file.
+
+    Raises:
+        FileError: It cannot be read.
+        ProcessedFileError: It is damaged, or was written by another program.
+    """
+    data = read_file(path, MAX_FILE_BYTES)
+    return SceneEntry.from_scene(parse_processed(data, path), Fingerprint.from_bytes(data))

@@ -20,11 +20,12 @@ from scannet_prep.processed.folder import (
     TERMS_TEXT,
     UNFINISHED_NAME,
     encode_lists,
+    find_processed_scenes,
     is_unfinished,
     processed_path,
 )
-from scannet_prep.processed.manifest import MANIFEST_NAME, encode_manifest
-from scannet_prep.processed.state import check_mixture, find_state
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, encode_manifest
+from scannet_prep.processed.state import check_mixture, find_state, read_entry
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.splits import find_official_split
@@ -77,15 +78,12 @@ def find_contents(
 
 def _find_processed(source: Path, selection: Selection, level: int, *, allows_incomplete: bool) -> FoundContents:
     state = find_state(source)
-    if state.fault is not None and not (allows_incomplete and state.manifest is not None):
+    if state.fault is not None and not (allows_incomplete and state.manifest):
         raise state.fault
     whole = state.manifest
-    if whole is None:
-        raise MissingFileError(
-            source / MANIFEST_NAME,
-            "no such file: it says how the scenes were made",
-            "run scannet-prep process again: it makes the manifest anew, and keeps the scenes",
-        )
+    if whole is None:  # the files tell what it would
+        found = find_processed_scenes(source).items()
+        whole = Manifest({str(name): read_entry(path) for name, (_, path) in found}, program_version=VERSION)
     is_complete = whole.is_complete and not is_unfinished(source)
     scenes = {name: entry for name, entry in whole.scenes.items() if selection.wants(name, entry.split)}
     failures = {

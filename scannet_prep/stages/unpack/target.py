@@ -25,7 +25,6 @@ from scannet_prep.errors import (
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import (
     Buffer,
-    Fingerprint,
     make_directory,
     read_file,
     remove_temporaries,
@@ -35,8 +34,7 @@ from scannet_prep.files import (
 from scannet_prep.processed import folder as lists
 from scannet_prep.processed import manifest as manifests
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
-from scannet_prep.processed.scene import parse_processed
-from scannet_prep.processed.state import find_mixture
+from scannet_prep.processed.state import find_mixture, read_entry
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, encode_lock, parse_lock, read_lock
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
@@ -238,8 +236,7 @@ class Target:
                 continue
             if entry is None or entry.split != split:
                 with suppress(ScanNetPrepError):  # damaged, and not asked for now: `verify` names it
-                    data = read_file(path)
-                    scenes[scene_id] = SceneEntry.from_scene(parse_processed(data, path), Fingerprint.from_bytes(data))
+                    scenes[scene_id] = read_entry(path)
             else:
                 scenes[scene_id] = entry
         came_failures = {
