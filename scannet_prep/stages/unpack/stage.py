@@ -151,7 +151,7 @@ def plan(
                 raise UsageError(f"{group.scene_id} is in {other} and in {name}", "name only one of them")
     wanted = [scene_id for scene_id, (_, group) in scenes.items() if selection.wants(scene_id, group.split)]
     if None not in indexes:
-        _check_wanted(wanted, {name: group.split for name, (_, group) in scenes.items()}, selection, names)
+        _check_wanted(wanted, selection, names)
     chosen = frozenset(sorted(wanted)[: selection.limit])
     groups = tuple(
         None if index is None else tuple(group for group in index.groups if group.scene_id in {"", *chosen})
@@ -312,9 +312,7 @@ def _nothing(_group: Group, _contents: list[memoryview]) -> None:
     """Groups are not read for a plan."""
 
 
-def _check_wanted(
-    wanted: Sequence[str], present: Mapping[str, str], selection: Selection, names: Sequence[str]
-) -> None:
+def _check_wanted(wanted: Sequence[str], selection: Selection, names: Sequence[str]) -> None:
     """Check that all that was asked for is there.
 
     Raises:
