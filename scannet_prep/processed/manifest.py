@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning
-from scannet_prep.typed_json import Count, Crc32, encode_json, parse_json
+from scannet_prep.typed_json import Count, Crc32, parse_json, to_plain
 
 MANIFEST_NAME = "manifest.json"
 
@@ -145,10 +146,10 @@ def write_manifest(out_dir: Path, manifest: Manifest) -> None:
 def encode_manifest(manifest: Manifest) -> bytes:
     """Encode a manifest: one line for each scene, so that two can be compared with diff."""
     values = {**asdict(_Head()), "program_version": manifest.program_version, "complete": manifest.is_complete}
-    lines = [f'"{key}": {encode_json(value).decode()}' for key, value in values.items()]
+    lines = [f'"{key}": {json.dumps(value)}' for key, value in values.items()]
     for key, entries in (("scenes", manifest.scenes), ("failures", manifest.failures)):
-        each = (f'  "{name}": {encode_json(entry).decode()}' for name, entry in sorted(entries.items()))
-        lines.append(f'"{key}": {{\n' + ",\n".join(each) + "\n}")
+        each = [f'  "{name}": {json.dumps(to_plain(entry))}' for name, entry in sorted(entries.items())]
+        lines.append(f'"{key}": ' + ("{\n" + ",\n".join(each) + "\n}" if each else "{}"))
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
