@@ -121,9 +121,7 @@ def test_processed_tree_is_described_by_its_manifest_alone(out_dir: Path, info: 
     options = {"scannet200": True, "align_axis": False, "faces": False, "labels_from": "aggregation"}
     assert value["options"] == [{"options": options, "scenes": 4}]
     assert value["program_versions"]
-    assert [(item["warning"]["kind"], item["scene_ids"]) for item in value["warnings"]] == [
-        ("repeated_groups", [TRAIN[1]])
-    ]
+    assert [(item["kind"], item["scenes"]) for item in value["warnings"]] == [("repeated_groups", [TRAIN[1]])]
     assert (value["failures"], value["unreadable"]) == ([], [])
     check_classes(value["label_sets"], scenes)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.files import Buffer
@@ -25,7 +26,7 @@ def parse_json_object(data: Buffer, path: Path, error_type: type[FileError]) -> 
         FileError: Of the given type: the file is empty, truncated, of another kind, or holds something else.
     """
     try:
-        value = json.loads(bytes(data))
+        value = msgspec.json.decode(data)
     except (ValueError, RecursionError) as error:
         found = describe_beginning(bytes(data[:LOOK_BYTES]))
         problem = f"is {found}, expected JSON" if found else f"is not JSON: {error}; it has {len(data):,} bytes"
