@@ -91,8 +91,11 @@ class Manifest(msgspec.Struct, frozen=True, rename={"is_complete": "complete"}):
 class _Head:
     """What tells a manifest from other files."""
 
-    format: str = _FORMAT
-    format_version: int = FORMAT_VERSION
+    format: str
+    format_version: int
+
+
+_OUR_HEAD = _Head(_FORMAT, FORMAT_VERSION)
 
 
 def read_manifest(out_dir: Path) -> Manifest | None:
@@ -122,15 +125,17 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
     """
     try:
         head = parse_json(data, _Head)
-        manifest = parse_json(data, Manifest) if head == _Head() else Manifest()
+        manifest = parse_json(data, Manifest) if head == _OUR_HEAD else Manifest()
     except ContentError as error:
         raise ManifestError(path, f"is damaged, or not a manifest: {error}", _HINT) from error
-    if head != _Head():
+    if head != _OUR_HEAD:
         problem = f"says that it is {head.format!r:.60} {head.format_version}, expected {_FORMAT!r} {FORMAT_VERSION}"
         raise ManifestError(path, problem, _HINT)
     for scene_id, entry in manifest.scenes.items():
         if not SceneId.is_valid(scene_id) or not entry.vertex_count:
-            raise ManifestError(path, f"records {scene_id!r:.40} with {entry.vertex_count} vertices", _HINT)
+            raise ManifestError(
+                path, f"is damaged: it records {scene_id!r:.40} with {entry.vertex_count} vertices", _HINT
+            )
     return manifest
 
 
@@ -145,7 +150,7 @@ def write_manifest(out_dir: Path, manifest: Manifest) -> None:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Encode a manifest: one line for each scene, so that two can be compared with diff."""
-    values = {**asdict(_Head()), "program_version": manifest.program_version, "complete": manifest.is_complete}
+    values = {**asdict(_OUR_HEAD), "program_version": manifest.program_version, "complete": manifest.is_complete}
     lines = [f'"{key}": {json.dumps(value)}' for key, value in values.items()]
     for key, entries in (("scenes", manifest.scenes), ("failures", manifest.failures)):
         each = [f'  "{name}": {json.dumps(to_plain(entry))}' for name, entry in sorted(entries.items())]

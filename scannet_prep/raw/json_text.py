@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -56,4 +57,4 @@ def parse_name(value: object) -> str:
 
 def shorten(value: object) -> str:
     """Show a value in a message, at most 40 characters of it."""
-    return f"{value!r:.40}"
+    return f"{reprlib.repr(value) if isinstance(value, list | dict) else repr(value):.40}"  # nested ones may be deep
