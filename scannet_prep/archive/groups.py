@@ -199,7 +199,7 @@ class GroupReader(Generic[Result]):
     def _check(self, task: _Task) -> Outcome[Result]:
         group = task.group
         try:
-            stored = task.stored or read_stored(self.source, group)
+            stored = task.stored or read_stored(self.source, group.offset, group.stored_bytes)
             content, has_checksum = decompress(stored, group.size_bytes)
             warnings: list[str] = []
             if group.members:

@@ -206,10 +206,10 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
             return _report(plan, *_write_shards(plan, plan.target, plan.shard_bytes, jobs, progress))
         progress.start("pack", plan.contents.size_bytes, "B")
         try:
-            size_bytes = write_archive(plan.contents, plan.target, level=plan.level, jobs=jobs, progress=progress)
+            write_archive(plan.contents, plan.target, level=plan.level, jobs=jobs, progress=progress)
         finally:
             progress.finish()
-        return _report(plan, WrittenArchive(plan.target, size_bytes, len(plan.contents.scenes)))
+        return _report(plan, WrittenArchive(plan.target, plan.target.stat().st_size, len(plan.contents.scenes)))
 
 
 def _check_target(target: Path) -> Path:
@@ -338,10 +338,9 @@ def _write_shards(
     try:
         for number, part in enumerate(parts):
             path, digest = shard_path(target, number, len(parts)), hashlib.sha256()
-            size_bytes = write_archive(
-                part, partial_dir / path.name, level=plan.level, jobs=jobs, progress=progress, digest=digest
-            )
-            written.append(WrittenArchive(path, size_bytes, len(part.scenes), digest.hexdigest()))
+            partial = partial_dir / path.name
+            write_archive(part, partial, level=plan.level, jobs=jobs, progress=progress, observe=digest.update)
+            written.append(WrittenArchive(path, partial.stat().st_size, len(part.scenes), digest.hexdigest()))
         for old in find_shards(target):
             old.unlink()
         for path in partial_dir.iterdir():
