@@ -120,6 +120,13 @@ def test_running_it_again_changes_no_file(packed_dir: Path, tmp_path: Path) -> N
         assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
+def test_what_a_killed_run_left_is_removed_even_where_all_files_are_there(packed_dir: Path, tmp_path: Path) -> None:
+    unpack.run(unpack.plan([packed_dir / "processed.tar.zst"], tmp_path))
+    (tmp_path / ".manifest.json.123-0123abcd.tmp").write_bytes(b"half")
+    unpack.run(unpack.plan([packed_dir / "processed.tar.zst"], tmp_path))
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
 def test_a_planted_link_to_a_folder_is_not_followed_and_one_to_a_file_is_replaced(packed: Path, tmp_path: Path) -> None:
     elsewhere = write_tree(tmp_path / "elsewhere", {"own.txt": b"mine"})
     out_dir = write_tree(tmp_path / "out", {})

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count, format_duration
@@ -92,7 +92,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         is_forced=arguments.force,
     )
     if arguments.dry_run:
-        return console.result(_describe_plan(plan), _plan_to_json(plan), 0)
+        value = {"command": "pack", "dry_run": True, "source": source, "target": plan.target}
+        value |= {"scenes": [scene.scene_id for scene in plan.contents.scenes], "left_out": plan.left_out}
+        return console.result(_describe_plan(plan), value, 0)
     console.say(_describe_plan(plan))
     keep_freed_memory()
     started_s = time.monotonic()
@@ -149,17 +151,6 @@ def _describe_plan(plan: PackPlan) -> str:
         names = f"{len(plan.left_out):,} ({join_names(plan.left_out)})"
         lines.append(f"left out, because {plan.kind} trees have no such names: {names}")
     return "\n".join(lines)
-
-
-def _plan_to_json(plan: PackPlan) -> dict[str, Any]:
-    return {
-        "command": "pack",
-        "dry_run": True,
-        "source": plan.source,
-        "target": plan.target,
-        "scenes": [scene.scene_id for scene in plan.contents.scenes],
-        "left_out": plan.left_out,
-    }
 
 
 def _describe_report(report: PackReport, seconds: float) -> str:

@@ -161,15 +161,7 @@ def plan(
         replaced = find_shards(target) if shard_bytes is not None else (target,)
         indexes = [_read_replaced(path, contents) for path in replaced]
         has_candidate = shard_bytes is None and indexes[0] is not None and indexes[0].head == contents.head
-    return PackPlan(
-        source=source,
-        target=target,
-        contents=contents,
-        level=level,
-        shard_bytes=shard_bytes,
-        has_candidate=has_candidate,
-        left_out=found.left_out,
-    )
+    return PackPlan(source, target, contents, level, shard_bytes, has_candidate, found.left_out)
 
 
 def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe: int | None = None) -> PackReport:

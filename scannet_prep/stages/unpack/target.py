@@ -41,10 +41,6 @@ from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.tree import identify_tree
 from scannet_prep.version import VERSION
 
-_UNFINISHED_TEXT = b"""\
-An archive is being unpacked here, or a run was interrupted: scenes may be missing.
-Run the same scannet-prep unpack command again: it goes on where it stopped, and removes this file at its end.
-"""
 _ELSEWHERE = "unpack into another folder with -o"
 
 
@@ -65,7 +61,7 @@ class UnpackedFile(NamedTuple):
 class Target:
     """A folder that archives of one kind are unpacked into.
 
-    Nothing is written before `write` finds something that is missing.
+    Nothing is written before `write` finds something that is missing; what killed runs left is removed at once.
 
     Args:
         kind: What the archives were made from.
@@ -97,6 +93,8 @@ class Target:
         with suppress(MissingFileError):
             if (found := str(identify_tree(out_dir))) != kind:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
+        for folder in (out_dir, *(out_dir / split for split in Split)):
+            remove_temporaries(folder)  # also where nothing else is left to do
         previous = manifests.read_manifest(out_dir) if kind is ArchiveKind.PROCESSED else None
         self._previous = previous or Manifest()
 
@@ -188,13 +186,11 @@ class Target:
             self._update_failed_list()
 
     def _begin_writing(self) -> None:
-        """Before the first file: make the folder, and mark it as unfinished."""
+        """Before the first file: mark the folder as unfinished."""
         with self._lock:
             if not self._has_begun:
-                for folder in (self.out_dir, *(self.out_dir / split for split in Split)):
-                    remove_temporaries(folder)
                 if self.kind is ArchiveKind.PROCESSED:
-                    write_if_changed(self.out_dir / lists.UNFINISHED_NAME, _UNFINISHED_TEXT)
+                    lists.mark_unfinished(self.out_dir)
                 self._has_begun = True
 
     def _write_file(self, name: str, data: Buffer) -> UnpackedFile:
