@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 from archives import pack_shards, pack_tree
-from commands import run_command
 from forged_archives import find_parts, flip
 from release_server import ROOT, ReleaseServer
 
@@ -281,9 +280,3 @@ def test_an_address_is_no_path(monkeypatch: pytest.MonkeyPatch, archive_path: Pa
         dataset = ScanNet(url, split="train")
         assert repr(dataset).startswith(f"ScanNet('{url}', split='train'")
         assert "//127" in find_error(lambda: dataset["x"]).args[0]
-
-
-def test_the_command_packs_what_the_dataset_reads(folder: Path, tmp_path: Path) -> None:
-    assert run_command("pack", folder, "-o", tmp_path / "x.tar.zst").status == 0
-    dataset, expected = ScanNet(tmp_path / "x.tar.zst", split="train"), ScanNet(folder, split="train")
-    assert dataset.lengths.tolist() == expected.lengths.tolist()

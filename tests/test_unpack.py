@@ -120,6 +120,13 @@ def test_running_it_again_changes_no_file(packed_dir: Path, tmp_path: Path) -> N
         assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
+def test_what_a_killed_run_left_is_removed_even_where_all_files_are_there(packed_dir: Path, tmp_path: Path) -> None:
+    unpack.run(unpack.plan([packed_dir / "processed.tar.zst"], tmp_path))
+    (tmp_path / ".manifest.json.123-0123abcd.tmp").write_bytes(b"half")
+    unpack.run(unpack.plan([packed_dir / "processed.tar.zst"], tmp_path))
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
 def test_a_planted_link_to_a_folder_is_not_followed_and_one_to_a_file_is_replaced(packed: Path, tmp_path: Path) -> None:
     elsewhere = write_tree(tmp_path / "elsewhere", {"own.txt": b"mine"})
     out_dir = write_tree(tmp_path / "out", {})
@@ -179,7 +186,7 @@ def test_a_hole_in_a_set_of_shards_is_an_error_unless_scenes_are_named(shards: l
 
 
 def test_failures_on_record_stay_on_record(out_dir: Path, tmp_path: Path) -> None:
-    failure = {"error": "MeshError", "message": "broken"}
+    failure = {"scene_id": "scene0191_00", "error": "MeshError", "message": "broken"}
     edit_json(out_dir / "manifest.json", lambda value: value["failures"].update({"scene0191_00": failure}))
     pack_tree(out_dir, tmp_path / "a.tar.zst").close()
     assert unpack.run(unpack.plan([tmp_path / "a.tar.zst"], tmp_path / "out")).is_whole
@@ -241,7 +248,7 @@ def test_an_unknown_scene_is_an_error_before_anything_is_written_or_a_failure_of
     packed: Path, tmp_path: Path
 ) -> None:
     outcome = run_command("unpack", packed, "-o", tmp_path / "out", "--scenes", "scene0500_00")
-    assert (outcome.status, "has no scene0500_00" in outcome.stderr) == (2, True)
+    assert (outcome.status, "has no scene scene0500_00" in outcome.stderr) == (2, True)
     assert not (tmp_path / "out").exists()
     outcome = unpack_pipe(packed, "-o", tmp_path / "pipe", "--scenes", "scene0500_00", TRAIN, "--json")
     assert (outcome.status, outcome.json["scenes"]) == (3, [TRAIN])
@@ -254,7 +261,7 @@ def test_an_unknown_scene_is_an_error_before_anything_is_written_or_a_failure_of
     [
         (["-", "a.tar.zst"], "- is the only archive where it is given"),
         (["-", "--dry-run"], "--dry-run cannot look into a pipe"),
-        (["a.tar.zst", "--splits", "test", "--scenes", TRAIN], "leave out the splits"),
+        (["a.tar.zst", "--splits", "test", "--scenes", TRAIN], f"has no scene {TRAIN} in test"),
         (["a.tar.zst", "a.tar.zst"], "the same archive is named twice"),
         (["a.tar.zst", "b.tar.zst"], f"{TRAIN} is in a.tar.zst and in b.tar.zst"),
         (["a.tar.zst", "c.tar.zst"], "hold raw and processed scenes"),

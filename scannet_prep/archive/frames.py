@@ -42,19 +42,14 @@ def compress(content: Buffer, level: int) -> bytes:
         content: At most `MAX_CONTENT_BYTES`.
         level: Of zstd, 1..22; 0 stores, which makes frames that are read at the speed of memory.
     """
-    if level:
-        frame = _compress(content, level)
-        if len(content) <= _max_content_bytes(len(frame)):
-            return frame
-    return _store(content)
+    compressor = zstandard.ZstdCompressor(level=level or _FASTEST_LEVEL, write_checksum=True, write_content_size=True)
+    frame = compressor.compress(content)
+    if level and len(content) <= _max_content_bytes(len(frame)):
+        return frame
+    return _store(content, checksum_of(frame))
 
 
-def _compress(content: Buffer, level: int) -> bytes:
-    compressor = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
-    return compressor.compress(content)
-
-
-def _store(content: Buffer) -> bytes:
+def _store(content: Buffer, checksum: bytes) -> bytes:
     """Wrap into a frame of uncompressed blocks, which zstd offers no level for."""
     view = memoryview(content)
     # Content size in 4 bytes, checksum; a window of 128 KiB.
@@ -63,7 +58,7 @@ def _store(content: Buffer) -> bytes:
         block = view[start : start + _MAX_BLOCK_BYTES]
         is_last = start + _MAX_BLOCK_BYTES >= len(view)
         pieces += [(len(block) << 3 | _RAW << 1 | is_last).to_bytes(3, "little"), block]
-    return b"".join([*pieces, checksum_of(_compress(content, _FASTEST_LEVEL))])
+    return b"".join([*pieces, checksum])
 
 
 def checksum_of(frame: Buffer) -> bytes:

@@ -135,8 +135,8 @@ class GroupReader(Generic[Result]):
             ArchiveError: It is a file of another kind, or refused.
             TransferError: It is on a web server, which does not give it.
         """
-        index = self.index
-        tasks = self._iter_frames() if index is None else self._iter_indexed(index, self._rows)
+        has_index = self.index is not None
+        tasks = self._iter_indexed() if has_index else self._iter_frames()
         first = next(tasks, None)
         if first is None:
             return
@@ -146,15 +146,14 @@ class GroupReader(Generic[Result]):
         yield outcome
         seen = [outcome]
         for outcome in map_in_threads(self._check, tasks, jobs=self.jobs, weigh=_weigh):
-            if index is None:
-                seen.append(Outcome(outcome.group, problem=outcome.problem))
+            seen.append(Outcome(outcome.group, problem=outcome.problem))
             if outcome.group.scene_id:
                 yield outcome
-        if index is None:
+        if not has_index:
             yield from self._compare(seen)
 
-    def _iter_indexed(self, index: Index, rows: list[FrameRow]) -> Iterator[_Task]:
-        for group, row in zip(index.groups, rows, strict=False):
+    def _iter_indexed(self) -> Iterator[_Task]:
+        for group, row in zip(self.index.groups if self.index else (), self._rows, strict=False):
             if not group.scene_id or self.chooses(group.scene_id, group.split):
                 yield _Task(group, row)
 
@@ -199,7 +198,7 @@ class GroupReader(Generic[Result]):
     def _check(self, task: _Task) -> Outcome[Result]:
         group = task.group
         try:
-            stored = task.stored or read_stored(self.source, group)
+            stored = task.stored or read_stored(self.source, group.offset, group.stored_bytes)
             content, has_checksum = decompress(stored, group.size_bytes)
             warnings: list[str] = []
             if group.members:

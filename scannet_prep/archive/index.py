@@ -120,10 +120,6 @@ class Index:
         """The scenes, sorted by id."""
         return self.groups[1:]
 
-    def find(self, scene_id: str) -> Group | None:
-        """A scene by its id; None where there is none of that id."""
-        return next((scene for scene in self.scenes if scene.scene_id == scene_id), None)
-
 
 def check_index_size(size_bytes: int, frame_count: int) -> None:
     """Check that an index may be so large, before it is read.

@@ -83,7 +83,7 @@ class Archive:
             TransferError: It is on a web server, which does not give it.
         """
         try:
-            stored = read_stored(self.source, group)
+            stored = read_stored(self.source, group.offset, group.stored_bytes)
             content, _ = decompress(stored, group.size_bytes)
             data = content[member.offset : member.offset + member.size_bytes]
             check_digest(member, data)
@@ -150,16 +150,16 @@ def decode_index(stored: Buffer, frame_count: int) -> Index:
     return index
 
 
-def read_stored(source: ByteSource, group: Group) -> bytes:
+def read_stored(source: ByteSource, offset: int, size_bytes: int) -> bytes:
     """Read the frame of a group.
 
     Raises:
         TruncatedError: The file ends first.
         ArchiveError: The file cannot be read.
     """
-    stored = source.read(group.offset, group.stored_bytes)
-    if len(stored) < group.stored_bytes:
-        raise TruncatedError(f"the archive ends after {len(stored):,} of its {group.stored_bytes:,} bytes")
+    stored = source.read(offset, size_bytes)
+    if len(stored) < size_bytes:
+        raise TruncatedError(f"the archive ends after {len(stored):,} of its {size_bytes:,} bytes")
     return stored
 
 

@@ -8,12 +8,11 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scannet_prep.archive.frames import decompress
 from scannet_prep.archive.index import Group
 from scannet_prep.archive.layout import ArchiveKind
-from scannet_prep.archive.reader import DAMAGED_HINT, Archive
+from scannet_prep.archive.reader import DAMAGED_HINT, Archive, read_stored
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.archive.source import ByteSource
 from scannet_prep.errors import ArchiveError, ContentError, ManifestError, UsageError
@@ -36,6 +35,7 @@ class _Place(NamedTuple):
         size_bytes: Size of the tar bytes in it.
         start: First byte of the file in the tar bytes.
         end: The byte after the last.
+        sha256: Of the file, 32 bytes.
     """
 
     source: int
@@ -44,6 +44,10 @@ class _Place(NamedTuple):
     size_bytes: int
     start: int
     end: int
+    sha256: bytes
+
+
+_PLACE = np.dtype([(name, "V32" if name == "sha256" else np.int64) for name in _Place._fields])
 
 
 class ArchiveReader(SceneSource):
@@ -89,16 +93,17 @@ class ArchiveReader(SceneSource):
         present = {scene.split for archive in opened for scene in archive.index.scenes}
         check_split(self.name, split, present, f"pack them: scannet-prep process --splits {split}, then pack again")
         self._sources = [archive.source for archive in opened]
-        wanted = [(number, scene, f"{split}/{name}.npz") for name, number, scene in found]
-        self._scenes, self._digests = _find_places(opened, wanted)
-        manifests = [(number, archive.index.files, MANIFEST_NAME) for number, archive in enumerate(opened)]
-        self._manifests, self._manifest_digests = _find_places(opened, manifests)
+        scenes = [_find_place(opened, number, scene, f"{split}/{name}.npz") for name, number, scene in found]
+        manifests = [
+            _find_place(opened, number, archive.index.files, MANIFEST_NAME) for number, archive in enumerate(opened)
+        ]
+        self._scenes, self._manifests = np.array(scenes, _PLACE), np.array(manifests, _PLACE)
         if failures:
             warn_of_failures(self.name, failures, f"scannet-prep info {names[0]} lists them")
 
     def file_path(self, index: int) -> str:
         """The file of a scene, for messages."""
-        return f"{self._sources[self._scenes[index, 0]].name}: {self._member_name(index)}"
+        return f"{self._sources[self._scenes[index]['source']].name}: {self._split}/{self.scene_id(index)}.npz"
 
     def how_to_add(self, scene_id: str) -> str:
         """What to type to get a scene that is missing."""
@@ -112,7 +117,7 @@ class ArchiveReader(SceneSource):
             ArchiveError: The scene is damaged, or the archive is no longer the one that was opened.
             TransferError: The archive is on a web server, which does not give it.
         """
-        return self._read_file(self._scenes[index], self._digests[index], self.scene_id(index))
+        return self._read_file(self._scenes[index], self.scene_id(index))
 
     def count_raw_ids(self, raw_ids_key: Literal["nyu40_ids", "scannet_ids"]) -> list[Mapping[int, int]] | None:
         """Vertices of each scene by raw id, from the manifests; None where they do not tell.
@@ -124,12 +129,11 @@ class ArchiveReader(SceneSource):
         """
         names = self.scene_ids
         entries: dict[str, SceneEntry] = {}
-        for place, digest in zip(self._manifests, self._manifest_digests, strict=True):
+        for place in self._manifests:
             if entries.keys() >= set(names):
                 break  # the shards of a set have all the same manifest
-            data = bytes(self._read_file(place, digest, MANIFEST_NAME))
-            manifest = parse_manifest(data, f"{self._sources[place[0]].name}: {MANIFEST_NAME}")
-            entries.update(manifest.scenes)
+            data = bytes(self._read_file(place, MANIFEST_NAME))
+            entries.update(parse_manifest(data, f"{self._sources[place['source']].name}: {MANIFEST_NAME}").scenes)
         if not entries.keys() >= set(names):
             return None
         is_nyu40 = raw_ids_key == "nyu40_ids"
@@ -140,20 +144,15 @@ class ArchiveReader(SceneSource):
         for source in self._sources:
             source.close()
 
-    def _member_name(self, index: int) -> str:
-        return f"{self._split}/{self.scene_id(index)}.npz"
-
-    def _read_file(self, row: NDArray[np.int64], digest: NDArray[np.void], subject: str) -> memoryview:
+    def _read_file(self, row: np.void, subject: str) -> memoryview:
         """Read a file: one range of the archive, checked by the checksum of its frame or else by its SHA-256."""
         place = _Place(*row.tolist())
         source = self._sources[place.source]
         try:
-            stored = source.read(place.offset, place.stored_bytes)
-            if len(stored) < place.stored_bytes:
-                raise ContentError(f"the archive ends after {len(stored):,} of its {place.stored_bytes:,} bytes")  # noqa: TRY301
+            stored = read_stored(source, place.offset, place.stored_bytes)
             content, has_checksum = decompress(stored, place.size_bytes)
             data = content[place.start : place.end]
-            if not has_checksum and hashlib.sha256(data).digest() != digest.tobytes():
+            if not has_checksum and hashlib.sha256(data).digest() != place.sha256:
                 raise ContentError("neither the checksum of its frame holds nor its SHA-256")  # noqa: TRY301
         except (ContentError, MemoryError) as error:
             problem = "memory ran out" if isinstance(error, MemoryError) else f"is damaged: {error}"
@@ -161,27 +160,17 @@ class ArchiveReader(SceneSource):
         return data
 
 
-def _find_places(
-    archives: Sequence[Archive], wanted: Sequence[tuple[int, Group, str]]
-) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-    """Find files by number of their archive, group and name.
-
-    Returns:
-        A `_Place` in each row, int64 (n, 6); and the SHA-256 of each file, 32 bytes (n,).
-    """
-    rows, digests = [], []
-    for number, group, name in wanted:
-        member = group.find(name)
-        if member is None:
-            raise ArchiveError(archives[number].name, f"{group.name}: has no file {name}", "pack it again")
-        end = member.offset + member.size_bytes
-        rows.append(_Place(number, group.offset, group.stored_bytes, group.size_bytes, member.offset, end))
-        digests.append(bytes.fromhex(member.sha256))
-    return np.array(rows, np.int64), np.array(digests, "V32")
+def _find_place(archives: Sequence[Archive], number: int, group: Group, name: str) -> _Place:
+    """Find a file by number of its archive, group and name."""
+    member = group.find(name)
+    if member is None:
+        raise ArchiveError(archives[number].name, f"{group.name}: has no file {name}", "pack it again")
+    start, size_bytes, sha256 = member.offset, member.size_bytes, bytes.fromhex(member.sha256)
+    return _Place(number, group.offset, group.stored_bytes, group.size_bytes, start, start + size_bytes, sha256)
 
 
 def _check_archives(archives: Sequence[Archive]) -> None:
-    """Check that archives hold processed scenes, all that belong to them, and go together."""
+    """Check that archives hold processed scenes that were made in the same way, and go together."""
     first = archives[0]
     for archive in archives:
         index = archive.index
@@ -207,11 +196,11 @@ def _check_archives(archives: Sequence[Archive]) -> None:
                 )
         if any(not scene.vertex_count for scene in index.scenes):
             raise ArchiveError(archive.name, "does not say how many vertices its scenes have", "pack it again")
-    _check_sets(archives)
-    _check_overlap(archives)
+    _check_set(archives)
 
 
-def _check_sets(archives: Sequence[Archive]) -> None:
+def _check_set(archives: Sequence[Archive]) -> None:
+    """Check that no shard is missing, and that no scene is there twice."""
     missing = find_missing_shards(archive.name for archive in archives)
     if missing:
         raise ArchiveError(
@@ -220,13 +209,9 @@ def _check_sets(archives: Sequence[Archive]) -> None:
             "name all shards: ScanNet(sorted(glob.glob('...-of-...tar.zst')), ...); a part that is to be used alone "
             "needs a name of its own",
         )
-
-
-def _check_overlap(archives: Sequence[Archive]) -> None:
-    holders: dict[str, int] = {}
-    for number, archive in enumerate(archives):
+    holders: dict[str, Archive] = {}
+    for archive in archives:
         for scene in archive.index.scenes:
-            holder = holders.setdefault(scene.scene_id, number)
-            if holder != number:
-                problem = f"holds {scene.scene_id}, and so does {archives[holder].name}"
+            if (holder := holders.setdefault(scene.scene_id, archive)) is not archive:
+                problem = f"holds {scene.scene_id}, and so does {holder.name}"
                 raise ArchiveError(archive.name, problem, "name only one of them")

@@ -74,20 +74,16 @@ def find_missing_shards(names: Iterable[str | Path]) -> tuple[str, ...]:
     Returns:
         Each beside the first that there is of its set.
     """
-    folders: dict[tuple[str, int], str] = {}
-    numbers: dict[tuple[str, int], set[int]] = {}
+    sets: dict[tuple[str, int], dict[int, str]] = {}  # of each set the folders of its shards, by number
     for name in map(str, names):
         folder, match = _split_name(name)
         if match is not None:
-            key = match[1], int(match[3])
-            folders.setdefault(key, folder)
-            numbers.setdefault(key, set()).add(int(match[2]))
-    missing = (
-        f"{folders[stem, count]}{stem}-{number:05d}-of-{count:05d}{SUFFIX}"
-        for (stem, count), found in numbers.items()
-        for number in range(count)
-        if number not in found
-    )
+            sets.setdefault((match[1], int(match[3])), {})[int(match[2])] = folder
+    missing = []
+    for (stem, count), folders in sets.items():
+        path = Path(f"{stem}{SUFFIX}")
+        first = next(iter(folders.values()))
+        missing += [f"{first}{shard_path(path, number, count)}" for number in range(count) if number not in folders]
     return tuple(sorted(missing))
 
 

@@ -61,19 +61,14 @@ def open_source(place: str | Path | ByteSource, *, certificates: bool | Path = T
         return place
     match = _OTHER_ADDRESS.fullmatch(str(place))
     if match is not None and not Path(place).exists():
-        raise UsageError(
-            f"{place}: addresses of the kind {match[1]}:// are not read", _explain_scheme(match[1], str(place))
-        )
+        hint = "name a file, or an https:// address"
+        if match[1].lower() == "s3":
+            hint = (
+                f"copy it first (aws s3 cp {place} .), or use a signed https:// address of it "
+                f"(aws s3 presign {place}); those are read range by range"
+            )
+        raise UsageError(f"{place}: addresses of the kind {match[1]}:// are not read", hint)
     return FileSource(Path(place).expanduser())
-
-
-def _explain_scheme(scheme: str, place: str) -> str:
-    if scheme.lower() == "s3":
-        return (
-            f"copy it first (aws s3 cp {place} .), or use a signed https:// address of it (aws s3 presign {place}); "
-            "those are read range by range"
-        )
-    return "name a file, or an https:// address"
 
 
 def open_sources(places: Sequence[str | Path | ByteSource], *, certificates: bool | Path = True) -> list[ByteSource]:
@@ -132,12 +127,9 @@ class FileSource:
         """
         file = self.__dict__.get("_file") or self._open()
         try:
-            data = os.pread(file.descriptor, size, offset)
-            while len(data) < size:  # at the end, or more than one call gives
-                piece = os.pread(file.descriptor, size - len(data), offset + len(data))
-                if not piece:
-                    break
-                data += piece
+            data = b""
+            while len(data) < size and (piece := os.pread(file.descriptor, size - len(data), offset + len(data))):
+                data += piece  # most often all of it
         except OSError as error:
             raise ArchiveError(self._path, f"cannot be read at byte {offset:,}: {error.strerror or error}") from error
         return data
@@ -147,39 +139,30 @@ class FileSource:
         self.__dict__.pop("_file", None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what belongs to this process."""
-        return {"path": self._path, "identity": self._identity}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open lazily."""
-        self._path, self._identity = state["path"], state["identity"]
+        """Without the open file, which belongs to this process; it is opened again where it is read."""
+        return {"_path": self._path, "_identity": self._identity}
 
     def _open(self) -> _OpenFile:
-        # Without a lock, which a fork may copy while it is held. Of two threads that open at once, one keeps its own.
-        file: _OpenFile = self.__dict__.setdefault("_file", _OpenFile(self._open_file()))
-        return file
-
-    def _open_file(self) -> int:
         try:
             # Not blocking: a pipe is to be refused, not waited for.
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            file = _OpenFile(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         except FileNotFoundError:
             raise MissingFileError(
                 self._path, "no such archive", "name an archive (.tar.zst) that scannet-prep pack made"
             ) from None
         except OSError as error:
             raise ArchiveError(self._path, f"cannot be read: {error.strerror or error}") from error
-        status = os.fstat(descriptor)
+        status = os.fstat(file.descriptor)
         if not stat.S_ISREG(status.st_mode):
-            os.close(descriptor)
             what = "is a folder" if stat.S_ISDIR(status.st_mode) else "is a pipe or a device"
             raise ArchiveError(self._path, f"{what}, expected an archive (.tar.zst)")
         identity = status.st_size, status.st_mtime_ns
         self._identity = self._identity or identity
         if identity != self._identity:
-            os.close(descriptor)
             raise ArchiveError(self._path, "was replaced or changed since it was opened", "open it again")
-        return descriptor
+        # Without a lock, which a fork may copy while it is held. Of two threads that open at once, one keeps its own.
+        kept: _OpenFile = self.__dict__.setdefault("_file", file)
+        return kept
 
 
 class _OpenFile:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_CONTENT_BYTES, checksum_of, compress
 from scannet_prep.archive.index import Group, Head, Index, Member, encode_head, encode_index
@@ -79,14 +78,16 @@ class SourceFile:
             target[:] = self.content
             return
         try:
-            with open(self.path, "rb", buffering=0, opener=_open_unblocked) as file:
-                self._check(os.fstat(file.fileno()))
-                done = 0
-                while done < len(target) and (count := file.readinto(target[done:])):
-                    done += count
-                self._check(os.fstat(file.fileno()))
+            with open(self.path, "rb", opener=_open_unblocked) as file:
+                done = file.readinto(target)
+                status = os.fstat(file.fileno())
         except OSError as error:
             raise SourceError(self.path, f"cannot be read: {error.strerror or error}") from error
+        if (status.st_size, status.st_mtime_ns) != (self.size_bytes, self.modified_ns):
+            how = f"{self.size_bytes:,} bytes at first, then {status.st_size:,}"
+            if status.st_size == self.size_bytes:
+                how = "it was written to, and has the same size"
+            raise SourceError(self.path, f"changed while it was packed: {how}", _CHANGED_HINT)
         if done < len(target):
             raise SourceError(self.path, f"gave {done:,} of {len(target):,} bytes", _CHANGED_HINT)
         if self.fingerprint is not None and (found := Fingerprint.from_bytes(target)) != self.fingerprint:
@@ -96,13 +97,6 @@ class SourceFile:
                 f"{self.fingerprint.size_bytes:,} with {self.fingerprint.crc32}",
                 "it is damaged or was replaced: process the scene again, then pack again",
             )
-
-    def _check(self, status: os.stat_result) -> None:
-        if (status.st_size, status.st_mtime_ns) != (self.size_bytes, self.modified_ns):
-            how = f"{self.size_bytes:,} bytes at first, then {status.st_size:,}"
-            if status.st_size == self.size_bytes:
-                how = "it was written to, and has the same size"
-            raise SourceError(self.path, f"changed while it was packed: {how}", _CHANGED_HINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +163,6 @@ class Contents:
         return sum(group.size_bytes for group in self.groups)
 
 
-class _Packed(NamedTuple):
-    group: Group
-    stored: bytes
-
-
 def iter_archive(
     contents: Contents, *, level: int = DEFAULT_LEVEL, jobs: int = 1, progress: Progress | None = None
 ) -> Iterator[bytes]:
@@ -211,13 +200,6 @@ def iter_archive(
     yield encode_seek_table(rows)
 
 
-class Digest(Protocol):
-    """A digest that is being computed, of `hashlib`."""
-
-    def update(self, data: bytes, /) -> None:
-        """Take more bytes."""
-
-
 def write_archive(
     contents: Contents,
     path: Path,
@@ -225,8 +207,8 @@ def write_archive(
     level: int = DEFAULT_LEVEL,
     jobs: int = 1,
     progress: Progress | None = None,
-    digest: Digest | None = None,
-) -> int:
+    observe: Callable[[bytes], object] = lambda _piece: None,
+) -> None:
     """Write an archive, which gets its name when it is whole and on the disk.
 
     Args:
@@ -235,31 +217,24 @@ def write_archive(
         level: Compression level of zstd, 1..22, or 0 to store.
         jobs: How many threads compress.
         progress: Told of tar bytes.
-        digest: Told of the bytes of the archive.
-
-    Returns:
-        Its size in bytes.
+        observe: Called with the bytes of the archive, in order.
 
     Raises:
         SourceError: A file cannot be read, has changed since it was found, is not what a manifest says, or is too
             large.
         OutputError: The archive cannot be written. There is none then, or still the older one.
     """
-    size_bytes = 0
 
-    def count() -> Iterator[bytes]:
-        nonlocal size_bytes
+    def observed() -> Iterator[bytes]:
         for piece in iter_archive(contents, level=level, jobs=jobs, progress=progress):
-            size_bytes += len(piece)
-            if digest is not None:
-                digest.update(piece)
+            observe(piece)
             yield piece
 
-    write_atomically(path, count(), is_durable=True)
-    return size_bytes
+    write_atomically(path, observed(), is_durable=True)
 
 
-def _pack(source: SourceGroup, head: Head, level: int) -> _Packed:
+def _pack(source: SourceGroup, head: Head, level: int) -> tuple[Group, bytes]:
+    """Make the frame of a group, which is said to begin at 0."""
     source.check_size()
     check_names(head.kind, source.scene_id, [file.name for file in source.files])
     content, members, position = bytearray(source.size_bytes), list[Member](), 0
@@ -273,7 +248,7 @@ def _pack(source: SourceGroup, head: Head, level: int) -> _Packed:
             position = end + padding_bytes(file.size_bytes)
     stored = compress(content, level)
     group = Group(source.scene_id, source.split, source.vertex_count, 0, len(stored), len(content), tuple(members))
-    return _Packed(group, stored)
+    return group, stored
 
 
 def _open_unblocked(path: str, flags: int) -> int:

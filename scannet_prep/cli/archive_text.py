@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli.console import format_duration
-from scannet_prep.cli.listing import count_findings, describe_findings, describe_list, format_splits
+from scannet_prep.cli.listing import count_findings, describe_findings, describe_list, format_splits, join_names
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ def describe_check(report: VerifyArchivesReport, seconds: float, *, has_all: boo
     """What `verify` found in archives."""
     lines = list(describe_findings(report.findings, "", has_all=has_all))
     vertices = f", {report.vertices:,} vertices" if report.vertices else ""
-    lines.append(f"{_name(report.paths)}: scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,}{vertices}")
+    lines.append(
+        f"{join_names(report.paths, 1)}: scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,}{vertices}"
+    )
     lines += describe_list("damaged scenes", list(report.damaged_scenes), has_all=has_all)
     if report.truncated:
         lines += describe_list("whole scenes", list(report.whole_scenes), has_all=has_all)
@@ -29,7 +31,7 @@ def describe_check(report: VerifyArchivesReport, seconds: float, *, has_all: boo
 
 def describe_info(found: ArchiveInfo, *, has_all: bool) -> Iterator[str]:
     """What `info` says about archives, but for the classes."""
-    yield f"{_name(found.paths)}: archive of {found.archive_kind} scenes, by {', '.join(found.programs)}"
+    yield f"{join_names(found.paths, 1)}: archive of {found.archive_kind} scenes, by {', '.join(found.programs)}"
     if not found.complete:
         yield "not complete: processing had not finished when it was packed"
     if found.options:
@@ -42,7 +44,3 @@ def describe_info(found: ArchiveInfo, *, has_all: bool) -> Iterator[str]:
     yield from describe_list("missing shards of the set", list(found.missing_shards), has_all=has_all)
     failures = [f"{scene_id}: {text}" for scene_id, text in found.failures.items()]
     yield from describe_list("scenes that failed in processing", failures, has_all=has_all)
-
-
-def _name(paths: tuple[str, ...]) -> str:
-    return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1:,} more"

@@ -17,6 +17,11 @@ _MAX_FINDINGS = 100
 _MAX_HINTS = 5
 
 
+def join_names(names: Sequence[str], shown: int = 3) -> str:
+    """The first names, and how many there are beside them: `a, b, c and 4 more`."""
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown:,} more" if len(names) > shown else "")
+
+
 def describe_list(title: str, items: list[str], *, has_all: bool) -> Iterator[str]:
     """Lines with a title and items, the first ten of them or all; nothing where there are none."""
     if not items:

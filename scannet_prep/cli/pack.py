@@ -7,19 +7,11 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from scannet_prep.cli.arguments import (
-    CommandParser,
-    Commands,
-    add_output_arguments,
-    add_selection_arguments,
-    jobs_from,
-    path_argument,
-    positive_number,
-    selection_from,
-)
+from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count, format_duration
+from scannet_prep.cli.listing import join_names
 from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
 
@@ -46,9 +38,9 @@ _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 _PIPE = "-"
 
 
-def add_command(commands: Commands) -> None:
+def add_command(commands: shared.Commands) -> None:
     """Add the command to the program."""
-    parser: CommandParser = commands.add_parser(
+    parser: shared.CommandParser = commands.add_parser(
         "pack", help="make one archive of a folder of scenes", description=_DESCRIPTION, epilog=_EPILOG
     )
     parser.add_argument(
@@ -60,7 +52,7 @@ def add_command(commands: Commands) -> None:
     )
     options = parser.add_argument_group("what to make")
     options.add_argument(
-        "--level", type=_level, default=1, metavar="N",
+        "--level", type=int, default=1, metavar="N",
         help="compression level of zstd, 1..22 (default: 1); 0 stores: 11 %% larger, and a scene reads twice as fast",
     )  # fmt: skip
     options.add_argument(
@@ -73,14 +65,11 @@ def add_command(commands: Commands) -> None:
     options.add_argument(
         "--force", action="store_true", help="pack again, even where the archive is up to date or holds more scenes"
     )
-    add_selection_arguments(parser)
+    shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
-    run_options.add_argument(
-        "--jobs", type=positive_number, metavar="N",
-        help="compressing threads (default: the processors that affinity, container and Slurm grant)",
-    )  # fmt: skip
+    shared.add_jobs_argument(run_options, "compressing threads")  # type: ignore[arg-type]  # groups do as parsers
     run_options.add_argument("--dry-run", action="store_true", help="say what would be packed, and do nothing")
-    add_output_arguments(parser)
+    shared.add_output_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -96,26 +85,28 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     plan = pack.plan(
         source,
         target,
-        selection=selection_from(arguments),
+        selection=shared.selection_from(arguments),
         level=arguments.level,
         shard_bytes=arguments.shard_size,
         allows_incomplete=arguments.allow_incomplete,
         is_forced=arguments.force,
     )
     if arguments.dry_run:
-        return console.result(_describe_plan(plan), _plan_to_json(plan), 0)
+        value = {"command": "pack", "dry_run": True, "source": source, "target": plan.target}
+        value |= {"scenes": [scene.scene_id for scene in plan.contents.scenes], "left_out": plan.left_out}
+        return console.result(_describe_plan(plan), value, 0)
     console.say(_describe_plan(plan))
     keep_freed_memory()
     started_s = time.monotonic()
     pipe = sys.stdout.fileno() if target is None else None
-    report = pack.run(plan, jobs=jobs_from(arguments), progress=console.progress(), pipe=pipe)
+    report = pack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress(), pipe=pipe)
     seconds = time.monotonic() - started_s
     if report.missing:
         console.warn(f"warning: missing in the archive: {format_count(len(report.missing), 'scene')} that failed")
-    value = {"command": "pack", "source": str(source), **to_plain(report), "seconds": round(seconds, 3)}
     if target is None:
         console.say(_describe_report(report, seconds))
         return 0
+    value = {"command": "pack", "source": source, **to_plain(report), "seconds": round(seconds, 3)}
     return console.result(_describe_report(report, seconds), value, 0)
 
 
@@ -127,8 +118,8 @@ def _places(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
         raise UsageError(f"one folder can be packed at a time, not {len(folders)}", "scannet-prep pack --help")
     if has_pipe and arguments.output not in (None, _PIPE):
         raise UsageError(f"both - and -o {arguments.output} say where the archive goes", "leave out one of them")
-    source = path_argument(folders[0]) if folders else Path("data/processed")
-    return source, None if has_pipe else path_argument(arguments.output or "data/scannet.tar.zst")
+    source = shared.path_argument(folders[0]) if folders else Path("data/processed")
+    return source, None if has_pipe else shared.path_argument(arguments.output or "data/scannet.tar.zst")
 
 
 def _check_pipe(arguments: argparse.Namespace) -> None:
@@ -139,10 +130,6 @@ def _check_pipe(arguments: argparse.Namespace) -> None:
     if sys.stdout.isatty():
         hint = 'name a file (-o FILE), or a pipe: | ssh host "scannet-prep unpack -"'
         raise UsageError("the archive would go to the terminal", hint)
-
-
-def _level(text: str) -> int:
-    return 0 if text == "0" else positive_number(text)
 
 
 def _size(text: str) -> int:
@@ -161,32 +148,20 @@ def _describe_plan(plan: PackPlan) -> str:
     size = format_bytes(contents.size_bytes)
     lines = [f"pack: {plan.source} -> {plan.target or 'standard output'}: {scenes}, {files}, {size}"]
     if plan.left_out:
-        shown = ", ".join(plan.left_out[:3]) + (", ..." if len(plan.left_out) > 3 else "")
-        lines.append(f"left out, because {plan.kind} trees have no such names: {len(plan.left_out):,} ({shown})")
+        names = f"{len(plan.left_out):,} ({join_names(plan.left_out)})"
+        lines.append(f"left out, because {plan.kind} trees have no such names: {names}")
     return "\n".join(lines)
 
 
-def _plan_to_json(plan: PackPlan) -> dict[str, Any]:
-    return {
-        "command": "pack",
-        "dry_run": True,
-        "source": str(plan.source),
-        "target": None if plan.target is None else str(plan.target),
-        "scenes": [scene.scene_id for scene in plan.contents.scenes],
-        "left_out": list(plan.left_out),
-    }
-
-
 def _describe_report(report: PackReport, seconds: float) -> str:
-    names = ", ".join(str(archive.path or "standard output") for archive in report.archives[:3])
-    more = f" and {len(report.archives) - 3:,} more" if len(report.archives) > 3 else ""
+    names = join_names([str(archive.path or "standard output") for archive in report.archives])
     size = format_bytes(report.size_bytes)
     scenes = format_count(report.scenes, "scene")
     if report.up_to_date:
         return f"up to date: {names} was read and holds the same {scenes}, {size}, in {format_duration(seconds)}"
     share = f"{report.size_bytes / report.source_bytes:.0%} of {format_bytes(report.source_bytes)}"
     vertices = f", {report.vertices:,} vertices" if report.vertices else ""
-    lines = [f"{names}{more}: {scenes}{vertices}, {size} ({share}), in {format_duration(seconds)}"]
+    lines = [f"{names}: {scenes}{vertices}, {size} ({share}), in {format_duration(seconds)}"]
     if report.splits and report.kind == "processed":
         place = '"FILE"' if len(report.archives) > 1 else f'"{report.archives[0].path}"'
         lines.append(f'in Python: ScanNet({place}, split="{report.splits[-1]}")')

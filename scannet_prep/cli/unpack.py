@@ -8,18 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scannet_prep.cli.arguments import (
-    CommandParser,
-    Commands,
-    add_output_arguments,
-    add_selection_arguments,
-    jobs_from,
-    path_argument,
-    place_argument,
-    positive_number,
-    selection_from,
-)
+from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count, format_duration
+from scannet_prep.cli.listing import join_names
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
@@ -49,31 +40,28 @@ Other programs open these archives too: tar --zstd -xf data/scannet.tar.zst -C s
 _PIPE = Path("-")
 
 
-def add_command(commands: Commands) -> None:
+def add_command(commands: shared.Commands) -> None:
     """Add the command to the program."""
-    parser: CommandParser = commands.add_parser(
+    parser: shared.CommandParser = commands.add_parser(
         "unpack",
         help="write the files of an archive, or of some of its scenes",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
     parser.add_argument(
-        "archives", type=place_argument, nargs="+", metavar="ARCHIVE",
+        "archives", type=shared.place_argument, nargs="+", metavar="ARCHIVE",
         help="path or address of an archive, or several (shards); - for standard input",
     )  # fmt: skip
     parser.add_argument(
-        "-o", "--output", type=path_argument, metavar="DIR",
+        "-o", "--output", type=shared.path_argument, metavar="DIR",
         help="where the files go (default: data/processed or data/ScanNet, by what is in the archive)",
     )  # fmt: skip
-    add_selection_arguments(parser)
+    shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
-    run_options.add_argument(
-        "--jobs", type=positive_number, metavar="N",
-        help="threads (default: the processors that affinity, container and Slurm grant)",
-    )  # fmt: skip
+    shared.add_jobs_argument(run_options, "threads")  # type: ignore[arg-type]  # groups take arguments as parsers do
     run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     add_trust_arguments(parser.add_argument_group("server, for addresses"))  # type: ignore[arg-type]  # as parsers do
-    add_output_arguments(parser)
+    shared.add_output_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -91,16 +79,18 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     plan = unpack.plan(
         archives,
         arguments.output,
-        selection=selection_from(arguments),
+        selection=shared.selection_from(arguments),
         certificates=certificates_from(arguments, console),
     )
     if plan.missing_shards:
         count = format_count(len(plan.missing_shards), "shard")
-        console.warn(f"warning: {count} of the set not given: {', '.join(plan.missing_shards[:3])}")
+        console.warn(f"warning: {count} of the set not given: {join_names(plan.missing_shards)}")
     if arguments.dry_run:
-        return console.result(_describe_plan(plan), _plan_to_json(plan), 0)
+        to_write = f"{format_count(plan.needed_files, 'file')}, {format_bytes(plan.needed_bytes)}"
+        text = f"{_describe_start(plan)}\nto write: {to_write} (dry run: nothing was written)"
+        return console.result(text, _plan_to_json(plan), 0)
     console.say(_describe_start(plan))
-    report = unpack.run(plan, jobs=jobs_from(arguments), progress=console.progress())
+    report = unpack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     for warning in report.warnings:
         console.warn(f"warning: {warning}")
     for name in report.replaced if console.is_verbose else ():
@@ -126,8 +116,7 @@ def _check_pipe(arguments: argparse.Namespace) -> None:
 
 
 def _describe_start(plan: UnpackPlan) -> str:
-    names = ", ".join(source.name for source in plan.sources[:3])
-    names += f" and {len(plan.sources) - 3:,} more" if len(plan.sources) > 3 else ""
+    names = join_names([source.name for source in plan.sources])
     if None in plan.groups:
         return f"unpack: {names}, from its beginning to its end"
     scenes = format_count(len(plan.scene_ids), f"{plan.kind} scene")
@@ -135,17 +124,12 @@ def _describe_start(plan: UnpackPlan) -> str:
     return f"unpack: {names} -> {plan.out_dir}: {scenes}{there}, {format_bytes(plan.size_bytes)}"
 
 
-def _describe_plan(plan: UnpackPlan) -> str:
-    to_write = f"{format_count(plan.needed_files, 'file')}, {format_bytes(plan.needed_bytes)}"
-    return f"{_describe_start(plan)}\nto write: {to_write} (dry run: nothing was written)"
-
-
 def _plan_to_json(plan: UnpackPlan) -> dict[str, Any]:
     return {
         "command": "unpack",
         "dry_run": True,
         "archives": [source.name for source in plan.sources],
-        "out_dir": None if plan.out_dir is None else str(plan.out_dir),
+        "out_dir": plan.out_dir,
         "scenes": plan.scene_ids,
         "present": plan.there_count,
         "missing_files": plan.needed_files,

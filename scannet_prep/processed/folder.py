@@ -24,8 +24,8 @@ Give them only to people who have accepted those terms.
 
 
 _UNFINISHED_TEXT = b"""\
-Scenes of this folder are being made, or a run was interrupted: what is here may be of two kinds, or outdated.
-Run the same scannet-prep process command again: it goes on where it stopped, and removes this file at its end.
+Scenes of this folder are being made or unpacked, or a run was interrupted: scenes may be missing, of two kinds, or
+outdated. Run the same scannet-prep command again: it goes on where it stopped, and removes this file at its end.
 """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,6 +122,25 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
     if not found:
         raise UnknownSceneError(f"{' '.join(words)}: names no scene")
     return tuple(found)
+
+
+def check_named(place: str | Path, selection: Selection, found: Collection[str], hint: str) -> None:
+    """Check that the scenes that were asked for by name are there.
+
+    Args:
+        place: Where they were looked for, for the message.
+        selection: What was asked for.
+        found: Ids of the scenes that are there, and in the splits that were asked for.
+        hint: What to do about one that is not.
+
+    Raises:
+        UnknownSceneError: One is not.
+    """
+    unknown = sorted(set(selection.scene_ids or ()).difference(found))
+    if unknown:
+        where = f" in {', '.join(selection.splits)}" if selection.splits else ""
+        problem = f"has no scene {unknown[0]}{where}, which was asked for ({len(unknown):,} are not there)"
+        raise UnknownSceneError(f"{place}: {problem}", hint)
 
 
 def _suggest(word: str) -> str:

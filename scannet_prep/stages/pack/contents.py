@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -13,7 +12,7 @@ from scannet_prep.archive.frames import DEFAULT_LEVEL
 from scannet_prep.archive.index import Head
 from scannet_prep.archive.layout import ArchiveKind, find_scene, find_split
 from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup
-from scannet_prep.errors import FileError, ManifestError, MissingFileError, SourceError, UnknownSceneError
+from scannet_prep.errors import FileError, ManifestError, MissingFileError, SourceError
 from scannet_prep.files import is_hidden_or_temporary
 from scannet_prep.processed.folder import (
     FAILED_NAME,
@@ -29,13 +28,14 @@ from scannet_prep.processed.state import check_mixture, find_state, read_entry
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.splits import find_official_split
-from scannet_prep.stages.selection import Selection
+from scannet_prep.stages.selection import Selection, check_named
 from scannet_prep.stages.tree import identify_tree
 from scannet_prep.version import VERSION
 
 _INCOMPLETE_HINT = (
     "make what is missing with the same scannet-prep process command, or pack what is there with --allow-incomplete"
 )
+_PROGRAM = f"scannet-prep {VERSION}"
 _OWN_PREFIX = ".scannet-prep"  # the lock of a run, and what tar unpacks beside the scenes
 
 
@@ -91,7 +91,8 @@ def _find_processed(source: Path, selection: Selection, level: int, *, allows_in
         for name, failure in whole.failures.items()
         if name not in scenes and selection.wants(name, find_official_split(name))
     }
-    _check_asked_for(source, selection, scenes.keys() | failures.keys(), f"scannet-prep process -o {source} makes it")
+    hint = f"leave it out, or: scannet-prep process -o {source} makes it"
+    check_named(source, selection, scenes.keys() | failures.keys(), hint)
     if failures and not allows_incomplete:
         problem = f"names {len(failures):,} scenes that failed, for example {min(failures)}"
         raise ManifestError(source / MANIFEST_NAME, problem, _INCOMPLETE_HINT)
@@ -120,7 +121,8 @@ def _find_processed(source: Path, selection: Selection, level: int, *, allows_in
     options = [asdict(entry.options) for entry in manifest.scenes.values()]
     shared = {key: value for key, value in (options or [{}])[0].items() if all(item[key] == value for item in options)}
     messages = {name: failure.message for name, failure in failures.items()}
-    return _join(ArchiveKind.PROCESSED, files, groups, left_out, level, shared, messages, is_complete=is_complete)
+    head = Head(ArchiveKind.PROCESSED, TERMS_TEXT, shared, _PROGRAM, level, is_complete)
+    return _join(head, files, groups, left_out, messages)
 
 
 def _find_raw(source: Path, selection: Selection, level: int) -> FoundContents:
@@ -139,34 +141,24 @@ def _find_raw(source: Path, selection: Selection, level: int) -> FoundContents:
         split = find_split(ArchiveKind.RAW, files[0].name) if files else ""
         if files and selection.wants(scene_id, split):
             groups.append(SourceGroup(scene_id, split, _count_vertices(scene.mesh_path), tuple(files)))
-    _check_asked_for(source, selection, {group.scene_id for group in groups}, "download the scene")
+    check_named(source, selection, {group.scene_id for group in groups}, "leave it out, or: download the scene")
     groups = groups[: selection.limit]
     others, more = _find_others(source, ArchiveKind.RAW, set())
     left_out += [name for name in more if name not in found]
-    return _join(ArchiveKind.RAW, others, groups, left_out, level, {}, {}, is_complete=True)
+    return _join(Head(ArchiveKind.RAW, TERMS_TEXT, {}, _PROGRAM, level), others, groups, left_out, {})
 
 
 def _join(
-    kind: ArchiveKind,
+    head: Head,
     files: list[SourceFile],
     groups: list[SourceGroup],
     left_out: list[str],
-    level: int,
-    options: Mapping[str, Any],
     failures: Mapping[str, str],
-    *,
-    is_complete: bool,
 ) -> FoundContents:
-    head = Head(kind, TERMS_TEXT, options, f"scannet-prep {VERSION}", level, is_complete)
-    contents = Contents(
-        head,
-        tuple(sorted(files, key=lambda file: file.name)),
-        tuple(sorted(groups, key=lambda group: group.scene_id)),
-        failures,
-    )
-    for group in contents.scenes:
+    for group in groups:
         group.check_size()
-    return FoundContents(contents, tuple(sorted(left_out)))
+    files.sort(key=lambda file: file.name)
+    return FoundContents(Contents(head, tuple(files), tuple(groups), failures), tuple(sorted(left_out)))
 
 
 def _find_others(source: Path, kind: ArchiveKind, known: Collection[str]) -> tuple[list[SourceFile], list[str]]:
@@ -201,16 +193,6 @@ def _list(folder: Path) -> Iterator[Path]:
         return
     except OSError as error:
         raise SourceError(folder, f"cannot be read: {error.strerror or error}") from error
-
-
-def _check_asked_for(source: Path, selection: Selection, known: Collection[str], hint: str) -> None:
-    unknown = sorted(set(selection.scene_ids or ()) - set(known))
-    if unknown:
-        where = f" in {', '.join(selection.splits)}" if selection.splits else ""
-        raise UnknownSceneError(
-            f"{source}: has no scene {unknown[0]}{where}, which was asked for ({len(unknown):,} are not there)",
-            f"leave it out, or: {hint}",
-        )
 
 
 def _count_vertices(mesh_path: Path) -> int:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_LEVEL
-from scannet_prep.archive.groups import GroupReader
-from scannet_prep.archive.index import Group, Index
+from scannet_prep.archive.index import Index
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.shards import SUFFIX, find_shards, shard_path, split_contents, sums_path
-from scannet_prep.archive.source import FileSource
-from scannet_prep.archive.writer import Contents, SourceGroup, iter_archive, write_archive
+from scannet_prep.archive.writer import Contents, iter_archive, write_archive
 from scannet_prep.errors import (
     ArchiveError,
-    DiskFullError,
     ForeignFileError,
     MissingFileError,
     OutputError,
@@ -27,8 +25,8 @@ from scannet_prep.errors import (
     UsageError,
 )
 from scannet_prep.files import (
-    SPACE_ERRNOS,
     make_directory,
+    open_file,
     output_error,
     remove_temporaries,
     run_lock,
@@ -161,18 +159,9 @@ def plan(
     has_candidate = False
     if target is not None and not is_forced:
         replaced = find_shards(target) if shard_bytes is not None else (target,)
-        indexes = [index for path in replaced if (index := _read_index(path)) is not None]
-        _check_replaced(target, indexes, contents)
-        has_candidate = shard_bytes is None and bool(indexes) and indexes[0].head == contents.head
-    return PackPlan(
-        source=source,
-        target=target,
-        contents=contents,
-        level=level,
-        shard_bytes=shard_bytes,
-        has_candidate=has_candidate,
-        left_out=found.left_out,
-    )
+        indexes = [_read_replaced(path, contents) for path in replaced]
+        has_candidate = shard_bytes is None and indexes[0] is not None and indexes[0].head == contents.head
+    return PackPlan(source, target, contents, level, shard_bytes, has_candidate, found.left_out)
 
 
 def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe: int | None = None) -> PackReport:
@@ -190,26 +179,33 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
         LockedError: Another run is writing into the same folder.
     """
     progress = progress or NoProgress()
+    contents = plan.contents
     if plan.target is None:
-        if pipe is None:
-            raise UsageError("the plan has no target, and there is no pipe to write to")
-        return _report(plan, _write_pipe(plan, pipe, jobs, progress))
+        return _report(plan, _write(plan, jobs, progress, pipe))
     folder = plan.target.parent
     make_directory(folder)
     with run_lock(folder):
         remove_temporaries(folder)
-        if plan.has_candidate and _holds(plan.target, plan.contents, jobs, progress):
-            archive = WrittenArchive(plan.target, plan.target.stat().st_size, len(plan.contents.scenes))
-            return _report(plan, archive, up_to_date=True)
-        check_space(folder, int(plan.contents.size_bytes * _LEAST_RATIO[plan.kind]))
+        if plan.has_candidate and _is_same(plan.target, contents, plan.level, jobs, progress):
+            archive = WrittenArchive(plan.target, plan.target.stat().st_size, len(contents.scenes))
+            return _report(plan, [archive], up_to_date=True)
+        check_space(folder, int(contents.size_bytes * _LEAST_RATIO[plan.kind]))
+        return _report(plan, _write(plan, jobs, progress, pipe))
+
+
+def _write(plan: PackPlan, jobs: int, progress: Progress, pipe: int | None) -> list[WrittenArchive]:
+    """Write to the pipe, or one archive, or several shards."""
+    parts = [plan.contents] if plan.shard_bytes is None else split_contents(plan.contents, plan.shard_bytes)
+    progress.start("pack", sum(part.size_bytes for part in parts), "B")
+    try:
+        if plan.target is None:
+            return [_write_pipe(plan, pipe, jobs, progress)]
         if plan.shard_bytes is not None:
-            return _report(plan, *_write_shards(plan, plan.target, plan.shard_bytes, jobs, progress))
-        progress.start("pack", plan.contents.size_bytes, "B")
-        try:
-            size_bytes = write_archive(plan.contents, plan.target, level=plan.level, jobs=jobs, progress=progress)
-        finally:
-            progress.finish()
-        return _report(plan, WrittenArchive(plan.target, size_bytes, len(plan.contents.scenes)))
+            return _write_shards(parts, plan.target, plan.level, jobs, progress)
+        write_archive(plan.contents, plan.target, level=plan.level, jobs=jobs, progress=progress)
+        return [WrittenArchive(plan.target, plan.target.stat().st_size, len(plan.contents.scenes))]
+    finally:
+        progress.finish()
 
 
 def _check_target(target: Path) -> Path:
@@ -227,141 +223,100 @@ def _check_target(target: Path) -> Path:
     return target
 
 
-def _read_index(path: Path) -> Index | None:
-    """What an archive holds that is going to be replaced; None where there is none, or it is damaged.
-
-    Raises:
-        UsageError: It is a file of another kind.
-    """
-    try:
-        with Archive(path) as archive:
-            return archive.index
-    except MissingFileError:
-        return None
-    except ForeignFileError as error:
-        raise UsageError(
-            f"{path}: {error.problem}, and would be replaced", "name another file, or add --force"
-        ) from None
-    except ArchiveError:
-        return None  # damaged: it is made anew
-
-
-def _check_replaced(target: Path, indexes: list[Index], contents: Contents) -> None:
+def _read_replaced(path: Path, contents: Contents) -> Index | None:
     """Refuse to replace an archive by one that holds less, or something else.
 
+    Returns:
+        What the archive holds; None where there is none, or a damaged one, which is made anew.
+
     Raises:
-        UsageError: It would be.
+        UsageError: It holds more, or is a file of another kind.
     """
     hint = "name another file with -o, or add --force"
-    held = {scene.scene_id for index in indexes for scene in index.scenes}
-    lost = sorted(held - {scene.scene_id for scene in contents.scenes})
-    if any(index.head.kind is not contents.head.kind for index in indexes):
-        raise UsageError(f"{target}: holds {indexes[0].head.kind} scenes, and would be replaced by another kind", hint)
+    try:
+        with Archive(path) as archive:
+            index = archive.index
+    except ForeignFileError as error:
+        raise UsageError(f"{path}: {error.problem}, and would be replaced", hint) from None
+    except (MissingFileError, ArchiveError):
+        return None
+    if index.head.kind is not contents.head.kind:
+        raise UsageError(f"{path}: holds {index.head.kind} scenes, and would be replaced by another kind", hint)
+    lost = sorted({scene.scene_id for scene in index.scenes} - {scene.scene_id for scene in contents.scenes})
     if lost:
-        raise UsageError(
-            f"{target}: holds {len(lost):,} scenes that the new archive would not, for example {lost[0]}", hint
-        )
+        problem = f"holds {len(lost):,} scenes that the new archive would not, for example {lost[0]}"
+        raise UsageError(f"{path}: {problem}", hint)
+    return index
 
 
-def _holds(target: Path, contents: Contents, jobs: int, progress: Progress) -> bool:
-    """Whether an archive holds just these contents, byte for byte: both are read."""
-    sources = {group.scene_id: group for group in contents.groups}
-    reader = GroupReader(
-        FileSource(target), lambda group, data: _is_same(sources.get(group.scene_id), group, data), jobs=jobs
-    )
-    index = reader.open()
-    if (
-        index is None
-        or [item.scene_id for item in index.groups] != list(sources)
-        or index.failures != contents.failures
-    ):
-        return False
+def _is_same(target: Path, contents: Contents, level: int, jobs: int, progress: Progress) -> bool:
+    """Whether a file is just the archive that would be written, byte for byte; reading ends where it is not."""
     progress.start("compare", contents.size_bytes, "B")
     try:
-        for outcome in reader.read():
-            if not outcome.result or outcome.warnings:
-                return False
-            progress.advance(outcome.group.size_bytes)
+        with open_file(target, sys.maxsize) as file:
+            pieces = iter_archive(contents, level=level, jobs=jobs, progress=progress)
+            return all(file.read(len(piece)) == piece for piece in pieces) and not file.read(1)
     finally:
         progress.finish()
-        reader.source.close()
-    return not reader.problems and not reader.warnings
 
 
-def _is_same(source: SourceGroup | None, group: Group, data: list[memoryview]) -> bool:
-    if source is None or [file.name for file in source.files] != [member.name for member in group.members]:
-        return False
-    for file, held in zip(source.files, data, strict=True):
-        found = bytearray(file.size_bytes)
-        file.read_into(memoryview(found))
-        if found != held:
-            return False
-    return (source.split, source.vertex_count) == (group.split, group.vertex_count)
-
-
-def _write_pipe(plan: PackPlan, pipe: int, jobs: int, progress: Progress) -> WrittenArchive:
+def _write_pipe(plan: PackPlan, pipe: int | None, jobs: int, progress: Progress) -> WrittenArchive:
+    if pipe is None:
+        raise UsageError("the plan has no target, and there is no pipe to write to")
     size_bytes = 0
-    progress.start("pack", plan.contents.size_bytes, "B")
     try:
         for piece in iter_archive(plan.contents, level=plan.level, jobs=jobs, progress=progress):
             rest = memoryview(piece)
             while rest:
                 rest = rest[os.write(pipe, rest) :]
             size_bytes += len(piece)
+    except ScanNetPrepError:
+        raise
     except BrokenPipeError:
         raise OutputError(
             "standard output: the program reading the pipe has stopped", "check its error message"
         ) from None
     except OSError as error:
-        if isinstance(error, ScanNetPrepError):
-            raise
-        kind = DiskFullError if error.errno in SPACE_ERRNOS else OutputError
-        raise kind(f"standard output: cannot be written: {error.strerror or error}") from error
-    finally:
-        progress.finish()
+        raise output_error(Path("standard output"), error, "then pack again") from error
     return WrittenArchive(None, size_bytes, len(plan.contents.scenes))
 
 
 def _write_shards(
-    plan: PackPlan, target: Path, shard_bytes: int, jobs: int, progress: Progress
-) -> tuple[WrittenArchive, ...]:
+    parts: Sequence[Contents], target: Path, level: int, jobs: int, progress: Progress
+) -> list[WrittenArchive]:
     """Write all shards into a folder of their own, then let them take the places of earlier ones.
 
     A run that is killed meanwhile leaves the old set, or one that lacks shards, which readers refuse; never a mixture.
     """
-    parts = split_contents(plan.contents, shard_bytes)
     partial_dir = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial_dir, ignore_errors=True)
     make_directory(partial_dir)
     written = []
-    progress.start("pack", sum(part.size_bytes for part in parts), "B")
     try:
         for number, part in enumerate(parts):
             path, digest = shard_path(target, number, len(parts)), hashlib.sha256()
-            size_bytes = write_archive(
-                part, partial_dir / path.name, level=plan.level, jobs=jobs, progress=progress, digest=digest
-            )
-            written.append(WrittenArchive(path, size_bytes, len(part.scenes), digest.hexdigest()))
+            partial = partial_dir / path.name
+            write_archive(part, partial, level=level, jobs=jobs, progress=progress, observe=digest.update)
+            written.append(WrittenArchive(path, partial.stat().st_size, len(part.scenes), digest.hexdigest()))
         for old in find_shards(target):
             old.unlink()
         for path in partial_dir.iterdir():
             path.replace(target.with_name(path.name))
+    except ScanNetPrepError:
+        raise
     except OSError as error:
-        if isinstance(error, ScanNetPrepError):
-            raise
         raise output_error(target, error) from error
     finally:
-        progress.finish()
         shutil.rmtree(partial_dir, ignore_errors=True)
     lines = [f"{item.sha256}  {item.path.name}\n" for item in written if item.path is not None]
     write_atomically(sums_path(target), ["".join(lines).encode()], is_durable=True)
-    return tuple(written)
+    return written
 
 
-def _report(plan: PackPlan, *archives: WrittenArchive, up_to_date: bool = False) -> PackReport:
+def _report(plan: PackPlan, archives: Sequence[WrittenArchive], *, up_to_date: bool = False) -> PackReport:
     scenes = plan.contents.scenes
     return PackReport(
-        archives=archives,
+        archives=tuple(archives),
         kind=plan.kind,
         splits=tuple(sorted({scene.split for scene in scenes} - {""})),
         scenes=len(scenes),

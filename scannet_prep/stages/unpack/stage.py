@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from scannet_prep.failures import SceneFailure
 from scannet_prep.files import check_is_folder, make_directory, run_lock
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.space import check_space
-from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.unpack.target import FileOutcome, Target, UnpackedFile
+from scannet_prep.stages.selection import Selection, check_named
+from scannet_prep.stages.unpack.target import Target, UnpackedFile
 
 DEFAULT_DIRS = {ArchiveKind.PROCESSED: Path("data/processed"), ArchiveKind.RAW: Path("data/ScanNet")}
 
@@ -76,7 +76,7 @@ class UnpackReport:
         archives: Paths, addresses, or the name of a pipe.
         kind: What the archives were made from.
         out_dir: Where the files are.
-        files: How many files had each outcome.
+        files: How many files had each outcome: `written`, `replaced` and `kept`.
         size_bytes: Size of all files.
         replaced: Names of files that were there with another content.
         scenes: Scenes that are there now, whole.
@@ -90,7 +90,7 @@ class UnpackReport:
     archives: tuple[str, ...]
     kind: ArchiveKind
     out_dir: Path
-    files: Mapping[FileOutcome, int] = field(hash=False)
+    files: Mapping[str, int] = field(hash=False)
     size_bytes: int
     replaced: tuple[str, ...]
     scenes: tuple[str, ...]
@@ -132,7 +132,7 @@ def plan(
     selection = selection or Selection()
     sources = open_sources(archives, certificates=certificates)
     names = [source.name for source in sources]
-    indexes = [GroupReader(source, _nothing).open() for source in sources]
+    indexes = [GroupReader[None](source, lambda _group, _contents: None).open() for source in sources]
     kinds = {index.head.kind for index in indexes if index is not None}
     if len(kinds) > 1:
         raise UsageError("the archives hold raw and processed scenes", "unpack one kind at a time")
@@ -151,7 +151,12 @@ def plan(
                 raise UsageError(f"{group.scene_id} is in {other} and in {name}", "name only one of them")
     wanted = [scene_id for scene_id, (_, group) in scenes.items() if selection.wants(scene_id, group.split)]
     if None not in indexes:
-        _check_wanted(wanted, selection, names)
+        hint = f"to see what is there: scannet-prep info {names[0]} --scenes"
+        if missing:
+            hint = f"it may be in a shard that was not given: {', '.join(missing[:3])}"
+        check_named(names[0], selection, wanted, hint)
+        if selection.splits and not wanted:
+            raise UnknownSceneError(f"{names[0]}: has no scenes of {', '.join(selection.splits)}", hint)
     chosen = frozenset(sorted(wanted)[: selection.limit])
     groups = tuple(
         None if index is None else tuple(group for group in index.groups if group.scene_id in {"", *chosen})
@@ -212,7 +217,6 @@ class _Run:
         self._plan = plan
         self._jobs = jobs
         self._target: Target | None = None
-        self._scenes: dict[str, list[UnpackedFile]] = {}
         self._damages: list[str] = []
         self._warnings: list[str] = []
         self._is_cut_off = False
@@ -229,11 +233,12 @@ class _Run:
         reader.open()
         for outcome in reader.read():
             if self._target is None and reader.head is not None:
-                self._open(reader.head.kind)
-            if self._target is not None:
-                self._take(source.name, outcome, self._target)
+                self._target = self._open(reader.head.kind)
+            target = self._target
+            if target is not None:
+                self._take(source.name, outcome, target)
             self.progress.advance(outcome.group.size_bytes)
-            if chosen is None and selection.limit is not None and len(self._scenes) >= selection.limit:
+            if target is not None and chosen is None and len(target.scenes) == selection.limit:
                 return
         if self._target is None:
             raise ArchiveError(source.name, f"nothing of it can be read: {'; '.join(reader.problems)}", _AGAIN_HINT)
@@ -252,22 +257,22 @@ class _Run:
         missing: set[str] = set(plan.selection.scene_ids or ())
         if self._is_cut_off:
             missing |= set(target.expected)
-        for scene_id in sorted(missing - set(self._scenes) - set(target.failures)):
+        for scene_id in sorted(missing - set(target.scenes) - set(target.failures)):
             if plan.selection.limit is None and not plan.missing_shards:
                 problem = f"{scene_id}: is not in the part of the archive that is whole"
                 target.fail(scene_id, UnknownSceneError(problem, _AGAIN_HINT))
         target.end()
-        new = [name for name, files in self._scenes.items() if any(file.outcome != FileOutcome.KEPT for file in files)]
-        files = target.files.values()
+        new = [name for name, files in target.scenes.items() if any(file.outcome != "kept" for file in files)]
+        files = target.files
         counts = Counter(file.outcome for file in files)
         return UnpackReport(
             archives=tuple(source.name for source in plan.sources),
             kind=target.kind,
             out_dir=target.out_dir,
-            files={outcome: counts[outcome] for outcome in FileOutcome},
+            files={"written": counts["written"], "replaced": counts["replaced"], "kept": counts["kept"]},
             size_bytes=sum(file.size_bytes for file in files),
-            replaced=tuple(sorted(file.name for file in files if file.outcome is FileOutcome.REPLACED)),
-            scenes=tuple(sorted(self._scenes)),
+            replaced=tuple(sorted(file.name for file in files if file.outcome == "replaced")),
+            scenes=tuple(sorted(target.scenes)),
             new_scenes=tuple(sorted(new)),
             failures=tuple(failure for _, failure in sorted(target.failures.items())),
             damages=tuple(self._damages),
@@ -275,13 +280,13 @@ class _Run:
             missing_shards=plan.missing_shards,
         )
 
-    def _open(self, kind: ArchiveKind) -> None:
+    def _open(self, kind: ArchiveKind) -> Target:
         out_dir = self._plan.out_dir or DEFAULT_DIRS[kind]
         check_is_folder(out_dir)
         check_space(out_dir, self._plan.needed_bytes, self._plan.needed_files)
         make_directory(out_dir)
         self.stack.enter_context(run_lock(out_dir))
-        self._target = Target(kind, out_dir, self._plan.selection)
+        return Target(kind, out_dir, self._plan.selection)
 
     def _work(self, group: Group, contents: list[memoryview]) -> Written:
         if not group.scene_id:
@@ -297,35 +302,14 @@ class _Run:
         if isinstance(result, dict):
             target.begin(result)
         elif isinstance(result, list):
-            self._scenes[group.scene_id] = result
-            target.add(result)
+            target.scenes[group.scene_id] = result
         elif group.scene_id:
             error = result or ArchiveError(name, f"{group.scene_id}: is damaged: {outcome.problem}", _AGAIN_HINT)
             self.progress.note(f"{error}")
-            target.fail(group.scene_id, error, [file.name for file in self._scenes.pop(group.scene_id, [])])
+            target.fail(group.scene_id, error)
         else:
             what = group.name if not group.offset else f"a scene at byte {group.offset:,} that cannot be named"
             self._damages.append(f"{name}: {what}: damaged: {outcome.problem}")
-
-
-def _nothing(_group: Group, _contents: list[memoryview]) -> None:
-    """Groups are not read for a plan."""
-
-
-def _check_wanted(wanted: Sequence[str], selection: Selection, names: Sequence[str]) -> None:
-    """Check that all that was asked for is there.
-
-    Raises:
-        UnknownSceneError: Something is not.
-    """
-    unknown = sorted(set(selection.scene_ids or ()) - set(wanted))
-    missing = find_missing_shards(names)
-    hint = f"it may be in a shard that was not given: {', '.join(missing[:3])}" if missing else ""
-    hint = hint or f"to see what is there: scannet-prep info {names[0]} --scenes"
-    if unknown:
-        raise UnknownSceneError(f"{names[0]}: has no {unknown[0]}; scenes that are not there: {len(unknown):,}", hint)
-    if selection.splits and not wanted:
-        raise UnknownSceneError(f"{names[0]}: has no scenes of {', '.join(selection.splits)}", hint)
 
 
 def _find_lacking(out_dir: Path, groups: Sequence[Sequence[Group] | None]) -> list[tuple[str, int]]:
@@ -335,10 +319,8 @@ def _find_lacking(out_dir: Path, groups: Sequence[Sequence[Group] | None]) -> li
         for member in group.members:
             if member.name.startswith(OWN_PREFIX):
                 continue
-            try:
-                is_there = os.stat(os.path.join(out_dir, member.name)).st_size == member.size_bytes  # noqa: PTH116, PTH118 - fast
-            except OSError:
-                is_there = False
-            if not is_there:
-                lacking.append((group.scene_id, member.size_bytes))
+            with suppress(OSError):
+                if os.stat(os.path.join(out_dir, member.name)).st_size == member.size_bytes:  # noqa: PTH116, PTH118 - fast
+                    continue
+            lacking.append((group.scene_id, member.size_bytes))
     return lacking

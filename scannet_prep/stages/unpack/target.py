@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import stat
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from scannet_prep.archive.index import Group
-from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind, find_scene
-from scannet_prep.backports import StrEnum
+from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind
 from scannet_prep.errors import (
     DiskFullError,
     FileError,
@@ -42,19 +41,7 @@ from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.tree import identify_tree
 from scannet_prep.version import VERSION
 
-_UNFINISHED_TEXT = b"""\
-An archive is being unpacked here, or a run was interrupted: scenes may be missing.
-Run the same scannet-prep unpack command again: it goes on where it stopped, and removes this file at its end.
-"""
 _ELSEWHERE = "unpack into another folder with -o"
-
-
-class FileOutcome(StrEnum):
-    """What became of one file."""
-
-    WRITTEN = "written"
-    REPLACED = "replaced"
-    KEPT = "kept"
 
 
 class UnpackedFile(NamedTuple):
@@ -63,18 +50,18 @@ class UnpackedFile(NamedTuple):
     Attributes:
         name: Its name in the archive.
         size_bytes: Its size.
-        outcome: What became of it.
+        outcome: What became of it: it was not there, had another content, or was right already.
     """
 
     name: str
     size_bytes: int
-    outcome: FileOutcome
+    outcome: Literal["written", "replaced", "kept"]
 
 
 class Target:
     """A folder that archives of one kind are unpacked into.
 
-    Nothing is written before `write` finds something that is missing.
+    Nothing is written before `write` finds something that is missing; what killed runs left is removed at once.
 
     Args:
         kind: What the archives were made from.
@@ -83,7 +70,8 @@ class Target:
 
     Attributes:
         kind: As given.
-        files: What is there now, by name.
+        out_dir: As given.
+        scenes: The files of each scene that is there now, by id.
         failures: Scenes that could not be unpacked, by id.
 
     Raises:
@@ -93,10 +81,11 @@ class Target:
 
     def __init__(self, kind: ArchiveKind, out_dir: Path, selection: Selection) -> None:
         self.out_dir = out_dir
-        self.files: dict[str, UnpackedFile] = {}
+        self.scenes: dict[str, list[UnpackedFile]] = {}
         self.failures: dict[str, SceneFailure] = {}
         self.kind = kind
         self._selection = selection
+        self._others: dict[str, UnpackedFile] = {}
         self._lock = threading.Lock()
         self._has_begun = False
         self._came = Manifest()
@@ -104,7 +93,15 @@ class Target:
         with suppress(MissingFileError):
             if (found := str(identify_tree(out_dir))) != kind:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
-        self._previous = manifests.read_manifest(out_dir) if kind is ArchiveKind.PROCESSED else None
+        for folder in (out_dir, *(out_dir / split for split in Split)):
+            remove_temporaries(folder)  # also where nothing else is left to do
+        previous = manifests.read_manifest(out_dir) if kind is ArchiveKind.PROCESSED else None
+        self._previous = previous or Manifest()
+
+    @property
+    def files(self) -> list[UnpackedFile]:
+        """What is there now."""
+        return [*self._others.values(), *chain.from_iterable(self.scenes.values())]
 
     @property
     def expected(self) -> Mapping[str, SceneEntry]:
@@ -121,19 +118,26 @@ class Target:
         own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, *lists.encode_lists(Manifest())}
         if self.kind is ArchiveKind.PROCESSED and MANIFEST_NAME in files:
             came = manifests.parse_manifest(files[MANIFEST_NAME], f"{MANIFEST_NAME} of the archive")
+            failures = {
+                name: failure
+                for name, failure in came.failures.items()
+                if self._selection.wants(name, find_official_split(name))
+            }
             self._came = Manifest(
                 {**self._came.scenes, **came.scenes},
-                {**self._came.failures, **came.failures},
+                {**self._came.failures, **failures},
                 self._came.is_complete and came.is_complete,
                 came.program_version,
             )
-            self._check_mixture()
+            options = {name: entry.options for name, entry in {**self._previous.scenes, **self.expected}.items()}
+            if (fault := find_mixture(self.out_dir, options)) is not None:
+                raise ManifestError(fault.place, fault.problem, f"{_ELSEWHERE}: no dataset can be read from both")
         if self.kind is ArchiveKind.RAW and LOCK_NAME in files:
             with suppress(LockError):  # it was packed as it was; without it, verify takes the files as they are
                 self._came_digests |= parse_lock(files[LOCK_NAME], Path(LOCK_NAME))
         for name, data in files.items():
             if name not in own and not name.startswith(OWN_PREFIX):
-                self.files[name] = self._write_file(name, data)
+                self._others[name] = self._write_file(name, data)
 
     def write(self, group: Group, contents: list[memoryview]) -> list[UnpackedFile] | OutputError | FileError:
         """Write the files of a scene; may be called in several threads.
@@ -154,23 +158,17 @@ class Target:
                 raise
             return error
 
-    def add(self, files: Iterable[UnpackedFile]) -> None:
-        """These files are there."""
-        self.files.update((file.name, file) for file in files)
-
-    def fail(self, scene_id: str, error: ScanNetPrepError, names: Iterable[str] = ()) -> None:
-        """A scene could not be unpacked.
+    def fail(self, scene_id: str, error: ScanNetPrepError) -> None:
+        """A scene could not be unpacked. Files that were written before it turned out to be damaged are removed.
 
         Args:
             scene_id: The scene.
             error: Why.
-            names: Its files that were written before it turned out to be damaged; they are removed.
         """
         self.failures[scene_id] = SceneFailure(scene_id, type(error).__name__, error.message, error.hint)
-        for name in names:
-            file = self.files.pop(name, None)
-            if file is not None and file.outcome is not FileOutcome.KEPT:
-                (self.out_dir / name).unlink(missing_ok=True)
+        for file in self.scenes.pop(scene_id, []):
+            if file.outcome != "kept":
+                (self.out_dir / file.name).unlink(missing_ok=True)
 
     def end(self) -> None:
         """All has been done that could be: bring what the folder says of itself up to date.
@@ -178,8 +176,6 @@ class Target:
         Raises:
             OutputError: The folder cannot be written to.
         """
-        if not self.out_dir.is_dir():
-            return
         if self.kind is ArchiveKind.PROCESSED:
             manifest = self._merge_manifest()
             manifests.write_manifest(self.out_dir, manifest)
@@ -190,26 +186,23 @@ class Target:
             self._update_failed_list()
 
     def _begin_writing(self) -> None:
-        """Before the first file: make the folder, and mark it as unfinished."""
+        """Before the first file: mark the folder as unfinished."""
         with self._lock:
             if not self._has_begun:
-                make_directory(self.out_dir)
-                for folder in (self.out_dir, *(self.out_dir / split for split in Split)):
-                    remove_temporaries(folder)
                 if self.kind is ArchiveKind.PROCESSED:
-                    write_if_changed(self.out_dir / lists.UNFINISHED_NAME, _UNFINISHED_TEXT)
+                    lists.mark_unfinished(self.out_dir)
                 self._has_begun = True
 
     def _write_file(self, name: str, data: Buffer) -> UnpackedFile:
         path = self.out_dir / name
         self._check_parents(path)
         if _has_content(path, data):
-            return UnpackedFile(name, len(data), FileOutcome.KEPT)
+            return UnpackedFile(name, len(data), "kept")
         self._begin_writing()
-        outcome = FileOutcome.REPLACED if os.path.lexists(path) else FileOutcome.WRITTEN
+        is_there = os.path.lexists(path)
         make_directory(path.parent)
         write_atomically(path, [data])
-        return UnpackedFile(name, len(data), outcome)
+        return UnpackedFile(name, len(data), "replaced" if is_there else "written")
 
     def _check_parents(self, path: Path) -> None:
         """Check that no folder below ours is a link: it may lead anywhere."""
@@ -220,42 +213,23 @@ class Target:
                     f"remove it, or {_ELSEWHERE}",
                 )
 
-    def _check_mixture(self) -> None:
-        previous = self._previous.scenes if self._previous is not None else {}
-        options = {name: entry.options for name, entry in {**previous, **self.expected}.items()}
-        if (fault := find_mixture(self.out_dir, options)) is not None:
-            raise ManifestError(fault.place, fault.problem, f"{_ELSEWHERE}: no dataset can be read from both")
-
     def _merge_manifest(self) -> Manifest:
-        previous = self._previous or Manifest()
         scenes: dict[str, SceneEntry] = {}
         for scene_id, (split, path) in lists.find_processed_scenes(self.out_dir).items():
-            name = str(lists.processed_path(Path(), split, scene_id))
-            entry = (self._came if name in self.files else previous).scenes.get(scene_id)
             if scene_id in self.failures:
                 continue
-            if entry is None or entry.split != split:
-                with suppress(ScanNetPrepError):  # damaged, and not asked for now: `verify` names it
-                    scenes[scene_id] = read_entry(path)
-            else:
-                scenes[scene_id] = entry
-        came_failures = {
-            name: failure
-            for name, failure in self._came.failures.items()
-            if self._selection.wants(name, find_official_split(name))
-        }
-        failures = {
-            name: failure
-            for name, failure in {**previous.failures, **came_failures, **self.failures}.items()
-            if name not in scenes
-        }
+            entry = (self._came if scene_id in self.scenes else self._previous).scenes.get(scene_id)
+            with suppress(ScanNetPrepError):  # damaged, and not asked for now: `verify` names it
+                scenes[scene_id] = entry if entry is not None and entry.split == split else read_entry(path)
+        all_failures = {**self._previous.failures, **self._came.failures, **self.failures}
+        failures = {name: failure for name, failure in all_failures.items() if name not in scenes}
         is_same = (scenes, failures) == (self._came.scenes, self._came.failures)
-        is_complete = previous.is_complete and self._came.is_complete
+        is_complete = self._previous.is_complete and self._came.is_complete
         return Manifest(scenes, failures, is_complete, self._came.program_version if is_same else VERSION)
 
     def _merge_lock(self) -> None:
         """Record in `scannet.lock` what that of the archive says of the files that are there now."""
-        found = {name: entry for name, entry in self._came_digests.items() if name in self.files}
+        found = {file.name: self._came_digests[file.name] for file in self.files if file.name in self._came_digests}
         if not found:
             return
         path = self.out_dir / LOCK_NAME
@@ -267,27 +241,16 @@ class Target:
 
     def _update_failed_list(self) -> None:
         """List the scenes that failed, now or in an earlier run; none that has come since."""
-        done = {find_scene(self.kind, name) for name in self.files}
         listed = set(self.failures)
         with suppress(MissingFileError):
             lines = read_file(self.out_dir / lists.FAILED_NAME).decode("utf-8", "replace").splitlines()
-            listed |= {line for line in lines if line and not line.startswith("#") and line not in done}
+            listed |= {line for line in lines if line and not line.startswith("#") and line not in self.scenes}
         lists.write_failed_list(self.out_dir, sorted(listed))
 
 
 def _has_content(path: Path, data: Buffer) -> bool:
     """Whether a file is there, is not a link, and has that content."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError:
-        return False  # not there, or not readable: to write it tells
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != len(data):
-            return False
-        with open(descriptor, "rb", buffering=0, closefd=False) as file:
-            return file.read(len(data) + 1) == data
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+        return not path.is_symlink() and read_file(path, len(data)) == data
+    except (FileError, OSError):
+        return False  # not there, larger, or not readable: to write it tells
