@@ -9,15 +9,14 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from scannet_prep.errors import ArchiveError, FileError, ServerDownError, UsageError
-from scannet_prep.remote.address import public_url
+from scannet_prep.remote.address import is_server_address, public_url
 from scannet_prep.remote.client import Answer, Client, find_certificates
 from scannet_prep.remote.gate import Gate
 from scannet_prep.remote.policy import TransferPolicy
 from scannet_prep.remote.transfer import CONTENT_RANGE
-from scannet_prep.remote.trouble import AttemptError, Hints
+from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, Hints
 
 TAIL_BYTES = 1 << 20  # holds the index of 1,613 scenes
 
@@ -71,7 +70,7 @@ class RangeSource:
     """
 
     def __init__(self, url: str, *, certificates: bool | Path = True, policy: TransferPolicy | None = None) -> None:
-        if not _is_address(url):
+        if not is_server_address(url):
             raise UsageError(f"{public_url(url)!r} is not an address of a file on a web server", _HINTS.address)
         find_certificates(url, certificates)
         self._url = url
@@ -192,7 +191,7 @@ class RangeSource:
 
     def _begin(self, answer: Answer, asked: str, span: _Span) -> bool:
         """Check that the body to come is what is missing; gives whether there is any."""
-        content_range, few_tries = answer.headers.get("Content-Range", ""), self._policy.few_tries
+        content_range = answer.headers.get("Content-Range", "")
         match = CONTENT_RANGE.fullmatch(content_range)
         size_bytes = int(match[3]) if match else self.size_bytes
         found = _Version(
@@ -205,7 +204,7 @@ class RangeSource:
                 span.start, span.end = first, end
                 self._tail_start = first
             if (first, end) != (span.start + len(span.data), span.end):
-                raise AttemptError(f"asked for {asked}, the server sent {content_range}", tries=few_tries)
+                raise AttemptError(f"asked for {asked}, the server sent {content_range}", tries=FEW_TRIES)
             return True
         if span.start < 0:
             return False  # some servers know only ranges from the beginning
@@ -218,12 +217,12 @@ class RangeSource:
             if self._version is None or (span.start, span.end) != (0, size_bytes) or answer.is_encoded:
                 hint = "fetch the archive and name the file, or serve it by a server that knows ranges, such as nginx"
                 reason = "the server sends the whole file where a part was asked for"
-                raise AttemptError(reason, hint, tries=few_tries, error_type=ArchiveError)
+                raise AttemptError(reason, hint, tries=FEW_TRIES, error_type=ArchiveError)
             del span.data[:]
             return True
         if match and self._version is not None and size_bytes != self.size_bytes:
             self._check_version(found)
-        raise AttemptError(f"asked for {asked}, the server sent {content_range or 'no range'!r:.80}", tries=few_tries)
+        raise AttemptError(f"asked for {asked}, the server sent {content_range or 'no range'!r:.80}", tries=FEW_TRIES)
 
     def _check_version(self, found: _Version) -> None:
         """Check that it is the file that was opened, or take note of it where the answer tells its size."""
@@ -251,11 +250,3 @@ class _Link:
         self.client = Client(url, policy, self.stop, certificates, _HINTS)
         name = public_url(url)
         self.gate = Gate(_MAX_CONNECTIONS, policy, self.stop, lambda text: _log.warning("%s: %s", name, text))
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
