@@ -68,12 +68,12 @@ class Client:
     Args:
         base_url: Where the addresses begin.
         policy: How patient to be.
-        stop: Ends all waiting for content once it is set.
         certificates: True for the system's authorities, a file with others, False to accept any certificate.
         hints: What to say about refusals.
 
     Attributes:
         policy: How patient to be.
+        stop: Ends all waiting for content once it is set.
         limit: Counts the bytes of all answers.
 
     Raises:
@@ -84,26 +84,27 @@ class Client:
         self,
         base_url: str,
         policy: TransferPolicy,
-        stop: threading.Event,
         certificates: bool | Path,
         hints: Hints = RELEASE_HINTS,
     ) -> None:
         self.policy = policy
-        self._stop = stop
+        self.stop = threading.Event()
         self._verify = find_certificates(base_url, certificates)
         self._hints = hints
-        self.limit = RateLimit(policy.bytes_per_s, stop)
-        self._watch = _Watch(policy, stop)
+        self.limit = RateLimit(policy.bytes_per_s, self.stop)
+        self._watch = _Watch(policy, self.stop)
         host = urlsplit(base_url).hostname or ""
         # Proxies are for other machines, also where the environment forgets to say so.
         self._proxies = {"no_proxy": host} if host in _THIS_MACHINE else {}
-        self._session = _make_session()  # keeps connections, which are given to one request at a time
+        self._session = _Session()  # keeps connections, which are given to one request at a time
+        self._session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
         adapter = _WatchedAdapter(self._watch, find_source_address(base_url))
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Stop all transfers, and close all connections."""
+        self.stop.set()
         self._session.close()
 
     @contextmanager
@@ -183,7 +184,7 @@ def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
     hint = "a file of certificates (PEM) is expected"
     found: str | bool = certificates if isinstance(certificates, bool) else str(certificates)
     if certificates is True:
-        with _make_session() as session:
+        with requests.Session() as session:
             found = session.merge_environment_settings(base_url, {}, None, True, None)["verify"] or True
         hint = "the environment names it: mend or unset REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE, or use --ca-bundle"
     if isinstance(found, bool) or (certificates is True and Path(found).is_dir()):
@@ -218,12 +219,6 @@ def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | N
             except OSError:
                 return ("0.0.0.0", 0)  # noqa: S104 - connects only, does not listen
     return None
-
-
-def _make_session() -> requests.Session:
-    session = _Session()
-    session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
-    return session
 
 
 class _Session(requests.Session):

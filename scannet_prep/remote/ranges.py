@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,6 +69,7 @@ class RangeSource:
     """
 
     def __init__(self, url: str, *, certificates: bool | Path = True, policy: TransferPolicy | None = None) -> None:
+        self._links: dict[int, tuple[Client, Gate]] = {}
         if not is_server_address(url):
             raise UsageError(f"{public_url(url)!r} is not an address of a file on a web server", _HINTS.address)
         find_certificates(url, certificates)
@@ -116,10 +116,9 @@ class RangeSource:
 
     def close(self) -> None:
         """Close the connections of this process; reading opens new ones."""
-        link = self.__dict__.pop("_link", None)
-        if link is not None and link.pid == os.getpid():
-            link.stop.set()
-            link.client.close()
+        client, _ = self._links.pop(os.getpid(), (None, None))
+        if client is not None:
+            client.close()
 
     def __del__(self) -> None:
         """Close the connections of this process."""
@@ -127,27 +126,26 @@ class RangeSource:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
-        return {key: value for key, value in self.__dict__.items() if key != "_link"} | {"_tail": b""}
+        return self.__dict__ | {"_links": {}, "_tail": b""}
 
-    def _connect(self) -> _Link:
+    def _connect(self) -> tuple[Client, Gate]:
         """The connections of this process. Without a lock, which a fork may copy while it is held."""
-        link: _Link | None = self.__dict__.get("_link")
-        if link is not None and link.pid != os.getpid():
-            del self.__dict__["_link"]
-            link = None
+        link = self._links.get(os.getpid())
         if link is None:
-            link = self.__dict__.setdefault("_link", _Link(self._url, self._policy, self._certificates))
+            name, client = self.name, Client(self._url, self._policy, self._certificates, _HINTS)
+            gate = Gate(_MAX_CONNECTIONS, self._policy, client.stop, lambda text: _log.warning("%s: %s", name, text))
+            link = self._links.setdefault(os.getpid(), (client, gate))
         return link
 
     def _fetch(self, span: _Span) -> bytes:
         """Fetch a range, with as many requests as it takes."""
-        link, failures, failed_s = self._connect(), 0, 0.0
+        (client, gate), failures, failed_s = self._connect(), 0, 0.0
         while True:
             most_bytes = len(span.data)
             try:
-                with link.gate.request():
+                with gate.request():
                     try:
-                        self._receive(link.client, span)
+                        self._receive(client, span)
                     except AttemptError:
                         if len(span.data) <= most_bytes:
                             raise
@@ -161,7 +159,7 @@ class RangeSource:
                 failed_s = failed_s if failures else time.monotonic()
                 failures += 1
                 tries = error.tries or self._policy.tries
-                if failures >= tries and (error.tries or link.gate.is_file_to_blame(failed_s)):
+                if failures >= tries and (error.tries or gate.is_file_to_blame(failed_s)):
                     what = "" if tries == 1 else f"{failures} attempts in a row failed, the last one: "
                     if issubclass(error.error_type, FileError):
                         raise error.error_type(self.name, what + error.reason, error.hint) from None
@@ -239,14 +237,3 @@ class _Span:
     start: int
     end: int
     data: bytearray = field(default_factory=bytearray)
-
-
-class _Link:
-    """The connections of one process, and what it knows of the server."""
-
-    def __init__(self, url: str, policy: TransferPolicy, certificates: bool | Path) -> None:
-        self.pid = os.getpid()
-        self.stop = threading.Event()
-        self.client = Client(url, policy, self.stop, certificates, _HINTS)
-        name = public_url(url)
-        self.gate = Gate(_MAX_CONNECTIONS, policy, self.stop, lambda text: _log.warning("%s: %s", name, text))

@@ -23,8 +23,6 @@ from scannet_prep.errors import (
 )
 from scannet_prep.remote.address import public_url
 
-_GONE = frozenset({404, 410})
-_BUSY = frozenset({429, 503})
 FEW_TRIES = 3
 """So many failures that cost much, silence or whole bodies that are not the file, give a file up."""
 
@@ -94,7 +92,7 @@ def raise_for_status(response: requests.Response, hints: Hints) -> None:
     what = f"status {status} {response.reason}"
     if status == 407:
         raise ProxyError(f"the proxy wants a user and password ({what})", _PROXY_HINT)
-    if status in _GONE:
+    if status in {404, 410}:
         reason = f"the server has no such file ({status})"
         raise AttemptError(reason, hints.missing, tries=1, is_answer=True, error_type=NotOnServerError)
     if status < 500 and status not in {408, 425, 429}:
@@ -102,7 +100,7 @@ def raise_for_status(response: requests.Response, hints: Hints) -> None:
         raise AttemptError(what, hint, tries=1, is_answer=True, error_type=RefusedError)
     pause_s = parse_retry_after(response.headers.get("Retry-After", ""))
     tries = _BUSY_TRIES if status == 429 else 0
-    raise AttemptError(what, tries=tries, is_busy=status in _BUSY or bool(pause_s), retry_after_s=pause_s)
+    raise AttemptError(what, tries=tries, is_busy=status in {429, 503} or bool(pause_s), retry_after_s=pause_s)
 
 
 @contextmanager

@@ -114,8 +114,8 @@ class _Run:
         self._plan = plan
         self._progress = progress
         self._events: queue.SimpleQueue[tuple[str, str] | BaseException | None] = queue.SimpleQueue()
-        self._stop = threading.Event()
-        self._client = Client(plan.base_url, policy, self._stop, certificates)
+        self._client = Client(plan.base_url, policy, certificates)
+        self._stop = self._client.stop
         self._gate = Gate(jobs, policy, self._stop, lambda text: self._events.put(("", text)))
         self._bringing = Bringing(plan, self._client, self._gate, lambda *event: self._events.put(event), is_strict)
         self._tasks = [Task(file) for file in plan.files]
@@ -248,13 +248,12 @@ class _Run:
         Raises:
             OutputError: The folder cannot be written to, and something was fetched.
         """
-        results = [task.result for task in self._tasks if task.result is not None]
-        unfinished = {task.file.scene_id for task in self._tasks if task.result is None}
-        seen = {task.file.scene_id for task in self._tasks} - unfinished
+        tasks, results = self._tasks, [task.result for task in self._tasks if task.result is not None]
         failed = {item.file.scene_id for item in results if item.is_failure and item.file.scene_id is not None}
+        settled = {task.file.scene_id for task in tasks} - {task.file.scene_id for task in tasks if not task.result}
         try:
             self._save_lock()
-            write_failed_list(self._plan.data_dir, sorted(failed | (_read_failed_list(self._plan.data_dir) - seen)))
+            write_failed_list(self._plan.data_dir, sorted(failed | (_read_failed_list(self._plan.data_dir) - settled)))
         except OutputError as error:
             if any(item.outcome is FileOutcome.FETCHED for item in results):
                 raise
