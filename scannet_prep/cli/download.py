@@ -72,12 +72,9 @@ def add_command(commands: Commands) -> None:
     server.add_argument("--jobs", type=positive_number, default=4, metavar="N", help="connections, 1 to 8 (default: 4)")
     server.add_argument("--limit-rate", type=_parse_rate, metavar="SIZE", help="bytes a second at most: 500kB, 2MB")
     server.add_argument(
-        "--wait",
-        type=_parse_time,
-        default=180.0,
-        metavar="TIME",
+        "--wait", type=_parse_time, default=180.0, metavar="TIME",
         help="for a server that is down from the start: 12h (default: 3m)",
-    )
+    )  # fmt: skip
     server.add_argument("--base-url", metavar="URL", help="a mirror (default: the ScanNet server)")
     add_trust_arguments(server)  # type: ignore[arg-type]  # argparse's groups take arguments as parsers do
     instead = parser.add_argument_group("instead of fetching").add_mutually_exclusive_group()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import stat
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -78,7 +77,7 @@ class Bringing:
         is_strict: Whether to look into files too whose digest is the recorded one.
 
     Attributes:
-        locked: What is recorded of the files that are whole.
+        locked: What is recorded of the files that are whole. Threads change single entries, which needs no lock.
         mended: Files that were there, but damaged, and were fetched again.
         opened: Files whose permissions were repaired.
 
@@ -102,7 +101,6 @@ class Bringing:
         os.umask(self._umask)
         self._known: list[tuple[int, str]] = []
         self._may_ask_sizes = True
-        self._guard = threading.Lock()
 
     def adopt(self, tasks: Sequence[Task]) -> None:
         """Give those files of a scene their result that are there and whole, or that cannot be replaced."""
@@ -131,7 +129,7 @@ class Bringing:
                 self.tell("", f"{path}: {fault}; fetching it again")
                 task.is_damaged, task.facts = True, None
                 if task not in faults:
-                    self._forget(task)
+                    self.locked.pop(task.file.local_path, None)
 
     def attempt(self, task: Task) -> None:
         """Make at most one request for a file, or for one that was served before; gives it a result if it is settled.
@@ -217,15 +215,9 @@ class Bringing:
                 if entry is None:
                     self._compare_size(task, status.st_size)
             except FileError:
-                self._forget(task)
+                self.locked.pop(name, None)
                 raise
-        with self._guard:
-            self.locked[name] = found
-
-    def _forget(self, task: Task) -> None:
-        """Remove what is recorded of a file that is refuted."""
-        with self._guard:
-            self.locked.pop(task.file.local_path, None)
+        self.locked[name] = found
 
     def _compare_size(self, task: Task, size_bytes: int) -> None:
         """Compare a file that nobody knows with the server's, if that tells its size; after a failure, never again.
@@ -247,8 +239,7 @@ class Bringing:
         Raises:
             AttemptError: The server does not serve it any more.
         """
-        choice = random.sample(self._known, min(_KNOWN_CHOICE, len(self._known)))
-        size_bytes, url = min(choice)
+        size_bytes, url = min(random.sample(self._known, min(_KNOWN_CHOICE, len(self._known))))
         try:
             ask_for_end(self.client, url, size_bytes)
         except AttemptError:
@@ -307,8 +298,7 @@ class Bringing:
             task.result = FileResult(task.file, FileOutcome.FAILED, 0, reason, self._place(task), hint)
             return
         partial.publish()
-        with self._guard:
-            self.locked[name] = found
+        self.locked[name] = found
         self._known.append((found.size_bytes, self.plan.url(task.file)))
         if task.is_damaged:
             self.mended.append(name)

@@ -164,12 +164,11 @@ class DownloadReport:
         groups: dict[tuple[str, str], list[FileResult]] = {}
         for item in self.failures:
             groups.setdefault((item.outcome, item.reason), []).append(item)
-        return [
-            (f"{first.outcome}: {first.message}", first.hint)
-            if not others
-            else (f"{first.outcome}: {len(others) + 1:,} files: {first.reason}; for example {first.place}", first.hint)
-            for first, *others in groups.values()
-        ]
+        lines = []
+        for first, *others in groups.values():
+            text = f"{len(others) + 1:,} files: {first.reason}; for example {first.place}" if others else first.message
+            lines.append((f"{first.outcome}: {text}", first.hint))
+        return lines
 
     def counts(self) -> dict[str, Counter[FileOutcome]]:
         """Number of files by kind and outcome."""
