@@ -248,9 +248,10 @@ class _Run:
         Raises:
             OutputError: The folder cannot be written to, and something was fetched.
         """
-        tasks, results = self._tasks, [task.result for task in self._tasks if task.result is not None]
+        results = [task.result for task in self._tasks if task.result is not None]
         failed = {item.file.scene_id for item in results if item.is_failure and item.file.scene_id is not None}
-        settled = {task.file.scene_id for task in tasks} - {task.file.scene_id for task in tasks if not task.result}
+        unfinished = {task.file.scene_id for task in self._tasks if task.result is None}
+        settled = {task.file.scene_id for task in self._tasks} - unfinished
         try:
             self._save_lock()
             write_failed_list(self._plan.data_dir, sorted(failed | (_read_failed_list(self._plan.data_dir) - settled)))
