@@ -82,6 +82,12 @@ def fetch(
     return download.run(what, policy=policy, progress=bar, needs_terms=False, **options)
 
 
+def words(scene_ids: Sequence[str], base_url: str, data_dir: Path, *more: str | Path) -> list[str | Path]:
+    """The command that does the same."""
+    scenes = ["--types", "seg", "--accept-terms", "--scenes", *scene_ids]
+    return ["download", "-o", data_dir, "--base-url", base_url, *scenes, *more]
+
+
 def fetched(data_dir: Path) -> dict[str, str]:
     """Digests of all files but those that the program makes itself."""
     return {name: digest for name, digest in digests(data_dir).items() if name not in OWN_NAMES}

@@ -407,7 +407,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         owner.closing.wait(owner.request_latency_s)
         self.send(answer, request)
 
-    do_HEAD = do_GET  # noqa: N815 - as the library calls it
+    do_HEAD = do_CONNECT = do_GET  # noqa: N815 - as the library calls it
 
     def answer(self, request: Request, content: bytes | None, time_s: float) -> Answer:
         """What RFC 9110 asks for; several ranges at once count as none."""

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from commands import COMMAND, digests, run_command
-from downloads import fetched
+from downloads import fetched, words
 from release_server import Page, ReleaseServer, at, ending
 
 from scannet_prep.raw.lock import read_lock
+from scannet_prep.release import BASE_URL
 from scannet_prep.splits import official_scenes
 from scannet_prep.synthetic import write_label_map, write_release
 
@@ -29,20 +30,8 @@ def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return release_dir
 
 
-def download(server: ReleaseServer, data_dir: Path, *words: str):
-    return run_command(
-        "download",
-        "--types",
-        "seg",
-        "--scenes",
-        *SCENES,
-        "--accept-terms",
-        "-o",
-        data_dir,
-        "--base-url",
-        server.base_url,
-        *words,
-    )
+def download(server: ReleaseServer, data_dir: Path, *more: str):
+    return run_command(*words(SCENES, server.base_url, data_dir, *more))
 
 
 def test_it_brings_the_release_and_records_it(release_dir: Path, tmp_path: Path) -> None:
@@ -99,13 +88,13 @@ def test_a_file_that_changed_on_disk_is_found_and_mended(release_dir: Path, tmp_
 def test_nothing_is_fetched_before_the_terms_are_accepted(release_dir: Path, tmp_path: Path) -> None:
     data_dir = tmp_path / "ScanNet"
     with ReleaseServer(release_dir) as server:
-        words = ["download", "--types", "seg", "-o", data_dir, "--base-url", server.base_url, "--limit", "1"]
-        outcome = run_command(*words, "--json")
+        command = ["download", "--types", "seg", "-o", data_dir, "--base-url", server.base_url, "--limit", "1"]
+        outcome = run_command(*command, "--json")
         assert (outcome.status, outcome.json["error"]) == (2, "TermsError")
         assert "--accept-terms" in outcome.json["hint"]
         assert (server.requests(), data_dir.exists()) == ([], False)
         environment = os.environ | {"SCANNET_PREP_ACCEPT_TERMS": "1"}
-        assert run_command(*words, environment=environment).status == 0
+        assert run_command(*command, environment=environment).status == 0
     assert "ScanNet_TOS.pdf" in (data_dir / "terms_accepted.txt").read_text()
 
 
@@ -113,19 +102,9 @@ def test_nothing_is_fetched_before_the_terms_are_accepted(release_dir: Path, tmp
 def test_on_a_terminal_the_terms_are_asked_for(release_dir: Path, tmp_path: Path, answer: str, status: int) -> None:
     with ReleaseServer(release_dir) as server:
         leader, follower = pty.openpty()
-        words = [
-            "download",
-            "--types",
-            "seg",
-            "-o",
-            str(tmp_path),
-            "--base-url",
-            server.base_url,
-            "--scenes",
-            SCENES[0],
-        ]
+        command = ["download", "--types", "seg", "-o", str(tmp_path), "--base-url", server.base_url, "--limit", "1"]
         process = subprocess.Popen(
-            [*COMMAND, *words], stdin=follower, stdout=subprocess.DEVNULL, stderr=follower, start_new_session=True
+            [*COMMAND, *command], stdin=follower, stdout=subprocess.DEVNULL, stderr=follower, start_new_session=True
         )
         os.close(follower)
         shown = b""
@@ -177,11 +156,8 @@ def test_a_password_of_a_mirror_is_never_shown(release_dir: Path, tmp_path: Path
     page = at(ending(".txt"), then=Page())
     with ReleaseServer(release_dir, faults=[page]) as server:
         base_url = server.base_url.replace("//", "//user:secret@")
-        for words in (["--dry-run"], ["--dry-run", "--json"], ["--json"], []):
-            outcome = run_command(
-                "download", "--types", "seg", "--scenes", *SCENES, "-o", tmp_path, "--accept-terms",
-                "--base-url", base_url, *words,
-            )  # fmt: skip
+        for more in (["--dry-run"], ["--dry-run", "--json"], ["--json"], []):
+            outcome = run_command(*words(SCENES, base_url, tmp_path, *more))
             assert "secret" not in outcome.stdout + outcome.stderr
         assert outcome.status == 3
         elsewhere = run_command(
@@ -194,8 +170,8 @@ def test_a_password_of_a_mirror_is_never_shown(release_dir: Path, tmp_path: Path
 @pytest.mark.parametrize("name", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
 def test_certificates_that_the_environment_names_are_looked_at_first(tmp_path: Path, name: str) -> None:
     environment = {**os.environ, "REQUESTS_CA_BUNDLE": "", "CURL_CA_BUNDLE": "", name: "/nowhere.pem"}
-    words = ["download", "--types", "seg", "-o", tmp_path / "x", "--accept-terms", "--json"]
-    outcome = run_command(*words, environment=environment)
+    command = ["download", "--types", "seg", "-o", tmp_path / "x", "--accept-terms", "--json"]
+    outcome = run_command(*command, environment=environment)
     assert (outcome.status, outcome.json["message"]) == (2, "/nowhere.pem: no such file")
     assert name in outcome.json["hint"]
     assert not (tmp_path / "x").exists()
@@ -210,38 +186,29 @@ def test_a_damaged_lock_is_told_before_anything_is_touched(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("style", ["plain", "aria2", "json"])
 def test_addresses_are_printed_for_other_programs(style: str, tmp_path: Path) -> None:
-    words = ["download", "--types", ".sens", "_vh_clean_2.ply", "--scenes", "scene0000_00", "scene0707_00"]
-    outcome = run_command(*words, "--print-urls", style, "-o", tmp_path)
-    base = "https://kaldir.vc.cit.tum.de/scannet"
+    command = ["download", "--types", ".sens", "_vh_clean_2.ply", "--scenes", "scene0000_00", "scene0707_00"]
+    outcome = run_command(*command, "--print-urls", style, "-o", tmp_path)
     expected = [
-        (f"{base}/v1/scans/scene0000_00/scene0000_00.sens", "scans/scene0000_00/scene0000_00.sens"),
-        (f"{base}/v2/scans/scene0000_00/scene0000_00_vh_clean_2.ply", "scans/scene0000_00/scene0000_00_vh_clean_2.ply"),
-        (f"{base}/v2/scans/scene0707_00/scene0707_00.sens", "scans_test/scene0707_00/scene0707_00.sens"),
-        (
-            f"{base}/v2/scans/scene0707_00/scene0707_00_vh_clean_2.ply",
-            "scans_test/scene0707_00/scene0707_00_vh_clean_2.ply",
-        ),
+        (f"{BASE_URL}{version}/scans/{scene_id}/{scene_id}{suffix}", f"{folder}/{scene_id}/{scene_id}{suffix}")
+        for version, folder, scene_id, suffix in [
+            ("v1", "scans", "scene0000_00", ".sens"),
+            ("v2", "scans", "scene0000_00", "_vh_clean_2.ply"),
+            ("v2", "scans_test", "scene0707_00", ".sens"),
+            ("v2", "scans_test", "scene0707_00", "_vh_clean_2.ply"),
+        ]
     ]
+    files = [{"url": url, "path": path} for url, path in expected]
     lines = {
         "plain": [url for url, _ in expected],
         "aria2": [line for url, path in expected for line in (url, f"  dir={tmp_path}", f"  out={path}")],
-        "json": [
-            json.dumps(
-                {
-                    "exit_status": 0,
-                    "command": "download",
-                    "dir": str(tmp_path),
-                    "files": [{"url": url, "path": path} for url, path in expected],
-                }
-            )
-        ],
+        "json": [json.dumps({"exit_status": 0, "command": "download", "dir": str(tmp_path), "files": files})],
     }
     assert outcome.stdout.splitlines() == lines[style]
     for _, path in expected:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     if style != "json":
-        assert run_command(*words, "--print-urls", style, "-o", tmp_path).stdout == ""
+        assert run_command(*command, "--print-urls", style, "-o", tmp_path).stdout == ""
 
 
 def test_an_address_that_is_not_scannet_is_found_out_early(tmp_path: Path) -> None:

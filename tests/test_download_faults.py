@@ -363,9 +363,9 @@ def test_whatever_goes_wrong_for_a_while_the_folder_equals_the_release(
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("7", 7.0), (" 0 ", 0.0), ("Thu, 01 Jan 1970 00:01:40 GMT", 60.0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
-        ("soon", 0.0), ("", 0.0), ("\u00b2", 0.0), ("Wed, 99999999999999999999 Oct 2015 07:28:00 GMT", 0.0),
+        ("7", 7.0), (" 0 ", 0.0), ("Fri, 31 Dec 9999 23:59:59 GMT", 3600.0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+        ("soon", 0.0), ("", 0.0), ("\u00b2", 0.0), ("9" * 5_000, 0.0), ("Wed, 99 Foo 2015 07:28:00 GMT", 0.0),
     ],
 )  # fmt: skip
 def test_retry_after_is_read_in_both_forms(text: str, seconds: float) -> None:
-    assert parse_retry_after(text, now_s=40.0) == seconds
+    assert min(parse_retry_after(text), 3600.0) == seconds

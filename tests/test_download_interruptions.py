@@ -13,18 +13,9 @@ from pathlib import Path
 
 import pytest
 from commands import digests, run_command, start_command
-from downloads import MESH, fetched
+from downloads import MESH, fetched, words
 from nginx_server import NginxServer, needs_nginx
-from release_server import (
-    BEFORE_STATUS,
-    ReleaseServer,
-    Set,
-    Stall,
-    Status,
-    TrickledHead,
-    always,
-    ending,
-)
+from release_server import BEFORE_STATUS, ReleaseServer, Set, Stall, Status, TrickledHead, always, ending
 
 from scannet_prep.synthetic import write_release
 
@@ -36,11 +27,6 @@ def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     release_dir = tmp_path_factory.mktemp("release")
     write_release(release_dir, SCENES, vertices=20_000)
     return release_dir
-
-
-def words(base_url: str, data_dir: Path, *more: str | Path) -> list[str | Path]:
-    scenes = ["--types", "seg", "--accept-terms", "--scenes", *SCENES]
-    return ["download", "-o", data_dir, "--base-url", base_url, *scenes, *more]
 
 
 def partial_sizes(data_dir: Path) -> list[int]:
@@ -57,7 +43,7 @@ def test_killed_twelve_times_and_then_finished_it_is_the_same_tree(release_dir: 
     expected = digests(release_dir)
     with ReleaseServer(release_dir, request_latency_s=0.03) as server:
         for number in range(12):
-            process = start_command(*words(server.base_url, tmp_path))
+            process = start_command(*words(SCENES, server.base_url, tmp_path))
             while len(server.requests()) < 2 * number:
                 assert process.poll() in (None, 0)
                 time.sleep(0.005)
@@ -66,24 +52,24 @@ def test_killed_twelve_times_and_then_finished_it_is_the_same_tree(release_dir: 
             process.communicate()
             final = {name: digest for name, digest in fetched(tmp_path).items() if "/." not in f"/{name}"}
             assert all(expected[name] == digest for name, digest in final.items())
-        outcome = run_command(*words(server.base_url, tmp_path))
+        outcome = run_command(*words(SCENES, server.base_url, tmp_path))
         assert outcome.status == 0, outcome.stderr
     assert fetched(tmp_path) == expected
 
 
 def test_a_second_run_in_the_same_folder_says_who_is_working_there(release_dir: Path, tmp_path: Path) -> None:
     with ReleaseServer(release_dir, faults=[always(ending(MESH), Stall(30_000))]) as server:
-        first = start_command(*words(server.base_url, tmp_path))
+        first = start_command(*words(SCENES, server.base_url, tmp_path))
         while partial_sizes(tmp_path) != [30_000] * 4:
             assert first.poll() is None
             time.sleep(0.01)
-        second = run_command(*words(server.base_url, tmp_path, "--json"))
+        second = run_command(*words(SCENES, server.base_url, tmp_path, "--json"))
         assert (second.status, second.json["error"]) == (1, "LockedError")
         assert f"process {first.pid} on" in second.json["message"]
         server.faults = []
         first.kill()
         first.communicate()
-        assert run_command(*words(server.base_url, tmp_path)).status == 0
+        assert run_command(*words(SCENES, server.base_url, tmp_path)).status == 0
     assert fetched(tmp_path) == digests(release_dir)
 
 
@@ -103,20 +89,20 @@ def test_an_interruption_ends_it_whatever_it_waits_for(
     release_dir: Path, tmp_path: Path, name: str, number: signal.Signals
 ) -> None:
     with ReleaseServer(release_dir, faults=[WAITING[name]]) as server:
-        process = start_command(*words(server.base_url, tmp_path, "--json"))
+        process = start_command(*words(SCENES, server.base_url, tmp_path, "--json"))
         while not _is_waiting(name, server, tmp_path):
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=20)  # all of them would go on for a minute at least
         assert process.returncode == 130, stderr
-        assert "where it stopped" in stdout
+        assert "run the same command again" in stdout
         assert "Traceback" not in stderr
         partials = list(tmp_path.rglob(".*.part*"))
         assert len(partials) == (8 if name == "for content" else len(partials))  # each with its version
         server.faults = []
         server.start()
-        assert run_command(*words(server.base_url, tmp_path)).status == 0
+        assert run_command(*words(SCENES, server.base_url, tmp_path)).status == 0
         assert fetched(tmp_path) == digests(release_dir)
         if name == "for content":  # else other files may have been under way
             assert all(server.bytes_sent_again(path) == 0 for path in server.files)
@@ -135,13 +121,13 @@ def test_a_full_disk_stops_it_and_leaves_no_half_file_under_a_final_name(release
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
     with ReleaseServer(release_dir) as server:
-        outcome = run_command(*words(server.base_url, tmp_path, "--json"), preexec_fn=limit_file_size)
+        outcome = run_command(*words(SCENES, server.base_url, tmp_path, "--json"), preexec_fn=limit_file_size)
         assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
         assert "files are still to come" in outcome.json["message"]
         expected = digests(release_dir)
         final = {name: digest for name, digest in fetched(tmp_path).items() if "/." not in f"/{name}"}
         assert all(expected[name] == digest for name, digest in final.items())
-        assert run_command(*words(server.base_url, tmp_path)).status == 0
+        assert run_command(*words(SCENES, server.base_url, tmp_path)).status == 0
         assert fetched(tmp_path) == expected
 
 
@@ -149,9 +135,9 @@ def test_a_full_disk_stops_it_and_leaves_no_half_file_under_a_final_name(release
 def test_a_real_server_over_tls_with_an_outage_in_the_middle(release_dir: Path, tmp_path: Path) -> None:
     with NginxServer(release_dir, tmp_path / "nginx", bytes_per_s=150_000) as server:
         data_dir = tmp_path / "data"
-        untrusted = run_command(*words(server.base_url, data_dir))
+        untrusted = run_command(*words(SCENES, server.base_url, data_dir))
         assert "the certificate cannot be verified" in untrusted.stderr
-        process = start_command(*words(server.base_url, data_dir, "--ca-bundle", server.ca_path))
+        process = start_command(*words(SCENES, server.base_url, data_dir, "--ca-bundle", server.ca_path))
         while max(partial_sizes(data_dir), default=0) <= 100_000:
             assert process.poll() is None
             time.sleep(0.01)
@@ -169,7 +155,7 @@ def test_a_real_server_over_tls_with_an_outage_in_the_middle(release_dir: Path, 
 
 def test_two_copies_are_compared_by_their_locks(release_dir: Path, tmp_path: Path) -> None:
     with ReleaseServer(release_dir) as server:
-        assert run_command(*words(server.base_url, tmp_path / "ours")).status == 0
+        assert run_command(*words(SCENES, server.base_url, tmp_path / "ours")).status == 0
     theirs = Path(shutil.copytree(tmp_path / "ours", tmp_path / "theirs"))
     lock = tmp_path / "ours/scannet.lock"
     assert run_command("verify", theirs, "--against", lock).status == 0
@@ -182,7 +168,7 @@ def test_two_copies_are_compared_by_their_locks(release_dir: Path, tmp_path: Pat
     messages = [item["message"] for item in outcome.json["findings"] if item["severity"] == "error"]
     assert any("is not the file that scannet.lock records" in message for message in messages)
     with ReleaseServer(release_dir) as server:
-        outcome = run_command(*words(server.base_url, theirs, "--json"))
+        outcome = run_command(*words(SCENES, server.base_url, theirs, "--json"))
         assert outcome.json["mended"] == [f"scans/scene0001_00/scene0001_00{MESH}"]
         assert len(server.requests()) == 1
     assert run_command("verify", theirs).status == 0

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from certificates import make_private_authority
 from commands import digests, run_command
-from downloads import MESH, Bar, fetch, fetched, plan
+from downloads import MESH, Bar, fetch, fetched, plan, words
 from release_server import Redirect, ReleaseServer, Set, Status, always, ending
 
 from scannet_prep.errors import CertificateError, OutputError, ProxyError
@@ -43,49 +41,35 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.lower(), raising=False)
 
 
-def words(base_url: str, data_dir: Path, *more: str | Path) -> list[str | Path]:
-    scenes = ["--types", "seg", "--accept-terms", "--scenes", *SCENES]
-    return ["download", "-o", data_dir, "--base-url", base_url, *scenes, *more]
-
-
 def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(release_dir: Path, tmp_path: Path) -> None:
     ca, certificate = make_private_authority(tmp_path / "authority")
     with ReleaseServer(release_dir, certificate=certificate) as server:
         data_dir = tmp_path / "data"
-        outcome = run_command(*words(server.base_url, data_dir, "--json"))
+        outcome = run_command(*words(SCENES, server.base_url, data_dir, "--json"))
         assert (outcome.status, outcome.json["error"]) == (1, "CertificateError")
         assert "the certificate cannot be verified" in outcome.json["message"]
         assert "--ca-bundle" in outcome.json["hint"]
         assert server.connection_count <= 8  # one or two for each of four threads: not one for each file
         assert {path.name for path in data_dir.iterdir()} == {"terms_accepted.txt"}
-        outcome = run_command(*words(server.base_url, data_dir, "--limit", "1", "--insecure"))
+        outcome = run_command(*words(SCENES, server.base_url, data_dir, "--limit", "1", "--insecure"))
         assert outcome.status == 0
         assert "warning: --insecure" in outcome.stderr
-        assert run_command(*words(server.base_url, data_dir, "--ca-bundle", ca)).status == 0
+        assert run_command(*words(SCENES, server.base_url, data_dir, "--ca-bundle", ca)).status == 0
         assert fetched(data_dir) == digests(release_dir)
 
 
-def test_encryption_is_never_given_up_on_the_way(release_dir: Path, tmp_path: Path) -> None:
-    ca, certificate = make_private_authority(tmp_path / "authority")
-    with ReleaseServer(release_dir) as plain, ReleaseServer(release_dir, certificate=certificate) as secure:
-        secure.faults = [always(ending(".txt"), Redirect(origin=plain.origin))]
-        plain.faults = [always(ending(MESH), Redirect(origin=secure.origin))]
-        down = run_command(*words(secure.base_url, tmp_path / "a", "--ca-bundle", ca, "--json"))
-        assert {item["path"].rpartition(".")[2] for item in down.json["failures"]} == {"txt"}
-        assert "an address without encryption" in down.stderr
-        up = run_command(*words(plain.base_url, tmp_path / "b", "--ca-bundle", ca))
-        assert up.status == 0, up.stderr
-
-
-def test_a_redirection_without_encryption_is_not_followed_even_once(
+def test_encryption_is_never_given_up_on_the_way_not_even_for_one_request(
     release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]
 ) -> None:
     ca_path, certificate_path = authority
     with ReleaseServer(release_dir) as plain, ReleaseServer(release_dir, certificate=certificate_path) as secure:
         secure.faults = [always(ending(".txt"), Redirect(origin=plain.origin))]
-        report = fetch(secure, tmp_path, SCENES, certificates=ca_path)
+        plain.faults = [always(ending(MESH), Redirect(origin=secure.origin))]
+        report = fetch(secure, tmp_path / "a", SCENES, certificates=ca_path)
+        assert {item.file.kind.suffix for item in report.failures} == {".txt"}
+        assert "an address without encryption" in report.failures[0].message
         assert plain.connection_count == 0
-    assert {item.file.kind.suffix for item in report.failures} == {".txt"}
+        assert not fetch(plain, tmp_path / "b", SCENES, certificates=ca_path).failures
 
 
 def test_authorities_that_the_environment_names_count_for_this_machine_too(
@@ -115,45 +99,23 @@ def test_the_hint_says_what_is_wrong_with_a_certificate(
     assert "--ca-bundle" not in caught.value.hint
 
 
-@pytest.fixture
-def refusing_proxy() -> Iterator[str]:
-    """Answers every request with 407."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            while True:
-                try:
-                    sock, _ = listener.accept()
-                except OSError:
-                    return
-                with sock:
-                    sock.recv(65536)
-                    sock.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_proxy_that_wants_a_password_ends_the_run_and_says_so(
-    release_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusing_proxy: str, scheme: str
-) -> None:
-    monkeypatch.setenv(f"{scheme}_proxy", refusing_proxy)
-    with ReleaseServer(release_dir) as server:
-        server.base_url = f"{scheme}://mirror.invalid/scannet/"
-        with pytest.raises(ProxyError, match="407") as caught:
-            fetch(server, tmp_path, SCENES)
-    assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
-
-
-@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "http://", "http://127.0.0.1:port"])
+@pytest.mark.parametrize(
+    ("scheme", "proxy", "message"),
+    [
+        ("http", "one that wants a password", "407"),
+        ("https", "one that wants a password", "407"),
+        ("https", "socks5://127.0.0.1:9", "the proxy cannot be used"),
+        ("https", "http://", "the proxy cannot be used"),
+        ("https", "http://127.0.0.1:port", "the proxy cannot be used"),
+    ],
+)
 def test_a_proxy_that_cannot_be_used_ends_the_run_and_says_so(
-    release_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
+    release_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, proxy: str, message: str
 ) -> None:
-    monkeypatch.setenv("https_proxy", proxy)
-    with ReleaseServer(release_dir) as server:
-        server.base_url = "https://mirror.invalid/scannet/"
-        with pytest.raises(ProxyError) as caught:
+    with ReleaseServer(release_dir, faults=[always(None, Status(407))]) as server:
+        monkeypatch.setenv(f"{scheme}_proxy", server.origin if message == "407" else proxy)
+        server.base_url = f"{scheme}://mirror.invalid/scannet/"
+        with pytest.raises(ProxyError, match=message) as caught:
             fetch(server, tmp_path, SCENES)
     assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
 
@@ -167,7 +129,7 @@ def test_early_hints_are_passed_over(release_dir: Path, tmp_path: Path) -> None:
 
 def test_a_page_for_everything_is_told_to_be_a_login_page(release_dir: Path, tmp_path: Path) -> None:
     with ReleaseServer(release_dir, faults=[always(None, Status(200, body=b"<html>Sign in</html>"))]) as server:
-        outcome = run_command(*words(server.base_url, tmp_path))
+        outcome = run_command(*words(SCENES, server.base_url, tmp_path))
     assert outcome.status == 1
     assert "a web page in place of the file" in outcome.stderr
     assert "may be the login page of your network" in outcome.stderr

@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +72,9 @@ def add_command(commands: Commands) -> None:
     server.add_argument("--jobs", type=positive_number, default=4, metavar="N", help="connections, 1 to 8 (default: 4)")
     server.add_argument("--limit-rate", type=_parse_rate, metavar="SIZE", help="bytes a second at most: 500kB, 2MB")
     server.add_argument(
-        "--wait", type=_parse_time, metavar="TIME", help="for a server that is down from the start: 12h (default: 3m)"
-    )
+        "--wait", type=_parse_time, default=180.0, metavar="TIME",
+        help="for a server that is down from the start: 12h (default: 3m)",
+    )  # fmt: skip
     server.add_argument("--base-url", metavar="URL", help="a mirror (default: the ScanNet server)")
     add_trust_arguments(server)  # type: ignore[arg-type]  # argparse's groups take arguments as parsers do
     instead = parser.add_argument_group("instead of fetching").add_mutually_exclusive_group()
@@ -103,9 +103,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     _ask_for_terms(arguments, console)
     there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (checked now)"
     console.say(f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}")
-    policy = TransferPolicy(bytes_per_s=arguments.limit_rate)
-    if arguments.wait is not None:
-        policy = replace(policy, first_answer_patience_s=arguments.wait)
+    policy = TransferPolicy(bytes_per_s=arguments.limit_rate, first_answer_patience_s=arguments.wait)
     started_s = time.monotonic()
     options = {"jobs": arguments.jobs, "policy": policy, "certificates": certificates, "is_strict": arguments.verify}
     report = download.run(plan, progress=console.progress(), **options)

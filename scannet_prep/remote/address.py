@@ -18,3 +18,12 @@ def public_url(url: str) -> str:
 def is_url(place: object) -> bool:
     """Whether it is an address on the web; a `Path` is none, also where it looks like one."""
     return isinstance(place, str) and place.lower().startswith(("https://", "http://"))
+
+
+def is_server_address(text: str) -> bool:
+    """Whether an address names a server on the web, and a port that there can be."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an address between them, a port that is not a number
+        return False

@@ -40,33 +40,26 @@ def parse_types(words: Sequence[str]) -> tuple[FileKind, ...]:
     Raises:
         UsageError: One is neither a preset nor one of the official suffixes.
     """
-    suffixes: dict[str, None] = {}
-    for word in words:
-        known = PRESETS.get(word, (word,))
-        for suffix in known:
-            if suffix not in KINDS and suffix != LABEL_MAP.suffix:
-                raise UsageError(
-                    f"{word!r} is not a type of file",
-                    f"presets: {', '.join(PRESETS)}; types: {', '.join(KINDS)}, {LABEL_MAP.suffix}",
-                )
-            suffixes[suffix] = None
-    return tuple(LABEL_MAP if suffix == LABEL_MAP.suffix else KINDS[suffix] for suffix in suffixes)
+    known = {**KINDS, LABEL_MAP.suffix: LABEL_MAP}
+    suffixes = dict.fromkeys(suffix for word in words for suffix in PRESETS.get(word, (word,)))
+    for suffix in suffixes:
+        if suffix not in known:
+            hint = f"presets: {', '.join(PRESETS)}; types: {', '.join(known)}"
+            raise UsageError(f"{suffix!r} is not a type of file", hint)
+    return tuple(known[suffix] for suffix in suffixes)
 
 
 def list_files(scenes: Sequence[tuple[SceneId, Split]], kinds: Sequence[FileKind]) -> list[RemoteFile]:
     """List the files of the given kinds that exist for the given scenes, the label map first."""
-    files = [
-        RemoteFile(kind, None, None, f"v2/tasks/{LABEL_MAP.suffix}", LABEL_MAP.suffix)
-        for kind in kinds
-        if kind is LABEL_MAP
-    ]
+    files = []
+    if LABEL_MAP in kinds:
+        files.append(RemoteFile(LABEL_MAP, None, None, f"v2/tasks/{LABEL_MAP.suffix}", LABEL_MAP.suffix))
     for scene_id, split in scenes:
-        files += [_scene_file(kind, scene_id, split) for kind in kinds if split in kind.splits]
+        for kind in kinds:
+            if split in kind.splits:
+                name = f"{scene_id}/{scene_id}{kind.suffix}"
+                # The sensor streams of train and val never moved when version 2 came out.
+                version = "v1" if kind.content is Content.SENSOR_STREAM and split is not Split.TEST else "v2"
+                place = f"{SPLIT_DIRS[split]}/{name}"
+                files.append(RemoteFile(kind, scene_id, split, f"{version}/scans/{name}", place))
     return files
-
-
-def _scene_file(kind: FileKind, scene_id: SceneId, split: Split) -> RemoteFile:
-    name = f"{scene_id}/{scene_id}{kind.suffix}"
-    # The sensor streams of train and val never moved when version 2 came out.
-    version = "v1" if kind.content is Content.SENSOR_STREAM and split is not Split.TEST else "v2"
-    return RemoteFile(kind, scene_id, split, f"{version}/scans/{name}", f"{SPLIT_DIRS[split]}/{name}")

@@ -25,7 +25,7 @@ from requests.adapters import HTTPAdapter
 from scannet_prep.errors import ServerDownError, UsageError
 from scannet_prep.remote.address import public_url
 from scannet_prep.remote.policy import TransferPolicy
-from scannet_prep.remote.trouble import RELEASE_HINTS, AttemptError, Hints, raise_for_status, translated
+from scannet_prep.remote.trouble import FEW_TRIES, RELEASE_HINTS, AttemptError, Hints, raise_for_status, translated
 from scannet_prep.version import CONTACT_URL, VERSION
 
 _CHUNK_BYTES = 256 * 1024
@@ -68,9 +68,13 @@ class Client:
     Args:
         base_url: Where the addresses begin.
         policy: How patient to be.
-        stop: Ends all waiting for content once it is set.
         certificates: True for the system's authorities, a file with others, False to accept any certificate.
         hints: What to say about refusals.
+
+    Attributes:
+        policy: How patient to be.
+        stop: Ends all waiting for content once it is set.
+        limit: Counts the bytes of all answers.
 
     Raises:
         UsageError: The file of certificate authorities cannot be used.
@@ -80,27 +84,28 @@ class Client:
         self,
         base_url: str,
         policy: TransferPolicy,
-        stop: threading.Event,
         certificates: bool | Path,
         hints: Hints = RELEASE_HINTS,
     ) -> None:
-        self._base_url = base_url
-        self._policy = policy
-        self._stop = stop
+        self.policy = policy
+        self.stop = threading.Event()
         self._verify = find_certificates(base_url, certificates)
         self._hints = hints
-        self._limit = RateLimit(policy.bytes_per_s, stop)
-        self._watch = _Watch(policy, stop)
+        self.limit = RateLimit(policy.bytes_per_s, self.stop)
+        self._watch = _Watch(policy, self.stop)
         host = urlsplit(base_url).hostname or ""
         # Proxies are for other machines, also where the environment forgets to say so.
         self._proxies = {"no_proxy": host} if host in _THIS_MACHINE else {}
-        self._session: requests.Session | None = None
-        self._lock = threading.Lock()
+        self._session = _Session()  # keeps connections, which are given to one request at a time
+        self._session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
+        adapter = _WatchedAdapter(self._watch, find_source_address(base_url))
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
 
     def close(self) -> None:
-        """Close all connections."""
-        if self._session is not None:
-            self._session.close()
+        """Stop all transfers, and close all connections."""
+        self.stop.set()
+        self._session.close()
 
     @contextmanager
     def open(self, url: str, headers: Mapping[str, str], method: str = "GET") -> Iterator[Answer]:
@@ -113,17 +118,16 @@ class Client:
             CertificateError, ProxyError: Nothing can be fetched at all.
             ServerDownError: The transfers were stopped.
         """
-        session = self._connect()
         self._watch.expect_answer()
         with (
-            translated(public_url(url), self._hints, self._policy),
-            session.request(
+            translated(public_url(url), self._hints),
+            self._session.request(
                 method,
                 url,
                 # Without identity, servers compress, and then neither lengths nor offsets mean anything.
                 headers={"Accept-Encoding": "identity", **headers},
                 stream=True,
-                timeout=(self._policy.connect_timeout_s, self._policy.answer_timeout_s),
+                timeout=(self.policy.connect_timeout_s, self.policy.answer_timeout_s),
                 verify=self._verify,
                 proxies=self._proxies,
                 allow_redirects=True,
@@ -131,17 +135,7 @@ class Client:
         ):
             raise_for_status(response, self._hints)
             self._watch.expect_body()
-            yield Answer(response, self._limit)
-
-    def _connect(self) -> requests.Session:
-        """The session of all threads; it keeps connections, which are given to one request at a time."""
-        with self._lock:
-            if self._session is None:
-                self._session = _make_session()
-                adapter = _WatchedAdapter(self._watch, find_source_address(self._base_url))
-                self._session.mount("http://", adapter)
-                self._session.mount("https://", adapter)
-            return self._session
+            yield Answer(response, self.limit)
 
 
 class RateLimit:
@@ -150,6 +144,9 @@ class RateLimit:
     Args:
         bytes_per_s: None for no limit.
         stop: Ends all waiting once it is set.
+
+    Attributes:
+        received_bytes: How much has come until now.
     """
 
     def __init__(self, bytes_per_s: float | None, stop: threading.Event) -> None:
@@ -157,12 +154,14 @@ class RateLimit:
         self._stop = stop
         self._lock = threading.Lock()
         self._free_s = 0.0
+        self.received_bytes = 0
 
     def count(self, size_bytes: int) -> None:
-        """Wait as long as so many bytes may take."""
-        if self._bytes_per_s is None:
-            return
+        """Count bytes that have come, and wait as long as they may take."""
         with self._lock:
+            self.received_bytes += size_bytes
+            if self._bytes_per_s is None:
+                return
             now_s = time.monotonic()
             self._free_s = max(self._free_s, now_s) + size_bytes / self._bytes_per_s
             pause_s = self._free_s - now_s
@@ -185,7 +184,7 @@ def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
     hint = "a file of certificates (PEM) is expected"
     found: str | bool = certificates if isinstance(certificates, bool) else str(certificates)
     if certificates is True:
-        with _make_session() as session:
+        with requests.Session() as session:
             found = session.merge_environment_settings(base_url, {}, None, True, None)["verify"] or True
         hint = "the environment names it: mend or unset REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE, or use --ca-bundle"
     if isinstance(found, bool) or (certificates is True and Path(found).is_dir()):
@@ -220,12 +219,6 @@ def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | N
             except OSError:
                 return ("0.0.0.0", 0)  # noqa: S104 - connects only, does not listen
     return None
-
-
-def _make_session() -> requests.Session:
-    session = _Session()
-    session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
-    return session
 
 
 class _Session(requests.Session):
@@ -297,14 +290,14 @@ class _Watch(threading.local):
         now_s, policy = time.monotonic(), self._policy
         if self._deadline_s is not None:
             if now_s > self._deadline_s:
-                raise AttemptError(f"no whole answer within {policy.answer_timeout_s:.0f} s", tries=policy.few_tries)
+                raise AttemptError(f"no whole answer within {policy.answer_timeout_s:.0f} s", tries=FEW_TRIES)
             return
         waited_s = self._waited_s + now_s - began_s
         if waited_s < policy.slow_window_s:
             return
         rate = self._received_bytes / waited_s
         if rate < policy.slowest_bytes_per_s:
-            raise AttemptError(f"only {rate:.0f} bytes a second came within {waited_s:.0f} s", tries=policy.few_tries)
+            raise AttemptError(f"only {rate:.0f} bytes a second came within {waited_s:.0f} s", tries=FEW_TRIES)
         self._waited_s, self._received_bytes = began_s - now_s, 0
 
 

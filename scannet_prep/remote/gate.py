@@ -79,6 +79,10 @@ class Gate:
             return ""
         return f"waiting for the server ({self._reason}), next try in {pause_s:.0f} s"
 
+    @property
+    def _patience_s(self) -> float:
+        return self._policy.outage_patience_s if self._has_served else self._policy.first_answer_patience_s
+
     @contextmanager
     def request(self) -> Iterator[Ticket]:
         """Wait for leave to make a request, which is made in the `with` block.
@@ -93,7 +97,11 @@ class Gate:
         try:
             yield ticket
             self.served(ticket)
-            self._speed_up()
+            with self._condition:  # a little faster again
+                self._spacing_s *= _LESS_SPACING
+                if self._spacing_s < _FIRST_SPACING_S / 4:
+                    self._spacing_s = 0.0
+                    self._limit = min(float(self._connections), self._limit + _MORE_CONNECTIONS)
         except AttemptError as error:
             self._failed(ticket, error)
             raise
@@ -163,9 +171,8 @@ class Gate:
             return
         if self._answers >= _FEW_ANSWERS and not self._has_served:
             raise RefusedError(f"the server gives none of the first files: {self._reason}", self._hint)
-        patience = self._policy.outage_patience_s if self._has_served else self._policy.first_answer_patience_s
         seconds = now_s - max(self._closed_s, self._alive_s)
-        if seconds > patience:
+        if seconds > self._patience_s:
             raise ServerDownError(
                 f"the server has served nothing for {seconds:.0f} s ({self._reason})",
                 "run the same command again later: it continues where it stopped",
@@ -188,10 +195,9 @@ class Gate:
             self._next_s = now_s + max(pause_s, asked_s, self._spacing_s)
             if not self._is_told and self._next_s - self._closed_s >= policy.untold_outage_s:
                 self._is_told = True
-                patience_s = policy.outage_patience_s if self._has_served else policy.first_answer_patience_s
                 note = (
                     f"the server serves nothing ({error.reason}). While it is down, the download pauses and retries "
-                    f"at intervals, for up to {_describe_time(patience_s)}"
+                    f"at intervals, for up to {_describe_time(self._patience_s)}"
                 )
         if note:
             self._tell(note)
@@ -202,13 +208,6 @@ class Gate:
             self._limit = max(1.0, self._limit / 2)
         else:
             self._spacing_s = min(max(2 * self._spacing_s, _FIRST_SPACING_S), self._policy.longest_delay_s)
-
-    def _speed_up(self) -> None:
-        with self._condition:
-            self._spacing_s *= _LESS_SPACING
-            if self._spacing_s < _FIRST_SPACING_S / 4:
-                self._spacing_s = 0.0
-                self._limit = min(float(self._connections), self._limit + _MORE_CONNECTIONS)
 
 
 def _describe_time(seconds: float) -> str:

@@ -15,7 +15,6 @@ class TransferPolicy:
         slowest_bytes_per_s: A body that comes more slowly than this, over `slow_window_s`, is broken off and resumed.
         slow_window_s: See above.
         tries: So many failures of a file, while the server serves others, give it up.
-        few_tries: The same for failures that cost much: silence, and whole bodies that are not the file.
         first_delay_s: Mean pause after the first failure; doubled after each further one.
         longest_delay_s: Longest pause.
         longest_retry_after_s: A server that asks for a longer pause than this gets this one.
@@ -30,7 +29,6 @@ class TransferPolicy:
     slowest_bytes_per_s: float = 1_000.0
     slow_window_s: float = 60.0
     tries: int = 8
-    few_tries: int = 3
     first_delay_s: float = 0.5
     longest_delay_s: float = 60.0
     longest_retry_after_s: float = 3600.0

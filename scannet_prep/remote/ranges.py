@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from scannet_prep.errors import ArchiveError, FileError, ServerDownError, UsageError
-from scannet_prep.remote.address import public_url
+from scannet_prep.remote.address import is_server_address, public_url
 from scannet_prep.remote.client import Answer, Client, find_certificates
 from scannet_prep.remote.gate import Gate
 from scannet_prep.remote.policy import TransferPolicy
 from scannet_prep.remote.transfer import CONTENT_RANGE
-from scannet_prep.remote.trouble import AttemptError, Hints
+from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, Hints
 
 TAIL_BYTES = 1 << 20  # holds the index of 1,613 scenes
 
@@ -71,7 +69,8 @@ class RangeSource:
     """
 
     def __init__(self, url: str, *, certificates: bool | Path = True, policy: TransferPolicy | None = None) -> None:
-        if not _is_address(url):
+        self._links: dict[int, tuple[Client, Gate]] = {}
+        if not is_server_address(url):
             raise UsageError(f"{public_url(url)!r} is not an address of a file on a web server", _HINTS.address)
         find_certificates(url, certificates)
         self._url = url
@@ -117,10 +116,9 @@ class RangeSource:
 
     def close(self) -> None:
         """Close the connections of this process; reading opens new ones."""
-        link = self.__dict__.pop("_link", None)
-        if link is not None and link.pid == os.getpid():
-            link.stop.set()
-            link.client.close()
+        client, _ = self._links.pop(os.getpid(), (None, None))
+        if client is not None:
+            client.close()
 
     def __del__(self) -> None:
         """Close the connections of this process."""
@@ -128,27 +126,26 @@ class RangeSource:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
-        return {key: value for key, value in self.__dict__.items() if key != "_link"} | {"_tail": b""}
+        return self.__dict__ | {"_links": {}, "_tail": b""}
 
-    def _connect(self) -> _Link:
+    def _connect(self) -> tuple[Client, Gate]:
         """The connections of this process. Without a lock, which a fork may copy while it is held."""
-        link: _Link | None = self.__dict__.get("_link")
-        if link is not None and link.pid != os.getpid():
-            del self.__dict__["_link"]
-            link = None
+        link = self._links.get(os.getpid())
         if link is None:
-            link = self.__dict__.setdefault("_link", _Link(self._url, self._policy, self._certificates))
+            name, client = self.name, Client(self._url, self._policy, self._certificates, _HINTS)
+            gate = Gate(_MAX_CONNECTIONS, self._policy, client.stop, lambda text: _log.warning("%s: %s", name, text))
+            link = self._links.setdefault(os.getpid(), (client, gate))
         return link
 
     def _fetch(self, span: _Span) -> bytes:
         """Fetch a range, with as many requests as it takes."""
-        link, failures, failed_s = self._connect(), 0, 0.0
+        (client, gate), failures, failed_s = self._connect(), 0, 0.0
         while True:
             most_bytes = len(span.data)
             try:
-                with link.gate.request():
+                with gate.request():
                     try:
-                        self._receive(link.client, span)
+                        self._receive(client, span)
                     except AttemptError:
                         if len(span.data) <= most_bytes:
                             raise
@@ -162,7 +159,7 @@ class RangeSource:
                 failed_s = failed_s if failures else time.monotonic()
                 failures += 1
                 tries = error.tries or self._policy.tries
-                if failures >= tries and (error.tries or link.gate.is_file_to_blame(failed_s)):
+                if failures >= tries and (error.tries or gate.is_file_to_blame(failed_s)):
                     what = "" if tries == 1 else f"{failures} attempts in a row failed, the last one: "
                     if issubclass(error.error_type, FileError):
                         raise error.error_type(self.name, what + error.reason, error.hint) from None
@@ -192,7 +189,7 @@ class RangeSource:
 
     def _begin(self, answer: Answer, asked: str, span: _Span) -> bool:
         """Check that the body to come is what is missing; gives whether there is any."""
-        content_range, few_tries = answer.headers.get("Content-Range", ""), self._policy.few_tries
+        content_range = answer.headers.get("Content-Range", "")
         match = CONTENT_RANGE.fullmatch(content_range)
         size_bytes = int(match[3]) if match else self.size_bytes
         found = _Version(
@@ -205,7 +202,7 @@ class RangeSource:
                 span.start, span.end = first, end
                 self._tail_start = first
             if (first, end) != (span.start + len(span.data), span.end):
-                raise AttemptError(f"asked for {asked}, the server sent {content_range}", tries=few_tries)
+                raise AttemptError(f"asked for {asked}, the server sent {content_range}", tries=FEW_TRIES)
             return True
         if span.start < 0:
             return False  # some servers know only ranges from the beginning
@@ -218,12 +215,12 @@ class RangeSource:
             if self._version is None or (span.start, span.end) != (0, size_bytes) or answer.is_encoded:
                 hint = "fetch the archive and name the file, or serve it by a server that knows ranges, such as nginx"
                 reason = "the server sends the whole file where a part was asked for"
-                raise AttemptError(reason, hint, tries=few_tries, error_type=ArchiveError)
+                raise AttemptError(reason, hint, tries=FEW_TRIES, error_type=ArchiveError)
             del span.data[:]
             return True
         if match and self._version is not None and size_bytes != self.size_bytes:
             self._check_version(found)
-        raise AttemptError(f"asked for {asked}, the server sent {content_range or 'no range'!r:.80}", tries=few_tries)
+        raise AttemptError(f"asked for {asked}, the server sent {content_range or 'no range'!r:.80}", tries=FEW_TRIES)
 
     def _check_version(self, found: _Version) -> None:
         """Check that it is the file that was opened, or take note of it where the answer tells its size."""
@@ -240,22 +237,3 @@ class _Span:
     start: int
     end: int
     data: bytearray = field(default_factory=bytearray)
-
-
-class _Link:
-    """The connections of one process, and what it knows of the server."""
-
-    def __init__(self, url: str, policy: TransferPolicy, certificates: bool | Path) -> None:
-        self.pid = os.getpid()
-        self.stop = threading.Event()
-        self.client = Client(url, policy, self.stop, certificates, _HINTS)
-        name = public_url(url)
-        self.gate = Gate(_MAX_CONNECTIONS, policy, self.stop, lambda text: _log.warning("%s: %s", name, text))
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False

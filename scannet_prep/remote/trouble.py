@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import email.utils
-import re
 import ssl
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,10 +22,10 @@ from scannet_prep.errors import (
     TransferError,
 )
 from scannet_prep.remote.address import public_url
-from scannet_prep.remote.policy import TransferPolicy
 
-_GONE = frozenset({404, 410})
-_BUSY = frozenset({429, 503})
+FEW_TRIES = 3
+"""So many failures that cost much, silence or whole bodies that are not the file, give a file up."""
+
 _BUSY_TRIES = 30  # 429 is hardly ever about a file
 _PROXY_HINT = (
     "HTTPS_PROXY and HTTP_PROXY look like http://USER:PASSWORD@HOST:PORT; for socks5:// install requests[socks]"
@@ -96,19 +92,19 @@ def raise_for_status(response: requests.Response, hints: Hints) -> None:
     what = f"status {status} {response.reason}"
     if status == 407:
         raise ProxyError(f"the proxy wants a user and password ({what})", _PROXY_HINT)
-    if status in _GONE:
+    if status in {404, 410}:
         reason = f"the server has no such file ({status})"
         raise AttemptError(reason, hints.missing, tries=1, is_answer=True, error_type=NotOnServerError)
     if status < 500 and status not in {408, 425, 429}:
         hint = hints.access if status in {401, 403} else ""
         raise AttemptError(what, hint, tries=1, is_answer=True, error_type=RefusedError)
-    pause_s = parse_retry_after(response.headers.get("Retry-After", ""), time.time())
+    pause_s = parse_retry_after(response.headers.get("Retry-After", ""))
     tries = _BUSY_TRIES if status == 429 else 0
-    raise AttemptError(what, tries=tries, is_busy=status in _BUSY or bool(pause_s), retry_after_s=pause_s)
+    raise AttemptError(what, tries=tries, is_busy=status in {429, 503} or bool(pause_s), retry_after_s=pause_s)
 
 
 @contextmanager
-def translated(url: str, hints: Hints, policy: TransferPolicy) -> Iterator[None]:
+def translated(url: str, hints: Hints) -> Iterator[None]:
     """Turn the errors of requests and urllib3 into ours, without what may be secret in the address.
 
     Raises:
@@ -122,7 +118,7 @@ def translated(url: str, hints: Hints, policy: TransferPolicy) -> Iterator[None]
     except requests.exceptions.SSLError as error:
         raise _translate_tls(error, url, hints) from None
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
-        raise _translate(error, url, hints, policy.few_tries) from None
+        raise _translate(error, url, hints) from None
 
 
 def _translate_tls(error: requests.exceptions.SSLError, url: str, hints: Hints) -> Exception:
@@ -141,7 +137,7 @@ def _translate_tls(error: requests.exceptions.SSLError, url: str, hints: Hints) 
     return CertificateError(text, hint) if is_server else AttemptError(text, hint, tries=1)
 
 
-def _translate(error: Exception, url: str, hints: Hints, few_tries: int) -> Exception:
+def _translate(error: Exception, url: str, hints: Hints) -> Exception:
     kinds, reason = requests.exceptions, _innermost(error)
     if isinstance(error, kinds.ProxyError) and "failed: 407" not in reason:
         return AttemptError(f"the proxy does not connect: {reason}", _PROXY_HINT)
@@ -153,27 +149,18 @@ def _translate(error: Exception, url: str, hints: Hints, few_tries: int) -> Exce
     if isinstance(error, kinds.TooManyRedirects):
         return AttemptError("is redirected in a circle", tries=1, is_answer=True)
     if isinstance(error, (kinds.ReadTimeout, kinds.InvalidHeader)):
-        return AttemptError(reason, tries=few_tries)
+        return AttemptError(reason, tries=FEW_TRIES)
     if isinstance(error, ValueError):  # redirections to what is not an address
         reason = f"the address cannot be used: {type(error).__name__}"
         return AttemptError(reason, hints.address, tries=1, is_answer=True)
     return AttemptError(reason)
 
 
-def parse_retry_after(value: str, now_s: float) -> float:
-    """Read a `Retry-After`, which is a number of seconds or a date; 0 where it is neither.
-
-    Args:
-        value: The header.
-        now_s: Seconds since the epoch.
-    """
-    if re.fullmatch(r"\s*[0-9]+\s*", value):
-        return float(value)
+def parse_retry_after(value: str) -> float:
+    """Read a `Retry-After`, which is a number of seconds or a date; 0 where it is neither."""
     try:
-        date = email.utils.parsedate_to_datetime(value)
-        # Without a zone, it is meant as all dates of HTTP are.
-        return max(0.0, (date if date.tzinfo else date.replace(tzinfo=dt.timezone.utc)).timestamp() - now_s)
-    except (TypeError, ValueError, OverflowError):
+        return float(urllib3.Retry().parse_retry_after(value))
+    except (urllib3.exceptions.InvalidHeader, ValueError, OverflowError):
         return 0.0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import stat
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -25,9 +24,8 @@ from scannet_prep.remote.catalog import RemoteFile
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import Gate, Ticket
 from scannet_prep.remote.partial import Partial
-from scannet_prep.remote.policy import TransferPolicy
-from scannet_prep.remote.transfer import Transfers
-from scannet_prep.remote.trouble import AttemptError
+from scannet_prep.remote.transfer import ask_for_end, find_size, receive
+from scannet_prep.remote.trouble import FEW_TRIES, AttemptError
 from scannet_prep.stages.download.checks import Facts, check_file, find_contradictions
 from scannet_prep.stages.download.planning import DownloadPlan, FileOutcome, FileResult
 
@@ -67,50 +65,47 @@ class Task:
     is_active: bool = False
 
 
+@dataclass(eq=False)
 class Bringing:
     """Brings files; shared by all threads of a run.
 
     Args:
         plan: From `plan`.
-        policy: How patient to be.
         client: Makes the requests.
         gate: Gives leave for them.
         tell: Told in words what happens; the first argument is the same for what is told once only.
         is_strict: Whether to look into files too whose digest is the recorded one.
 
+    Attributes:
+        locked: What is recorded of the files that are whole. Threads change single entries, which needs no lock.
+        mended: Files that were there, but damaged, and were fetched again.
+        opened: Files whose permissions were repaired.
+
     Raises:
         LockError: `scannet.lock` is damaged.
     """
 
-    def __init__(
-        self,
-        plan: DownloadPlan,
-        policy: TransferPolicy,
-        client: Client,
-        gate: Gate,
-        tell: Callable[[str, str], None],
-        *,
-        is_strict: bool,
-    ) -> None:
-        self._plan = plan
-        self._policy = policy
-        self._gate = gate
-        self._tell = tell
-        self._is_strict = is_strict
-        self.transfers = Transfers(client, policy)
-        self.locked = read_locked(plan)
+    plan: DownloadPlan
+    client: Client
+    gate: Gate
+    tell: Callable[[str, str], None]
+    is_strict: bool
+    locked: dict[str, LockEntry] = field(init=False)
+    mended: list[str] = field(default_factory=list, init=False)
+    opened: list[str] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        """Read what is recorded."""
+        self.locked = read_locked(self.plan)
         self._umask = os.umask(0)
         os.umask(self._umask)
         self._known: list[tuple[int, str]] = []
         self._may_ask_sizes = True
-        self._guard = threading.Lock()
-        self.mended: list[str] = []
-        self.opened: list[str] = []
 
     def adopt(self, tasks: Sequence[Task]) -> None:
         """Give those files of a scene their result that are there and whole, or that cannot be replaced."""
         faults: dict[Task, str] = {}
-        present = [task for task in tasks if task.file.local_path in self._plan.present]
+        present = [task for task in tasks if task.file.local_path in self.plan.present]
         for task in present:
             try:
                 self._look(task)
@@ -123,18 +118,18 @@ class Bringing:
         found = {task.file.kind.suffix: task.facts for task in present if task not in faults and task.facts}
         contradictions = find_contradictions(found)
         for task in present:
-            path = self._plan.data_dir / task.file.local_path
+            path = self.plan.data_dir / task.file.local_path
             fault = faults.get(task) or contradictions.get(task.file.kind.suffix)
             if task.result is None and fault is None:
                 size_bytes = path.stat().st_size
                 task.result = FileResult(task.file, FileOutcome.PRESENT, size_bytes)
                 task.shown_bytes = size_bytes
-                self._known.append((size_bytes, self._plan.url(task.file)))
+                self._known.append((size_bytes, self.plan.url(task.file)))
             elif task.result is None:
-                self._tell("", f"{path}: {fault}; fetching it again")
+                self.tell("", f"{path}: {fault}; fetching it again")
                 task.is_damaged, task.facts = True, None
                 if task not in faults:
-                    self._forget(task)
+                    self.locked.pop(task.file.local_path, None)
 
     def attempt(self, task: Task) -> None:
         """Make at most one request for a file, or for one that was served before; gives it a result if it is settled.
@@ -144,17 +139,17 @@ class Bringing:
             CertificateError, ProxyError, RefusedError, ServerDownError: Nothing can be fetched at all.
         """
         if task.error is not None:
-            is_own = self._gate.is_file_to_blame(task.failed_s)
+            is_own = self.gate.is_file_to_blame(task.failed_s)
             if is_own:
                 task.failures += 1
-                if task.failures >= (task.error.tries or self._policy.tries):
+                if task.failures >= (task.error.tries or self.client.policy.tries):
                     self.give_up(task)
                     return
             if is_own is not None:
                 task.error = None
         is_asked = False
         try:
-            with self._gate.request() as ticket:
+            with self.gate.request() as ticket:
                 if (ticket.is_trial or task.error) and self._known:
                     self._ask_for_known()
                     return
@@ -170,10 +165,10 @@ class Bringing:
 
     def _put_off(self, task: Task, error: AttemptError) -> None:
         task.error = error
-        pause_s = self._policy.delay_s(task.failures + 1) * random.uniform(0.5, 1.5)  # noqa: S311 - not in step
-        task.next_s = task.failed_s + max(pause_s, min(error.retry_after_s, self._policy.longest_retry_after_s))
-        if error.tries == self._policy.few_tries:
-            self._tell(error.reason, f"{self._place(task)}: {error.reason}; it is tried again after the others")
+        pause_s = self.client.policy.delay_s(task.failures + 1) * random.uniform(0.5, 1.5)  # noqa: S311 - not in step
+        task.next_s = task.failed_s + max(pause_s, min(error.retry_after_s, self.client.policy.longest_retry_after_s))
+        if error.tries == FEW_TRIES:
+            self.tell(error.reason, f"{self._place(task)}: {error.reason}; it is tried again after the others")
 
     def give_up(self, task: Task) -> None:
         """Make the last failure of a file its result."""
@@ -186,10 +181,10 @@ class Bringing:
         task.shown_bytes = 0
 
     def _place(self, task: Task) -> str:
-        return public_url(self._plan.url(task.file))
+        return public_url(self.plan.url(task.file))
 
     def _failed(self, task: Task, reason: str, hint: str = "") -> FileResult:
-        path = self._plan.data_dir / task.file.local_path
+        path = self.plan.data_dir / task.file.local_path
         return FileResult(task.file, FileOutcome.FAILED, 0, reason.removeprefix(f"{path}: "), str(path), hint)
 
     def _look(self, task: Task) -> None:
@@ -199,7 +194,7 @@ class Bringing:
             FileError: It is damaged.
         """
         name = task.file.local_path
-        path, entry = self._plan.data_dir / name, self.locked.get(name)
+        path, entry = self.plan.data_dir / name, self.locked.get(name)
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # a pipe would never end
             task.result = self._failed(task, "is not a file", "move it away")
@@ -214,21 +209,15 @@ class Bringing:
         if entry is not None and found != entry:
             sizes = f"{found.size_bytes:,} bytes, expected {entry.size_bytes:,}"
             raise FileError(path, f"is not the file recorded in {LOCK_NAME}: {sizes}")
-        if entry is None or self._is_strict:
+        if entry is None or self.is_strict:
             try:
                 task.facts = check_file(task.file, path)
                 if entry is None:
                     self._compare_size(task, status.st_size)
             except FileError:
-                self._forget(task)
+                self.locked.pop(name, None)
                 raise
-        with self._guard:
-            self.locked[name] = found
-
-    def _forget(self, task: Task) -> None:
-        """Remove what is recorded of a file that is refuted."""
-        with self._guard:
-            self.locked.pop(task.file.local_path, None)
+        self.locked[name] = found
 
     def _compare_size(self, task: Task, size_bytes: int) -> None:
         """Compare a file that nobody knows with the server's, if that tells its size; after a failure, never again.
@@ -237,11 +226,11 @@ class Bringing:
             FileError: It has another size.
         """
         try:
-            found = self.transfers.find_size(self._plan.url(task.file)) if self._may_ask_sizes else None
+            found = find_size(self.client, self.plan.url(task.file)) if self._may_ask_sizes else None
         except (AttemptError, TransferError):
             self._may_ask_sizes, found = False, None
         if found not in (None, size_bytes):
-            path = self._plan.data_dir / task.file.local_path
+            path = self.plan.data_dir / task.file.local_path
             raise FileError(path, f"has {size_bytes:,} bytes, but the server's has {found:,}")
 
     def _ask_for_known(self) -> None:
@@ -250,12 +239,11 @@ class Bringing:
         Raises:
             AttemptError: The server does not serve it any more.
         """
-        choice = random.sample(self._known, min(_KNOWN_CHOICE, len(self._known)))
-        size_bytes, url = min(choice)
+        size_bytes, url = min(random.sample(self._known, min(_KNOWN_CHOICE, len(self._known))))
         try:
-            self.transfers.ask_for_end(url, size_bytes)
+            ask_for_end(self.client, url, size_bytes)
         except AttemptError:
-            self._gate.failed_again()
+            self.gate.failed_again()
             raise
 
     def _fetch(self, task: Task, ticket: Ticket) -> None:
@@ -264,16 +252,16 @@ class Bringing:
         Raises:
             AttemptError: No more of it has come than ever before.
         """
-        path = self._plan.data_dir / task.file.local_path
+        path = self.plan.data_dir / task.file.local_path
         with closing(Partial(path)) as partial:
 
             def on_chunk(is_content: bool) -> None:
                 task.shown_bytes = partial.size_bytes
                 if is_content:
-                    self._gate.served(ticket)
+                    self.gate.served(ticket)
 
             try:
-                self.transfers.receive(self._plan.url(task.file), partial, task.file.kind.max_bytes, on_chunk)
+                receive(self.client, self.plan.url(task.file), partial, task.file.kind.max_bytes, on_chunk)
                 self._accept(task, partial)
             except AttemptError:
                 task.failed_s = time.monotonic()
@@ -297,22 +285,21 @@ class Bringing:
         except FileError as error:
             partial.restart()
             hint = "if it stays so, the server's file is damaged"
-            few = self._policy.few_tries
-            raise AttemptError(f"is not what it should be: {error.problem}", hint, tries=few, is_answer=True) from None
+            reason = f"is not what it should be: {error.problem}"
+            raise AttemptError(reason, hint, tries=FEW_TRIES, is_answer=True) from None
         entry = self.locked.get(name)
         if entry is not None and found != entry:
             partial.restart()
             what = f"{found.size_bytes:,} bytes, sha256 {found.sha256[:12]}"
             expected = f"{entry.size_bytes:,}, {entry.sha256[:12]}"
-            lock_path = self._plan.data_dir / LOCK_NAME
+            lock_path = self.plan.data_dir / LOCK_NAME
             reason = f"is not what {LOCK_NAME} records: {what}, expected {expected}"
             hint = f"to accept the server's new version, remove its line from {lock_path}"
             task.result = FileResult(task.file, FileOutcome.FAILED, 0, reason, self._place(task), hint)
             return
         partial.publish()
-        with self._guard:
-            self.locked[name] = found
-        self._known.append((found.size_bytes, self._plan.url(task.file)))
+        self.locked[name] = found
+        self._known.append((found.size_bytes, self.plan.url(task.file)))
         if task.is_damaged:
             self.mended.append(name)
         task.facts, task.result = facts, FileResult(task.file, FileOutcome.FETCHED, found.size_bytes)
@@ -326,7 +313,7 @@ class Bringing:
         found = {task.file.kind.suffix: facts}
         for sibling in task.siblings:
             is_there = sibling.result is not None and not sibling.result.is_failure
-            path = self._plan.data_dir / sibling.file.local_path
+            path = self.plan.data_dir / sibling.file.local_path
             if is_there and sibling.facts is None:
                 with suppress(FileError):  # its digest is the recorded one: a matter for `verify`
                     sibling.facts = check_file(sibling.file, path)
@@ -334,7 +321,7 @@ class Bringing:
                 found[sibling.file.kind.suffix] = sibling.facts
         problem = find_contradictions(found).get(task.file.kind.suffix)
         if problem:
-            raise FileError(self._plan.data_dir / task.file.local_path, problem)
+            raise FileError(self.plan.data_dir / task.file.local_path, problem)
 
 
 def read_locked(plan: DownloadPlan) -> dict[str, LockEntry]:

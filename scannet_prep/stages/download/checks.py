@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.errors import AggregationError, FileError, MeshError, ScanInfoError, SegmentsError
+from scannet_prep.files import open_file
 from scannet_prep.labels import read_label_map
 from scannet_prep.raw.aggregation import read_aggregation
 from scannet_prep.raw.info import read_scan_info
@@ -20,7 +20,6 @@ from scannet_prep.release import AGGREGATION, LABELS_MESH, MESH, SEGMENTS, Conte
 from scannet_prep.remote.catalog import RemoteFile
 from scannet_prep.scene import Split
 
-_HINT = "download it again"
 _OF_ONE_MESH = frozenset({MESH.suffix, LABELS_MESH.suffix, SEGMENTS.suffix})
 # Version 4 of the sensor stream (SensReader in ScanNet's repository): a header with a name of any length in it, frames
 # of 96 bytes with colour and depth after each, and at times the number of IMU frames, all of one size.
@@ -51,22 +50,13 @@ def check_file(remote: RemoteFile, path: Path) -> Facts:
     Raises:
         FileError: It is not.
     """
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise FileError(path, "is not a file", "move it away")
-    if status.st_size > remote.kind.max_bytes:
-        raise FileError(
-            path, f"has {status.st_size:,} bytes, but at most {remote.kind.max_bytes:,} are possible", _HINT
-        )
-    return _look_into(remote, path)
-
-
-def _look_into(remote: RemoteFile, path: Path) -> Facts:
+    with open_file(path, remote.kind.max_bytes):
+        pass  # a regular file, and not too large
     match remote.kind.content:
         case Content.MESH | Content.LABELS_MESH:
             mesh = read_mesh(path)
             if remote.kind.content is Content.LABELS_MESH and mesh.labels is None:
-                raise MeshError(path, "its vertices have no property label", _HINT)
+                raise MeshError(path, "its vertices have no property label")
             return Facts(vertex_count=mesh.vertex_count)
         case Content.SEGMENTS:
             segments = read_segments(path)
@@ -79,7 +69,7 @@ def _look_into(remote: RemoteFile, path: Path) -> Facts:
             return Facts(segment_ids=named or None)
         case Content.INFO:
             if read_scan_info(path).axis_alignment is None and remote.split is not Split.TEST:
-                raise ScanInfoError(path, "has no axisAlignment, which every train and val scene has", _HINT)
+                raise ScanInfoError(path, "has no axisAlignment, which every train and val scene has")
         case Content.LABEL_MAP:
             read_label_map(path)
         case Content.ZIP:
@@ -115,7 +105,7 @@ def find_contradictions(facts: Mapping[str, Facts]) -> dict[str, str]:
 def _check_scene(remote: RemoteFile, found: str, error_type: type[FileError], path: Path) -> None:
     """Check the scene that a file says it is of; files that say nothing pass."""
     if found and found != remote.scene_id:
-        raise error_type(path, f"sceneId is {found!r:.60}, expected {remote.scene_id}", _HINT)
+        raise error_type(path, f"sceneId is {found!r:.60}, expected {remote.scene_id}")
 
 
 def _check_zip(path: Path) -> None:
@@ -124,9 +114,9 @@ def _check_zip(path: Path) -> None:
             places = [item.header_offset for item in archive.infolist()]
             ends = [item.header_offset + item.compress_size for item in archive.infolist()]
             if min(places, default=1) or max(ends) > archive.start_dir:
-                raise FileError(path, "its directory does not fit its content", _HINT)
+                raise FileError(path, "its directory does not fit its content")
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        raise FileError(path, f"is not a zip file, or is truncated: {error}", _HINT) from None
+        raise FileError(path, f"is not a zip file, or is truncated: {error}") from None
 
 
 def _check_sensor_stream(path: Path) -> None:
@@ -134,7 +124,7 @@ def _check_sensor_stream(path: Path) -> None:
         size_bytes = os.fstat(file.fileno()).st_size
         start = file.read(12)
         if len(start) < 12 or start[:4] != b"\4\0\0\0":
-            raise FileError(path, f"begins with {start[:4]!r}, expected version 4 of the sensor stream", _HINT)
+            raise FileError(path, f"begins with {start[:4]!r}, expected version 4 of the sensor stream")
         file.seek(int.from_bytes(start[4:], "little"), os.SEEK_CUR)
         header = file.read(_SENS_HEADER.size)
         count = _SENS_HEADER.unpack(header)[-1] if len(header) == _SENS_HEADER.size else 0
@@ -143,9 +133,9 @@ def _check_sensor_stream(path: Path) -> None:
             content_bytes = sum(_SENS_FRAME.unpack(frame)[2:]) if len(frame) == _SENS_FRAME.size else 0
             file.seek(content_bytes, os.SEEK_CUR)
             if not content_bytes or file.tell() > size_bytes:
-                raise FileError(path, f"ends within frame {index:,} of {count:,}", _HINT)
+                raise FileError(path, f"ends within frame {index:,} of {count:,}")
         rest = size_bytes - file.tell()
         imu_count = int.from_bytes(file.read(8), "little")
         is_end = rest == 0 or (rest >= 8 and (rest - 8) % max(1, imu_count) == 0 and (rest > 8) == (imu_count > 0))
         if not count or not is_end:
-            raise FileError(path, f"has {rest:,} bytes after its {count:,} frames", _HINT)
+            raise FileError(path, f"has {rest:,} bytes after its {count:,} frames")

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from scannet_prep.backports import StrEnum
 from scannet_prep.errors import DiskFullError, UsageError
 from scannet_prep.files import check_is_folder
 from scannet_prep.raw.layout import find_orphans
 from scannet_prep.release import BASE_URL, FileKind
-from scannet_prep.remote.address import public_url
+from scannet_prep.remote.address import is_server_address, public_url
 from scannet_prep.remote.catalog import RemoteFile, list_files, parse_types
 from scannet_prep.remote.partial import partial_path
 from scannet_prep.scene import Split
@@ -165,12 +164,11 @@ class DownloadReport:
         groups: dict[tuple[str, str], list[FileResult]] = {}
         for item in self.failures:
             groups.setdefault((item.outcome, item.reason), []).append(item)
-        return [
-            (f"{first.outcome}: {first.message}", first.hint)
-            if not others
-            else (f"{first.outcome}: {len(others) + 1:,} files: {first.reason}; for example {first.place}", first.hint)
-            for first, *others in groups.values()
-        ]
+        lines = []
+        for first, *others in groups.values():
+            text = f"{len(others) + 1:,} files: {first.reason}; for example {first.place}" if others else first.message
+            lines.append((f"{first.outcome}: {text}", first.hint))
+        return lines
 
     def counts(self) -> dict[str, Counter[FileOutcome]]:
         """Number of files by kind and outcome."""
@@ -222,7 +220,7 @@ def plan(
         OutputError: `data_dir` is not a folder.
     """
     check_is_folder(data_dir)
-    if not _is_base_url(base_url):
+    if not is_server_address(base_url) or re.search(r"[\s?#]", base_url):  # paths are added to it
         raise UsageError(f"{public_url(base_url)!r} is not a base URL", f"it looks like {BASE_URL}")
     everything = [scene_id for split in Split for scene_id in official_scenes(split)]
     selected = select_scenes(everything, selection or Selection(), data_dir)
@@ -244,12 +242,3 @@ def plan(
         orphans=tuple(orphan for folder in folders for orphan in find_orphans(folder)),
         partial_bytes=sum(path.stat().st_size for path in partials if path.exists()),
     )
-
-
-def _is_base_url(text: str) -> bool:
-    try:
-        address = urlsplit(text)
-        is_prefix = not (address.query or address.fragment or re.search(r"\s", text))  # paths are added to it
-        return is_prefix and address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
-    except ValueError:  # brackets without an address between them, a port that is not a number
-        return False

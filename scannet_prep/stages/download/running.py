@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import queue
 import threading
 import time
-from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from scannet_prep.stages.download.terms import require_terms
 from scannet_prep.stages.selection import parse_scene_ids
 
 _LOOK_S = 0.2
+_WAIT_S = 0.02  # a thread without work looks so often whether there is some
 _LOCK_INTERVAL_S = 10.0
 _STILL_S = 20.0  # so long without a byte, and it is said what is waited for
 _STOP_S = 1.5
@@ -113,18 +114,20 @@ class _Run:
         self._plan = plan
         self._progress = progress
         self._events: queue.SimpleQueue[tuple[str, str] | BaseException | None] = queue.SimpleQueue()
-        self._stop = threading.Event()
-        self._client = Client(plan.base_url, policy, self._stop, certificates)
+        self._client = Client(plan.base_url, policy, certificates)
+        self._stop = self._client.stop
         self._gate = Gate(jobs, policy, self._stop, lambda text: self._events.put(("", text)))
-        tell = lambda *event: self._events.put(event)  # noqa: E731
-        self._bringing = Bringing(plan, policy, self._client, self._gate, tell, is_strict=is_strict)
+        self._bringing = Bringing(plan, self._client, self._gate, lambda *event: self._events.put(event), is_strict)
         self._tasks = [Task(file) for file in plan.files]
         scenes: dict[object, list[Task]] = {}
         for task in self._tasks:
             task.siblings = scenes.setdefault(task.file.scene_id, [])
             task.siblings.append(task)
-        self._condition = threading.Condition()
-        self._fresh, self._put_off, self._busy = deque(scenes.values()), list[Task](), 0
+        # When, in which order, and what: whole scenes at once, what has failed when its pause is over.
+        self._due: queue.PriorityQueue[tuple[float, int, list[Task]]] = queue.PriorityQueue()
+        self._order = itertools.count()
+        for tasks in scenes.values():
+            self._due.put((0.0, next(self._order), tasks))
         self._unsettled = list(self._tasks)
         self._told: set[str] = set()
         self._shown_bytes = 0
@@ -155,7 +158,7 @@ class _Run:
             mended=tuple(sorted(self._bringing.mended)),
             opened=tuple(sorted(self._bringing.opened)),
             orphans=self._plan.orphans,
-            received_bytes=self._bringing.transfers.received_bytes,
+            received_bytes=self._client.limit.received_bytes,
         )
 
     def _handle(self, event: tuple[str, str] | BaseException | None) -> None:
@@ -190,15 +193,17 @@ class _Run:
     def _show(self) -> None:
         """Tell how far it is; what is settled is looked at no more."""
         now_s = time.monotonic()
-        settled = [(task, task.result) for task in self._unsettled if task.result is not None]
-        for task, result in settled:
+        tasks, self._unsettled = self._unsettled, []
+        for task in tasks:
+            result = task.result
+            if result is None:
+                self._unsettled.append(task)
+                continue
             if result.is_failure:
                 task.shown_bytes = 0
                 self._tell(f"{result.outcome} {result.reason}", f"{result.outcome}: {result.message}")
             # The total was an estimate; now this file's part of it is known.
             self._progress.resize(result.size_bytes - (result.file.kind.typical_bytes or 0))
-        settled_tasks = {task for task, _ in settled}
-        self._unsettled = [task for task in self._unsettled if task not in settled_tasks]
         shown_bytes = sum(task.shown_bytes for task in self._tasks)
         if shown_bytes != self._shown_bytes:
             self._moved_s = now_s
@@ -222,8 +227,6 @@ class _Run:
 
     def _end(self) -> None:
         self._stop.set()
-        with self._condition:
-            self._condition.notify_all()
         deadline_s = time.monotonic() + _STOP_S
         for thread in [thread for thread in self._threads if thread.ident is not None]:  # interrupted at once
             thread.join(max(0.0, deadline_s - time.monotonic()))
@@ -246,12 +249,12 @@ class _Run:
             OutputError: The folder cannot be written to, and something was fetched.
         """
         results = [task.result for task in self._tasks if task.result is not None]
-        unfinished = {task.file.scene_id for task in self._tasks if task.result is None}
-        seen = {task.file.scene_id for task in self._tasks} - unfinished
         failed = {item.file.scene_id for item in results if item.is_failure and item.file.scene_id is not None}
+        unfinished = {task.file.scene_id for task in self._tasks if task.result is None}
+        settled = {task.file.scene_id for task in self._tasks} - unfinished
         try:
             self._save_lock()
-            write_failed_list(self._plan.data_dir, sorted(failed | (_read_failed_list(self._plan.data_dir) - seen)))
+            write_failed_list(self._plan.data_dir, sorted(failed | (_read_failed_list(self._plan.data_dir) - settled)))
         except OutputError as error:
             if any(item.outcome is FileOutcome.FETCHED for item in results):
                 raise
@@ -268,33 +271,23 @@ class _Run:
                         task.is_active = True
                         self._bringing.attempt(task)
                         task.is_active = False
-                with self._condition:
-                    self._put_off += [task for task in tasks if task.result is None]
-                    self._busy -= 1
-                    self._condition.notify_all()
+                for task in tasks:
+                    if task.result is None:
+                        self._due.put((task.next_s, next(self._order), [task]))
                 self._events.put(None)
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             if not self._stop.is_set():
                 self._events.put(error)
 
     def _take(self) -> list[Task] | None:
-        """Wait for work: the files of the next scene, else one that failed; None where nothing is left."""
-        with self._condition:
-            while not self._stop.is_set():
-                self._busy += 1
-                if self._fresh:
-                    return self._fresh.popleft()
-                pause_s = 0.5
-                if self._put_off:
-                    task = min(self._put_off, key=lambda task: task.next_s)
-                    pause_s = task.next_s - time.monotonic()
-                    if pause_s <= 0:
-                        self._put_off.remove(task)
-                        return [task]
-                self._busy -= 1
-                if not (self._put_off or self._busy):
-                    return None
-                self._condition.wait(min(pause_s, 0.5))
+        """Wait for work: the files of the next scene, else one that failed; None where the run is over."""
+        while not self._stop.is_set():
+            with suppress(queue.Empty):
+                item = self._due.get_nowait()
+                if item[0] <= time.monotonic():
+                    return item[-1]
+                self._due.put(item)
+            self._stop.wait(_WAIT_S)
         return None
 
 
