@@ -6,25 +6,23 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli.console import format_duration
-from scannet_prep.cli.listing import count_findings, describe_findings, describe_list, format_splits
+from scannet_prep.cli.listing import describe_list, format_splits
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.info.archive import ArchiveInfo
-    from scannet_prep.stages.verify.archive import VerifyArchivesReport
+    from scannet_prep.stages.verify.archive import ArchivesReport
 
 
-def describe_check(report: VerifyArchivesReport, seconds: float, *, has_all: bool) -> str:
-    """What `verify` found in archives."""
-    lines = list(describe_findings(report.findings, "", has_all=has_all))
+def describe_check(report: ArchivesReport, seconds: float, *, has_all: bool) -> Iterator[str]:
+    """What `verify` found in archives, but for the findings."""
     vertices = f", {report.vertices:,} vertices" if report.vertices else ""
-    lines.append(f"{_name(report.paths)}: scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,}{vertices}")
-    lines += describe_list("damaged scenes", list(report.damaged_scenes), has_all=has_all)
+    yield f"{_name(report.paths)}: scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,}{vertices}"
+    yield from describe_list("damaged scenes", report.damaged_scenes, has_all=has_all)
     if report.truncated:
-        lines += describe_list("whole scenes", list(report.whole_scenes), has_all=has_all)
+        yield from describe_list("whole scenes", report.whole_scenes, has_all=has_all)
     depth = "no scene was read" if report.quick else f"{format_bytes(report.content_bytes)} unpacked and checked"
-    lines.append(f"{format_bytes(report.size_bytes)} ({depth}), in {format_duration(seconds)}")
-    return "\n".join([*lines, count_findings(report.findings)])
+    yield f"{format_bytes(report.size_bytes)} ({depth}), in {format_duration(seconds)}"
 
 
 def describe_info(found: ArchiveInfo, *, has_all: bool) -> Iterator[str]:
@@ -39,7 +37,7 @@ def describe_info(found: ArchiveInfo, *, has_all: bool) -> Iterator[str]:
     sizes = f"{format_bytes(found.size_bytes)} for {format_bytes(found.content_bytes)} unpacked ({ratio:.1%})"
     yield f"{sizes}, zstd level {levels}; files: {found.files:,}"
     yield "\n" + format_splits(found.splits)
-    yield from describe_list("missing shards of the set", list(found.missing_shards), has_all=has_all)
+    yield from describe_list("missing shards of the set", found.missing_shards, has_all=has_all)
     failures = [f"{scene_id}: {text}" for scene_id, text in found.failures.items()]
     yield from describe_list("scenes that failed in processing", failures, has_all=has_all)
 

@@ -17,7 +17,7 @@ _MAX_FINDINGS = 100
 _MAX_HINTS = 5
 
 
-def describe_list(title: str, items: list[str], *, has_all: bool) -> Iterator[str]:
+def describe_list(title: str, items: Sequence[str], *, has_all: bool) -> Iterator[str]:
     """Lines with a title and items, the first ten of them or all; nothing where there are none."""
     if not items:
         return
