@@ -67,9 +67,9 @@ def add_selection_arguments(parser: CommandParser) -> None:
     group.add_argument("--limit", type=positive_number, metavar="N", help="at most N scenes")
 
 
-def add_jobs_argument(parser: CommandParser) -> None:
-    """Add the number of worker processes."""
-    what = "worker processes (default: the processors that affinity, container and Slurm grant)"
+def add_jobs_argument(parser: CommandParser, workers: str = "worker processes") -> None:
+    """Add the number of worker processes or threads."""
+    what = f"{workers} (default: the processors that affinity, container and Slurm grant)"
     parser.add_argument("--jobs", type=positive_number, metavar="N", help=what)
 
 

@@ -9,16 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scannet_prep.cli.arguments import (
-    CommandParser,
-    Commands,
-    add_output_arguments,
-    add_selection_arguments,
-    jobs_from,
-    path_argument,
-    positive_number,
-    selection_from,
-)
+from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count, format_duration
 from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
@@ -46,9 +37,9 @@ _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 _PIPE = "-"
 
 
-def add_command(commands: Commands) -> None:
+def add_command(commands: shared.Commands) -> None:
     """Add the command to the program."""
-    parser: CommandParser = commands.add_parser(
+    parser: shared.CommandParser = commands.add_parser(
         "pack", help="make one archive of a folder of scenes", description=_DESCRIPTION, epilog=_EPILOG
     )
     parser.add_argument(
@@ -73,14 +64,11 @@ def add_command(commands: Commands) -> None:
     options.add_argument(
         "--force", action="store_true", help="pack again, even where the archive is up to date or holds more scenes"
     )
-    add_selection_arguments(parser)
+    shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
-    run_options.add_argument(
-        "--jobs", type=positive_number, metavar="N",
-        help="compressing threads (default: the processors that affinity, container and Slurm grant)",
-    )  # fmt: skip
+    shared.add_jobs_argument(run_options, "compressing threads")  # type: ignore[arg-type]  # as parsers do
     run_options.add_argument("--dry-run", action="store_true", help="say what would be packed, and do nothing")
-    add_output_arguments(parser)
+    shared.add_output_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -96,7 +84,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     plan = pack.plan(
         source,
         target,
-        selection=selection_from(arguments),
+        selection=shared.selection_from(arguments),
         level=arguments.level,
         shard_bytes=arguments.shard_size,
         allows_incomplete=arguments.allow_incomplete,
@@ -108,7 +96,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     keep_freed_memory()
     started_s = time.monotonic()
     pipe = sys.stdout.fileno() if target is None else None
-    report = pack.run(plan, jobs=jobs_from(arguments), progress=console.progress(), pipe=pipe)
+    report = pack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress(), pipe=pipe)
     seconds = time.monotonic() - started_s
     if report.missing:
         console.warn(f"warning: missing in the archive: {format_count(len(report.missing), 'scene')} that failed")
@@ -127,8 +115,8 @@ def _places(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
         raise UsageError(f"one folder can be packed at a time, not {len(folders)}", "scannet-prep pack --help")
     if has_pipe and arguments.output not in (None, _PIPE):
         raise UsageError(f"both - and -o {arguments.output} say where the archive goes", "leave out one of them")
-    source = path_argument(folders[0]) if folders else Path("data/processed")
-    return source, None if has_pipe else path_argument(arguments.output or "data/scannet.tar.zst")
+    source = shared.path_argument(folders[0]) if folders else Path("data/processed")
+    return source, None if has_pipe else shared.path_argument(arguments.output or "data/scannet.tar.zst")
 
 
 def _check_pipe(arguments: argparse.Namespace) -> None:
@@ -142,7 +130,7 @@ def _check_pipe(arguments: argparse.Namespace) -> None:
 
 
 def _level(text: str) -> int:
-    return 0 if text == "0" else positive_number(text)
+    return 0 if text == "0" else shared.positive_number(text)
 
 
 def _size(text: str) -> int:

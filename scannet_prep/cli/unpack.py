@@ -8,17 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scannet_prep.cli.arguments import (
-    CommandParser,
-    Commands,
-    add_output_arguments,
-    add_selection_arguments,
-    jobs_from,
-    path_argument,
-    place_argument,
-    positive_number,
-    selection_from,
-)
+from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count, format_duration
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 from scannet_prep.errors import UsageError
@@ -49,31 +39,28 @@ Other programs open these archives too: tar --zstd -xf data/scannet.tar.zst -C s
 _PIPE = Path("-")
 
 
-def add_command(commands: Commands) -> None:
+def add_command(commands: shared.Commands) -> None:
     """Add the command to the program."""
-    parser: CommandParser = commands.add_parser(
+    parser: shared.CommandParser = commands.add_parser(
         "unpack",
         help="write the files of an archive, or of some of its scenes",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
     parser.add_argument(
-        "archives", type=place_argument, nargs="+", metavar="ARCHIVE",
+        "archives", type=shared.place_argument, nargs="+", metavar="ARCHIVE",
         help="path or address of an archive, or several (shards); - for standard input",
     )  # fmt: skip
     parser.add_argument(
-        "-o", "--output", type=path_argument, metavar="DIR",
+        "-o", "--output", type=shared.path_argument, metavar="DIR",
         help="where the files go (default: data/processed or data/ScanNet, by what is in the archive)",
     )  # fmt: skip
-    add_selection_arguments(parser)
+    shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
-    run_options.add_argument(
-        "--jobs", type=positive_number, metavar="N",
-        help="threads (default: the processors that affinity, container and Slurm grant)",
-    )  # fmt: skip
+    shared.add_jobs_argument(run_options, "threads")  # type: ignore[arg-type]  # as parsers do
     run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     add_trust_arguments(parser.add_argument_group("server, for addresses"))  # type: ignore[arg-type]  # as parsers do
-    add_output_arguments(parser)
+    shared.add_output_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -91,7 +78,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     plan = unpack.plan(
         archives,
         arguments.output,
-        selection=selection_from(arguments),
+        selection=shared.selection_from(arguments),
         certificates=certificates_from(arguments, console),
     )
     if plan.missing_shards:
@@ -100,7 +87,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         return console.result(_describe_plan(plan), _plan_to_json(plan), 0)
     console.say(_describe_start(plan))
-    report = unpack.run(plan, jobs=jobs_from(arguments), progress=console.progress())
+    report = unpack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     for warning in report.warnings:
         console.warn(f"warning: {warning}")
     for name in report.replaced if console.is_verbose else ():
