@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.archive_text import describe_check
 from scannet_prep.cli.console import Console, format_duration
-from scannet_prep.cli.listing import count_findings, describe_findings
+from scannet_prep.cli.listing import count_findings, describe_findings, describe_list, name_places
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
@@ -19,6 +18,7 @@ from scannet_prep.space import format_bytes
 if TYPE_CHECKING:
     from scannet_prep.stages.finding import CheckReport
     from scannet_prep.stages.verify import TreeReport
+    from scannet_prep.stages.verify.archive import ArchivesReport
 
 _REMEDIES = {
     "raw": "to download again what is missing or damaged: scannet-prep download --types seg --verify -o {}",
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if has_archives:
         certificates = certificates_from(arguments, console)
         report = found = archive.run(places, is_quick=arguments.quick, certificates=certificates, **options)
-        lines = describe_check(found, time.monotonic() - started_s, has_all=console.is_verbose)
+        lines = _describe_archives(found, time.monotonic() - started_s, has_all=console.is_verbose)
     else:
         report = tree = verify.run(Path(places[0]), against=arguments.against, **options)
         lines = _describe(tree, time.monotonic() - started_s)
@@ -107,3 +107,14 @@ def _describe(report: TreeReport, seconds: float) -> Iterator[str]:
         f"{report.path}: {report.kind} scenes checked: {report.scenes:,} ({splits}), "
         f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)}, in {format_duration(seconds)}"
     )
+
+
+def _describe_archives(report: ArchivesReport, seconds: float, *, has_all: bool) -> Iterator[str]:
+    """What `verify` found in archives, but for the findings."""
+    vertices = f", {report.vertices:,} vertices" if report.vertices else ""
+    yield f"{name_places(report.paths)}: scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,}{vertices}"
+    yield from describe_list("damaged scenes", report.damaged_scenes, has_all=has_all)
+    if report.truncated:
+        yield from describe_list("whole scenes", report.whole_scenes, has_all=has_all)
+    depth = "no scene was read" if report.quick else f"{format_bytes(report.content_bytes)} unpacked and checked"
+    yield f"{format_bytes(report.size_bytes)} ({depth}), in {format_duration(seconds)}"
