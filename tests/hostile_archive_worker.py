@@ -79,8 +79,8 @@ def readers(path: Path) -> list[Callable[[], object]]:
     return [
         from_pipe,
         lambda: unpack.run(unpack.plan([path], path.parent / "file")),
-        lambda: verify_archive.run(verify_archive.plan([path])),
-        lambda: info.run([path]),
+        lambda: verify_archive.run([path]).to_json(),
+        lambda: info.run([path]).to_json(),
         lambda: ScanNet(path, split="train")[0],
     ]
 

@@ -65,7 +65,7 @@ FOREIGN = {
 
 READERS: dict[str, Callable[[Path], object]] = {
     "info": lambda path: info.run([path]),
-    "verify": lambda path: verify_archive.plan([path]),
+    "verify": lambda path: verify_archive.run([path]),
     "unpack": lambda path: unpack.plan([path]),
     "ScanNet": lambda path: ScanNet(path, split="train"),
 }

@@ -32,7 +32,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_whole(path: Path) -> int:
-    report = verify_archive.run(verify_archive.plan([path]))
+    report = verify_archive.run([path])
     assert not report.findings
     return report.scenes
 

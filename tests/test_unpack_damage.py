@@ -63,7 +63,7 @@ def left_in(out_dir: Path) -> dict[str, bytes]:
 def check_verify_agrees(archive: Path) -> None:
     """What `unpack` refuses or calls damaged, `verify` does, too."""
     with suppress(ArchiveError):
-        assert verify_archive.run(verify_archive.plan([archive])).errors
+        assert verify_archive.run([archive]).errors
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_a_flip_in_the_seek_table_or_in_a_checksum_costs_nothing_and_is_a_note(
         report = unpack.run(unpack.plan([archive], tmp_path / name))
         assert (report.is_whole, len(report.warnings) >= 1) == (True, True), name
         assert read_tree(tmp_path / name) == expected
-        check = verify_archive.run(verify_archive.plan([archive]))
+        check = verify_archive.run([archive])
         assert (check.errors, len(check.findings) >= 1, check.scenes) == ((), True, 12), name
 
 

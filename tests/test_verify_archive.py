@@ -264,6 +264,6 @@ class CountingProgress(NoProgress):
 def test_progress_is_told_in_bytes_and_comes_to_its_end(archive_path: Path, jobs: int) -> None:
     damage(archive_path, VAL)
     progress = CountingProgress()
-    report = verify_archive.run(verify_archive.plan([archive_path]), jobs=jobs, progress=progress)
+    report = verify_archive.run([archive_path], jobs=jobs, progress=progress)
     assert report.damaged_scenes == (VAL,)
     assert progress.total == progress.count == report.content_bytes

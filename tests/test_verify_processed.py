@@ -183,7 +183,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, str, tuple[str, ...
         lambda out_dir: edit_entry(out_dir, options=ProcessOptions(faces=True)), "error", TRAIN, FILE, ("options",),
     ),
     "record of another file": (
-        lambda out_dir: edit_entry(out_dir, size_bytes=1), "error", TRAIN, FILE, ("fingerprint",),
+        lambda out_dir: edit_entry(out_dir, size_bytes=1), "error", TRAIN, FILE, ("size bytes",),
     ),
     "temporary file": (
         lambda out_dir: (out_dir / "train" / f".{TRAIN}.npz.abc-1.def.tmp").touch(), "note", "", "train",

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.archive_text import describe_info
 from scannet_prep.cli.console import Console, format_table
-from scannet_prep.cli.listing import describe_list, format_splits
+from scannet_prep.cli.listing import describe_list, format_splits, name_places
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.info import Info
+    from scannet_prep.stages.info.archive import ArchiveInfo
     from scannet_prep.stages.info.class_table import ClassTable
     from scannet_prep.stages.info.processed import ProcessedInfo
     from scannet_prep.stages.info.raw import RawInfo
@@ -64,7 +64,7 @@ def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
     from scannet_prep.stages.info.raw import RawInfo
 
     if isinstance(found, ArchiveInfo):
-        yield from describe_info(found, has_all=has_all)
+        yield from _describe_archives(found, has_all=has_all)
     elif isinstance(found, RawInfo):
         yield from _describe_raw(found)
     else:
@@ -73,6 +73,23 @@ def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
         yield f"\nerrors: {len(found.unreadable):,}; see above"
     for name, table in found.label_sets.items():
         yield from _describe_classes(name, table, has_all=has_all)
+
+
+def _describe_archives(found: ArchiveInfo, *, has_all: bool) -> Iterator[str]:
+    """What `info` says about archives, but for the classes."""
+    yield f"{name_places(found.paths)}: archive of {found.archive_kind} scenes, by {', '.join(found.programs)}"
+    if not found.complete:
+        yield "not complete: processing had not finished when it was packed"
+    if found.options:
+        yield "options: " + ", ".join(f"{key}: {value}" for key, value in found.options.items())
+    levels = ", ".join(map(str, found.levels))
+    ratio = found.size_bytes / max(1, found.content_bytes)
+    sizes = f"{format_bytes(found.size_bytes)} for {format_bytes(found.content_bytes)} unpacked ({ratio:.1%})"
+    yield f"{sizes}, zstd level {levels}; files: {found.files:,}"
+    yield "\n" + format_splits(found.splits)
+    yield from describe_list("missing shards of the set", found.missing_shards, has_all=has_all)
+    failures = [f"{scene_id}: {text}" for scene_id, text in found.failures.items()]
+    yield from describe_list("scenes that failed in processing", failures, has_all=has_all)
 
 
 def _describe_raw(found: RawInfo) -> Iterator[str]:

@@ -22,7 +22,7 @@ def join_names(names: Sequence[str], shown: int = 3) -> str:
     return ", ".join(names[:shown]) + (f" and {len(names) - shown:,} more" if len(names) > shown else "")
 
 
-def describe_list(title: str, items: list[str], *, has_all: bool) -> Iterator[str]:
+def describe_list(title: str, items: Sequence[str], *, has_all: bool) -> Iterator[str]:
     """Lines with a title and items, the first ten of them or all; nothing where there are none."""
     if not items:
         return
@@ -68,6 +68,11 @@ def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:
         rows.append([split, *cells, *([ratio] if per_vertex else [])])
     header = ["split", *(name.removesuffix("_bytes") for name in names), *(["B/vertex"] if per_vertex else [])]
     return format_table(header, rows, right=frozenset(range(1, len(header))))
+
+
+def name_places(paths: Sequence[str]) -> str:
+    """The first of several paths, and how many more there are."""
+    return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1:,} more"
 
 
 def _fill(text: str, indent: str) -> str:

@@ -6,19 +6,19 @@ import argparse
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.archive_text import describe_check
 from scannet_prep.cli.console import Console, format_duration
-from scannet_prep.cli.listing import count_findings, describe_findings
+from scannet_prep.cli.listing import count_findings, describe_findings, describe_list, name_places
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.finding import CheckReport
-    from scannet_prep.stages.verify.archive import VerifyArchivesReport
+    from scannet_prep.stages.verify import TreeReport
+    from scannet_prep.stages.verify.archive import ArchivesReport
 
 _REMEDIES = {
     "raw": "to download again what is missing or damaged: scannet-prep download --types seg --verify -o {}",
@@ -64,55 +64,40 @@ def add_command(commands: shared.Commands) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
+    from scannet_prep.stages import verify
     from scannet_prep.stages.tree import is_archive
+    from scannet_prep.stages.verify import archive
     from scannet_prep.typed_json import to_plain
 
-    report: CheckReport | VerifyArchivesReport
-    started_s = time.monotonic()
-    if any(map(is_archive, arguments.places)):
-        report = archives = _check_archives(arguments, console)
-        text = describe_check(archives, time.monotonic() - started_s, has_all=console.is_verbose)
+    report: CheckReport
+    started_s, places = time.monotonic(), arguments.places
+    has_archives = any(map(is_archive, places))
+    if has_archives and arguments.against is not None:
+        raise UsageError("only raw trees have digests to compare", "leave out --against")
+    if not has_archives and len(places) > 1:
+        raise UsageError("one folder can be checked at a time", "name one folder, or several archives")
+    if not has_archives and arguments.quick:
+        raise UsageError("--quick is for archives", "leave it out: every file of a folder is read")
+    options: dict[str, Any] = {
+        "selection": shared.selection_from(arguments),
+        "must_be_complete": arguments.complete,
+        "jobs": shared.jobs_from(arguments),
+        "progress": console.progress(),
+    }
+    if has_archives:
+        certificates = certificates_from(arguments, console)
+        report = found = archive.run(places, is_quick=arguments.quick, certificates=certificates, **options)
+        lines = _describe_archives(found, time.monotonic() - started_s, has_all=console.is_verbose)
     else:
-        report = tree = _check_tree(arguments, console)
-        text = "\n".join(_describe(tree, time.monotonic() - started_s, has_all=console.is_verbose))
+        report = tree = verify.run(Path(places[0]), against=arguments.against, **options)
+        lines = _describe(tree, time.monotonic() - started_s)
     console.tell_errors(report.errors if console.is_quiet else [error for error in report.errors if error.trace])
     value = {"command": "verify", **to_plain(report), "seconds": round(time.monotonic() - started_s, 3)}
-    return console.result(text, value, 3 if report.errors else 0)
+    text = "\n".join([*describe_findings(report.findings, str(report.path), has_all=console.is_verbose), *lines])
+    return console.result(f"{text}\n{count_findings(report.findings)}", value, 3 if report.errors else 0)
 
 
-def _check_tree(arguments: argparse.Namespace, console: Console) -> CheckReport:
-    from scannet_prep.stages import verify
-
-    if len(arguments.places) > 1:
-        raise UsageError("one folder can be checked at a time", "name one folder, or several archives")
-    if arguments.quick:
-        raise UsageError("--quick is for archives", "leave it out: every file of a folder is read")
-    plan = verify.plan(
-        Path(arguments.places[0]),
-        selection=shared.selection_from(arguments),
-        must_be_complete=arguments.complete,
-        against=arguments.against,
-    )
-    return verify.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
-
-
-def _check_archives(arguments: argparse.Namespace, console: Console) -> VerifyArchivesReport:
-    from scannet_prep.stages.verify import archive
-
-    if arguments.against is not None:
-        raise UsageError("only raw trees have digests to compare", "leave out --against")
-    plan = archive.plan(
-        arguments.places,
-        selection=shared.selection_from(arguments),
-        is_quick=arguments.quick,
-        must_be_complete=arguments.complete,
-        certificates=certificates_from(arguments, console),
-    )
-    return archive.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
-
-
-def _describe(report: CheckReport, seconds: float, *, has_all: bool) -> Iterator[str]:
-    yield from describe_findings(report.findings, str(report.path), has_all=has_all)
+def _describe(report: TreeReport, seconds: float) -> Iterator[str]:
     if report.errors:
         yield _REMEDIES[report.kind].format(report.path)
     if report.compared_files is not None:
@@ -122,4 +107,14 @@ def _describe(report: CheckReport, seconds: float, *, has_all: bool) -> Iterator
         f"{report.path}: {report.kind} scenes checked: {report.scenes:,} ({splits}), "
         f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)}, in {format_duration(seconds)}"
     )
-    yield count_findings(report.findings)
+
+
+def _describe_archives(report: ArchivesReport, seconds: float, *, has_all: bool) -> Iterator[str]:
+    """What `verify` found in archives, but for the findings."""
+    vertices = f", {report.vertices:,} vertices" if report.vertices else ""
+    yield f"{name_places(report.paths)}: scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,}{vertices}"
+    yield from describe_list("damaged scenes", report.damaged_scenes, has_all=has_all)
+    if report.truncated:
+        yield from describe_list("whole scenes", report.whole_scenes, has_all=has_all)
+    depth = "no scene was read" if report.quick else f"{format_bytes(report.content_bytes)} unpacked and checked"
+    yield f"{format_bytes(report.size_bytes)} ({depth}), in {format_duration(seconds)}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -78,11 +78,11 @@ class Findings:
         self._scene_id = scene_id
         self.found: list[Finding] = []
 
-    def error(self, path: Path, message: str, hint: str = "", *, scene_id: str = "") -> None:
+    def error(self, path: Path | str, message: str, hint: str = "", *, scene_id: str = "") -> None:
         """Something is wrong."""
         self.found.append(Finding(path, scene_id or self._scene_id, Severity.ERROR, message, hint))
 
-    def note(self, path: Path, message: str, hint: str = "", *, scene_id: str = "") -> None:
+    def note(self, path: Path | str, message: str, hint: str = "", *, scene_id: str = "") -> None:
         """Something is worth knowing."""
         self.found.append(Finding(path, scene_id or self._scene_id, Severity.NOTE, message, hint))
 
@@ -99,26 +99,22 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a check of a tree found.
+    """What a check found, of a tree or of archives.
 
     Attributes:
-        path: The tree.
-        kind: `raw` or `processed`.
+        path: What was checked; a text where it is an archive.
+        kind: `raw`, `processed` or `archive`.
         scenes: How many were checked.
-        vertices: Of these scenes.
+        vertices: Of the whole ones; 0 where they were not counted.
         size_bytes: Of the files that were read.
-        splits: Of each split, how many of its official scenes are `present`, and how many there are (`official`).
-        compared_files: How many files were compared with those of another copy; None where no comparison was wanted.
         findings: Errors first, then by scene and file.
     """
 
-    path: Path
+    path: Path | str
     kind: str
     scenes: int
     vertices: int
     size_bytes: int
-    splits: Mapping[str, Mapping[str, int]] = field(hash=False)
-    compared_files: int | None
     findings: tuple[Finding, ...]
 
     @property

@@ -1,5 +1,5 @@
-"""Is everything whole, and does it fit together: `plan`, then `run`, of a tree; see `archive` for those of archives."""
+"""Is everything whole, and does it fit together: `run` checks a tree; see `archive` for the check of archives."""
 
-from scannet_prep.stages.verify.stage import VerifyPlan, plan, run
+from scannet_prep.stages.verify.stage import TreeReport, run
 
-__all__ = ["VerifyPlan", "plan", "run"]
+__all__ = ["TreeReport", "run"]

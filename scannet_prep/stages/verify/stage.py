@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from scannet_prep.errors import UnknownSplitError, UsageError
-from scannet_prep.labels import LabelMap
 from scannet_prep.processed.folder import processed_path
 from scannet_prep.progress import Progress
 from scannet_prep.release import SPLIT_DIRS
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages.finding import CheckReport, CheckTask, Finding, Findings, look_at_scenes, sort_findings
+from scannet_prep.stages.finding import CheckReport, CheckTask, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.tree import TreeKind, identify_tree
 from scannet_prep.stages.verify.processed import check_processed_scene, plan_processed
@@ -23,38 +22,36 @@ from scannet_prep.stages.verify.raw_scene import check_raw_scene
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyPlan:
-    """What `run` is going to check; making it opens no scene.
+class TreeReport(CheckReport):
+    """What a check of a raw or a processed tree found.
 
     Attributes:
-        path: The tree.
-        kind: What it is.
-        tasks: Scenes to check.
-        label_map: Of a raw tree; None for a processed one.
-        missing: The official scenes of each split that are not there.
-        compared_files: How many files are going to be compared with another copy; None where there is none.
-        findings: What is wrong before a scene is opened.
+        splits: Of each split, how many of its official scenes are `present`, and how many there are (`official`).
+        compared_files: How many files were compared with those of another copy; None where no comparison was wanted.
     """
 
-    path: Path
-    kind: TreeKind
-    tasks: tuple[CheckTask, ...]
-    label_map: LabelMap | None
-    missing: dict[Split, list[SceneId]] = field(hash=False)
+    splits: Mapping[str, Mapping[str, int]] = field(hash=False)
     compared_files: int | None
-    findings: tuple[Finding, ...]
 
 
-def plan(
-    path: Path, *, selection: Selection | None = None, must_be_complete: bool = False, against: Path | None = None
-) -> VerifyPlan:
-    """Decide what to check.
+def run(
+    path: Path,
+    *,
+    selection: Selection | None = None,
+    must_be_complete: bool = False,
+    against: Path | None = None,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> TreeReport:
+    """Check a tree. Whatever is wrong with a file is a finding, and the check goes on.
 
     Args:
         path: A raw or a processed tree.
         selection: Which scenes; all by default.
         must_be_complete: Whether a scene of the official lists that is not there is an error.
         against: The `scannet.lock` of another copy of a raw tree, to compare with.
+        jobs: Number of worker processes.
+        progress: Told of every scene.
 
     Raises:
         MissingFileError: It is no such tree.
@@ -62,6 +59,7 @@ def plan(
         UsageError: Only some scenes, and yet complete.
         UnknownSceneError: The selection contradicts itself.
         UnknownSplitError: There are no scenes of the splits that were asked for.
+        WorkerDiedError: Worker processes cannot be started.
     """
     selection, findings = selection or Selection(), Findings()
     if must_be_complete and not selection.has_whole_splits:
@@ -69,57 +67,37 @@ def plan(
     kind = identify_tree(path)
     tasks: tuple[CheckTask, ...]
     present: Mapping[SceneId, Split | None]
-    label_map: LabelMap | None = None
-    compared_files: int | None = None
+    look: Any = check_raw_scene if kind is TreeKind.RAW else check_processed_scene
+    label_map, compared_files = None, None
     if kind is TreeKind.RAW:
         tasks, present, label_map, compared_files = plan_raw(path, selection, against, findings)
     elif against is not None:
         raise UsageError(f"{path}: is not a raw tree, and only such a tree has digests to compare")
     else:
         tasks, present = plan_processed(path, selection, findings)
-    missing = {
-        split: [name for name in official_scenes(split) if present.get(name) is not split]
-        for split in Split
-        if not selection.splits or split in selection.splits
-    }
-    for split, names in missing.items() if selection.has_whole_splits else ():
+    splits = {}
+    for split in selection.splits or tuple(Split):
+        official = official_scenes(split)
+        missing = [name for name in official if present.get(name) is not split]
+        there = len(official) - len(missing)
+        splits[str(split)] = {"present": there, "official": len(official)}
         if must_be_complete:
-            _tell_missing(path, kind, split, names, findings)
-        elif 0 < len(names) < len(official_scenes(split)):
-            total = len(official_scenes(split))
-            findings.note(path, f"holds {total - len(names):,} of the {total:,} {split} scenes")
+            _tell_missing(path, kind, split, missing, findings)
+        elif selection.has_whole_splits and 0 < there < len(official):
+            findings.note(path, f"holds {there:,} of the {len(official):,} {split} scenes")
     if not (tasks or findings.found):
         # To check nothing and find nothing wrong would not be a check.
-        raise UnknownSplitError(f"{path}: holds no scenes of the splits {', '.join(missing)}", "choose other splits")
-    return VerifyPlan(path, kind, tasks, label_map, missing, compared_files, tuple(findings.found))
-
-
-def run(plan: VerifyPlan, *, jobs: int = 1, progress: Progress | None = None) -> CheckReport:
-    """Check the scenes of a plan. Whatever is wrong with a file is a finding, and the check goes on.
-
-    Args:
-        plan: From `plan`.
-        jobs: Number of worker processes.
-        progress: Told of every scene.
-
-    Raises:
-        WorkerDiedError: Worker processes cannot be started.
-    """
-    look: Any = check_raw_scene if plan.kind is TreeKind.RAW else check_processed_scene
-    checked, found = look_at_scenes(look, plan.tasks, plan.label_map, title="verify", jobs=jobs, progress=progress)
-    totals = {split: len(official_scenes(split)) for split in plan.missing}
-    return CheckReport(
-        path=plan.path,
-        kind=str(plan.kind),
-        scenes=len(plan.tasks),
+        raise UnknownSplitError(f"{path}: holds no scenes of the splits {', '.join(splits)}", "choose other splits")
+    checked, found = look_at_scenes(look, tasks, label_map, title="verify", jobs=jobs, progress=progress)
+    return TreeReport(
+        path=path,
+        kind=str(kind),
+        scenes=len(tasks),
         vertices=sum(vertex_count for vertex_count, _ in checked.values()),
         size_bytes=sum(size_bytes for _, size_bytes in checked.values()),
-        splits={
-            str(split): {"present": totals[split] - len(names), "official": totals[split]}
-            for split, names in plan.missing.items()
-        },
-        compared_files=plan.compared_files,
-        findings=sort_findings([*plan.findings, *found]),
+        splits=splits,
+        compared_files=compared_files,
+        findings=sort_findings([*findings.found, *found]),
     )
 
 
