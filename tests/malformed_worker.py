@@ -37,6 +37,7 @@ from scannet_prep.raw.aggregation import read_aggregation
 from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_segments
+from scannet_prep.release import MESH
 from scannet_prep.scene import Split
 from scannet_prep.stages.process.make_scene import find_raw_files, process_scene
 
@@ -105,7 +106,7 @@ def check_scene(scene, options: ProcessOptions) -> None:
     assert isinstance(made, ProcessedScene)
     assert list(find_problems(made)) == []
     assert all(warning.text for warning in made.meta.warnings)
-    parse_processed(b"".join(encode_processed(made)), scene.mesh_path)
+    parse_processed(b"".join(encode_processed(made)), scene.path(MESH))
 
 
 def damaged_files(

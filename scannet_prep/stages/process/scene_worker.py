@@ -114,7 +114,7 @@ def _name_file(task: ProcessTask, warning: SceneWarning) -> str:
     if warning.kind is WarningKind.OTHER_SCENE:
         return f"{task.scene.directory}: {warning.text}"
     kind = MESH if warning.kind is WarningKind.NO_FACES else INFO if warning.kind in _INFO_WARNINGS else AGGREGATION
-    return f"{task.scene.path(kind.suffix)}: {warning.text}"
+    return f"{task.scene.path(kind)}: {warning.text}"
 
 
 def _make(task: ProcessTask, context: WorkContext) -> FinishedScene:
