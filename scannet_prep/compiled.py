@@ -83,8 +83,6 @@ def _parse_numbers(text: NDArray[np.uint8], values: NDArray[np.int64]) -> int:
     for character in text:
         digit = np.uint8(character - np.uint8(48))
         if digit < 10:
-            if digit_count == 1 and value == 0:
-                return 0
             value = value * 10 + np.int64(digit)
             digit_count += 1
         elif character == 44 and 0 < digit_count < 19:
