@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import (
-    AnnotationError,
-    FileError,
-    OutputError,
-)
+from scannet_prep.errors import AnnotationError, FileError, OutputError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file, write_atomically
 from scannet_prep.labels import LabelMap
