@@ -75,7 +75,8 @@ def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: La
         AnnotationError: There are more groups than `instances` can number.
     """
     groups = list(aggregation.groups)
-    warnings = list(_warn_of_nulls(groups))
+    null_count = sum(group.null_count for group in groups)
+    warnings = [SceneWarning(WarningKind.NULL_SEGMENTS, count=null_count)] if null_count else []
     groups = _drop_repetitions(groups, warnings)
     if len(groups) > MAX_GROUPS:
         raise AnnotationError(f"has {len(groups):,} groups, expected at most {MAX_GROUPS:,}")
@@ -122,11 +123,6 @@ def count_unknown_segments(segmentation: Segmentation, aggregation: Aggregation)
     """How many segment ids of the groups, counted with repetitions, occur at no vertex."""
     known = set(segmentation.raw_ids.tolist())
     return sum(segment_id not in known for group in aggregation.groups for segment_id in group.segment_ids)
-
-
-def _warn_of_nulls(groups: list[Group]) -> list[SceneWarning]:
-    count = sum(group.null_count for group in groups)
-    return [SceneWarning(WarningKind.NULL_SEGMENTS, count=count)] if count else []
 
 
 def _drop_repetitions(groups: list[Group], warnings: list[SceneWarning]) -> list[Group]:

@@ -52,35 +52,30 @@ def compile_loop(function: Loop, signature: str) -> Loop | None:
 
 
 def _unit_normals(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
-    x, y, z = points[0], points[1], points[2]
-    shape = (points.shape[1], 3)
-    first, second, third = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    rows = np.empty((points.shape[1], 3))  # the three numbers of a vertex side by side, as they are needed together
+    for axis in range(3):
+        for vertex in range(points.shape[1]):
+            rows[vertex, axis] = points[axis, vertex]
+    normals = np.zeros_like(rows)
     for face in range(faces.shape[0]):
         # Unsigned, or each access would ask whether the index counts from the end.
         i, j, k = np.uint32(faces[face, 0]), np.uint32(faces[face, 1]), np.uint32(faces[face, 2])
-        ax, ay, az = x[j] - x[i], y[j] - y[i], z[j] - z[i]
-        bx, by, bz = x[k] - x[i], y[k] - y[i], z[k] - z[i]
-        cx, cy, cz = ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
+        ax, ay, az = rows[j, 0] - rows[i, 0], rows[j, 1] - rows[i, 1], rows[j, 2] - rows[i, 2]
+        bx, by, bz = rows[k, 0] - rows[i, 0], rows[k, 1] - rows[i, 1], rows[k, 2] - rows[i, 2]
+        x, y, z = ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
         limit = MIN_SINE_SQUARED * (ax * ax + ay * ay + az * az) * (bx * bx + by * by + bz * bz)
-        if cx * cx + cy * cy + cz * cz <= limit:
+        if x * x + y * y + z * z <= limit:
             continue
-        first[i, 0] += cx
-        first[i, 1] += cy
-        first[i, 2] += cz
-        second[j, 0] += cx
-        second[j, 1] += cy
-        second[j, 2] += cz
-        third[k, 0] += cx
-        third[k, 1] += cy
-        third[k, 2] += cz
-    for vertex in range(points.shape[1]):
-        for axis in range(3):
-            first[vertex, axis] = first[vertex, axis] + second[vertex, axis] + third[vertex, axis]
-        cx, cy, cz = first[vertex, 0], first[vertex, 1], first[vertex, 2]
-        length = np.sqrt(cx * cx + cy * cy + cz * cz)
+        for corner in (i, j, k):
+            normals[corner, 0] += x
+            normals[corner, 1] += y
+            normals[corner, 2] += z
+    for vertex in range(normals.shape[0]):
+        x, y, z = normals[vertex, 0], normals[vertex, 1], normals[vertex, 2]
+        length = np.sqrt(x * x + y * y + z * z)
         if length > 0.0:
-            first[vertex, 0], first[vertex, 1], first[vertex, 2] = cx / length, cy / length, cz / length
-    return first
+            normals[vertex, 0], normals[vertex, 1], normals[vertex, 2] = x / length, y / length, z / length
+    return normals
 
 
 def _parse_numbers(text: NDArray[np.uint8], values: NDArray[np.int64]) -> int:
@@ -88,8 +83,6 @@ def _parse_numbers(text: NDArray[np.uint8], values: NDArray[np.int64]) -> int:
     for character in text:
         digit = np.uint8(character - np.uint8(48))
         if digit < 10:
-            if digit_count == 1 and value == 0:
-                return 0
             value = value * 10 + np.int64(digit)
             digit_count += 1
         elif character == 44 and 0 < digit_count < 19:

@@ -66,25 +66,6 @@ def vertex_normals(positions: NDArray[np.float64], faces: NDArray[np.int32]) -> 
     return _unit_normals(np.ascontiguousarray(positions.T), faces)
 
 
-def _sum_face_normals(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Add up, at each vertex, the cross products of its faces: first those whose first corner it is, then the others.
-
-    Args:
-        points: float64 (3, V), metres.
-        faces: int32 (F, 3).
-
-    Returns:
-        float64 (3, V), square metres: twice the areas, along the normals.
-    """
-    corners = [faces[:, corner].astype(np.intp) for corner in range(3)]
-    products = _cross_edges(points, corners)
-    sums = np.zeros_like(points)
-    for vertices in corners:
-        for total, product in zip(sums, products, strict=True):
-            total += np.bincount(vertices, product, len(total))
-    return sums
-
-
 def has_compiled_loop() -> bool:
     """Whether the compiled loop is in use."""
     return compile_normals() is not None
@@ -108,7 +89,10 @@ def _unit_normals(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDAr
     loop = compile_normals()
     if loop is not None:
         return loop(points, np.ascontiguousarray(faces))
-    sums = _sum_face_normals(points, faces)
+    # Added up in the order of the faces, and at each face in that of its corners, as the loop does.
+    products = _cross_edges(points, faces)
+    corners = faces.reshape(-1).astype(np.intp)
+    sums = [np.bincount(corners, np.repeat(product, 3), points.shape[1]) for product in products]
     x, y, z = sums
     length = np.sqrt(x * x + y * y + z * z)
     length[length == 0.0] = 1.0
@@ -118,15 +102,15 @@ def _unit_normals(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDAr
     return normals
 
 
-def _cross_edges(points: NDArray[np.float64], corners: list[NDArray[np.intp]]) -> NDArray[np.float64]:
+def _cross_edges(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
     """Compute the cross product of two edges of each face, float64 (3, F); 0 where the face has no area."""
-    products = np.empty((3, len(corners[0])), np.float64)
+    products = np.empty((3, len(faces)), np.float64)
     # No edge is longer than the diagonal of the box around all points: only below this, a product can be too small.
     longest_squared = float(np.square(np.ptp(points, axis=1)).sum())
     suspicious = 2 * MIN_SINE_SQUARED * longest_squared**2
     for start in range(0, products.shape[1], _FACES_AT_ONCE):
         part = slice(start, start + _FACES_AT_ONCE)
-        first, second, third = (vertices[part] for vertices in corners)
+        first, second, third = faces[part].T.astype(np.intp, order="C")
         edges = []
         for axis in points:
             origin = axis.take(first, mode="clip")  # all are in range: `clip` only spares NumPy a buffer

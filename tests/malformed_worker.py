@@ -37,19 +37,14 @@ from scannet_prep.raw.aggregation import read_aggregation
 from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_segments
+from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.scene import Split
 from scannet_prep.stages.process.make_scene import find_raw_files, process_scene
 
 MEMORY_BYTES = 2**30
 SECONDS_EACH = 20
 LABELS = (0, 1, 2, 39, 40, 50)
-SUFFIXES = {
-    "mesh": "_vh_clean_2.ply",
-    "labels": "_vh_clean_2.labels.ply",
-    "segments": "_vh_clean_2.0.010000.segs.json",
-    "aggregation": ".aggregation.json",
-    "info": ".txt",
-}
+KINDS = {"mesh": MESH, "labels": LABELS_MESH, "segments": SEGMENTS, "aggregation": AGGREGATION, "info": INFO}
 
 
 def check_mesh(path: Path) -> None:
@@ -105,7 +100,7 @@ def check_scene(scene, options: ProcessOptions) -> None:
     assert isinstance(made, ProcessedScene)
     assert list(find_problems(made)) == []
     assert all(warning.text for warning in made.meta.warnings)
-    parse_processed(b"".join(encode_processed(made)), scene.mesh_path)
+    parse_processed(b"".join(encode_processed(made)), scene.path(MESH))
 
 
 def damaged_files(
@@ -178,13 +173,13 @@ def main(kind: str, seed: int) -> None:
         folder = Path(name)
         scene = tiny.write_tiny(folder)
         options = ProcessOptions(align_axis=True, labels_from="ply" if kind == "labels" else "aggregation")
-        path = folder / "damaged.file" if kind not in SUFFIXES else scene.path(SUFFIXES[kind])
+        path = folder / "damaged.file" if kind not in KINDS else scene.path(KINDS[kind])
         files, check = damaged_files(kind, folder, random.Random(seed))
         for label, data in files:
             result["mutations"] += 1
             path.write_bytes(data)
             attempt(label, lambda: check(path), path, result)
-            if kind in SUFFIXES:
+            if kind in KINDS:
                 attempt(f"scene: {label}", lambda: check_scene(scene, options), path, result)
     result["peak_bytes"] = peak_bytes()
     print(json.dumps(result))

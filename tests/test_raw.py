@@ -15,6 +15,7 @@ from scannet_prep.raw.info import parse_scan_info, read_scan_info
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import parse_segments, read_segments
+from scannet_prep.release import MESH
 
 PATH = Path("folder/scene0000_00.file")
 
@@ -192,7 +193,7 @@ def test_scenes_are_found_in_each_layout_and_what_is_no_scene_is_passed_over(tmp
         (tmp_path / parent / name).mkdir(parents=True)
     found = find_raw_scenes(tmp_path)
     assert list(found) == ["scene0000_00", "scene0000_01"]
-    assert found["scene0000_00"].mesh_path == tmp_path / parent / "scene0000_00/scene0000_00_vh_clean_2.ply"
+    assert found["scene0000_00"].path(MESH) == tmp_path / parent / "scene0000_00/scene0000_00_vh_clean_2.ply"
 
 
 def test_of_two_folders_of_a_scene_the_one_with_a_mesh_counts_and_two_meshes_are_rivals(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_segments
+from scannet_prep.release import AGGREGATION, INFO, MESH, SEGMENTS
 from scannet_prep.scene import SceneId
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.stages.process import plan, run
@@ -56,8 +57,8 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="module")
 def expected_ids(raw: RawScene) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """nyu40 ids, ScanNet ids, instances: found for each segment by the loops, then handed to its vertices."""
-    segment_ids = json.loads(raw.segments_path.read_bytes())["segIndices"]
-    groups = json.loads(raw.aggregation_path.read_bytes())["segGroups"]
+    segment_ids = json.loads(raw.path(SEGMENTS).read_bytes())["segIndices"]
+    groups = json.loads(raw.path(AGGREGATION).read_bytes())["segGroups"]
     names = sorted(set(segment_ids))
     by_name = dict(zip(names, zip(*oracles.ids_of_vertices(names, groups), strict=True), strict=True))
     nyu40_ids, scannet_ids, instances = zip(*(by_name[name] for name in segment_ids), strict=True)
@@ -75,22 +76,22 @@ def normals_by_adding(points: np.ndarray, faces: np.ndarray) -> np.ndarray:
 
 
 def test_the_raw_files_hold_what_is_known_of_them(raw: RawScene) -> None:
-    mesh, segmentation = read_mesh(raw.mesh_path), read_segments(raw.segments_path)
+    mesh, segmentation = read_mesh(raw.path(MESH)), read_segments(raw.path(SEGMENTS))
     assert (mesh.vertex_count, len(mesh.faces)) == (81_369, 153_587)
     assert (len(segmentation.indices), len(segmentation.raw_ids)) == (81_369, 668)
     assert (segmentation.raw_ids[segmentation.indices[segmentation.raw_ids]] == segmentation.raw_ids).all()
-    assert len(read_aggregation(raw.aggregation_path).groups) == 55
-    assert read_scan_info(raw.info_path).scene_type
+    assert len(read_aggregation(raw.path(AGGREGATION)).groups) == 55
+    assert read_scan_info(raw.path(INFO)).scene_type
 
 
 def test_aligned_points_agree_with_the_loops_bit_for_bit(raw: RawScene) -> None:
-    mesh, info = read_mesh(raw.mesh_path), read_scan_info(raw.info_path)
+    mesh, info = read_mesh(raw.path(MESH)), read_scan_info(raw.path(INFO))
     expected = oracles.to_float32(oracles.aligned_points(mesh.positions.tolist(), info.axis_alignment))
     assert align(mesh.positions, info.axis_alignment).astype(np.float32).tobytes() == expected.tobytes()
 
 
 def test_normals_agree_with_the_oracles_before_the_cast(raw: RawScene, monkeypatch: pytest.MonkeyPatch) -> None:
-    mesh = read_mesh(raw.mesh_path)
+    mesh = read_mesh(raw.path(MESH))
     points = mesh.positions.astype(np.float64)
     found = vertex_normals(points, mesh.faces)
     assert np.abs(found - normals_by_adding(points, mesh.faces)).max() < 1e-6
@@ -120,7 +121,7 @@ def test_the_processed_scene_agrees_with_the_oracles(made, raw: RawScene, expect
     assert (scene.instances == instances).all()
     labels = oracles.labels200(scannet_ids.tolist()) if options.scannet200 else oracles.labels20(nyu40_ids.tolist())
     assert scene.labels.tolist() == labels
-    mesh = read_mesh(raw.mesh_path)
+    mesh = read_mesh(raw.path(MESH))
     assert (scene.colors == mesh.colors).all()
     matrix = scene.axis_alignment if options.align_axis else np.eye(4)
     exact = np.array(oracles.aligned_points(mesh.positions.tolist(), matrix))

@@ -15,19 +15,24 @@ from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 _HINT = "download it again"
 
 
-def parse_json_object(data: Buffer, path: Path, error_type: type[FileError]) -> dict[str, Any]:
+def parse_json_object(
+    data: Buffer, path: Path, error_type: type[FileError], value_type: object = Any
+) -> dict[str, Any]:
     """Parse a file that holds one JSON object.
 
     Args:
         data: The whole file.
         path: Its name, for messages.
         error_type: What to raise.
+        value_type: `msgspec.Raw` to get the values as text; else they are parsed.
 
     Raises:
         FileError: Of the given type: the file is empty, truncated, of another kind, or holds something else.
     """
     try:
-        value = msgspec.json.decode(data)
+        text = str(data, "utf-8")  # checked here, as msgspec does not look into what it leaves as text
+        is_object = text.lstrip().startswith("{")
+        value = msgspec.json.decode(text, type=dict[str, value_type] if is_object else Any)  # type: ignore[valid-type]
     except (ValueError, RecursionError) as error:
         found = describe_beginning(bytes(data[:LOOK_BYTES]))
         problem = f"is {found}, expected JSON" if found else f"is not JSON: {error}; it has {len(data):,} bytes"

@@ -9,22 +9,8 @@ from pathlib import Path
 
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.files import describe_kind, is_hidden_or_temporary
-from scannet_prep.release import (
-    AGGREGATION,
-    HIGH_RESOLUTION_AGGREGATION,
-    INFO,
-    LABELS_MESH,
-    MESH,
-    SEGMENTS,
-)
+from scannet_prep.release import AGGREGATION, HIGH_RESOLUTION_AGGREGATION, MESH, FileKind
 from scannet_prep.scene import SceneId
-
-MESH_SUFFIX = MESH.suffix
-LABELS_MESH_SUFFIX = LABELS_MESH.suffix
-SEGMENTS_SUFFIX = SEGMENTS.suffix
-AGGREGATION_SUFFIX = AGGREGATION.suffix
-HIGH_RESOLUTION_AGGREGATION_SUFFIX = HIGH_RESOLUTION_AGGREGATION.suffix
-INFO_SUFFIX = INFO.suffix
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,43 +28,13 @@ class RawScene:
     directory: Path
     problem: str = ""
 
-    def path(self, suffix: str) -> Path:
-        """The file of one kind, by what follows the scene id in its name."""
-        return self.directory / f"{self.scene_id}{suffix}"
-
-    @property
-    def mesh_path(self) -> Path:
-        """Decimated mesh with colour."""
-        return self.path(MESH_SUFFIX)
-
-    @property
-    def labels_mesh_path(self) -> Path:
-        """The same mesh with a nyu40 id per vertex; train and val only."""
-        return self.path(LABELS_MESH_SUFFIX)
-
-    @property
-    def segments_path(self) -> Path:
-        """Over-segmentation of the mesh; train and val only."""
-        return self.path(SEGMENTS_SUFFIX)
-
-    @property
-    def aggregation_path(self) -> Path:
-        """Annotated groups for that over-segmentation; train and val only."""
-        return self.path(AGGREGATION_SUFFIX)
-
-    @property
-    def high_resolution_aggregation_path(self) -> Path:
-        """Annotated groups for the high-resolution mesh; train and val only."""
-        return self.path(HIGH_RESOLUTION_AGGREGATION_SUFFIX)
-
-    @property
-    def info_path(self) -> Path:
-        """Metadata: axis alignment and scene type."""
-        return self.path(INFO_SUFFIX)
+    def path(self, kind: FileKind) -> Path:
+        """The file of one kind."""
+        return self.directory / f"{self.scene_id}{kind.suffix}"
 
     def find_aggregation(self) -> Path | None:
         """The groups that count: those for the mesh, else those for the high-resolution one; None where neither is."""
-        paths = (self.aggregation_path, self.high_resolution_aggregation_path)
+        paths = (self.path(AGGREGATION), self.path(HIGH_RESOLUTION_AGGREGATION))
         return next((path for path in paths if os.path.lexists(path)), None)
 
 
@@ -101,9 +57,9 @@ def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
     for parent in (raw_dir, raw_dir / "scans", raw_dir / "scans_test"):
         for scene in _iter_scenes(parent):
             other = scenes.setdefault(scene.scene_id, scene)
-            if other is scene or not os.path.exists(scene.mesh_path):  # noqa: PTH110 - which never raises
+            if other is scene or not os.path.exists(scene.path(MESH)):  # noqa: PTH110 - which never raises
                 continue
-            if os.path.exists(other.mesh_path):  # noqa: PTH110
+            if os.path.exists(other.path(MESH)):  # noqa: PTH110
                 problem = f"has the same scene as {scene.directory}, and both have a mesh; remove one of the two"
                 scene = replace(other, problem=problem)
             scenes[scene.scene_id] = scene

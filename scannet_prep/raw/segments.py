@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,8 +19,6 @@ _KEY = "segIndices"
 _INT64_MAX = np.iinfo(np.int64).max
 # NumPy turns larger numbers than int64 holds into the largest one.
 _FAST_LIMIT = 10**18
-# Stands for the long list while the rest is parsed, and tells whether it was the list at the top that was cut out.
-_MARK = b'"the list that was cut out"'
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,58 +62,38 @@ def parse_segments(data: Buffer, path: Path) -> Segmentation:
     Raises:
         SegmentsError: It is not a JSON object, or `segIndices` is not a list of ids.
     """
-    document, values = _parse_plain(bytes(data)) or _parse_any(data, path)
-    raw_ids, indices = _number_contiguously(values)
-    return Segmentation(parse_name(document.get("sceneId")), raw_ids, indices)
-
-
-def _parse_plain(data: bytes) -> tuple[dict[str, Any], NDArray[np.int64]] | None:
-    """Parse a file whose long list is written as the release writes it: digits and commas, nothing else.
-
-    The list is a megabyte of text, so it goes straight into an array, and only the rest through the JSON parser. None
-    where anything is unusual; then the general way decides.
-    """
-    key = data.find(b'"' + _KEY.encode() + b'"')
-    start = data.find(b"[", key)
-    end = data.find(b"]", start)
-    if key < 0 or start < 0 or end < 0:
-        return None
-    body = data[start + 1 : end]
-    values = parse_numbers(body)
+    document = parse_json_object(data, path, SegmentsError, msgspec.Raw)
+    text = bytes(document.get(_KEY, b"null"))
+    values = _parse_plain_list(text)
     if values is None:
-        return None
+        values = _parse_any_list(parse_json_object(data, path, SegmentsError).get(_KEY), path)
     try:
-        document = parse_json_object(data[: start + 1] + _MARK + data[end:], Path(), SegmentsError)
-    except SegmentsError:
-        return None
-    if document.get(_KEY) != [json.loads(_MARK)]:
-        return None
-    return document, values
+        scene_id = parse_name(msgspec.json.decode(document.get("sceneId", b"null")))
+    except msgspec.MsgspecError as error:  # a number beyond all bounds
+        raise SegmentsError(path, f"sceneId cannot be read: {error}") from None
+    return Segmentation(scene_id, *_number_contiguously(values))
 
 
-def parse_numbers(text: bytes) -> NDArray[np.int64] | None:
-    """Read whole numbers with a comma between each two; None where the text is anything else."""
+def _parse_plain_list(text: bytes) -> NDArray[np.int64] | None:
+    """Read a JSON list that is written as the release writes it: digits and commas, nothing else.
+
+    It is a megabyte of text, and goes straight into an array. None where anything is unusual.
+    """
+    numbers = text[1:-1]
     loop = compile_parser()
+    if not text.startswith(b"[") or not numbers:
+        return None
     if loop is not None:
-        values = np.empty(len(text) // 2 + 1, np.int64)
-        count = loop(np.frombuffer(text, np.uint8), values)
+        values = np.empty(len(numbers) // 2 + 1, np.int64)
+        count = loop(np.frombuffer(numbers, np.uint8), values)
         return values[:count] if count else None
-    if not text or text.translate(None, b"0123456789,"):
+    if numbers.translate(None, b"0123456789,"):
         return None
-    characters = np.frombuffer(b"," + text + b",", np.uint8)
-    is_comma = characters == ord(",")
-    # An empty item, which NumPy reads as 0; and a zero before other digits, which no JSON parser accepts.
-    if (is_comma[1:] & is_comma[:-1]).any():
-        return None
-    if (is_comma[:-2] & (characters[1:-1] == ord("0")) & ~is_comma[2:]).any():
-        return None
-    values = np.fromstring(text, np.int64, sep=",")
+    values = np.fromstring(numbers, np.int64, sep=",")
     return values if int(values.max()) < _FAST_LIMIT else None
 
 
-def _parse_any(data: Buffer, path: Path) -> tuple[dict[str, Any], NDArray[np.int64]]:
-    document = parse_json_object(data, path, SegmentsError)
-    items = document.get(_KEY)
+def _parse_any_list(items: object, path: Path) -> NDArray[np.int64]:
     if not isinstance(items, list) or not items:
         raise SegmentsError(path, f"{_KEY} is {shorten(items)}, expected a list of segment ids")
     ids = []
@@ -128,7 +105,7 @@ def _parse_any(data: Buffer, path: Path) -> tuple[dict[str, Any], NDArray[np.int
         if segment_id is None or not 0 <= segment_id <= _INT64_MAX:
             raise SegmentsError(path, f"{_KEY}[{index}] is {shorten(item)}, expected a segment id")
         ids.append(segment_id)
-    return document, np.array(ids, np.int64)
+    return np.array(ids, np.int64)
 
 
 def _number_contiguously(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:

@@ -101,16 +101,14 @@ def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
     vertices["x"], vertices["y"], vertices["z"] = scene.positions.T
     vertices["red"], vertices["green"], vertices["blue"] = scene.colors.T
     vertices["alpha"] = 255
-    write_atomically(
-        files.path(MESH.suffix), _mesh_chunks(vertices[list(_VERTEX.names or ())].astype(_VERTEX), scene.faces)
-    )
-    write_atomically(files.path(INFO.suffix), [_info_text(scene)])
+    write_atomically(files.path(MESH), _mesh_chunks(vertices[list(_VERTEX.names or ())].astype(_VERTEX), scene.faces))
+    write_atomically(files.path(INFO), [_info_text(scene)])
     if split is not Split.TEST:
         vertices["label"] = _nyu40_ids(scene)
         vertices["red"], vertices["green"], vertices["blue"] = _label_palette()[vertices["label"]].T
-        write_atomically(files.path(LABELS_MESH.suffix), _mesh_chunks(vertices, scene.faces))
-        write_atomically(files.path(SEGMENTS.suffix), [_segments_text(scene)])
-        write_atomically(files.path(AGGREGATION.suffix), [_aggregation_text(scene)])
+        write_atomically(files.path(LABELS_MESH), _mesh_chunks(vertices, scene.faces))
+        write_atomically(files.path(SEGMENTS), [_segments_text(scene)])
+        write_atomically(files.path(AGGREGATION), [_aggregation_text(scene)])
     return files.directory
 
 

@@ -15,6 +15,7 @@ from scannet_prep.raw.aggregation import read_aggregation
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.raw.segments import read_segments
+from scannet_prep.release import AGGREGATION, HIGH_RESOLUTION_AGGREGATION, MESH, SEGMENTS
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, look_at_scenes
@@ -111,7 +112,7 @@ def _look(task: CheckTask, label_map: LabelMap, findings: Findings) -> _Scene:
         if path.is_file():
             is_named = path.name.startswith(scene.scene_id)
             found.sizes[path.name.removeprefix(scene.scene_id) if is_named else "other"] += path.stat().st_size
-    size = findings.attempt(scene.mesh_path, count_elements, scene.mesh_path)
+    size = findings.attempt(scene.path(MESH), count_elements, scene.path(MESH))
     if size is not None:
         found.numbers["vertices"], found.numbers["faces"] = size
         if find_official_split(scene.scene_id) is not Split.TEST:
@@ -122,17 +123,17 @@ def _look(task: CheckTask, label_map: LabelMap, findings: Findings) -> _Scene:
 def _count_annotation(scene: RawScene, label_map: LabelMap, found: _Scene) -> None:
     """Count groups and ids, where the scene is annotated."""
     path = scene.find_aggregation()
-    if path is None or not scene.segments_path.exists():
+    if path is None or not scene.path(SEGMENTS).exists():
         return
-    segmentation, aggregation = read_segments(scene.segments_path), read_aggregation(path)
+    segmentation, aggregation = read_segments(scene.path(SEGMENTS)), read_aggregation(path)
     count, vertex_count = len(segmentation.indices), found.numbers["vertices"]
     if count != vertex_count:
-        problem = f"is for {count:,} vertices, but {scene.mesh_path.name} has {vertex_count:,}"
-        raise AnnotationError(f"{scene.segments_path}: {problem}")
+        problem = f"is for {count:,} vertices, but {scene.path(MESH).name} has {vertex_count:,}"
+        raise AnnotationError(f"{scene.path(SEGMENTS)}: {problem}")
     unknown_count = count_unknown_segments(segmentation, aggregation)
-    if unknown_count and path == scene.high_resolution_aggregation_path:
+    if unknown_count and path == scene.path(HIGH_RESOLUTION_AGGREGATION):
         problem = f"is for the high-resolution mesh: {unknown_count:,} of its segment ids occur at no vertex"
-        raise AnnotationError(f"{path}: {problem}", f"download {scene.aggregation_path.name}")
+        raise AnnotationError(f"{path}: {problem}", f"download {scene.path(AGGREGATION).name}")
     annotation = annotate(segmentation, aggregation, label_map)
     found.numbers |= {"annotated": 1, "groups": len(annotation.groups)}
     found.nyu40_counts, found.scannet_counts = count_ids(annotation.nyu40_ids), count_ids(annotation.scannet_ids)

@@ -27,6 +27,7 @@ from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, encode_mani
 from scannet_prep.processed.state import check_mixture, find_state, read_entry
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
+from scannet_prep.release import MESH
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.selection import Selection, check_named
 from scannet_prep.stages.tree import identify_tree
@@ -140,7 +141,7 @@ def _find_raw(source: Path, selection: Selection, level: int) -> FoundContents:
                 left_out.append(name)
         split = find_split(ArchiveKind.RAW, files[0].name) if files else ""
         if files and selection.wants(scene_id, split):
-            groups.append(SourceGroup(scene_id, split, _count_vertices(scene.mesh_path), tuple(files)))
+            groups.append(SourceGroup(scene_id, split, _count_vertices(scene.path(MESH)), tuple(files)))
     check_named(source, selection, {group.scene_id for group in groups}, "leave it out, or: download the scene")
     groups = groups[: selection.limit]
     others, more = _find_others(source, ArchiveKind.RAW, set())

@@ -22,6 +22,7 @@ from scannet_prep.raw.info import ScanInfo, read_scan_info
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.raw.mesh import Mesh, read_mesh
 from scannet_prep.raw.segments import Segmentation, read_segments
+from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.version import VERSION
@@ -66,20 +67,20 @@ def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> Ra
     """
     if scene.problem:
         raise FileError(scene.directory, scene.problem)
-    mesh, info = _require(scene.mesh_path), _find(scene.info_path)
+    mesh, info = _require(scene.path(MESH)), _find(scene.path(INFO))
     if split is Split.TEST:
         return RawFiles(scene.scene_id, split, mesh, info)
     if options.align_axis:
-        info = _require(scene.info_path)
+        info = _require(scene.path(INFO))
     aggregation = scene.find_aggregation()
     if options.labels_from == "aggregation":
-        segments = _require(scene.segments_path)
-        return RawFiles(scene.scene_id, split, mesh, info, segments, aggregation or _require(scene.aggregation_path))
-    labels_mesh = _require(scene.labels_mesh_path)
+        segments = _require(scene.path(SEGMENTS))
+        return RawFiles(scene.scene_id, split, mesh, info, segments, aggregation or _require(scene.path(AGGREGATION)))
+    labels_mesh = _require(scene.path(LABELS_MESH))
     if aggregation is None and options.scannet200:
         problem = "no such file, and labels.ply holds no ScanNet ids"
-        raise MissingFileError(scene.aggregation_path, problem, "download it, or make labels of ScanNet20")
-    segments_path = scene.segments_path
+        raise MissingFileError(scene.path(AGGREGATION), problem, "download it, or make labels of ScanNet20")
+    segments_path = scene.path(SEGMENTS)
     found = _find(segments_path) if aggregation is None else _require(segments_path)
     return RawFiles(scene.scene_id, split, mesh, info, found, aggregation, labels_mesh)
 

@@ -9,13 +9,7 @@ from pathlib import Path
 from scannet_prep.errors import FileError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, output_error, read_file
-from scannet_prep.processed.folder import (
-    find_processed_scenes,
-    is_unfinished,
-    mark_finished,
-    processed_path,
-    write_lists,
-)
+from scannet_prep.processed.folder import find_processed_scenes, mark_finished, processed_path, write_lists
 from scannet_prep.processed.manifest import Manifest, SceneEntry, write_manifest
 from scannet_prep.processed.scene import MAX_FILE_BYTES, parse_processed
 from scannet_prep.scene import Split
@@ -54,8 +48,7 @@ def update_folder(
     if manifest != previous:
         write_manifest(out_dir, manifest)
     write_lists(out_dir, manifest)
-    if is_unfinished(out_dir):
-        mark_finished(out_dir)
+    mark_finished(out_dir)
     return manifest
 
 

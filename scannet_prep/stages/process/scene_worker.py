@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import (
-    AnnotationError,
-    FileError,
-    OutputError,
-)
+from scannet_prep.errors import AnnotationError, FileError, OutputError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file, write_atomically
 from scannet_prep.labels import LabelMap
@@ -114,7 +110,7 @@ def _name_file(task: ProcessTask, warning: SceneWarning) -> str:
     if warning.kind is WarningKind.OTHER_SCENE:
         return f"{task.scene.directory}: {warning.text}"
     kind = MESH if warning.kind is WarningKind.NO_FACES else INFO if warning.kind in _INFO_WARNINGS else AGGREGATION
-    return f"{task.scene.path(kind.suffix)}: {warning.text}"
+    return f"{task.scene.path(kind)}: {warning.text}"
 
 
 def _make(task: ProcessTask, context: WorkContext) -> FinishedScene:

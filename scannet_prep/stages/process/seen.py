@@ -6,23 +6,25 @@ are asked to be compared. It is not part of the folder's content: without it, th
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from scannet_prep.errors import ContentError, FileError
 from scannet_prep.files import read_file, write_if_changed
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.release import HIGH_RESOLUTION_AGGREGATION, SEGMENTATION_KINDS
+from scannet_prep.typed_json import encode_json, parse_json
 
 SEEN_NAME = ".scannet-prep-seen.json"
 
 _VERSION = 1
 _SUFFIXES = tuple(kind.suffix for kind in (*SEGMENTATION_KINDS, HIGH_RESOLUTION_AGGREGATION))
 
-FileSeen: TypeAlias = "list[int] | None"
+FileSeen: TypeAlias = list[int] | None
 
 
 class SceneSeen(NamedTuple):
@@ -39,6 +41,14 @@ class SceneSeen(NamedTuple):
     inputs: list[FileSeen]
 
 
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What stands in the file."""
+
+    version: int
+    scenes: dict[str, SceneSeen]
+
+
 def look_at_scene(scene: RawScene, path: Path, used_label_map: str = "") -> SceneSeen:
     """Look at the files of one scene, without opening them."""
     start = f"{scene.directory}/{scene.scene_id}"
@@ -47,10 +57,10 @@ def look_at_scene(scene: RawScene, path: Path, used_label_map: str = "") -> Scen
 
 def read_seen(out_dir: Path) -> dict[str, SceneSeen]:
     """Read what the last run saw, by scene id; empty where nothing is known."""
-    with suppress(Exception):  # damaged: then everything is read again
-        value = json.loads(read_file(out_dir / SEEN_NAME))
-        if value["version"] == _VERSION:
-            return {name: SceneSeen(*item) for name, item in value["scenes"].items()}
+    with suppress(FileError, ContentError):  # damaged: then everything is read again
+        record = parse_json(read_file(out_dir / SEEN_NAME), _Record)
+        if record.version == _VERSION:
+            return record.scenes
     return {}
 
 
@@ -60,8 +70,7 @@ def write_seen(out_dir: Path, scenes: Mapping[str, SceneSeen]) -> None:
     Raises:
         OutputError: The folder cannot be written to.
     """
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(item)}" for name, item in sorted(scenes.items()))
-    write_if_changed(out_dir / SEEN_NAME, f'{{"version": {_VERSION}, "scenes": {{\n{lines}\n}}}}\n'.encode())
+    write_if_changed(out_dir / SEEN_NAME, encode_json(_Record(_VERSION, dict(sorted(scenes.items())))))
 
 
 def look_at(path: str) -> FileSeen:

@@ -79,7 +79,7 @@ def check_raw_scene(task: RawTask, label_map: LabelMap, findings: Findings) -> t
 def _find_files(task: RawTask, findings: Findings) -> dict[FileKind, Path]:
     """Find the files that are there, and tell of those that are not."""
     kinds = (*SEGMENTATION_KINDS, HIGH_RESOLUTION_AGGREGATION)
-    paths = {kind: task.scene.path(kind.suffix) for kind in kinds}
+    paths = {kind: task.scene.path(kind) for kind in kinds}
     required = [kind for kind in SEGMENTATION_KINDS if task.split in kind.splits]
     missing = [kind for kind in required if not os.path.lexists(paths[kind])]
     if missing == required:
