@@ -28,6 +28,7 @@ from scannet_prep.archive.tar import encode_header
 from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.stages import info, unpack
 from scannet_prep.stages.verify import archive as verify_archive
+from scannet_prep.typed_json import to_plain
 
 MORE_BYTES = 400 << 20  # threads take 72 MB of addresses each, and use little of them
 SECONDS_EACH = 20
@@ -79,8 +80,8 @@ def readers(path: Path) -> list[Callable[[], object]]:
     return [
         from_pipe,
         lambda: unpack.run(unpack.plan([path], path.parent / "file")),
-        lambda: verify_archive.run([path]).to_json(),
-        lambda: info.run([path]).to_json(),
+        lambda: to_plain(verify_archive.run([path])),
+        lambda: to_plain(info.run([path])),
         lambda: ScanNet(path, split="train")[0],
     ]
 
