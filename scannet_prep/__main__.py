@@ -16,18 +16,18 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP
 
 def main() -> int:
     """Run the command line, and give the exit status."""
-    for number in _SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # which nohup and a shell's background jobs have set
-            signal.signal(number, _interrupt)
     try:
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # which nohup and a shell's background jobs have set
+                signal.signal(number, _interrupt)
         from scannet_prep.cli.main import main as run
 
         status = run()
-    except KeyboardInterrupt:  # while the program was loaded
+        _ignore_signals()
+    except KeyboardInterrupt:  # while the program was loaded, or at its very end
         from scannet_prep.cli.console import Console
 
         status = Console(is_json="--json" in sys.argv).interrupted()
-    _ignore_signals()
     return status
 
 

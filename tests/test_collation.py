@@ -145,13 +145,13 @@ def test_a_batch_crosses_processes_whole_writable_and_without_a_trace(start_meth
     batch |= {"scalar": np.array(2.5), "columns": np.arange(6).reshape(2, 3).T, "words": np.array(["a", "bc"])}
     ours.send(batch)  # starts the server of descriptors
     ours.recv()
-    before = open_descriptors()
+    before, shared = open_descriptors(), Path("/proc/self/maps").read_text().count("/dev/shm")
     kept = []
     for _ in range(3):
         ours.send(batch)
         kept.append(ours.recv())
         assert open_descriptors() == before, "who keeps many batches would run out of descriptors"
-        assert "/dev/shm" not in Path("/proc/self/maps").read_text()
+        assert Path("/proc/self/maps").read_text().count("/dev/shm") == shared  # semaphores of earlier tests
     none, objects = batch.pop("none"), batch.pop("objects")
     for found in kept:
         assert (found.pop("none"), found.pop("objects").tolist()) == (none, objects.tolist())

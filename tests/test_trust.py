@@ -35,6 +35,7 @@ from scannet_prep.processed.scene import check_identity, encode_processed, parse
 from scannet_prep.processed.state import find_state
 from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, read_mesh
 from scannet_prep.raw.segments import parse_segments
+from scannet_prep.release import KINDS
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning, WarningKind, summarize_warnings
 from scannet_prep.stages.process import ProcessReport, plan, run
@@ -177,7 +178,7 @@ def test_a_scene_that_is_not_a_folder_is_a_failure_with_its_name(tmp_path: Path,
 def test_what_is_not_a_regular_file_is_a_failure_at_once(tmp_path: Path, suffix: str, kind: str) -> None:
     scene = write_tiny(tmp_path, {suffix: None})
     make = {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero"), "folder": Path.mkdir}[kind]
-    make(scene.path(suffix))
+    make(scene.path(KINDS[suffix]))
     files = find_raw_files(scene, Split.TRAIN, ProcessOptions())
     with pytest.raises(FileError, match=rf"{suffix}: is a (named pipe|device|folder), expected a file"):
         process_scene(files, ProcessOptions(), builtin_label_map())
