@@ -28,8 +28,8 @@ def main() -> int:
         from scannet_prep.cli.console import Console
 
         status = Console(is_json="--json" in sys.argv).interrupted()
-    # Where the signal struck inside an `exec` (dataclasses use it), CPython remembers an unhandled KeyboardInterrupt and
-    # would end the process by SIGINT instead of with our status; the next `exec` of a text makes it forget.
+    # Where the signal struck inside an `exec` (dataclasses use it), CPython remembers an unhandled interrupt and would
+    # end the process by SIGINT instead of with our status; the next `exec` of a text makes it forget.
     exec("")  # noqa: S102 - of nothing
     return status
 
