@@ -70,6 +70,8 @@ def test_interrupted_it_leaves_the_old_archive_alone(numbers: tuple[int, ...], t
     pack_tree(small, target).close()
     process = start_command("pack", tree, "-o", target, "--level", "19")
     wait_for(".*.tmp", tmp_path, process)
+    while process.poll() is None and not any(path.stat().st_size for path in tmp_path.glob(".*.tmp")):
+        time.sleep(0.001)  # until the file is not only made, but written to
     for number in numbers:
         process.send_signal(number)
     _, stderr = process.communicate(timeout=20)
