@@ -2,4 +2,4 @@
 
 VERSION = "0.1.0"
 CONTACT_URL = "https://pypi.org/project/scannet-prep/"
-"""Told to servers with every request, so that whoever runs one knows whom to ask."""
+"""Told to servers with every request, so that those who run one know whom to ask."""

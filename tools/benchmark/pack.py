@@ -92,7 +92,7 @@ def _move(scene: ProcessedScene, scene_id: SceneId, noise: np.random.Generator) 
 
 
 def _measure_packing(folder: Path, source: Path) -> Result:
-    """Time both programs in turns; whoever is measured has the files in memory and brings the archive to the disk."""
+    """Time both programs in turns; each has the files in memory and brings the archive to the disk."""
     ours_path, tar_path = folder / "ours.tar.zst", folder / "tar.tar.zst"
     ours_dir, tar_dir = folder / "unpacked-by-us", folder / "unpacked-by-tar"
     command = [sys.executable, "-c", _RUN_AND_TELL_PEAK]

@@ -54,7 +54,7 @@ def run(
         progress: Told of every scene.
 
     Raises:
-        MissingFileError: It is no such tree.
+        MissingFileError: It is not such a tree.
         FileError: It cannot be looked into.
         UsageError: Only some scenes, and yet complete.
         UnknownSceneError: The selection contradicts itself.
