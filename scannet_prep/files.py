@@ -227,6 +227,19 @@ def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> No
         write_atomically(path, [data], is_durable=is_durable)
 
 
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there: on a read-only file system, even the attempt to remove nothing is an error.
+
+    Raises:
+        OutputError: It cannot be removed.
+    """
+    if path.exists():
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise output_error(path, error) from error
+
+
 def make_directory(path: Path) -> None:
     """Create a folder and its parents, unless it exists.
 

@@ -11,72 +11,56 @@ from scannet_prep.typed_json import Count
 
 
 class WarningKind(StrEnum):
-    """The kinds of warnings; the value is how it is stored."""
+    """The kinds of warnings: how each is stored, told, and taken.
 
-    UNKNOWN_CATEGORY = "unknown_category"
-    AMBIGUOUS_CATEGORY = "ambiguous_category"
-    LABEL_MAP_DIFFERS = "label_map_differs"
-    REPEATED_GROUPS = "repeated_groups"
-    UNKNOWN_SEGMENTS = "unknown_segments"
-    NULL_SEGMENTS = "null_segments"
-    RENUMBERED_GROUPS = "renumbered_groups"
-    HIGH_RESOLUTION_AGGREGATION = "high_resolution_aggregation"
-    OTHER_SCENE = "other_scene"
-    NO_AGGREGATION = "no_aggregation"
-    NO_ALIGNMENT = "no_alignment"
-    NOT_RIGID = "not_rigid"
-    NO_INFO = "no_info"
-    NO_FACES = "no_faces"
-    NO_GROUPS = "no_groups"
-    LABELS_OUTSIDE_NYU40 = "labels_outside_nyu40"
+    Attributes:
+        text: A sentence for people, with places for `subject` and `count`.
+        is_doubt: Whether labels may be wrong because of it, so that `--strict` makes it an error. The others are known
+            irregularities of the release that have one right reading.
+        is_damage: Whether every train and val scene of the release has what is missing here, so that a file must be
+            damaged.
+    """
 
-    @property
-    def is_doubt(self) -> bool:
-        """Whether labels may be wrong because of it, so that `--strict` makes it an error.
+    text: str
+    is_doubt: bool
+    is_damage: bool
 
-        The others are known irregularities of the release that have one right reading.
-        """
-        return self in _DOUBTS
+    def __new__(cls, value: str, text: str, grades: str = "") -> WarningKind:
+        """Make a member from its line in the table."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.text, member.is_doubt, member.is_damage = text, "doubt" in grades, "damage" in grades
+        return member
 
-    @property
-    def is_damage(self) -> bool:
-        """Whether every train and val scene of the release has what is missing here, so that a file must be damaged."""
-        return self in _DAMAGE
-
-
-_DOUBTS = frozenset(
-    {
-        WarningKind.UNKNOWN_CATEGORY,
-        WarningKind.AMBIGUOUS_CATEGORY,
-        WarningKind.LABEL_MAP_DIFFERS,
-        WarningKind.UNKNOWN_SEGMENTS,
-        WarningKind.HIGH_RESOLUTION_AGGREGATION,
-        WarningKind.OTHER_SCENE,
-        WarningKind.NO_ALIGNMENT,
-        WarningKind.NOT_RIGID,
-    }
-)
-
-_DAMAGE = frozenset({WarningKind.NO_ALIGNMENT, WarningKind.NO_FACES, WarningKind.NO_GROUPS})
-
-_TEXTS = {
-    WarningKind.UNKNOWN_CATEGORY: "raw category {subject!r} is not in the label map: groups left unlabeled: {count}",
-    WarningKind.AMBIGUOUS_CATEGORY: "raw category {subject} in the label map: the first row is used; groups: {count}",
-    WarningKind.LABEL_MAP_DIFFERS: "raw category {subject}; groups: {count}",
-    WarningKind.REPEATED_GROUPS: "groups dropped that repeat an earlier group exactly: {count}",
-    WarningKind.UNKNOWN_SEGMENTS: "segment ids of groups that no vertex has, ignored: {count}",
-    WarningKind.NULL_SEGMENTS: "segment ids of groups that are null, ignored: {count}",
-    WarningKind.RENUMBERED_GROUPS: "group ids are {subject}: instances are numbered in file order; groups: {count}",
-    WarningKind.HIGH_RESOLUTION_AGGREGATION: "groups taken from {subject}, as there is no .aggregation.json",
-    WarningKind.OTHER_SCENE: "{subject}",
-    WarningKind.NO_AGGREGATION: "no aggregation on disk: no instances and no ScanNet ids",
-    WarningKind.NO_ALIGNMENT: "the .txt has no axisAlignment: identity recorded",
-    WarningKind.NOT_RIGID: "axisAlignment is not a rotation with a shift: {subject}",
-    WarningKind.NO_INFO: "no .txt on disk: identity recorded as axis alignment",
-    WarningKind.NO_FACES: "the mesh has no faces: all normals are (0, 0, 0)",
-    WarningKind.NO_GROUPS: "segGroups is empty: no vertex is labeled",
-    WarningKind.LABELS_OUTSIDE_NYU40: "ids outside nyu40 in labels.ply ({subject}), vertices left unlabeled: {count}",
-}
+    UNKNOWN_CATEGORY = (
+        "unknown_category", "raw category {subject!r} is not in the label map: groups left unlabeled: {count}", "doubt",
+    )  # fmt: skip
+    AMBIGUOUS_CATEGORY = (
+        "ambiguous_category",
+        "raw category {subject} in the label map: the first row is used; groups: {count}",
+        "doubt",
+    )
+    LABEL_MAP_DIFFERS = "label_map_differs", "raw category {subject}; groups: {count}", "doubt"
+    REPEATED_GROUPS = "repeated_groups", "groups dropped that repeat an earlier group exactly: {count}"
+    UNKNOWN_SEGMENTS = "unknown_segments", "segment ids of groups that no vertex has, ignored: {count}", "doubt"
+    NULL_SEGMENTS = "null_segments", "segment ids of groups that are null, ignored: {count}"
+    RENUMBERED_GROUPS = (
+        "renumbered_groups",
+        "group ids are {subject}: instances are numbered in file order; groups: {count}",
+    )
+    HIGH_RESOLUTION_AGGREGATION = (
+        "high_resolution_aggregation", "groups taken from {subject}, as there is no .aggregation.json", "doubt",
+    )  # fmt: skip
+    OTHER_SCENE = "other_scene", "{subject}", "doubt"
+    NO_AGGREGATION = "no_aggregation", "no aggregation on disk: no instances and no ScanNet ids"
+    NO_ALIGNMENT = "no_alignment", "the .txt has no axisAlignment: identity recorded", "doubt damage"
+    NOT_RIGID = "not_rigid", "axisAlignment is not a rotation with a shift: {subject}", "doubt"
+    NO_INFO = "no_info", "no .txt on disk: identity recorded as axis alignment"
+    NO_FACES = "no_faces", "the mesh has no faces: all normals are (0, 0, 0)", "damage"
+    NO_GROUPS = "no_groups", "segGroups is empty: no vertex is labeled", "damage"
+    LABELS_OUTSIDE_NYU40 = (
+        "labels_outside_nyu40", "ids outside nyu40 in labels.ply ({subject}), vertices left unlabeled: {count}",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +80,7 @@ class SceneWarning:
     @property
     def text(self) -> str:
         """A sentence for people."""
-        return _TEXTS[self.kind].format(subject=self.subject, count=self.count)
+        return self.kind.text.format(subject=self.subject, count=self.count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ import re
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TextIO
 
@@ -33,21 +34,30 @@ class Console:
     """Speaks to a person or, with `--json`, to a program.
 
     Attributes:
+        command: The command that runs; empty where none was chosen.
         is_json: Whether the result is one JSON object.
         is_quiet: Whether only what went wrong is told.
         is_verbose: Whether lists are shown whole.
         has_progress: Whether progress is shown.
     """
 
+    command: str = ""
     is_json: bool = False
     is_quiet: bool = False
     is_verbose: bool = False
     has_progress: bool = True
+    _started_s: float = field(default_factory=time.monotonic)
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Console:
         """Speak as the arguments of `add_output_arguments` say."""
-        return cls(arguments.json, arguments.quiet, arguments.verbose, not (arguments.no_progress or arguments.quiet))
+        has_progress = not (arguments.no_progress or arguments.quiet)
+        return cls(arguments.command, arguments.json, arguments.quiet, arguments.verbose, has_progress)
+
+    @property
+    def seconds(self) -> float:
+        """How long the command has run."""
+        return round(time.monotonic() - self._started_s, 3)
 
     def say(self, text: str) -> None:
         """Tell something that is good to know, on standard error."""
@@ -64,13 +74,14 @@ class Console:
             trace = f"\n{finding.trace}" if finding.trace else ""
             self.warn(f"error: {finding.place}: {finding.message}{trace}", finding.hint)
 
-    def result(self, text: str, value: object, status: int) -> int:
+    def result(self, text: str, value: object, status: int, **more: object) -> int:
         """Give the result on standard output, in words or as one JSON object, and hand the exit status back.
 
         Args:
             text: For people.
-            value: For programs: a mapping, which may hold dataclasses.
+            value: For programs: a dataclass, or a mapping.
             status: The exit status.
+            more: Values that go beside it.
 
         Raises:
             OutputError: Standard output cannot be written, for example because the disk is full.
@@ -78,7 +89,8 @@ class Console:
         if self.is_json:
             from scannet_prep.typed_json import to_plain
 
-            text = json.dumps({"exit_status": status, **to_plain(value)})
+            frame = {"exit_status": status, **({"command": self.command} if self.command else {})}
+            text = json.dumps({**frame, **to_plain(value), **to_plain(more)})
         if self.is_json or not self.is_quiet:
             try:
                 _print(text, sys.stdout)

@@ -6,11 +6,10 @@ import argparse
 import shlex
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scannet_prep.cli.arguments import Commands, add_jobs_argument, add_output_arguments, jobs_from, path_argument
+from scannet_prep.cli.arguments import CommandParser, add_jobs_argument, jobs_from, path_argument
 from scannet_prep.cli.console import Console, format_duration
 from scannet_prep.release import TERMS_URL
 from scannet_prep.space import format_bytes
@@ -18,39 +17,33 @@ from scannet_prep.space import format_bytes
 if TYPE_CHECKING:
     from scannet_prep.stages.demo import DemoReport
 
-_DESCRIPTION = """\
+SUMMARY = "synthetic scenes through every stage"
+DESCRIPTION = """\
 Makes small synthetic scenes in the format of the release (nothing in them is from ScanNet), downloads them from a
 server on this machine, processes them, packs them, and reads them as a dataset. Needs no network and no account.
 """
-_EPILOG = """\
+EPILOG = """\
 examples:
   scannet-prep demo
   scannet-prep demo /tmp/demo
 """
 
 
-def add_command(commands: Commands) -> None:
-    """Add the command to the program."""
-    parser = commands.add_parser(
-        "demo", help="synthetic scenes through every stage", description=_DESCRIPTION, epilog=_EPILOG
-    )
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "directory", nargs="?", type=path_argument, default=Path("data/demo"), metavar="DIR",
         help="where to put them (default: data/demo)",
     )  # fmt: skip
     add_jobs_argument(parser)
-    add_output_arguments(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import demo
-    from scannet_prep.typed_json import to_plain
 
-    started_s = time.monotonic()
     report = demo.run(demo.plan(arguments.directory), jobs=jobs_from(arguments), progress=console.progress())
-    return console.result(_describe(report, time.monotonic() - started_s), to_plain(report) | {"command": "demo"}, 0)
+    return console.result(_describe(report, console.seconds), report, 0)
 
 
 def _describe(report: DemoReport, seconds: float) -> str:

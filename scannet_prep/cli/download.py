@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from scannet_prep.cli.arguments import (
     CommandParser,
-    Commands,
-    add_output_arguments,
     add_selection_arguments,
     path_argument,
     positive_number,
@@ -31,7 +28,8 @@ if TYPE_CHECKING:
     from scannet_prep.release import FileKind
     from scannet_prep.stages.download import DownloadPlan, DownloadReport
 
-_DESCRIPTION = """\
+SUMMARY = "fetch the raw files that are needed"
+DESCRIPTION = """\
 Fetches the raw files that are needed: with --types seg the 7,765 files (about 21 GB) of all scenes that segmentation
 needs. Every file is checked before it gets its final name, and recorded with its SHA-256 in scannet.lock.
 
@@ -39,7 +37,7 @@ Running it again checks what is there, mends what is damaged, and fetches what i
 continues where it stopped. Scenes that lack a file in the end are listed in failed.txt. While the server is down, the
 download pauses and retries at intervals, for up to four hours.
 """
-_EPILOG = """\
+EPILOG = """\
 types: seg (mesh, labels, segments, aggregation and .txt of each scene, and the label map), or any of the official
 suffixes, for example _vh_clean.aggregation.json or .sens; several may be given
 
@@ -55,11 +53,8 @@ examples:
 """
 
 
-def add_command(commands: Commands) -> None:
-    """Add the command to the program."""
-    parser: CommandParser = commands.add_parser(
-        "download", help="fetch the raw files that are needed", description=_DESCRIPTION, epilog=_EPILOG
-    )
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "-o", "--output", type=path_argument, default=Path("data/ScanNet"), metavar="DIR",
         help="folder for the raw files (default: data/ScanNet)",
@@ -82,8 +77,6 @@ def add_command(commands: Commands) -> None:
     instead.add_argument(
         "--print-urls", choices=("plain", "aria2", "json"), metavar="FORMAT", help="plain, aria2, json"
     )
-    add_output_arguments(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -104,16 +97,18 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (checked now)"
     console.say(f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}")
     policy = TransferPolicy(bytes_per_s=arguments.limit_rate, first_answer_patience_s=arguments.wait)
-    started_s = time.monotonic()
     options = {"jobs": arguments.jobs, "policy": policy, "certificates": certificates, "is_strict": arguments.verify}
     report = download.run(plan, progress=console.progress(), **options)
-    seconds = time.monotonic() - started_s
     for text, hint in report.describe_failures():
         console.warn(text, hint)
     for path in report.orphans:
         console.say(f"left over from another download program, may be removed: {path}")
-    value = {"command": "download", **report.to_json(), "seconds": round(seconds, 3)}
-    return console.result(_describe_report(report, seconds), value, 3 if report.failures else 0)
+    return console.result(
+        _describe_report(report, console.seconds),
+        report.to_json(),
+        3 if report.failures else 0,
+        seconds=console.seconds,
+    )
 
 
 def _ask_for_terms(arguments: argparse.Namespace, console: Console) -> None:
@@ -183,7 +178,6 @@ def _describe_plan(plan: DownloadPlan) -> str:
 
 def _plan_to_json(plan: DownloadPlan) -> dict[str, Any]:
     return {
-        "command": "download",
         "dry_run": True,
         "data_dir": str(plan.data_dir),
         "base_url": plan.shown_base_url,

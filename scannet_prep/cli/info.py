@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from scannet_prep.stages.info.processed import ProcessedInfo
     from scannet_prep.stages.info.raw import RawInfo
 
-_DESCRIPTION = """\
+SUMMARY = "tell what is in a raw or a processed tree, or in an archive"
+DESCRIPTION = """\
 Tells what is in a raw or a processed tree, or in an archive: scenes, vertices, bytes, the classes of both label sets.
 
 Of a processed tree it reads only the manifest; without one, every file. Of an archive, only the index and the manifest.
 Several archives count as the shards of one. Train ids are those of ScanNet(...): 0 for the first class.
 """
-_EPILOG = """\
+EPILOG = """\
 examples:
   scannet-prep info data/processed
   scannet-prep info data/ScanNet -v
@@ -34,29 +35,24 @@ examples:
 """
 
 
-def add_command(commands: shared.Commands) -> None:
-    """Add the command to the program."""
-    what = "tell what is in a raw or a processed tree, or in an archive"
-    parser: shared.CommandParser = commands.add_parser("info", help=what, description=_DESCRIPTION, epilog=_EPILOG)
+def add_arguments(parser: shared.CommandParser) -> None:
+    """Add the arguments of the command."""
     shared.add_places_argument(parser)
     parser.add_argument("--scenes", action="store_true", help="list only the ids of the scenes, one a line")
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
-    shared.add_output_arguments(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import info
-    from scannet_prep.typed_json import to_plain
 
     certificates = certificates_from(arguments, console)
     jobs = shared.jobs_from(arguments)
     found = info.run(arguments.places, certificates=certificates, jobs=jobs, progress=console.progress())
     console.tell_errors(found.unreadable)
     lines = found.scene_ids if arguments.scenes else _describe(found, has_all=console.is_verbose)
-    return console.result("\n".join(lines), {"command": "info", **to_plain(found)}, 3 if found.unreadable else 0)
+    return console.result("\n".join(lines), found, 3 if found.unreadable else 0)
 
 
 def _describe(found: Info, *, has_all: bool) -> Iterator[str]:

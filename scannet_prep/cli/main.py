@@ -9,13 +9,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scannet_prep.cli import demo, download, info, pack, process, unpack, verify
-from scannet_prep.cli.arguments import CommandParser
+from scannet_prep.cli.arguments import CommandParser, add_output_arguments
 from scannet_prep.cli.console import Console
 from scannet_prep.errors import UsageError
 from scannet_prep.failures import explain
 from scannet_prep.version import VERSION
 
-_COMMANDS = (download, process, pack, unpack, verify, info, demo)
+_COMMANDS = {
+    "download": download,
+    "process": process,
+    "pack": pack,
+    "unpack": unpack,
+    "verify": verify,
+    "info": info,
+    "demo": demo,
+}
 
 _EPILOG = """\
 exit status:
@@ -79,8 +87,12 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"scannet-prep {VERSION}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    for module in _COMMANDS:
-        module.add_command(commands)
+    for name, module in _COMMANDS.items():
+        texts = {"help": module.SUMMARY, "description": module.DESCRIPTION, "epilog": module.EPILOG}
+        command: CommandParser = commands.add_parser(name, **texts)
+        module.add_arguments(command)
+        add_output_arguments(command)
+        command.set_defaults(run=module.run)
     return parser
 
 

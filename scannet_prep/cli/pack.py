@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,14 +17,15 @@ from scannet_prep.space import format_bytes
 if TYPE_CHECKING:
     from scannet_prep.stages.pack import PackPlan, PackReport
 
-_DESCRIPTION = """\
+SUMMARY = "make one archive of a folder of scenes"
+DESCRIPTION = """\
 Makes one archive of a processed folder or of a raw tree.
 
 The archive is a plain .tar.zst that any tar opens. Scenes can be read from it one by one, also over HTTP, and a Dataset
 trains from it directly. Every file has a SHA-256. The same files give the same bytes. The archive gets its name when it
 is whole and on the disk. One that holds the same already is read, compared with the folder, and left as it is.
 """
-_EPILOG = """\
+EPILOG = """\
 examples:
   scannet-prep pack                                    data/processed -> data/scannet.tar.zst
   scannet-prep pack /fast/scannet -o /nas/scannet.tar.zst --jobs 16
@@ -38,11 +38,8 @@ _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 _PIPE = "-"
 
 
-def add_command(commands: shared.Commands) -> None:
-    """Add the command to the program."""
-    parser: shared.CommandParser = commands.add_parser(
-        "pack", help="make one archive of a folder of scenes", description=_DESCRIPTION, epilog=_EPILOG
-    )
+def add_arguments(parser: shared.CommandParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "places", nargs="*", metavar="SOURCE",
         help="folder to pack (default: data/processed); - writes the archive to standard output",
@@ -69,15 +66,12 @@ def add_command(commands: shared.Commands) -> None:
     run_options = parser.add_argument_group("how to run")
     shared.add_jobs_argument(run_options, "compressing threads")  # type: ignore[arg-type]  # groups do as parsers
     run_options.add_argument("--dry-run", action="store_true", help="say what would be packed, and do nothing")
-    shared.add_output_arguments(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import pack
-    from scannet_prep.stages.worker import keep_freed_memory
-    from scannet_prep.typed_json import to_plain
+    from scannet_prep.stages.pool import keep_freed_memory
 
     source, target = _places(arguments)
     if target is None and not arguments.dry_run:
@@ -92,22 +86,19 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         is_forced=arguments.force,
     )
     if arguments.dry_run:
-        value = {"command": "pack", "dry_run": True, "source": source, "target": plan.target}
-        value |= {"scenes": [scene.scene_id for scene in plan.contents.scenes], "left_out": plan.left_out}
+        scenes = [scene.scene_id for scene in plan.contents.scenes]
+        value = {"dry_run": True, "source": source, "target": plan.target, "scenes": scenes, "left_out": plan.left_out}
         return console.result(_describe_plan(plan), value, 0)
     console.say(_describe_plan(plan))
     keep_freed_memory()
-    started_s = time.monotonic()
     pipe = sys.stdout.fileno() if target is None else None
     report = pack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress(), pipe=pipe)
-    seconds = time.monotonic() - started_s
     if report.missing:
         console.warn(f"warning: missing in the archive: {format_count(len(report.missing), 'scene')} that failed")
     if target is None:
-        console.say(_describe_report(report, seconds))
+        console.say(_describe_report(report, console.seconds))
         return 0
-    value = {"command": "pack", "source": source, **to_plain(report), "seconds": round(seconds, 3)}
-    return console.result(_describe_report(report, seconds), value, 0)
+    return console.result(_describe_report(report, console.seconds), report, 0, source=source, seconds=console.seconds)
 
 
 def _places(arguments: argparse.Namespace) -> tuple[Path, Path | None]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scannet_prep.cli.arguments import (
     CommandParser,
-    Commands,
     add_jobs_argument,
-    add_output_arguments,
     add_selection_arguments,
     jobs_from,
     path_argument,
@@ -24,13 +21,14 @@ from scannet_prep.space import format_bytes
 if TYPE_CHECKING:
     from scannet_prep.stages.process import ProcessPlan, ProcessReport
 
-_DESCRIPTION = """\
+SUMMARY = "make one .npz of each raw scene"
+DESCRIPTION = """\
 Makes one compact .npz of each raw scene: points, normals, colors, labels, instances, segments.
 
 Whole scenes that are up to date are kept, so running it again does only what is missing. Scenes whose raw files or
 options have changed are made again. One bad scene never stops the others: it is listed, and written to failed.txt.
 """
-_EPILOG = """\
+EPILOG = """\
 examples:
   scannet-prep process --scannet200 --align-axis
   scannet-prep process /datasets/ScanNet -o /fast/scannet --splits train val --jobs 16
@@ -39,11 +37,8 @@ examples:
 """
 
 
-def add_command(commands: Commands) -> None:
-    """Add the command to the program."""
-    parser: CommandParser = commands.add_parser(
-        "process", help="make one .npz of each raw scene", description=_DESCRIPTION, epilog=_EPILOG
-    )
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "raw", nargs="?", type=path_argument, default=Path("data/ScanNet"), metavar="RAW",
         help="folder with scans/ and scans_test/, or with the scene folders (default: data/ScanNet)",
@@ -73,15 +68,12 @@ def add_command(commands: Commands) -> None:
         "--checksum", action="store_true", help="read all files again, whatever their sizes and times are"
     )
     run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    add_output_arguments(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.processed.options import ProcessOptions
     from scannet_prep.stages import process
-    from scannet_prep.typed_json import to_plain
 
     plan = process.plan(
         arguments.raw,
@@ -96,20 +88,17 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         return console.result(_describe_plan(plan), _plan_to_json(plan), 3 if plan.failures else 0)
     console.say(_describe_start(plan))
-    started_s = time.monotonic()
     report = process.run(plan, jobs=jobs_from(arguments), progress=console.progress())
-    seconds = time.monotonic() - started_s
     _tell_warnings(report, console)
     _tell_failures(report, console)
-    status = 3 if report.failures else 0
-    value = {"command": "process", **to_plain(report), "options": to_plain(plan.options), "seconds": round(seconds, 3)}
-    return console.result(_describe_report(plan, report, seconds), value, status)
+    text, status = _describe_report(plan, report, console.seconds), 3 if report.failures else 0
+    return console.result(text, report, status, options=plan.context.options, seconds=console.seconds)
 
 
 def _describe_start(plan: ProcessPlan) -> str:
-    frame = "axis-aligned" if plan.options.align_axis else "frame of the scan"
+    frame = "axis-aligned" if plan.context.options.align_axis else "frame of the scan"
     scenes = format_count(len(plan.tasks), "scene")
-    what = f"{scenes}, {plan.options.label_set.name}, {frame}, label map: {plan.label_map.source}"
+    what = f"{scenes}, {plan.context.options.label_set.name}, {frame}, label map: {plan.context.label_map.source}"
     lines = [f"process: {plan.raw_dir} -> {plan.out_dir}: {what}"]
     for difference, count in Counter(plan.outdated.values()).items():
         lines.append(f"made with other options, and made again: {format_count(count, 'scene')} ({difference})")
@@ -118,7 +107,7 @@ def _describe_start(plan: ProcessPlan) -> str:
             f"warning: made with other options, and not asked for now: {format_count(count, 'scene')} ({difference}); "
             "the folder would hold both kinds"
         )
-    if plan.is_forced:
+    if plan.context.is_forced:
         lines.append(f"made again, because of --force: {format_count(len(plan.existing), 'scene')}")
     if plan.unlisted:
         shown = ", ".join(plan.unlisted[:3]) + (", ..." if len(plan.unlisted) > 3 else "")
@@ -132,7 +121,7 @@ def _describe_plan(plan: ProcessPlan) -> str:
     counts: Counter[tuple[str, str]] = Counter()
     for task in plan.tasks:
         scene_id = task.scene.scene_id
-        is_again = scene_id in plan.outdated or (plan.is_forced and scene_id in existing)
+        is_again = scene_id in plan.outdated or (plan.context.is_forced and scene_id in existing)
         kind = "to make again" if is_again else "there already" if scene_id in existing else "to make"
         counts.update([(task.split, "scenes"), (task.split, kind)])
     kinds = ["scenes", "there already", "to make again", "to make"]
@@ -147,18 +136,15 @@ def _describe_plan(plan: ProcessPlan) -> str:
 
 
 def _plan_to_json(plan: ProcessPlan) -> dict[str, Any]:
-    from scannet_prep.typed_json import to_plain
-
     return {
-        "command": "process",
         "dry_run": True,
-        "raw_dir": str(plan.raw_dir),
-        "out_dir": str(plan.out_dir),
-        "options": to_plain(plan.options),
-        "scenes": {task.scene.scene_id: str(task.split) for task in plan.tasks},
-        "existing": list(plan.existing),
-        "outdated": dict(plan.outdated),
-        "failures": to_plain(plan.failures),
+        "raw_dir": plan.raw_dir,
+        "out_dir": plan.out_dir,
+        "options": plan.context.options,
+        "scenes": {task.scene.scene_id: task.split for task in plan.tasks},
+        "existing": plan.existing,
+        "outdated": plan.outdated,
+        "failures": plan.failures,
     }
 
 
@@ -183,6 +169,6 @@ def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -
     if report.failures:
         lines.append(f"to try the failed ones again, add --scenes @{report.out_dir / 'failed.txt'} to the same command")
     elif plan.tasks:
-        label_set = plan.options.label_set.name.upper()
+        label_set = plan.context.options.label_set.name.upper()
         lines.append(f'in Python: ScanNet("{report.out_dir}", split="{plan.tasks[0].split}", labels={label_set})')
     return "\n".join(lines)

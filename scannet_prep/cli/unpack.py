@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
     from scannet_prep.archive.source import ByteSource
     from scannet_prep.stages.unpack import UnpackPlan, UnpackReport
 
-_DESCRIPTION = """\
+SUMMARY = "write the files of an archive, or of some of its scenes"
+DESCRIPTION = """\
 Writes the files of an archive that scannet-prep pack made: all of them, or those of some scenes.
 
 Of a file only what is asked for is read, of an https:// address only that is fetched; - reads a pipe, in one pass.
@@ -27,7 +27,7 @@ Every file is checked by its SHA-256 before it gets its name. What is there alre
 the command again goes on where it stopped. Of a truncated or damaged archive, all whole scenes are unpacked, and the
 others are named. After a part of a processed archive, the folder is a whole processed folder of just those scenes.
 """
-_EPILOG = """\
+EPILOG = """\
 examples:
   scannet-prep unpack data/scannet.tar.zst                     -> data/processed
   scannet-prep unpack data/scannet-*.tar.zst -o /fast/scannet  all shards
@@ -40,14 +40,8 @@ Other programs open these archives too: tar --zstd -xf data/scannet.tar.zst -C s
 _PIPE = Path("-")
 
 
-def add_command(commands: shared.Commands) -> None:
-    """Add the command to the program."""
-    parser: shared.CommandParser = commands.add_parser(
-        "unpack",
-        help="write the files of an archive, or of some of its scenes",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def add_arguments(parser: shared.CommandParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "archives", type=shared.place_argument, nargs="+", metavar="ARCHIVE",
         help="path or address of an archive, or several (shards); - for standard input",
@@ -61,17 +55,13 @@ def add_command(commands: shared.Commands) -> None:
     shared.add_jobs_argument(run_options, "threads")  # type: ignore[arg-type]  # groups take arguments as parsers do
     run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     add_trust_arguments(parser.add_argument_group("server, for addresses"))  # type: ignore[arg-type]  # as parsers do
-    shared.add_output_arguments(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.archive.source import PipeSource
     from scannet_prep.stages import unpack
-    from scannet_prep.typed_json import to_plain
 
-    started_s = time.monotonic()
     archives: list[str | Path | ByteSource] = arguments.archives
     if _PIPE in archives:
         _check_pipe(arguments)
@@ -97,10 +87,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"replaced: {name}")
     for damage in report.damages:
         console.warn(f"damaged: {damage}")
-    status = 0 if report.is_whole else 3
-    seconds = time.monotonic() - started_s
-    value = {"command": "unpack", **to_plain(report), "seconds": round(seconds, 3)}
-    return console.result(_describe_report(report, seconds), value, status)
+    return console.result(
+        _describe_report(report, console.seconds), report, 0 if report.is_whole else 3, seconds=console.seconds
+    )
 
 
 def _check_pipe(arguments: argparse.Namespace) -> None:
@@ -126,7 +115,6 @@ def _describe_start(plan: UnpackPlan) -> str:
 
 def _plan_to_json(plan: UnpackPlan) -> dict[str, Any]:
     return {
-        "command": "unpack",
         "dry_run": True,
         "archives": [source.name for source in plan.sources],
         "out_dir": plan.out_dir,

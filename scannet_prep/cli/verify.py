@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,8 @@ _REMEDIES = {
     "raw": "to download again what is missing or damaged: scannet-prep download --types seg --verify -o {}",
     "processed": "to mend it, with RAW and options as before: scannet-prep process RAW --checksum -o {}",
 }
-_DESCRIPTION = """\
+SUMMARY = "check a raw or a processed tree, or an archive"
+DESCRIPTION = """\
 Checks a raw or a processed tree, or an archive, and changes nothing.
 
 Raw: structure of every file, counts that must agree across files, segment ids of groups, labels.ply against the groups,
@@ -32,7 +32,7 @@ the label map. Processed: checksums, shapes and values of every file, the manife
 splits. Archive: every byte. What is damaged is named, scene by scene; several archives count as the shards of one.
 An error is something wrong; a note is worth knowing, and right all the same.
 """
-_EPILOG = """\
+EPILOG = """\
 examples:
   scannet-prep verify data/ScanNet
   scannet-prep verify data/ScanNet --against their-scannet.lock
@@ -42,11 +42,8 @@ examples:
 """
 
 
-def add_command(commands: shared.Commands) -> None:
-    """Add the command to the program."""
-    parser: shared.CommandParser = commands.add_parser(
-        "verify", help="check a raw or a processed tree, or an archive", description=_DESCRIPTION, epilog=_EPILOG
-    )
+def add_arguments(parser: shared.CommandParser) -> None:
+    """Add the arguments of the command."""
     shared.add_places_argument(parser)
     parser.add_argument(
         "--complete", action="store_true", help="a scene of the official lists that is missing is an error"
@@ -58,8 +55,6 @@ def add_command(commands: shared.Commands) -> None:
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
-    shared.add_output_arguments(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -67,10 +62,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages import verify
     from scannet_prep.stages.tree import is_archive
     from scannet_prep.stages.verify import archive
-    from scannet_prep.typed_json import to_plain
 
     report: CheckReport
-    started_s, places = time.monotonic(), arguments.places
+    places = arguments.places
     has_archives = any(map(is_archive, places))
     if has_archives and arguments.against is not None:
         raise UsageError("only raw trees have digests to compare", "leave out --against")
@@ -87,14 +81,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if has_archives:
         certificates = certificates_from(arguments, console)
         report = found = archive.run(places, is_quick=arguments.quick, certificates=certificates, **options)
-        lines = _describe_archives(found, time.monotonic() - started_s, has_all=console.is_verbose)
+        lines = _describe_archives(found, console.seconds, has_all=console.is_verbose)
     else:
         report = tree = verify.run(Path(places[0]), against=arguments.against, **options)
-        lines = _describe(tree, time.monotonic() - started_s)
+        lines = _describe(tree, console.seconds)
     console.tell_errors(report.errors if console.is_quiet else [error for error in report.errors if error.trace])
-    value = {"command": "verify", **to_plain(report), "seconds": round(time.monotonic() - started_s, 3)}
     text = "\n".join([*describe_findings(report.findings, str(report.path), has_all=console.is_verbose), *lines])
-    return console.result(f"{text}\n{count_findings(report.findings)}", value, 3 if report.errors else 0)
+    return console.result(
+        f"{text}\n{count_findings(report.findings)}", report, 3 if report.errors else 0, seconds=console.seconds
+    )
 
 
 def _describe(report: TreeReport, seconds: float) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from scannet_prep.files import make_directory, output_error, write_atomically, write_if_changed
+from scannet_prep.files import make_directory, remove_file, write_atomically, write_if_changed
 from scannet_prep.processed.manifest import Manifest
 from scannet_prep.release import TERMS_URL
 from scannet_prep.scene import SceneId, Split
@@ -50,7 +50,7 @@ def mark_finished(out_dir: Path) -> None:
     Raises:
         OutputError: It cannot be removed.
     """
-    _remove(out_dir / UNFINISHED_NAME)
+    remove_file(out_dir / UNFINISHED_NAME)
 
 
 def is_unfinished(out_dir: Path) -> bool:
@@ -102,7 +102,7 @@ def write_lists(out_dir: Path, manifest: Manifest) -> None:
     for name, data in encode_lists(manifest).items():
         write_if_changed(out_dir / name, data)
     if not manifest.failures:
-        _remove(out_dir / FAILED_NAME)
+        remove_file(out_dir / FAILED_NAME)
 
 
 def encode_lists(manifest: Manifest) -> dict[str, bytes]:
@@ -130,18 +130,9 @@ def write_failed_list(out_dir: Path, scene_ids: Sequence[str]) -> None:
     if scene_ids:
         write_if_changed(out_dir / FAILED_NAME, _encode_failed_list(scene_ids))
     else:
-        _remove(out_dir / FAILED_NAME)
+        remove_file(out_dir / FAILED_NAME)
 
 
 def _encode_failed_list(scene_ids: Sequence[str]) -> bytes:
     lines = ["# scenes that failed; to try them again, add --scenes @failed.txt (this file) to the same command\n"]
     return "".join([*lines, *(f"{scene_id}\n" for scene_id in sorted(scene_ids))]).encode()
-
-
-def _remove(path: Path) -> None:
-    """Remove a file, if it is there: on a read-only file system, even the attempt to remove nothing is an error."""
-    if path.exists():
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise output_error(path, error) from error

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from scannet_prep.errors import ManifestError, MissingFileError, ProcessedFileError, UnknownSplitError
-from scannet_prep.failures import SceneFailure
 from scannet_prep.files import open_file
 from scannet_prep.processed.folder import FAILED_NAME, processed_path
 from scannet_prep.processed.manifest import MANIFEST_NAME, read_manifest
@@ -35,13 +34,12 @@ class FolderReader(SceneSource):
     def __init__(self, path: Path, split: Split) -> None:
         self._path = path
         state = find_state(path)
-        if state.fault is not None:
-            raise state.fault
-        vertex_counts = {name: scene.vertex_count for name, scene in state.scenes.items() if scene.split == split}
+        state.check()
+        scenes = state.manifest.scenes
+        vertex_counts = {name: entry.vertex_count for name, entry in scenes.items() if entry.split == split}
         hint = f"make them: scannet-prep process -o {path} --splits {split}"
-        check_split(str(path), split, {scene.split for scene in state.scenes.values()}, hint)
-        recorded: Mapping[str, SceneFailure] = {} if state.manifest is None else state.manifest.failures
-        failures = {name: item.message for name, item in recorded.items() if name not in vertex_counts}
+        check_split(str(path), split, {entry.split for entry in scenes.values()}, hint)
+        failures = {name: item.message for name, item in state.manifest.failures.items() if name not in vertex_counts}
         super().__init__(str(path), split, vertex_counts, failures)
         if failures:
             warn_of_failures(self.name, failures, f"see {path / FAILED_NAME}")

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.errors import FileError, ManifestError, MissingFileError, ProcessedFileError
-from scannet_prep.files import Fingerprint, open_file, read_file
+from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.processed.folder import UNFINISHED_NAME, is_unfinished, processed_path
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, read_manifest
-from scannet_prep.processed.npz import NpzReader
-from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.processed.scene import MAX_FILE_BYTES, check_identity, parse_meta, parse_processed
+from scannet_prep.processed.scene import MAX_FILE_BYTES, parse_processed
 from scannet_prep.scene import SceneId, Split
 
 _AGAIN = "run the same scannet-prep process command again: it goes on where it stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class SceneFile:
-    """One scene of a processed folder.
-
-    Attributes:
-        split: The split folder it lies in.
-        vertex_count: V.
-        options: How it was made.
-    """
-
-    split: Split
-    vertex_count: int
-    options: ProcessOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +21,27 @@ class FolderState:
     """What a processed folder holds, and whether it can be used.
 
     Attributes:
-        manifest: What the manifest says; None where there is none, or a damaged one.
-        scenes: By id: from the manifest; without one, from the files themselves.
-        fault: Why the folder must not be used; None where it may be.
+        manifest: What the manifest says; where it cannot be read, or is not there, what the files say.
+        has_manifest: Whether it is the manifest that says so.
+        faults: Why the folder must not be used; none where it may be.
     """
 
-    manifest: Manifest | None
-    scenes: Mapping[str, SceneFile] = field(hash=False)
-    fault: FileError | None
+    manifest: Manifest
+    has_manifest: bool
+    faults: tuple[FileError, ...]
+
+    def check(self) -> None:
+        """Refuse a folder that must not be used.
+
+        Raises:
+            FileError: It must not; the first of the faults.
+        """
+        if self.faults:
+            raise self.faults[0]
 
 
 def find_state(out_dir: Path) -> FolderState:
-    """Look at a processed folder. With a manifest, no scene is opened.
+    """Look at a processed folder. With a manifest, no scene is opened; without one, each is read.
 
     Raises:
         MissingFileError: There is no such folder, or it cannot be looked at.
@@ -61,34 +52,33 @@ def find_state(out_dir: Path) -> FolderState:
         raise MissingFileError(out_dir, f"cannot be looked at: {error.strerror}", "is the path right?") from error
     if not is_folder:
         raise MissingFileError(out_dir, "no such folder", f"make it: scannet-prep process -o {out_dir}")
-    manifest, fault = None, None
+    manifest, faults = None, list[FileError]()
     try:
         manifest = read_manifest(out_dir)
     except FileError as error:
-        fault = error
-    if manifest is not None:
-        scenes = {
-            scene_id: SceneFile(entry.split, entry.vertex_count, entry.options)
-            for scene_id, entry in manifest.scenes.items()
-        }
-    elif fault is None:
-        scenes, fault = _look_at_files(out_dir)
-    else:
-        scenes = {}
-    mixture = find_mixture(out_dir, {scene_id: scene.options for scene_id, scene in scenes.items()})
-    return FolderState(manifest, scenes, _find_interruption(out_dir, manifest) or fault or mixture)
+        faults = [error]
+    has_manifest = manifest is not None
+    if manifest is None:
+        scenes, unreadable = find_entries(out_dir, {})
+        manifest = Manifest(scenes)
+        faults += unreadable or ([] if scenes else [_no_scenes(out_dir)])
+    if is_unfinished(out_dir) or not manifest.is_complete:
+        path = out_dir / (UNFINISHED_NAME if is_unfinished(out_dir) else MANIFEST_NAME)
+        faults.insert(0, ManifestError(path, "says that processing has not finished", _AGAIN))
+    mixture = find_mixture(out_dir, manifest.scenes)
+    return FolderState(manifest, has_manifest, (*faults, *([mixture] if mixture else [])))
 
 
-def find_mixture(out_dir: Path, options: Mapping[str, ProcessOptions]) -> ManifestError | None:
+def find_mixture(out_dir: Path, scenes: Mapping[str, SceneEntry]) -> ManifestError | None:
     """Tell of scenes that were made in different ways that a sample shows; None where all were made in the same way.
 
     Args:
         out_dir: The processed folder, for the message.
-        options: How each scene was made, by id.
+        scenes: What is in it, by id.
     """
     kinds: dict[tuple[bool, str], str] = {}
-    for scene_id, item in options.items():
-        kinds.setdefault((item.align_axis, item.labels_from), scene_id)
+    for scene_id, entry in scenes.items():
+        kinds.setdefault((entry.options.align_axis, entry.options.labels_from), scene_id)
     if len(kinds) < 2:
         return None
     found = "; ".join(
@@ -99,79 +89,55 @@ def find_mixture(out_dir: Path, options: Mapping[str, ProcessOptions]) -> Manife
     return ManifestError(out_dir / MANIFEST_NAME, f"scenes were made with different options: {found}", hint)
 
 
-def check_mixture(out_dir: Path, manifest: Manifest) -> None:
-    """Refuse scenes of a manifest that were made in different ways that a sample shows.
-
-    Raises:
-        ManifestError: They were.
-    """
-    fault = find_mixture(out_dir, {scene_id: entry.options for scene_id, entry in manifest.scenes.items()})
-    if fault is not None:
-        raise fault
-
-
-def read_scene_file(path: Path, split: Split) -> SceneFile:
-    """Read size and options of a processed scene; only a few pages of its file are touched.
-
-    Raises:
-        FileError: It cannot be read.
-        ProcessedFileError: It is damaged, was written by another program, or is of another scene or split.
-    """
-    with open_file(path, MAX_FILE_BYTES) as file:
-        try:
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except ValueError:
-            raise ProcessedFileError(path, "is empty", _AGAIN) from None
-    reader = NpzReader(data, path)
-    meta, points = parse_meta(reader, path), reader.read("points")
-    check_identity(reader, path, path.stem, len(points) if points.ndim else 0)
-    if meta.split != split:
-        raise ProcessedFileError(path, f"was made for {meta.split}, but lies in {split}", _AGAIN)
-    return SceneFile(split, len(points), meta.options)
-
-
-def _find_interruption(out_dir: Path, manifest: Manifest | None) -> ManifestError | None:
-    if is_unfinished(out_dir):
-        path = out_dir / UNFINISHED_NAME
-    elif manifest is not None and not manifest.is_complete:
-        path = out_dir / MANIFEST_NAME
-    else:
-        return None
-    return ManifestError(path, "says that processing has not finished", _AGAIN)
-
-
-def _look_at_files(out_dir: Path) -> tuple[dict[str, SceneFile], FileError | None]:
-    """Read size and options of every scene, for a folder without a manifest."""
-    scenes: dict[str, SceneFile] = {}
-    fault: FileError | None = None
-    for split in Split:
-        for path in sorted((out_dir / split).glob("scene*.npz")):
-            if not SceneId.is_valid(path.stem):
-                continue
-            if path.stem in scenes:
-                other = processed_path(out_dir, scenes[path.stem].split, path.stem)
-                fault = fault or ProcessedFileError(path, f"is the scene of {other}, too", "remove one of the two")
-                continue
-            try:
-                scenes[path.stem] = read_scene_file(path, split)
-            except FileError as error:
-                fault = fault or error
-    if not scenes and fault is None:
-        hint = f"make them: scannet-prep process -o {out_dir}"
-        if out_dir.resolve().name in set(Split) and any(out_dir.glob("scene*.npz")):
-            hint = f"give the folder above it, {out_dir.resolve().parent}, and the split {out_dir.resolve().name}"
-        elif (out_dir / "scans").is_dir():
-            hint = f"make processed scenes from it: scannet-prep process {out_dir}"
-        fault = MissingFileError(out_dir, f"holds no processed scenes: expected {out_dir}/train/scene*.npz", hint)
-    return scenes, fault
-
-
 def read_entry(path: Path) -> SceneEntry:
     """Make the manifest's entry of a processed scene from its file.
 
     Raises:
         FileError: It cannot be read.
-        ProcessedFileError: It is damaged, or was written by another program.
+        ProcessedFileError: It is damaged, was written by another program, or is of another scene or split.
     """
     data = read_file(path, MAX_FILE_BYTES)
-    return SceneEntry.from_scene(parse_processed(data, path), Fingerprint.from_bytes(data))
+    scene = parse_processed(data, path)
+    if (scene.meta.scene_id, scene.meta.split) != (path.stem, path.parent.name):
+        found = f"holds {scene.meta.scene_id!r} of {scene.meta.split}"
+        raise ProcessedFileError(path, f"{found}, expected {path.stem} of {path.parent.name}", _AGAIN)
+    return SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
+
+
+def find_entries(
+    out_dir: Path, known: Mapping[str, SceneEntry], left_out: Collection[str] = ()
+) -> tuple[dict[str, SceneEntry], list[FileError]]:
+    """Tell what a folder holds: of each scene what is known of it, else what its file says.
+
+    Args:
+        out_dir: The processed folder.
+        known: Entries by scene id; those of other splits than the file's do not count.
+        left_out: Ids of scenes that are passed over.
+
+    Returns:
+        The entries of all whole scenes, sorted by id; and what is wrong with the others.
+    """
+    scenes: dict[str, SceneEntry] = {}
+    faults: list[FileError] = []
+    for split in Split:
+        for path in sorted((out_dir / split).glob("scene*.npz")):
+            name = path.stem
+            entry = known.get(name)
+            if name in scenes:
+                other = processed_path(out_dir, scenes[name].split, name)
+                faults.append(ProcessedFileError(path, f"is the scene of {other}, too", "remove one of the two"))
+            elif SceneId.is_valid(name) and name not in left_out:
+                try:
+                    scenes[name] = entry if entry is not None and entry.split == split else read_entry(path)
+                except FileError as error:
+                    faults.append(error)
+    return dict(sorted(scenes.items())), faults
+
+
+def _no_scenes(out_dir: Path) -> MissingFileError:
+    hint = f"make them: scannet-prep process -o {out_dir}"
+    if out_dir.resolve().name in set(Split) and any(out_dir.glob("scene*.npz")):
+        hint = f"give the folder above it, {out_dir.resolve().parent}, and the split {out_dir.resolve().name}"
+    elif (out_dir / "scans").is_dir():
+        hint = f"make processed scenes from it: scannet-prep process {out_dir}"
+    return MissingFileError(out_dir, f"holds no processed scenes: expected {out_dir}/train/scene*.npz", hint)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
-from scannet_prep.errors import AggregationError, ContentError
+import msgspec
+
+from scannet_prep.errors import AggregationError
 from scannet_prep.files import Buffer, read_file
-from scannet_prep.raw.json_text import parse_json_object, parse_name, parse_optional_id, shorten
+from scannet_prep.raw.json_text import Id, parse_document, parse_id, parse_name
 from scannet_prep.release import AGGREGATION
 
 _MAX_CATEGORY_LENGTH = 1000
@@ -67,42 +70,35 @@ def parse_aggregation(data: Buffer, path: Path) -> Aggregation:
     Raises:
         AggregationError: It is not a JSON object, or its groups are not as described.
     """
-    document = parse_json_object(data, path, AggregationError)
-    items = document.get("segGroups")
-    if not isinstance(items, list):
-        raise AggregationError(path, f"segGroups is {shorten(items)}, expected a list of groups")
+    document = parse_document(data, path, AggregationError, _Document)
     return Aggregation(
-        scene_id=parse_name(document.get("sceneId")),
-        segments_name=parse_name(document.get("segmentsFile")),
-        groups=tuple(_parse_group(item, f"segGroups[{index}]", path) for index, item in enumerate(items)),
+        scene_id=parse_name(document.sceneId),
+        segments_name=parse_name(document.segmentsFile),
+        groups=tuple(_make_group(item, f"segGroups[{index}]", path) for index, item in enumerate(document.segGroups)),
     )
 
 
-def _parse_group(item: object, place: str, path: Path) -> Group:
-    if not isinstance(item, dict):
-        raise AggregationError(path, f"{place} is {shorten(item)}, expected an object")
-    label, segments = item.get("label"), item.get("segments")
-    if not isinstance(label, str):
-        raise AggregationError(path, f"{place}.label is {shorten(label)}, expected a raw category")
-    if len(label) > _MAX_CATEGORY_LENGTH:
-        raise AggregationError(path, f"{place}.label has {len(label):,} characters, expected {_MAX_CATEGORY_LENGTH:,}")
-    if not isinstance(segments, list):
-        raise AggregationError(path, f"{place}.segments is {shorten(segments)}, expected a list of segment ids")
-    ids: list[int | None] = segments
-    if not all(type(value) is int for value in segments):
-        ids = [_parse_id(value, f"{place}.segments[{index}]", path) for index, value in enumerate(segments)]
+class _Group(msgspec.Struct):
+    """An entry of `segGroups` as it is written."""
+
+    label: Annotated[str, msgspec.Meta(max_length=_MAX_CATEGORY_LENGTH)]
+    segments: list[Id]
+    id: Id = None
+    objectId: Id = None  # noqa: N815 - the file's name for it
+
+
+class _Document(msgspec.Struct):
+    """The file as it is written."""
+
+    segGroups: list[_Group]  # noqa: N815
+    sceneId: Any = None  # noqa: N815
+    segmentsFile: Any = None  # noqa: N815
+
+
+def _make_group(item: _Group, place: str, path: Path) -> Group:
+    def read(value: Id, name: str) -> int | None:
+        return parse_id(value, f"{place}.{name}", path, AggregationError)
+
+    ids = [read(value, f"segments[{index}]") for index, value in enumerate(item.segments)]
     known = tuple(value for value in ids if value is not None)
-    return Group(
-        id=_parse_id(item.get("id"), f"{place}.id", path),
-        object_id=_parse_id(item.get("objectId"), f"{place}.objectId", path),
-        raw_category=label,
-        segment_ids=known,
-        null_count=len(ids) - len(known),
-    )
-
-
-def _parse_id(value: object, place: str, path: Path) -> int | None:
-    try:
-        return parse_optional_id(value)
-    except ContentError:
-        raise AggregationError(path, f"{place} is {shorten(value)}, expected a whole number") from None
+    return Group(read(item.id, "id"), read(item.objectId, "objectId"), item.label, known, len(ids) - len(known))

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.compiled import compile_parser
-from scannet_prep.errors import ContentError, SegmentsError
+from scannet_prep.errors import SegmentsError
 from scannet_prep.files import Buffer, read_file
-from scannet_prep.raw.json_text import parse_json_object, parse_name, parse_optional_id, shorten
+from scannet_prep.raw.json_text import Id, parse_document, parse_id, parse_name
 from scannet_prep.release import SEGMENTS
 
-_KEY = "segIndices"
 _INT64_MAX = np.iinfo(np.int64).max
 # NumPy turns larger numbers than int64 holds into the largest one.
 _FAST_LIMIT = 10**18
@@ -62,16 +61,28 @@ def parse_segments(data: Buffer, path: Path) -> Segmentation:
     Raises:
         SegmentsError: It is not a JSON object, or `segIndices` is not a list of ids.
     """
-    document = parse_json_object(data, path, SegmentsError, msgspec.Raw)
-    text = bytes(document.get(_KEY, b"null"))
-    values = _parse_plain_list(text)
+    document = parse_document(data, path, SegmentsError, _Document)
+    values = _parse_plain_list(bytes(document.segIndices))
     if values is None:
-        values = _parse_any_list(parse_json_object(data, path, SegmentsError).get(_KEY), path)
+        values = _parse_any_list(data, path)
     try:
-        scene_id = parse_name(msgspec.json.decode(document.get("sceneId", b"null")))
+        scene_id = parse_name(msgspec.json.decode(document.sceneId))
     except msgspec.MsgspecError as error:  # a number beyond all bounds
         raise SegmentsError(path, f"sceneId cannot be read: {error}") from None
     return Segmentation(scene_id, *_number_contiguously(values))
+
+
+class _Document(msgspec.Struct):
+    """The file as it is written, the values left as text."""
+
+    segIndices: msgspec.Raw  # noqa: N815 - the file's name for it
+    sceneId: msgspec.Raw = msgspec.Raw(b"null")  # noqa: N815
+
+
+class _PlainDocument(msgspec.Struct):
+    """The file as it is written."""
+
+    segIndices: list[Id]  # noqa: N815
 
 
 def _parse_plain_list(text: bytes) -> NDArray[np.int64] | None:
@@ -93,18 +104,15 @@ def _parse_plain_list(text: bytes) -> NDArray[np.int64] | None:
     return values if int(values.max()) < _FAST_LIMIT else None
 
 
-def _parse_any_list(items: object, path: Path) -> NDArray[np.int64]:
-    if not isinstance(items, list) or not items:
-        raise SegmentsError(path, f"{_KEY} is {shorten(items)}, expected a list of segment ids")
+def _parse_any_list(data: Buffer, path: Path) -> NDArray[np.int64]:
     ids = []
-    for index, item in enumerate(items):
-        try:
-            segment_id = parse_optional_id(item)
-        except ContentError:
-            segment_id = None
+    for index, item in enumerate(parse_document(data, path, SegmentsError, _PlainDocument).segIndices):
+        segment_id = parse_id(item, f"segIndices[{index}]", path, SegmentsError)
         if segment_id is None or not 0 <= segment_id <= _INT64_MAX:
-            raise SegmentsError(path, f"{_KEY}[{index}] is {shorten(item)}, expected a segment id")
+            raise SegmentsError(path, f"segIndices[{index}] is {item!r:.40}, expected a segment id")
         ids.append(segment_id)
+    if not ids:
+        raise SegmentsError(path, "segIndices is empty, expected a list of segment ids")
     return np.array(ids, np.int64)
 
 

@@ -59,10 +59,12 @@ class Finding:
         return str(self.path) if self.scene_id in str(self.path) else f"{self.path}: {self.scene_id}"
 
     @classmethod
-    def from_exception(cls, error: Exception, path: Path | str, scene_id: str) -> Finding:
+    def from_exception(cls, error: Exception, path: Path | str, scene_id: str = "") -> Finding:
         """Tell of an exception that was raised while a file was checked."""
         problem, hint, trace = explain(error)
         place = error.place if isinstance(error, FileError) else str(path)
+        if isinstance(error, FileError) and not scene_id and SceneId.is_valid(error.path.stem):
+            scene_id = error.path.stem
         problem = problem.removeprefix(f"{place}: ").removeprefix(f"{place}/")
         return cls(place, scene_id, Severity.ERROR, problem, hint, trace)
 

@@ -6,6 +6,7 @@ and in Python 3.11 it waits for ever if a worker was just being started.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import socket
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from scannet_prep.errors import WorkerDiedError
-from scannet_prep.stages.worker import Raised, Ready, work
 
 Task = TypeVar("Task")
 Context = TypeVar("Context")
@@ -30,6 +30,7 @@ Result = TypeVar("Result")
 
 _LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the caller stops early
 _MAX_FAILED_STARTS = 6
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def run_in_workers(
@@ -103,6 +104,50 @@ def _cgroup_quotas(top: Path, group: str) -> Iterator[float]:
             break
 
 
+class _Ready:
+    """What a worker sends first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What a worker sends where the function has raised."""
+
+    error: Exception
+
+
+def _work(descriptor: int) -> None:
+    """Do tasks until the pipe ends; it does so too when the main process is killed.
+
+    Args:
+        descriptor: Of this worker's end of the pipe. First come the function and its context, then tasks.
+    """
+    pipe = Connection(descriptor)
+    keep_freed_memory()
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        function, context = pipe.recv()
+        pipe.send(_Ready())
+        while True:
+            task = pipe.recv()
+            try:
+                result = function(task, context)
+            except Exception as error:  # noqa: BLE001 - handed to the main process, which raises it
+                result = _Raised(error)
+            pipe.send(result)
+
+
+def keep_freed_memory() -> None:
+    """Reuse memory for the next task instead of giving it back to the system, which would have to clear it each time.
+
+    For arrays of some megabytes, that takes longer than to compute them. Only glibc needs to be told.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that glibc takes
+        mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+
+
 @dataclass(eq=False, slots=True)
 class _Worker(Generic[Task]):
     """A worker process, the pipe to it, and the task it is at."""
@@ -146,7 +191,7 @@ class _Pool(Generic[Task, Context, Result]):
         standard input do not survive, and would have to fork a process that may have threads.
         """
         ours, theirs = socket.socketpair()
-        program = f"import sys; sys.path[:] = {sys.path!r}; from {work.__module__} import work; work({theirs.fileno()})"
+        program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _work; _work({theirs.fileno()})"
         flags = [f"-W{option}" for option in sys.warnoptions] + (["-B"] if sys.dont_write_bytecode else [])
         # Ctrl-C is for the main process, which decides what to do about it.
         apart: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
@@ -176,9 +221,9 @@ class _Pool(Generic[Task, Context, Result]):
                 yield task, WorkerDiedError("killed its worker process twice, the second time when running alone")
             return
         worker.is_ready, self._failed_starts = True, 0
-        if isinstance(message, Raised):
+        if isinstance(message, _Raised):
             raise message.error
-        if not isinstance(message, Ready):
+        if not isinstance(message, _Ready):
             (task,), worker.tasks = worker.tasks, ()
             yield task, message
 

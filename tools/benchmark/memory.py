@@ -44,7 +44,7 @@ def tell_peak(raw_dir: Path, out_dir: Path) -> None:
     plan = process.plan(raw_dir, out_dir, ProcessOptions(scannet200=True, align_axis=True))
     for task in plan.tasks:
         task.path.parent.mkdir(parents=True, exist_ok=True)
-    context = WorkContext(plan.options, plan.label_map)
+    context = plan.context
     outcomes = [outcome for _, outcome in run_in_workers(make_and_measure, plan.tasks, context, jobs=1)]
     peaks = [outcome for outcome in outcomes if isinstance(outcome, int)]
     if len(peaks) < len(outcomes):

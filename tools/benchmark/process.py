@@ -17,9 +17,9 @@ from scannet_prep import ScanNet
 from scannet_prep.labels import SCANNET200, builtin_label_map
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.stages import process
+from scannet_prep.stages.pool import keep_freed_memory
 from scannet_prep.stages.process.make_scene import find_raw_files
 from scannet_prep.stages.process.scene_worker import FinishedScene, WorkContext, make_scene_file
-from scannet_prep.stages.worker import keep_freed_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,7 @@ def _measure_scenes(plan: ProcessPlan, tasks: list[ProcessTask], settings: Setti
     shutil.rmtree(plan.out_dir, ignore_errors=True)
     for split in {task.split for task in tasks}:
         (plan.out_dir / split).mkdir(parents=True)
-    context = WorkContext(plan.options, plan.label_map)
+    context = plan.context
     ours: list[dict[str, float]] = [{} for _ in tasks]
     copies = [float("inf")] * len(tasks)
     references = [float("inf")] * min(settings.reference_count, len(tasks))

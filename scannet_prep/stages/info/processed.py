@@ -7,16 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import Fingerprint, read_file
-from scannet_prep.processed.folder import find_processed_scenes
-from scannet_prep.processed.manifest import Manifest, SceneEntry
 from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.processed.scene import parse_processed
 from scannet_prep.processed.state import find_state
-from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
-from scannet_prep.stages.finding import CheckTask, Finding, Findings, look_at_scenes
+from scannet_prep.stages.finding import Finding
 from scannet_prep.stages.info.class_table import ClassTable, count_by_split, make_class_tables
 
 
@@ -40,7 +35,7 @@ class ProcessedInfo:
         splits: Scenes, vertices and bytes of each split, and of all.
         scene_ids: The scenes.
         options: How they were made, the most frequent first.
-        program_versions: Of the programs that wrote manifest or scenes.
+        program_versions: Of the program that wrote the manifest.
         failures: Scenes that could not be processed.
         warnings: What was odd about the raw files, each oddity once.
         unreadable: What could not be read, and why; and why the folder as a whole must not be used.
@@ -61,51 +56,27 @@ class ProcessedInfo:
     label_sets: dict[str, ClassTable] = field(hash=False)
 
 
-def read_processed_info(path: Path, *, jobs: int = 1, progress: Progress | None = None) -> ProcessedInfo:
-    """Find out what is in a processed tree.
-
-    Args:
-        path: The tree.
-        jobs: Number of worker processes, where files have to be read.
-        progress: Told of every file.
-
-    Raises:
-        WorkerDiedError: Worker processes cannot be started.
-    """
+def read_processed_info(path: Path) -> ProcessedInfo:
+    """Find out what is in a processed tree."""
     state = find_state(path)
-    faults = [] if state.fault is None else [Finding.from_exception(state.fault, path, "")]
-    manifest, versions = state.manifest, {"" if state.manifest is None else state.manifest.program_version}
-    if manifest is None:
-        tasks = [CheckTask(scene_id, file) for scene_id, (_, file) in find_processed_scenes(path).items()]
-        scenes, found = look_at_scenes(_look, tasks, None, title="info", jobs=jobs, progress=progress)
-        manifest = Manifest({scene_id: entry for scene_id, (entry, _) in scenes.items()})
-        versions = {version for _, version in scenes.values()}
-        told = {finding.place for finding in found}
-        faults = [*(fault for fault in faults if fault.place not in told), *found]
+    manifest = state.manifest
     entries = manifest.scenes
     return ProcessedInfo(
         path=path,
         kind="processed",
-        has_manifest=state.manifest is not None,
-        is_complete=None if state.manifest is None else state.fault is None,
+        has_manifest=state.has_manifest,
+        is_complete=not state.faults if state.has_manifest else None,
         splits=count_by_split(
             (entry.split, {"vertices": entry.vertex_count, "size_bytes": entry.fingerprint.size_bytes})
             for entry in entries.values()
         ),
         scene_ids=tuple(entries),
         options=tuple(MadeWith(*item) for item in Counter(entry.options for entry in entries.values()).most_common()),
-        program_versions=tuple(sorted(versions)),
+        program_versions=(manifest.program_version,) if state.has_manifest else (),
         failures=tuple(manifest.failures.values()),
         warnings=tuple(
             summarize_warnings((name, warning) for name, entry in entries.items() for warning in entry.warnings)
         ),
-        unreadable=tuple(faults),
+        unreadable=tuple(Finding.from_exception(fault, path) for fault in state.faults),
         label_sets=make_class_tables([entry for entry in entries.values() if entry.split is not Split.TEST]),
     )
-
-
-def _look(task: CheckTask, context: None, findings: Findings) -> tuple[SceneEntry, str]:  # noqa: ARG001
-    """What the file of a scene says, as the manifest would; and the program that made it."""
-    data = read_file(task.path)
-    scene = parse_processed(data, task.path)
-    return SceneEntry.from_scene(scene, Fingerprint.from_bytes(data)), scene.meta.program_version

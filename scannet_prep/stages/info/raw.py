@@ -6,20 +6,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scannet_prep.annotate import annotate, count_unknown_segments
-from scannet_prep.errors import AnnotationError
 from scannet_prep.labels import LabelMap, builtin_label_map, find_label_map, read_label_map
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.progress import Progress
-from scannet_prep.raw.aggregation import read_aggregation
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
-from scannet_prep.raw.segments import read_segments
-from scannet_prep.release import AGGREGATION, HIGH_RESOLUTION_AGGREGATION, MESH, SEGMENTS
+from scannet_prep.release import MESH, SEGMENTS
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, look_at_scenes
 from scannet_prep.stages.info.class_table import ClassTable, count_by_split, make_class_tables
+from scannet_prep.stages.process.make_scene import RawFiles, read_annotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +122,7 @@ def _count_annotation(scene: RawScene, label_map: LabelMap, found: _Scene) -> No
     path = scene.find_aggregation()
     if path is None or not scene.path(SEGMENTS).exists():
         return
-    segmentation, aggregation = read_segments(scene.path(SEGMENTS)), read_aggregation(path)
-    count, vertex_count = len(segmentation.indices), found.numbers["vertices"]
-    if count != vertex_count:
-        problem = f"is for {count:,} vertices, but {scene.path(MESH).name} has {vertex_count:,}"
-        raise AnnotationError(f"{scene.path(SEGMENTS)}: {problem}")
-    unknown_count = count_unknown_segments(segmentation, aggregation)
-    if unknown_count and path == scene.path(HIGH_RESOLUTION_AGGREGATION):
-        problem = f"is for the high-resolution mesh: {unknown_count:,} of its segment ids occur at no vertex"
-        raise AnnotationError(f"{path}: {problem}", f"download {scene.path(AGGREGATION).name}")
-    annotation = annotate(segmentation, aggregation, label_map)
+    files = RawFiles(scene.scene_id, Split.TRAIN, scene.path(MESH), segments=scene.path(SEGMENTS), aggregation=path)
+    *_, annotation = read_annotation(files, found.numbers["vertices"], label_map)
     found.numbers |= {"annotated": 1, "groups": len(annotation.groups)}
     found.nyu40_counts, found.scannet_counts = count_ids(annotation.nyu40_ids), count_ids(annotation.scannet_ids)

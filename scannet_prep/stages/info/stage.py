@@ -47,5 +47,6 @@ def run(
     paths = [Path(place) for place in places if isinstance(place, str | Path)]
     if len(paths) != 1:
         raise UsageError("one folder can be told of at a time", "name one folder, or several archives")
-    read = read_raw_info if identify_tree(paths[0]) is TreeKind.RAW else read_processed_info
-    return read(paths[0], jobs=jobs, progress=progress)
+    if identify_tree(paths[0]) is TreeKind.PROCESSED:
+        return read_processed_info(paths[0])
+    return read_raw_info(paths[0], jobs=jobs, progress=progress)

@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import msgspec
-
 from scannet_prep.archive.frames import DEFAULT_LEVEL
 from scannet_prep.archive.index import Head
 from scannet_prep.archive.layout import ArchiveKind, find_scene, find_split
@@ -19,12 +17,11 @@ from scannet_prep.processed.folder import (
     TERMS_TEXT,
     UNFINISHED_NAME,
     encode_lists,
-    find_processed_scenes,
     is_unfinished,
     processed_path,
 )
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, encode_manifest
-from scannet_prep.processed.state import check_mixture, find_state, read_entry
+from scannet_prep.processed.state import find_mixture, find_state
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release import MESH
@@ -79,12 +76,9 @@ def find_contents(
 
 def _find_processed(source: Path, selection: Selection, level: int, *, allows_incomplete: bool) -> FoundContents:
     state = find_state(source)
-    if state.fault is not None and not (allows_incomplete and state.manifest):
-        raise state.fault
+    if not (allows_incomplete and state.has_manifest):
+        state.check()
     whole = state.manifest
-    if whole is None:  # the files tell what it would
-        found = find_processed_scenes(source).items()
-        whole = Manifest({str(name): read_entry(path) for name, (_, path) in found}, program_version=VERSION)
     is_complete = whole.is_complete and not is_unfinished(source)
     scenes = {name: entry for name, entry in whole.scenes.items() if selection.wants(name, entry.split)}
     failures = {
@@ -103,10 +97,9 @@ def _find_processed(source: Path, selection: Selection, level: int, *, allows_in
         problem = f"no such file, though the manifest names it ({len(missing):,} are missing)"
         raise MissingFileError(path, problem, _INCOMPLETE_HINT)
     kept = sorted(scenes.keys() - set(missing))[: selection.limit]
-    manifest = msgspec.structs.replace(
-        whole, scenes={name: scenes[name] for name in kept}, failures=failures, is_complete=is_complete
-    )
-    check_mixture(source, manifest)
+    manifest = Manifest({name: scenes[name] for name in kept}, failures, is_complete, whole.program_version or VERSION)
+    if (fault := find_mixture(source, manifest.scenes)) is not None:
+        raise fault
     groups = []
     for name, entry in manifest.scenes.items():
         path = processed_path(source, entry.split, name)

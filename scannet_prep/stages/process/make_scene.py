@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,15 +99,13 @@ def process_scene(files: RawFiles, options: ProcessOptions, label_map: LabelMap)
     """
     mesh = read_mesh(files.mesh)
     info = ScanInfo(None, None) if files.info is None else read_scan_info(files.info)
-    segmentation = None if files.segments is None else read_segments(files.segments)
-    if files.segments is not None and segmentation is not None and len(segmentation.indices) != mesh.vertex_count:
-        raise AnnotationError(_count_mismatch(files.segments, len(segmentation.indices), mesh, files.mesh))
-    aggregation = None if files.aggregation is None else read_aggregation(files.aggregation)
-
+    segmentation, aggregation, annotation = read_annotation(files, mesh.vertex_count, label_map)
+    if files.labels_mesh is not None:
+        nyu40_ids, warnings = read_ply_labels(files.labels_mesh, mesh, files.mesh)
+        annotation = replace(annotation, nyu40_ids=nyu40_ids, warnings=(*annotation.warnings, *warnings))
     alignment = np.eye(4) if info.axis_alignment is None else info.axis_alignment
     aligned_from_scan = alignment if options.align_axis else None
     points, normals = points_and_normals(mesh.positions, mesh.faces, aligned_from_scan)
-    annotation = _make_annotation(files, mesh, segmentation, aggregation, label_map)
     source = annotation.nyu40_ids if options.label_set.raw_ids_key == "nyu40_ids" else annotation.scannet_ids
     return ProcessedScene(
         points=points,
@@ -135,6 +133,41 @@ def process_scene(files: RawFiles, options: ProcessOptions, label_map: LabelMap)
     )
 
 
+def read_annotation(
+    files: RawFiles, vertex_count: int, label_map: LabelMap
+) -> tuple[Segmentation | None, Aggregation | None, Annotation]:
+    """Read segments and groups, as far as there are any, and what they come to.
+
+    Args:
+        files: The scene's files.
+        vertex_count: V of its mesh.
+        label_map: Ids by raw category.
+
+    Raises:
+        FileError: A file is damaged.
+        AnnotationError: They do not fit together, or are those of another mesh.
+    """
+    segmentation = aggregation = None
+    if files.segments is not None:
+        segmentation = read_segments(files.segments)
+        _check_count(files.segments, len(segmentation.indices), files.mesh, vertex_count)
+    if files.aggregation is not None:
+        aggregation = read_aggregation(files.aggregation)
+    if segmentation is None or aggregation is None:
+        return segmentation, aggregation, Annotation.empty(vertex_count)
+    # The groups of the high-resolution mesh may stand in only where they refer to the same segments.
+    unknown = count_unknown_segments(segmentation, aggregation) if files.has_other_aggregation else 0
+    if unknown:
+        raise AnnotationError(
+            f"{files.aggregation}: is for the high-resolution mesh: {unknown:,} of its ids occur at no vertex",
+            f"download {files.scene_id}.aggregation.json",
+        )
+    try:
+        return segmentation, aggregation, annotate(segmentation, aggregation, label_map)
+    except AnnotationError as error:
+        raise AnnotationError(f"{files.aggregation}: {error}", error.hint) from None
+
+
 def used_label_map(files: RawFiles, label_map: LabelMap) -> str:
     """Digest of the label map if the scene depends on it, else empty."""
     return "" if files.aggregation is None else label_map.digest
@@ -158,8 +191,7 @@ def read_ply_labels(path: Path, mesh: Mesh, mesh_path: Path) -> tuple[NDArray[np
     labelled = read_mesh(path)
     if labelled.labels is None:
         raise AnnotationError(f"{path}: its vertices have no property label", "download it again")
-    if labelled.vertex_count != mesh.vertex_count:
-        raise AnnotationError(_count_mismatch(path, labelled.vertex_count, mesh, mesh_path))
+    _check_count(path, labelled.vertex_count, mesh_path, mesh.vertex_count)
     if not np.array_equal(labelled.positions, mesh.positions):
         raise AnnotationError(f"{path}: its vertices lie elsewhere than those of {mesh_path.name}")
     return clean_ply_labels(labelled.labels)
@@ -194,39 +226,9 @@ def _require(path: Path) -> Path:
     return path
 
 
-def _make_annotation(
-    files: RawFiles,
-    mesh: Mesh,
-    segmentation: Segmentation | None,
-    aggregation: Aggregation | None,
-    label_map: LabelMap,
-) -> Annotation:
-    if segmentation is None or aggregation is None:
-        found = Annotation.empty(mesh.vertex_count)
-    else:
-        _check_other_aggregation(files, segmentation, aggregation)
-        try:
-            found = annotate(segmentation, aggregation, label_map)
-        except AnnotationError as error:
-            raise AnnotationError(f"{files.aggregation}: {error}", error.hint) from None
-    if files.labels_mesh is None:
-        return found
-    nyu40_ids, warnings = read_ply_labels(files.labels_mesh, mesh, files.mesh)
-    return Annotation(nyu40_ids, found.scannet_ids, found.instances, found.groups, (*found.warnings, *warnings))
-
-
-def _count_mismatch(path: Path, found: int, mesh: Mesh, mesh_path: Path) -> str:
-    return f"{path}: is for {found:,} vertices, but {mesh_path.name} has {mesh.vertex_count:,}"
-
-
-def _check_other_aggregation(files: RawFiles, segmentation: Segmentation, aggregation: Aggregation) -> None:
-    """The annotation of the high-resolution mesh may stand in only where it refers to the same segments."""
-    unknown = count_unknown_segments(segmentation, aggregation) if files.has_other_aggregation else 0
-    if unknown:
-        raise AnnotationError(
-            f"{files.aggregation}: is for the high-resolution mesh: {unknown:,} of its ids occur at no vertex",
-            f"download {files.scene_id}.aggregation.json",
-        )
+def _check_count(path: Path, found: int, mesh_path: Path, expected: int) -> None:
+    if found != expected:
+        raise AnnotationError(f"{path}: is for {found:,} vertices, but {mesh_path.name} has {expected:,}")
 
 
 def _find_warnings(

@@ -46,10 +46,11 @@ class WorkContext:
 
     Attributes:
         options: How scenes are made.
-        label_map: Ids by raw category.
-        is_forced: Make scenes again even where they are up to date.
-        is_strict: Treat doubts about labels as errors.
-        is_lenient: Take damage that leaves a scene without alignment, groups or normals for a warning.
+        label_map: Ids by raw category; the label map beside the raw scenes, else the built-in one.
+        is_forced: Whether scenes are made again even where they are up to date.
+        is_strict: Whether doubts about labels are errors.
+        is_lenient: Whether damage that leaves a scene without alignment, groups or normals is only a warning.
+        compares_bytes: Whether all files are read, and not taken for unchanged by their sizes and times.
         run_pid: The process that leads the run.
     """
 
@@ -58,6 +59,7 @@ class WorkContext:
     is_forced: bool = False
     is_strict: bool = False
     is_lenient: bool = False
+    compares_bytes: bool = False
     run_pid: int | None = None
 
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 from scannet_prep.errors import AnnotationError, FileError, OutputError, UnknownSplitError, WorkerDiedError
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import check_is_folder, make_directory, remove_temporaries, run_lock
-from scannet_prep.labels import LabelMap, builtin_label_map, find_label_map, read_label_map
-from scannet_prep.processed.folder import find_processed_scenes, is_unfinished, prepare_folder, processed_path
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, read_manifest
+from scannet_prep.files import check_is_folder, make_directory, remove_file, remove_temporaries, run_lock
+from scannet_prep.labels import builtin_label_map, find_label_map, read_label_map
+from scannet_prep.processed.folder import is_unfinished, mark_finished, prepare_folder, processed_path, write_lists
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
 from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.processed.state import read_scene_file
+from scannet_prep.processed.state import find_entries, read_entry
 from scannet_prep.progress import NoProgress, Progress
+from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.pool import run_in_workers
-from scannet_prep.stages.process.record import update_folder
 from scannet_prep.stages.process.scene_worker import (
     FinishedScene,
     ProcessTask,
@@ -31,6 +31,7 @@ from scannet_prep.stages.process.scene_worker import (
 from scannet_prep.stages.process.seen import FileSeen, SceneSeen, look_at, look_at_scene, read_seen, write_seen
 from scannet_prep.stages.selection import Selection, select_scenes
 from scannet_prep.stages.tree import find_scenes_to_process
+from scannet_prep.version import VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,9 @@ class ProcessPlan:
     Attributes:
         raw_dir: Where the raw scenes are.
         out_dir: Where the processed ones go.
-        options: How they are made.
+        context: How they are made.
         manifest: What the folder's manifest says; empty where there is none, or a damaged one.
         manifest_seen: What that file was like.
-        label_map: Ids by raw category; the one beside the raw scenes, else the built-in one.
         tasks: Scenes to make, or to keep where they are up to date.
         failures: Scenes that were asked for and cannot be had.
         existing: Scenes of `tasks` that the folder has, made with the same options (inputs are compared later).
@@ -52,18 +52,13 @@ class ProcessPlan:
         outdated: Scenes of `tasks` that the folder has, made with other options, and what is different.
         unlisted: Scenes of `tasks` that no official list names; they go into the one split that was asked for.
         is_restricted: Whether only a part of the scenes was asked for.
-        is_forced: Whether scenes are made again even where they are up to date.
-        is_strict: Whether doubts about labels are errors.
-        is_lenient: Whether damage that leaves a scene without alignment, groups or normals is only a warning.
-        compares_bytes: Whether all files are read, and not taken for unchanged by their sizes and times.
     """
 
     raw_dir: Path
     out_dir: Path
-    options: ProcessOptions
+    context: WorkContext
     manifest: Manifest = field(repr=False)
     manifest_seen: FileSeen
-    label_map: LabelMap
     tasks: tuple[ProcessTask, ...]
     failures: tuple[SceneFailure, ...]
     existing: tuple[str, ...]
@@ -71,10 +66,6 @@ class ProcessPlan:
     outdated: Mapping[str, str] = field(hash=False)
     unlisted: tuple[str, ...]
     is_restricted: bool
-    is_forced: bool
-    is_strict: bool
-    is_lenient: bool
-    compares_bytes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,34 +138,22 @@ def plan(
         ProcessTask(raw_scenes[scene_id], split, processed_path(out_dir, split, scene_id))
         for scene_id, split in selected.scenes
     )
-    found = _find_options(out_dir, manifest, tasks)
+    found = _find_options(manifest, tasks)
+    changes = {name: ", ".join(made_with.differences(options)) for name, made_with in found.items()}
     asked_for = {task.scene.scene_id for task in tasks}
     return ProcessPlan(
         raw_dir=raw_dir,
         out_dir=out_dir,
-        options=options,
+        context=WorkContext(options, label_map, is_forced, is_strict, is_lenient, compares_bytes),
         manifest=manifest,
         manifest_seen=manifest_seen,
-        label_map=label_map,
         tasks=tasks,
         failures=selected.failures,
-        existing=tuple(scene_id for scene_id, made_with in found.items() if made_with == options),
-        others={
-            scene_id: ", ".join(entry.options.differences(options))
-            for scene_id, entry in manifest.scenes.items()
-            if scene_id not in asked_for and entry.options != options
-        },
-        outdated={
-            scene_id: ", ".join(made_with.differences(options))
-            for scene_id, made_with in found.items()
-            if made_with != options
-        },
+        existing=tuple(name for name, change in changes.items() if name in asked_for and not change),
+        others={name: change for name, change in changes.items() if name not in asked_for and change},
+        outdated={name: change for name, change in changes.items() if name in asked_for and change},
         unlisted=tuple(scene_id for scene_id, _ in selected.scenes if find_official_split(scene_id) is None),
         is_restricted=selection != Selection(),
-        is_forced=is_forced,
-        is_strict=is_strict,
-        is_lenient=is_lenient,
-        compares_bytes=compares_bytes,
     )
 
 
@@ -204,19 +183,19 @@ def run(plan: ProcessPlan, *, jobs: int = 1, progress: Progress | None = None) -
 
 
 def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessReport:
-    context = WorkContext(
-        plan.options, plan.label_map, plan.is_forced, plan.is_strict, plan.is_lenient, run_pid=os.getpid()
-    )
+    context = replace(plan.context, run_pid=os.getpid())
     is_same = look_at(str(plan.out_dir / MANIFEST_NAME)) == plan.manifest_seen
     previous = plan.manifest if is_same else _read_manifest(plan.out_dir)
-    seen, was_unfinished = read_seen(plan.out_dir), is_unfinished(plan.out_dir)
+    # After an interruption, files may be others than the manifest says.
+    trusted = {} if is_unfinished(plan.out_dir) else previous.scenes
+    seen = read_seen(plan.out_dir)
     finished: dict[str, FinishedScene] = {}
     failures = {failure.scene_id: failure for failure in plan.failures}
     tasks = []
     for task in plan.tasks:
         entry = previous.scenes.get(task.scene.scene_id)
         task = replace(task, recorded=None if entry is None else entry.fingerprint)
-        kept = None if plan.compares_bytes else _find_unchanged(task, previous, seen, context)
+        kept = _find_unchanged(task, previous, seen, context)
         if kept is None:
             tasks.append(task)
         else:
@@ -238,14 +217,18 @@ def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessRepo
             progress.advance()
     finally:
         progress.finish()
-    manifest = update_folder(
-        plan.out_dir,
-        previous,
-        finished,
-        failures,
-        is_restricted=plan.is_restricted,
-        was_unfinished=was_unfinished,
-    )
+    _remove_from_other_splits(plan.out_dir, finished)
+    older = previous.failures if plan.is_restricted else {}
+    failed = {name: item for name, item in older.items() if name not in finished} | failures
+    entries = {**trusted, **{name: item.entry for name, item in finished.items()}}
+    # An older result of a scene that failed may be whole, but nobody knows whether it is still right. What is damaged,
+    # and was not asked for now, `verify` names.
+    scenes, _ = find_entries(plan.out_dir, entries, failed)
+    manifest = Manifest(scenes, failed, program_version=VERSION)
+    if manifest != previous:
+        write_manifest(plan.out_dir, manifest)
+    write_lists(plan.out_dir, manifest)
+    mark_finished(plan.out_dir)
     now = {name: item.seen for name, item in finished.items()}
     known = {name: item for name, item in (seen | now).items() if name in manifest.scenes}
     if known != seen:
@@ -260,7 +243,7 @@ def _find_unchanged(
     """A scene whose files are as the last run saw them, so that its file need not be opened; None where it must be."""
     scene_id = task.scene.scene_id
     entry, known = previous.scenes.get(scene_id), seen.get(scene_id)
-    if entry is None or known is None or context.is_forced or task.scene.problem:
+    if entry is None or known is None or context.is_forced or context.compares_bytes or task.scene.problem:
         return None
     is_same = (
         (entry.split, entry.options) == (task.split, context.options)
@@ -297,15 +280,21 @@ def _read_manifest(out_dir: Path) -> Manifest:
         return Manifest()  # rebuilt from the files
 
 
-def _find_options(out_dir: Path, manifest: Manifest, tasks: tuple[ProcessTask, ...]) -> dict[str, ProcessOptions]:
+def _find_options(manifest: Manifest, tasks: tuple[ProcessTask, ...]) -> dict[str, ProcessOptions]:
     """How the scenes that the folder already has were made: the manifest knows, else their files."""
-    present = find_processed_scenes(out_dir)
-    found: dict[str, ProcessOptions] = {}
+    found = {name: entry.options for name, entry in manifest.scenes.items()}
     for task in tasks:
-        scene_id = task.scene.scene_id
-        if scene_id in present and scene_id in manifest.scenes:
-            found[scene_id] = manifest.scenes[scene_id].options
-        elif scene_id in present:
+        if not task.path.exists():
+            found.pop(task.scene.scene_id, None)
+        elif task.scene.scene_id not in found:
             with suppress(FileError):  # truncated, or not ours: made again
-                found[scene_id] = read_scene_file(task.path, task.split).options
+                found[task.scene.scene_id] = read_entry(task.path).options
     return found
+
+
+def _remove_from_other_splits(out_dir: Path, finished: Mapping[str, FinishedScene]) -> None:
+    """A scene that no official list names lies in the split it was put into last, and in no other."""
+    for scene_id, item in finished.items():
+        if find_official_split(scene_id) is None:
+            for split in set(Split) - {item.entry.split}:
+                remove_file(processed_path(out_dir, split, scene_id))

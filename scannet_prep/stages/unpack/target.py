@@ -33,7 +33,7 @@ from scannet_prep.files import (
 from scannet_prep.processed import folder as lists
 from scannet_prep.processed import manifest as manifests
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
-from scannet_prep.processed.state import find_mixture, read_entry
+from scannet_prep.processed.state import find_entries, find_mixture
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, encode_lock, parse_lock, read_lock
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
@@ -129,8 +129,7 @@ class Target:
                 self._came.is_complete and came.is_complete,
                 came.program_version,
             )
-            options = {name: entry.options for name, entry in {**self._previous.scenes, **self.expected}.items()}
-            if (fault := find_mixture(self.out_dir, options)) is not None:
+            if (fault := find_mixture(self.out_dir, {**self._previous.scenes, **self.expected})) is not None:
                 raise ManifestError(fault.place, fault.problem, f"{_ELSEWHERE}: no dataset can be read from both")
         if self.kind is ArchiveKind.RAW and LOCK_NAME in files:
             with suppress(LockError):  # it was packed as it was; without it, verify takes the files as they are
@@ -214,13 +213,9 @@ class Target:
                 )
 
     def _merge_manifest(self) -> Manifest:
-        scenes: dict[str, SceneEntry] = {}
-        for scene_id, (split, path) in lists.find_processed_scenes(self.out_dir).items():
-            if scene_id in self.failures:
-                continue
-            entry = (self._came if scene_id in self.scenes else self._previous).scenes.get(scene_id)
-            with suppress(ScanNetPrepError):  # damaged, and not asked for now: `verify` names it
-                scenes[scene_id] = entry if entry is not None and entry.split == split else read_entry(path)
+        came = {name: entry for name, entry in self._came.scenes.items() if name in self.scenes}
+        # What is damaged, and was not asked for now, `verify` names.
+        scenes, _ = find_entries(self.out_dir, {**self._previous.scenes, **came}, self.failures)
         all_failures = {**self._previous.failures, **self._came.failures, **self.failures}
         failures = {name: failure for name, failure in all_failures.items() if name not in scenes}
         is_same = (scenes, failures) == (self._came.scenes, self._came.failures)

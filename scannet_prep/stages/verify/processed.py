@@ -47,10 +47,9 @@ def plan_processed(
         The scenes to check, and the split of every scene that is there.
     """
     state = find_state(out_dir)
-    manifest = state.manifest or Manifest(is_complete=False)
-    if state.fault is not None:
-        findings.found.append(Finding.from_exception(state.fault, out_dir, ""))
-    elif state.manifest is None:
+    manifest = state.manifest if state.has_manifest else Manifest(is_complete=False)
+    findings.found += [Finding.from_exception(fault, out_dir) for fault in state.faults]
+    if not (state.has_manifest or state.faults):
         findings.error(out_dir / MANIFEST_NAME, "no such file", _AGAIN)
     if manifest.is_complete:
         _check_lists(out_dir, manifest, findings)
@@ -64,7 +63,8 @@ def plan_processed(
         for scene_id, split in sorted(present)
         if selection.wants(scene_id, split) and ((scene_id, split) in recorded or not manifest.is_complete)
     ]
-    return tuple(tasks[: selection.limit]), dict(present)
+    told = {fault.path for fault in state.faults}  # without a manifest, every scene was read
+    return tuple(task for task in tasks[: selection.limit] if task.path not in told), dict(present)
 
 
 def check_processed_scene(task: ProcessedTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
