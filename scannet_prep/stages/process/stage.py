@@ -139,7 +139,8 @@ def plan(
         for scene_id, split in selected.scenes
     )
     found = _find_options(manifest, tasks)
-    changes = {name: ", ".join(made_with.differences(options)) for name, made_with in found.items()}
+    differences = {made_with: ", ".join(made_with.differences(options)) for made_with in set(found.values())}
+    changes = {name: differences[made_with] for name, made_with in found.items()}
     asked_for = {task.scene.scene_id for task in tasks}
     return ProcessPlan(
         raw_dir=raw_dir,
