@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +31,7 @@ class AnnotatedGroup:
         raw_category: The annotator's text.
         scannet_id: ScanNet id of the raw category; 0 where the label map does not know it.
         nyu40_id: nyu40 id of the raw category; 0 where the label map does not know it.
+        aliases: The `objectId` of groups that repeat this one exactly and were left out; other data sets join by them.
     """
 
     id: int
@@ -36,6 +39,7 @@ class AnnotatedGroup:
     raw_category: str
     scannet_id: int
     nyu40_id: int
+    aliases: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,10 +78,10 @@ def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: La
     Raises:
         AnnotationError: There are more groups than `instances` can number.
     """
-    groups = list(aggregation.groups)
-    null_count = sum(group.null_count for group in groups)
+    null_count = sum(group.null_count for group in aggregation.groups)
     warnings = [SceneWarning(WarningKind.NULL_SEGMENTS, count=null_count)] if null_count else []
-    groups = _drop_repetitions(groups, warnings)
+    repeated = _drop_repetitions(aggregation.groups, warnings)
+    groups = [group for group, *_ in repeated]
     if len(groups) > MAX_GROUPS:
         raise AnnotationError(f"has {len(groups):,} groups, expected at most {MAX_GROUPS:,}")
     rows = _look_up(groups, label_map, warnings)
@@ -93,8 +97,15 @@ def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: La
         scannet_ids=scannet_of_group[group_of_segment].take(segmentation.indices),
         instances=instance_of_group[group_of_segment].take(segmentation.indices),
         groups=tuple(
-            AnnotatedGroup(number, group.object_id, group.raw_category, row.scannet_id, row.nyu40_id)
-            for number, group, row in zip(instance_ids, groups, rows, strict=True)
+            AnnotatedGroup(
+                id=number,
+                object_id=group.object_id,
+                raw_category=group.raw_category,
+                scannet_id=row.scannet_id,
+                nyu40_id=row.nyu40_id,
+                aliases=tuple(item.object_id for item in others if item.object_id not in (None, group.object_id)),
+            )
+            for number, row, (group, *others) in zip(instance_ids, rows, repeated, strict=True)
         ),
         warnings=tuple(warnings),
     )
@@ -125,10 +136,11 @@ def count_unknown_segments(segmentation: Segmentation, aggregation: Aggregation)
     return sum(segment_id not in known for group in aggregation.groups for segment_id in group.segment_ids)
 
 
-def _drop_repetitions(groups: list[Group], warnings: list[SceneWarning]) -> list[Group]:
-    kept: dict[tuple[str, frozenset[int]], Group] = {}
+def _drop_repetitions(groups: Sequence[Group], warnings: list[SceneWarning]) -> list[list[Group]]:
+    """The groups, each followed by those that repeat it exactly."""
+    kept: dict[tuple[str, frozenset[int]], list[Group]] = {}
     for group in groups:
-        kept.setdefault((group.raw_category, frozenset(group.segment_ids)), group)
+        kept.setdefault((group.raw_category, frozenset(group.segment_ids)), []).append(group)
     if len(kept) < len(groups):
         warnings.append(SceneWarning(WarningKind.REPEATED_GROUPS, count=len(groups) - len(kept)))
     return list(kept.values())
@@ -139,7 +151,9 @@ def _look_up(groups: list[Group], label_map: LabelMap, warnings: list[SceneWarni
     for name, count in Counter(group.raw_category for group in groups).items():
         found, expected = label_map.rows.get(name), builtin.rows.get(name)
         if found is None:
-            warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, name, count))
+            close = difflib.get_close_matches(name, label_map.rows, 1)
+            subject = f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name)
+            warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))
         elif name in label_map.conflicts:
             other = label_map.conflicts[name]
             subject = f"{name!r} is both {_describe(found)} and {_describe(other)}"

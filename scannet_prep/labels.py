@@ -202,11 +202,22 @@ def read_label_map(path: Path) -> LabelMap:
     return _parse_label_map(text, path)
 
 
+def label_map_for(raw_dir: Path) -> LabelMap:
+    """The label map beside the raw scenes, else the built-in one.
+
+    Raises:
+        LabelMapError: The one beside them is damaged.
+    """
+    path = find_label_map(raw_dir)
+    return builtin_label_map() if path is None else read_label_map(path)
+
+
 def find_label_map(raw_dir: Path) -> Path | None:
     """The label map beside the raw scenes; None where there is none."""
     # `.` and links to the folder scans are that folder too.
     parents = [item.parent for item in (raw_dir.absolute(), raw_dir.resolve()) if item.name in {"scans", "scans_test"}]
-    candidates = [directory / LABEL_MAP_NAME for directory in (raw_dir, *parents)]
+    # The official script's layout has it in the root, that of OctFormer in tasks.
+    candidates = [root / name / LABEL_MAP_NAME for root in (raw_dir, *parents) for name in ("", "tasks")]
     return next((path for path in candidates if os.path.lexists(path)), None)
 
 

@@ -33,7 +33,7 @@ class WarningKind(StrEnum):
         return member
 
     UNKNOWN_CATEGORY = (
-        "unknown_category", "raw category {subject!r} is not in the label map: groups left unlabeled: {count}", "doubt",
+        "unknown_category", "raw category {subject} is not in the label map: groups left unlabeled: {count}", "doubt",
     )  # fmt: skip
     AMBIGUOUS_CATEGORY = (
         "ambiguous_category",

@@ -62,7 +62,7 @@ def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
     if isinstance(found, ArchiveInfo):
         yield from _describe_archives(found, has_all=has_all)
     elif isinstance(found, RawInfo):
-        yield from _describe_raw(found)
+        yield from _describe_raw(found, has_all=has_all)
     else:
         yield from _describe_processed(found, has_all=has_all)
     if found.unreadable:
@@ -88,17 +88,17 @@ def _describe_archives(found: ArchiveInfo, *, has_all: bool) -> Iterator[str]:
     yield from describe_list("scenes that failed in processing", failures, has_all=has_all)
 
 
-def _describe_raw(found: RawInfo) -> Iterator[str]:
+def _describe_raw(found: RawInfo, *, has_all: bool) -> Iterator[str]:
     yield f"{found.path}: raw scenes, label map: {found.label_map}\n"
     yield format_splits(found.splits)
     rows = [[suffix, f"{item.files:,}", format_bytes(item.size_bytes)] for suffix, item in found.files.items()]
     yield "\n" + format_table(["kind of file", "files", "size"], rows, right=frozenset({1, 2}))
+    yield from describe_list("folders left out, whose names are not scene ids", found.left_out, has_all=has_all)
 
 
 def _describe_processed(found: ProcessedInfo, *, has_all: bool) -> Iterator[str]:
-    versions = ", ".join(found.program_versions) or "unknown"
-    source = "" if found.has_manifest else "; no usable manifest.json: every file was read"
-    yield f"{found.path}: processed scenes, by scannet-prep {versions}{source}"
+    source = f"by scannet-prep {found.program_versions[0]}" if found.has_manifest else "no usable manifest.json"
+    yield f"{found.path}: processed scenes, {source}"
     for item in found.options:
         options = item.options
         labels = f"labels: {options.label_set.name} from {options.labels_from}"

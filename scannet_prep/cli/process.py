@@ -16,6 +16,7 @@ from scannet_prep.cli.arguments import (
     selection_from,
 )
 from scannet_prep.cli.console import Console, format_count, format_duration, format_table
+from scannet_prep.cli.listing import join_names
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -109,8 +110,11 @@ def _describe_start(plan: ProcessPlan) -> str:
         )
     if plan.context.is_forced:
         lines.append(f"made again, because of --force: {format_count(len(plan.existing), 'scene')}")
+    if plan.strangers:
+        count_text, names = format_count(len(plan.strangers), "folder"), join_names(plan.strangers)
+        lines.append(f"warning: left out: {count_text} whose names are not scene ids: {names}")
     if plan.unlisted:
-        shown = ", ".join(plan.unlisted[:3]) + (", ..." if len(plan.unlisted) > 3 else "")
+        shown = join_names(plan.unlisted)
         count_text = format_count(len(plan.unlisted), "scene")
         lines.append(f"in no official list, and put into {plan.tasks[0].split} as asked: {count_text} ({shown})")
     return "\n".join(lines)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.files import describe_kind, is_hidden_or_temporary
-from scannet_prep.release import AGGREGATION, HIGH_RESOLUTION_AGGREGATION, MESH, FileKind
+from scannet_prep.release import AGGREGATION, HIGH_RESOLUTION_AGGREGATION, MESH, SPLIT_DIRS, FileKind
 from scannet_prep.scene import SceneId
+
+_OTHER_FOLDERS = {*SPLIT_DIRS.values(), "tasks"}  # of the release
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +70,32 @@ def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
     return dict(sorted(scenes.items()))
 
 
+def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:
+    """Find folders beside those of the scenes whose names are not scene ids, so that nobody reads them.
+
+    Args:
+        scenes: From `find_raw_scenes`.
+
+    Raises:
+        FileError: A folder cannot be read.
+    """
+    beside = {scene.directory.parent for scene in scenes.values()}
+    paths = [entry for parent in beside for entry in _list(parent) if not SceneId.is_valid(entry.name)]
+    return sorted(Path(entry) for entry in paths if entry.is_dir() and entry.name not in _OTHER_FOLDERS)
+
+
 def _iter_scenes(parent: Path) -> Iterator[RawScene]:
-    if not parent.is_dir():
-        return
-    try:
-        with os.scandir(parent) as entries:
-            found = [entry for entry in entries if not is_hidden_or_temporary(entry.name)]
-    except OSError as error:
-        raise FileError(parent, f"cannot be read: {error.strerror or error}") from error
-    for entry in found:
+    for entry in _list(parent) if parent.is_dir() else ():
         if SceneId.is_valid(entry.name):
             yield RawScene(SceneId(entry.name), parent / entry.name, _find_problem(entry))
+
+
+def _list(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not is_hidden_or_temporary(entry.name)]
+    except OSError as error:
+        raise FileError(folder, f"cannot be read: {error.strerror or error}") from error
 
 
 def _find_problem(entry: os.DirEntry[str]) -> str:

@@ -77,7 +77,8 @@ def select_scenes(
         filed: Splits that scenes in no official list were put into before.
 
     Raises:
-        UnknownSceneError: A scene that was asked for is in none of the splits that were asked for.
+        UnknownSceneError: A scene that was asked for is in none of the splits that were asked for, or is neither there
+            nor in an official list.
     """
     present = set(available)
     only = selection.splits[0] if len(selection.splits) == 1 else None
@@ -91,6 +92,8 @@ def select_scenes(
                 raise UnknownSceneError(problem, "leave out the splits or the scene")
         elif scene_id not in present:
             problem = f"{source}: has no folder {scene_id}"
+            if find_official_split(scene_id) is None:
+                raise UnknownSceneError(f"{problem}, and no official list names it", "is the scene id right?")
             failures.append(SceneFailure(scene_id, "UnknownSceneError", problem, "download the scene"))
         elif split is None:
             problem = f"{source}: {scene_id} is in none of the official split lists"

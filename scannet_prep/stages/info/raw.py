@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scannet_prep.labels import LabelMap, builtin_label_map, find_label_map, read_label_map
+from scannet_prep.labels import LabelMap, builtin_label_map, label_map_for
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.progress import Progress
-from scannet_prep.raw.layout import RawScene, find_raw_scenes
+from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release import MESH, SEGMENTS
 from scannet_prep.scene import Split
@@ -38,6 +38,7 @@ class RawInfo:
         splits: Scenes, annotated ones, vertices, faces, and groups without exact repetitions, of each split and of all.
         scene_ids: The scenes.
         files: By what follows the scene id in their names, the largest first; `other` for other names.
+        left_out: Folders beside those of the scenes whose names are not scene ids.
         unreadable: What could not be read, and why.
         label_sets: How often the classes of each label set occur in annotated scenes.
     """
@@ -48,6 +49,7 @@ class RawInfo:
     splits: dict[str, dict[str, int]] = field(hash=False)
     scene_ids: tuple[str, ...]
     files: dict[str, FileCount] = field(hash=False)
+    left_out: tuple[str, ...]
     unreadable: tuple[Finding, ...]
     label_sets: dict[str, ClassTable] = field(hash=False)
 
@@ -77,9 +79,7 @@ def read_raw_info(path: Path, *, jobs: int = 1, progress: Progress | None = None
         WorkerDiedError: Worker processes cannot be started.
     """
     findings = Findings()
-    label_map_path = find_label_map(path)
-    label_map = None if label_map_path is None else findings.attempt(label_map_path, read_label_map, label_map_path)
-    label_map = label_map or builtin_label_map()
+    label_map = findings.attempt(path, label_map_for, path) or builtin_label_map()
     raw_scenes = find_raw_scenes(path)
     for scene in raw_scenes.values():
         if scene.problem:
@@ -97,6 +97,7 @@ def read_raw_info(path: Path, *, jobs: int = 1, progress: Progress | None = None
         splits=count_by_split((find_official_split(name), item.numbers) for name, item in scenes.items()),
         scene_ids=tuple(scenes),
         files={suffix: FileCount(counts[suffix], size) for suffix, size in sizes.most_common()},
+        left_out=tuple(stranger.name for stranger in find_strangers(raw_scenes)),
         unreadable=(*findings.found, *found),
         label_sets=make_class_tables([item for item in scenes.values() if item.numbers["annotated"]]),
     )
