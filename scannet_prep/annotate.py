@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,10 @@ class AnnotatedGroup:
         scannet_id: ScanNet id of the raw category; 0 where the label map does not know it.
         nyu40_id: nyu40 id of the raw category; 0 where the label map does not know it.
         aliases: The `objectId` of groups that repeat this one exactly and were left out; other data sets join by them.
+        vertex_count: How many vertices `instances` gives it; those that a later group takes do not count.
+        segment_count: How many segments these are.
+        box: Smallest x, y, z and largest x, y, z of these vertices in metres, in the frame of `points`; None where
+            there are none.
     """
 
     id: int
@@ -40,6 +45,9 @@ class AnnotatedGroup:
     scannet_id: int
     nyu40_id: int
     aliases: tuple[int, ...] = ()
+    vertex_count: int = 0
+    segment_count: int = 0
+    box: tuple[float, float, float, float, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +97,7 @@ def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: La
 
     # One entry more than there are groups: the last one, reached by -1, stands for "no group".
     group_of_segment = _assign_segments(segmentation, groups, warnings)
+    segment_counts = np.bincount(group_of_segment + 1, minlength=len(groups) + 1)[1:].tolist()
     nyu40_of_group = np.array([*(row.nyu40_id for row in rows), 0], np.uint8)
     scannet_of_group = np.array([*(row.scannet_id for row in rows), 0], np.uint16)
     instance_of_group = np.array([*instance_ids, -1], np.int16)
@@ -104,11 +113,34 @@ def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: La
                 scannet_id=row.scannet_id,
                 nyu40_id=row.nyu40_id,
                 aliases=tuple(item.object_id for item in others if item.object_id not in (None, group.object_id)),
+                segment_count=count,
             )
-            for number, row, (group, *others) in zip(instance_ids, rows, repeated, strict=True)
+            for number, row, count, (group, *others) in zip(instance_ids, rows, segment_counts, repeated, strict=True)
         ),
         warnings=tuple(warnings),
     )
+
+
+def measure_groups(
+    groups: Sequence[AnnotatedGroup], instances: NDArray[np.int16], points: NDArray[np.float32]
+) -> tuple[AnnotatedGroup, ...]:
+    """Count the vertices of each group, and find its box.
+
+    Args:
+        groups: The groups.
+        instances: int16 (V,), ids of groups, -1 where there is none.
+        points: float32 (V, 3), metres.
+    """
+    order = np.argsort(instances, kind="stable")
+    ids = instances.take(order)
+    columns = [points[:, axis].take(order) for axis in range(3)]
+    starts, ends = (np.searchsorted(ids, [group.id for group in groups], side) for side in ("left", "right"))
+    measured = []
+    for group, start, end in zip(groups, starts.tolist(), ends.tolist(), strict=True):
+        corners = [find(column[start:end]) for find in (np.min, np.max) for column in columns] if end > start else []
+        box: Any = tuple(float(str(number)) for number in corners) or None  # as short as float32 needs
+        measured.append(replace(group, vertex_count=end - start, box=box))
+    return tuple(measured)
 
 
 def clean_ply_labels(labels: NDArray[np.uint16]) -> tuple[NDArray[np.uint8], tuple[SceneWarning, ...]]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.annotate import MAX_GROUPS, AnnotatedGroup
+from scannet_prep.annotate import MAX_GROUPS, AnnotatedGroup, measure_groups
 from scannet_prep.errors import ContentError, ProcessedFileError
 from scannet_prep.files import Buffer, Fingerprint, read_file
 from scannet_prep.labels import MAX_NYU40_ID
@@ -214,14 +214,9 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
     wrong = int(np.count_nonzero(scene.labels != scene.meta.options.label_set.labels_from_raw_ids(source)))
     if wrong:
         yield f"labels disagree with the raw ids at {wrong:,} vertices"
-    if any(not 0 <= item.id <= MAX_GROUPS for item in scene.meta.groups):
-        yield f"group ids are not all within 0..{MAX_GROUPS}"
     if int(scene.nyu40_ids.max()) > MAX_NYU40_ID:
         yield f"nyu40_ids hold {int(scene.nyu40_ids.max())}, expected at most {MAX_NYU40_ID}"
-    known = [-1, *(item.id for item in scene.meta.groups)]
-    strangers = np.setdiff1d(scene.instances, known)
-    if len(strangers):
-        yield f"instances hold {strangers[0]}, which is not a group"
+    yield from _find_instance_problems(scene)
     segment_count = 0 if scene.segments is None else len(np.unique(scene.segments))
     largest = -1 if scene.segments is None else int(scene.segments.max())
     if segment_count != len(scene.meta.segment_ids) or largest != segment_count - 1:
@@ -233,6 +228,18 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
         smallest, largest = int(scene.faces.min()), int(scene.faces.max())
         if smallest < 0 or largest >= len(scene.points):
             yield f"faces refer to vertices {smallest}..{largest}, but there are {len(scene.points)}"
+
+
+def _find_instance_problems(scene: ProcessedScene) -> Iterator[str]:
+    groups = scene.meta.groups
+    if any(not 0 <= item.id <= MAX_GROUPS for item in groups):
+        yield f"group ids are not all within 0..{MAX_GROUPS}"
+        return
+    strangers = np.setdiff1d(scene.instances, [-1, *(item.id for item in groups)])
+    if len(strangers):
+        yield f"instances hold {strangers[0]}, which is not a group"
+    elif groups != measure_groups(groups, scene.instances, scene.points):
+        yield "vertex counts or boxes of groups are not those of their vertices"
 
 
 def _find_normal_problems(normals: NDArray[np.float16]) -> Iterator[str]:

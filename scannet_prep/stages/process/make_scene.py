@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.annotate import Annotation, annotate, clean_ply_labels, count_unknown_segments
+from scannet_prep.annotate import Annotation, annotate, clean_ply_labels, count_unknown_segments, measure_groups
 from scannet_prep.errors import AnnotationError, FileError, MissingFileError
 from scannet_prep.files import Fingerprint
 from scannet_prep.geometry import points_and_normals
@@ -123,7 +123,7 @@ def process_scene(files: RawFiles, options: ProcessOptions, label_map: LabelMap)
             split=files.split,
             options=options,
             scene_type=info.scene_type,
-            groups=annotation.groups,
+            groups=measure_groups(annotation.groups, annotation.instances, points),
             segment_ids=() if segmentation is None else tuple(segmentation.raw_ids.tolist()),
             warnings=(*_find_warnings(files, mesh, info, segmentation, aggregation), *annotation.warnings),
             inputs=files.fingerprints(),
