@@ -119,6 +119,11 @@ class ScanNet:
         return f"{made}: {len(self)} scenes"
 
     @property
+    def path(self) -> str | list[str]:
+        """Where the scenes are read from: a path or an address; of several archives, each."""
+        return self._reader.place
+
+    @property
     def scene_ids(self) -> list[str]:
         """All scenes, in the order of their indices (sorted)."""
         return self._reader.scene_ids

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, format_table
+from scannet_prep.cli.console import Console, format_count, format_table
 from scannet_prep.cli.listing import describe_list, format_splits, name_places
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
+from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ examples:
   scannet-prep info data/processed
   scannet-prep info data/ScanNet -v
   scannet-prep info data/processed --scenes
+  scannet-prep info data/processed --table instances -o instances.csv
   scannet-prep info https://host/scannet.tar.zst
 """
 
@@ -39,6 +41,15 @@ def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     shared.add_places_argument(parser)
     parser.add_argument("--scenes", action="store_true", help="list only the ids of the scenes, one a line")
+    table = parser.add_argument_group("instead of the overview, a table of processed scenes")
+    table.add_argument("--table", choices=("scenes", "classes", "instances"), help="one row for each of them")
+    table.add_argument(
+        "-o",
+        "--output",
+        type=shared.path_argument,
+        metavar="FILE",
+        help=".csv, .json or .parquet (default: CSV on standard output)",
+    )
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
 
@@ -47,12 +58,24 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import info
 
+    if arguments.table or arguments.output:
+        return _write_table(arguments, console)
     certificates = certificates_from(arguments, console)
     jobs = shared.jobs_from(arguments)
     found = info.run(arguments.places, certificates=certificates, jobs=jobs, progress=console.progress())
     console.tell_errors(found.unreadable)
     lines = found.scene_ids if arguments.scenes else _describe(found, has_all=console.is_verbose)
     return console.result("\n".join(lines), found, 3 if found.unreadable else 0)
+
+
+def _write_table(arguments: argparse.Namespace, console: Console) -> int:
+    from scannet_prep.tables import write_table
+
+    if arguments.table is None:
+        raise UsageError("-o is for tables", "say which one: --table scenes, classes or instances")
+    rows, text = write_table(arguments.table, arguments.places, arguments.output)
+    text = text.rstrip("\n") or f"{arguments.output}: {format_count(rows, 'row')}"
+    return console.result(text, {"table": arguments.table, "rows": rows, "output": arguments.output}, 0)
 
 
 def _describe(found: Info, *, has_all: bool) -> Iterator[str]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scannet_prep.errors import ContentError, ManifestError, MissingFileError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file, write_if_changed
+from scannet_prep.labels import LabelSet
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene
 from scannet_prep.scene import SceneId, Split
@@ -64,6 +65,10 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
             scannet_counts=count_ids(scene.scannet_ids),
             warnings=scene.meta.warnings,
         )
+
+    def counts(self, label_set: LabelSet) -> Mapping[int, int]:
+        """Vertices by raw id of a label set."""
+        return self.nyu40_counts if label_set.raw_ids_key == "nyu40_ids" else self.scannet_counts
 
     @property
     def fingerprint(self) -> Fingerprint:

@@ -1,0 +1,275 @@
+"""Tables of processed scenes for pandas: scenes, classes, instances.
+
+pandas is imported when a table is made, so that nothing else waits for it. A place is a processed folder, an archive
+(path, address, or an object that reads its bytes), a list of shards, or a dataset, which stands for the scenes of its
+split. Only `instances` opens scenes, and of these no arrays.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from scannet_prep.archive.reader import Archive
+from scannet_prep.archive.source import ByteSource
+from scannet_prep.class_weights import Formula, count_classes, weigh_classes
+from scannet_prep.dataset import ScanNet
+from scannet_prep.errors import ManifestError, UsageError
+from scannet_prep.files import open_file, write_atomically
+from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map
+from scannet_prep.processed.folder import processed_path
+from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
+from scannet_prep.processed.npz import NpzReader
+from scannet_prep.processed.scene import MAX_FILE_BYTES, SceneMeta, parse_meta
+from scannet_prep.processed.state import find_state
+from scannet_prep.scene import SceneId, Split
+from scannet_prep.stages.tree import is_archive
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLES = ("scenes", "classes", "instances")
+
+_GROUP_COLUMNS = {
+    "id": "group",
+    "object_id": "object_id",
+    "aliases": "aliases",
+    "raw_category": "raw_category",
+    "scannet_id": "scannet_id",
+    "nyu40_id": "nyu40_id",
+    "vertex_count": "vertices",
+    "segment_count": "segments",
+}
+_BOX_COLUMNS = ("x_min", "y_min", "z_min", "x_max", "y_max", "z_max")
+
+Place: TypeAlias = "str | Path | ByteSource | ScanNet | Sequence[str | Path | ByteSource]"
+
+
+def scenes(place: Place) -> pd.DataFrame:
+    """One row a scene.
+
+    Args:
+        place: See above.
+
+    Returns:
+        Index `scene`; columns: `split`; `space`, the number of the place that was scanned; `vertices`; `labeled`, the
+        share of vertices with a nyu40 id, 0..1; `size_bytes` of the file; `aligned`, whether points are in the
+        axis-aligned frame; `warnings`, a sentence each, separated by `; `.
+
+    Raises:
+        ScanNetPrepError: The place cannot be read.
+    """
+    rows = {
+        name: {
+            "split": str(entry.split),
+            "space": SceneId(name).space,
+            "vertices": entry.vertex_count,
+            "labeled": 1 - entry.nyu40_counts.get(0, 0) / entry.vertex_count,
+            "size_bytes": entry.size_bytes,
+            "aligned": entry.options.align_axis,
+            "warnings": "; ".join(warning.text for warning in entry.warnings),
+        }
+        for name, entry in _open(place).entries.items()
+    }
+    return _frame(rows, "scene")
+
+
+def class_counts(place: Place, label_set: LabelSet) -> pd.DataFrame:
+    """Vertices by scene and class.
+
+    Args:
+        place: See above.
+        label_set: SCANNET20 or SCANNET200.
+
+    Returns:
+        Index `scene`; a column for each class by its name, in the order of the train ids.
+
+    Raises:
+        ScanNetPrepError: The place cannot be read.
+    """
+    import pandas as pd
+
+    entries = _open(place).entries
+    counts = count_classes([entry.counts(label_set) for entry in entries.values()], label_set)
+    return pd.DataFrame(counts, index=pd.Index(list(entries), name="scene"), columns=list(label_set.names))
+
+
+def classes(
+    place: Place, label_set: LabelSet, *, split: str | None = None, formula: Formula = "inverse_sqrt"
+) -> pd.DataFrame:
+    """One row a class.
+
+    Args:
+        place: See above.
+        label_set: SCANNET20 or SCANNET200.
+        split: Only the scenes of this split; those of train and val by default, as test is not annotated.
+        formula: Of the weights; see `ScanNet.class_weights`.
+
+    Returns:
+        Index `train_id`; columns `raw_id` (nyu40 id or ScanNet id), `name`, `frequency` (head, common or tail of
+        ScanNet200), `vertices`, `scenes` with at least one of them, `instances`, and `weight`, float32, with the mean 1
+        over the classes that occur.
+
+    Raises:
+        ScanNetPrepError: The place cannot be read.
+        UnknownSplitError: There is no such split.
+        UsageError: No vertex has a class.
+    """
+    chosen = {Split.TRAIN, Split.VAL} if split is None else {Split.parse(split)}
+    opened = _open(place)
+    entries = {name: entry for name, entry in opened.entries.items() if entry.split in chosen}
+    counts = count_classes([entry.counts(label_set) for entry in entries.values()], label_set)
+    groups = _instances(opened, list(entries))
+    id_name = "nyu40_id" if label_set.raw_ids_key == "nyu40_ids" else "scannet_id"
+    instances = groups[groups["vertices"] > 0][id_name].value_counts()
+    weights = weigh_classes(counts, formula)
+    rows = {
+        item.train_id: {
+            "raw_id": item.raw_id,
+            "name": item.name,
+            "frequency": item.frequency,
+            "vertices": int(counts[:, item.train_id].sum()),
+            "scenes": int((counts[:, item.train_id] > 0).sum()),
+            "instances": int(instances.get(item.raw_id, 0)),
+            "weight": weights[item.train_id],
+        }
+        for item in label_set.classes
+    }
+    return _frame(rows, "train_id")
+
+
+def instances(place: Place) -> pd.DataFrame:
+    """One row an annotated group.
+
+    Args:
+        place: See above.
+
+    Returns:
+        Columns `scene`; `group`, what stands in `instances`; `object_id` and `aliases`, by which other data sets join;
+        `raw_category`; `scannet_id`, `nyu40_id`; `vertices`, `segments`; and the axis-aligned box `x_min` to `z_max` in
+        metres, in the frame of `points` (NaN for a group whose vertices all belong to others).
+
+    Raises:
+        ScanNetPrepError: The place, or a scene in it, cannot be read.
+    """
+    opened = _open(place)
+    return _instances(opened, list(opened.entries))
+
+
+def label_map() -> pd.DataFrame:
+    """The built-in label map: index `raw_category`, columns `scannet_id` and `nyu40_id`."""
+    return _frame({name: ids._asdict() for name, ids in builtin_label_map().rows.items()}, "raw_category")
+
+
+def write_table(name: str, place: Place, path: Path | None) -> tuple[int, str]:
+    """Write a table to a file, or make the text of it.
+
+    Args:
+        name: `scenes`, `classes` (of both label sets) or `instances`.
+        place: See above.
+        path: Where to write it; its name ends in `.csv`, `.json` or `.parquet`. None for a text.
+
+    Returns:
+        The number of rows; and the table as CSV where there is no file, else an empty text.
+
+    Raises:
+        UsageError: There is no such table, or no such kind of file; or the package that writes it is missing.
+        OutputError: The file cannot be written.
+        ScanNetPrepError: The place cannot be read.
+    """
+    import pandas as pd
+
+    if name == "classes":
+        parts = {label_set.name: classes(place, label_set) for label_set in (SCANNET20, SCANNET200)}
+        table = pd.concat(parts, names=["label_set"]).reset_index()
+    elif name in TABLES:
+        table = scenes(place).reset_index() if name == "scenes" else instances(place)
+    else:
+        raise UsageError(f"{name!r} is not a table", f"there are: {', '.join(TABLES)}")
+    if path is None:
+        return len(table), table.to_csv(index=False)
+    buffer = io.BytesIO()
+    writers: dict[str, Callable[[], object]] = {
+        ".csv": lambda: table.to_csv(buffer, index=False),
+        ".json": lambda: table.to_json(buffer, orient="records"),
+        ".parquet": lambda: table.to_parquet(buffer, index=False),
+    }
+    if path.suffix not in writers:
+        raise UsageError(f"{path}: a table is a file of {', '.join(writers)}", f"name it so: -o {path.stem}.csv")
+    try:
+        writers[path.suffix]()
+    except ImportError as error:
+        raise UsageError(f"{path}: {error}".splitlines()[0], "pip install 'scannet-prep[parquet]'") from None
+    write_atomically(path, [buffer.getvalue()])
+    return len(table), ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A place: entries of the manifest by scene id, and what reads the description of a scene."""
+
+    entries: dict[str, SceneEntry]
+    read_meta: Callable[[str], SceneMeta]
+
+
+def _open(place: Place) -> _Opened:
+    if isinstance(place, ScanNet):
+        opened = _open(place.path)
+        return _Opened({name: opened.entries[name] for name in place.scene_ids}, opened.read_meta)
+    places: Any = place if isinstance(place, Sequence) and not isinstance(place, str) else [place]
+    if any(map(is_archive, places)):
+        return _open_archives(places)
+    out_dir = Path(places[0]).expanduser()
+    state = find_state(out_dir)
+    state.check()
+    entries = state.manifest.scenes
+
+    def read_meta(name: str) -> SceneMeta:
+        path = processed_path(out_dir, entries[name].split, name)
+        with open_file(path, MAX_FILE_BYTES) as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.seek(0, 2) else b""
+        return parse_meta(NpzReader(memoryview(data), path), path)  # only the pages of its description are read
+
+    return _Opened(dict(sorted(entries.items())), read_meta)
+
+
+def _open_archives(places: Sequence[str | Path | ByteSource]) -> _Opened:
+    entries: dict[str, SceneEntry] = {}
+    homes: dict[str, tuple[Archive, Any, Any]] = {}
+    for place in places:
+        archive = Archive(place)
+        files = archive.index.files
+        member = files.find(MANIFEST_NAME)
+        if member is None:
+            raise ManifestError(archive.name, "holds no manifest of processed scenes", "pack a processed folder")
+        entries |= parse_manifest(bytes(archive.read_member(files, member)), f"{archive.name}: {MANIFEST_NAME}").scenes
+        homes |= {group.scene_id: (archive, group, group.members[0]) for group in archive.index.scenes}
+
+    def read_meta(name: str) -> SceneMeta:
+        archive, group, member = homes[name]
+        return parse_meta(NpzReader(archive.read_member(group, member), archive.name), f"{archive.name}: {member.name}")
+
+    return _Opened({name: entries[name] for name in sorted(homes) if name in entries}, read_meta)
+
+
+def _instances(opened: _Opened, names: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = [
+        (name, *(getattr(group, field) for field in _GROUP_COLUMNS), *(group.box or (None,) * 6))
+        for name in names
+        for group in opened.read_meta(name).groups
+    ]
+    return pd.DataFrame(rows, columns=["scene", *_GROUP_COLUMNS.values(), *_BOX_COLUMNS])
+
+
+def _frame(rows: Mapping[Any, Mapping[str, object]], index: str) -> pd.DataFrame:
+    import pandas as pd
+
+    found = pd.DataFrame.from_dict(rows, orient="index")
+    found.index.name = index
+    return found

@@ -1,0 +1,88 @@
+"""Tables: against the scenes themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed, tables
+from scannet_prep.errors import ManifestError, UsageError
+from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.scene import Split
+from scannet_prep.stages import pack, process
+from scannet_prep.synthetic.release import write_release
+
+pd = pytest.importorskip("pandas")
+
+IDS = ("scene0191_00", "scene0568_00", "scene0707_00")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A raw tree, a processed folder and its archive; one scene lists every group twice."""
+    root = tmp_path_factory.mktemp("tables")
+    write_release(root / "raw", IDS, vertices=600, irregular=IDS[:1])
+    process.run(process.plan(root / "raw", root / "processed", ProcessOptions(align_axis=True)))
+    pack.run(pack.plan(root / "processed", root / "all.tar.zst"))
+    return root
+
+
+def test_every_row_of_a_table_is_what_the_scene_says(root: Path) -> None:
+    out_dir = root / "processed"
+    found = {path.stem: read_processed(path) for path in out_dir.glob("*/*.npz")}
+    scenes, counts, instances = (
+        tables.scenes(out_dir),
+        tables.class_counts(out_dir, SCANNET20),
+        tables.instances(out_dir),
+    )
+    assert list(scenes.index) == list(counts.index) == sorted(found)
+    for name, scene in found.items():
+        row = scenes.loc[name]
+        assert (row.split, row.space, row.vertices, row.aligned) == (
+            scene.meta.split, int(name[5:9]), len(scene.points), True,
+        )  # fmt: skip
+        assert row.labeled == pytest.approx(np.count_nonzero(scene.nyu40_ids) / len(scene.points))
+        labels = [int(np.count_nonzero(scene.labels == train_id + 1)) for train_id in range(20)]
+        assert counts.loc[name].tolist() == labels
+        groups = instances[instances.scene == name]
+        assert groups.group.tolist() == [group.id for group in scene.meta.groups]
+        for _, group in groups.iterrows():
+            mask = scene.instances == group.group
+            assert group.vertices == np.count_nonzero(mask)
+            assert group.segments == len(np.unique(scene.segments[mask]))  # type: ignore[index]
+            corners = np.concatenate([scene.points[mask].min(axis=0), scene.points[mask].max(axis=0)])
+            box = [group.x_min, group.y_min, group.z_min, group.x_max, group.y_max, group.z_max]
+            assert np.array_equal(np.float32(box), corners)
+    assert "repeat an earlier group" in scenes.loc[IDS[0]].warnings
+    aliases = instances[instances.scene == IDS[0]].aliases
+    assert all(len(item) == 1 for item in aliases)
+    assert sorted(number for item in aliases for number in item) == list(range(len(aliases), 2 * len(aliases)))
+
+
+def test_classes_of_train_weigh_as_the_dataset_says(root: Path) -> None:
+    dataset = ScanNet(root / "processed", split="train", labels=SCANNET200)
+    found = tables.classes(root / "processed", SCANNET200, split=Split.TRAIN)
+    assert found.vertices.tolist() == dataset.class_counts().tolist()
+    assert np.array_equal(found.weight.to_numpy(np.float32), dataset.class_weights("inverse_sqrt"))
+    assert (found.name.tolist(), found.raw_id.tolist()) == (list(SCANNET200.names), list(SCANNET200.ids))
+    walls = read_processed(root / f"processed/train/{IDS[0]}.npz").meta.groups
+    assert found.instances[0] == sum(group.scannet_id == SCANNET200.ids[0] for group in walls)
+    assert tables.label_map().loc["wall"].tolist() == [1, 1]
+
+
+def test_folder_archive_and_dataset_give_the_same_tables(root: Path) -> None:
+    archive = root / "all.tar.zst"
+    for make in (tables.scenes, tables.instances, lambda place: tables.classes(place, SCANNET20)):
+        pd.testing.assert_frame_equal(make(root / "processed"), make(archive))
+    val = ScanNet(archive, split="val")
+    assert list(tables.scenes(val).index) == [IDS[1]] == tables.instances(val).scene.unique().tolist()
+
+
+def test_raw_archive_and_folder_without_scenes_are_refused(root: Path) -> None:
+    pack.run(pack.plan(root / "raw", root / "raw.tar.zst"))
+    with pytest.raises(ManifestError, match="holds no manifest of processed scenes"):
+        tables.scenes(root / "raw.tar.zst")
+    with pytest.raises(UsageError, match="'walls' is not a table"):
+        tables.write_table("walls", root / "processed", None)
