@@ -123,6 +123,28 @@ class LabelSet:
         """
         return _train_id_table(self, ignore_id).take(raw_ids, mode="clip")
 
+    def name_of(self, train_id: int) -> str:
+        """English name of a class; `unlabeled` for what is not a train id, such as -1 or 255.
+
+        `names[-1]` would be the last class.
+        """
+        return self.classes[train_id].name if 0 <= train_id < len(self) else "unlabeled"
+
+    def colorize(self, train_ids: NDArray[np.integer]) -> NDArray[np.uint8]:
+        """Give each vertex the official colour of its class.
+
+        Args:
+            train_ids: Any shape, as in the samples of `ScanNet`; what is not a train id is unlabeled.
+
+        Returns:
+            uint8, same shape and 3: red, green, blue, 0..255; black where unlabeled, as in the benchmark's pictures.
+        """
+        import numpy as np
+
+        table = np.array([*self.colors, (0, 0, 0)], np.uint8)
+        is_class = (train_ids >= 0) & (train_ids < len(self))
+        return table[np.where(is_class, train_ids, len(self))]
+
     @cached_property
     def _label_table(self) -> NDArray[np.uint8]:
         """Labels by raw id; the last entry is 0 and catches every larger raw id."""

@@ -171,7 +171,10 @@ def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -
     size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)} in {report.out_dir}"
     lines = [f"{counts}, in {format_duration(seconds)}: {size}"]
     if report.failures:
-        lines.append(f"to try the failed ones again, add --scenes @{report.out_dir / 'failed.txt'} to the same command")
+        again = f"--scenes @{report.out_dir / 'failed.txt'}"
+        if any(failure.error == "MissingFileError" for failure in report.failures):
+            lines.append(f"to fetch what is missing: scannet-prep download --types seg -o {plan.raw_dir} {again}")
+        lines.append(f"to try the failed ones again, add {again} to the same command")
     elif plan.tasks:
         label_set = plan.context.options.label_set.name.upper()
         lines.append(f'in Python: ScanNet("{report.out_dir}", split="{plan.tasks[0].split}", labels={label_set})')

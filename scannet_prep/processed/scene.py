@@ -132,13 +132,14 @@ def encode_processed(scene: ProcessedScene) -> list[Buffer]:
     return encode_npz(scene.arrays(), _DEFLATED)
 
 
-def read_processed(path: Path) -> ProcessedScene:
-    """Read a processed scene and check its structure.
+def read_processed(path: str | Path) -> ProcessedScene:
+    """Read a processed scene and check its structure; `~` is the home folder.
 
     Raises:
         MissingFileError: There is no such file.
         ProcessedFileError: It is truncated, damaged, or was written by another program.
     """
+    path = Path(path).expanduser()
     return parse_processed(read_file(path, MAX_FILE_BYTES), path)
 
 

@@ -222,7 +222,7 @@ def _find(path: Path) -> Path | None:
 
 def _require(path: Path) -> Path:
     if _find(path) is None:
-        raise MissingFileError(path, "no such file", "download it: this kind of file belongs to every such scene")
+        raise MissingFileError(path, "no such file", "the scene needs this file: download it")
     return path
 
 

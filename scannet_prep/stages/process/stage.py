@@ -219,8 +219,8 @@ def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessRepo
             if isinstance(outcome, WorkerDiedError):
                 outcome = SceneFailure.from_exception(scene_id, outcome, task.scene.directory)
             if isinstance(outcome, SceneFailure):
-                progress.note(f"{scene_id} failed: {outcome.message}")
                 failures[scene_id] = outcome
+                progress.status(f"{len(failures):,} failed")
             else:
                 finished[scene_id] = outcome
             progress.advance()
