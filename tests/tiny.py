@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.labels import LabelMap, builtin_label_map
+from scannet_prep.labels import builtin_label_map
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.raw.layout import RawScene
@@ -195,11 +195,14 @@ def process_tiny(
     files: dict[str, bytes | None] | None = None,
     *,
     split: Split = Split.TRAIN,
-    label_map: LabelMap | None = None,
     scene_id: str = SCENE_ID,
     **options: Any,
 ) -> ProcessedScene:
     """Write the tiny scene, with changes, and process it."""
-    scene = write_tiny(raw_dir, files, scene_id)
+    return process_written(write_tiny(raw_dir, files, scene_id), split, **options)
+
+
+def process_written(scene: RawScene, split: Split = Split.TRAIN, **options: Any) -> ProcessedScene:
+    """Process a scene that lies on the disk."""
     chosen = ProcessOptions(**options)
-    return process_scene(find_raw_files(scene, split, chosen), chosen, label_map or builtin_label_map())
+    return process_scene(find_raw_files(scene, split, chosen), chosen, builtin_label_map())
