@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,6 @@ from verifying import (
 )
 
 from scannet_prep import official_scenes
-from scannet_prep.cli.main import main
 from scannet_prep.labels import LABEL_MAP_NAME
 from scannet_prep.release import (
     AGGREGATION,
@@ -112,87 +112,75 @@ def replace_folder(make: Callable[[Path], object]) -> Damage:
     return damage
 
 
+def add_dishrack(aggregation: dict[str, Any]) -> None:
+    aggregation["segGroups"].append({"id": 999, "objectId": 999, "segments": [], "label": "dishrack"})
+
+
 def copy_labels_mesh(scene_dir: Path) -> None:
     shutil.copy(find_file(scene_dir, MESH), find_file(scene_dir, LABELS_MESH))
 
 
-# Damage, severity, kind of file that is named (None: the folder), words; SCENE stands for the scene.
-DAMAGES: dict[str, tuple[Damage, str, FileKind | None, tuple[str, ...]]] = {
-    "truncated mesh": (truncate(MESH), "error", MESH, ("truncated",)),
-    "truncated labels.ply": (truncate(LABELS_MESH), "error", LABELS_MESH, ("truncated",)),
-    "truncated segments": (truncate(SEGMENTS), "error", SEGMENTS, ("JSON",)),
-    "truncated groups": (truncate(AGGREGATION), "error", AGGREGATION, ("JSON",)),
-    "axis alignment of 15 numbers": (
-        write(INFO, "axisAlignment = " + 15 * "1 "), "error", INFO, ("16 finite numbers",),
+# Damage, severity, kind of file that is named (None: the folder), pattern of the message.
+DAMAGES: dict[str, tuple[Damage, str, FileKind | None, str]] = {
+    "truncated mesh": (truncate(MESH), "error", MESH, "truncated"),
+    "truncated labels.ply": (truncate(LABELS_MESH), "error", LABELS_MESH, "truncated"),
+    "truncated segments": (truncate(SEGMENTS), "error", SEGMENTS, "JSON"),
+    "truncated groups": (truncate(AGGREGATION), "error", AGGREGATION, "JSON"),
+    "alignment of 15 numbers": (write(INFO, "axisAlignment = " + 15 * "1 "), "error", INFO, "16 finite numbers"),
+    "alignment that stretches": (
+        write(INFO, "axisAlignment = 2 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1\n"), "error", None, "not a rotation",
     ),
-    "axis alignment that stretches": (
-        write(INFO, "axisAlignment = 2 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1\n"), "error", None, ("not a rotation",),
+    "no alignment": (write(INFO, "sceneType = Office\n"), "error", None, "no axisAlignment"),
+    "no group": (edit(AGGREGATION, lambda value: value["segGroups"].clear()), "error", None, "segGroups is empty"),
+    "folder that is a dangling link": (
+        replace_folder(lambda path: path.symlink_to("nowhere")), "error", None, "a link that leads nowhere",
     ),
-    "no axis alignment in a train scene": (write(INFO, "sceneType = Office\n"), "error", None, ("no axisAlignment",)),
-    "no group in a train scene": (
-        edit(AGGREGATION, lambda value: value["segGroups"].clear()), "error", None, ("segGroups is empty",),
+    "folder that is a link to itself": (
+        replace_folder(lambda path: path.symlink_to(path.name)), "error", None, "cannot be looked at",
     ),
-    "scene folder that is a dangling link": (
-        replace_folder(lambda path: path.symlink_to("nowhere")), "error", None,
-        ("a link that leads nowhere",),
-    ),
-    "scene folder that is a link to itself": (
-        replace_folder(lambda path: path.symlink_to(path.name)), "error", None, ("cannot be looked at",),
-    ),
-    "named pipe in the place of a scene folder": (
-        replace_folder(os.mkfifo), "error", None, ("is a named pipe, expected a folder",),
-    ),
-    "empty scene folder": (replace_folder(Path.mkdir), "error", None, ("none of the scene's files",)),
-    "named pipe in the place of a file": (make_pipe, "error", INFO, ("is a named pipe, expected a file",)),
+    "pipe for a folder": (replace_folder(os.mkfifo), "error", None, "is a named pipe, expected a folder"),
+    "empty folder": (replace_folder(Path.mkdir), "error", None, "none of the scene's files"),
+    "pipe for a file": (make_pipe, "error", INFO, "is a named pipe, expected a file"),
     "segments for another mesh": (
         edit(SEGMENTS, lambda value: value["segIndices"].pop()), "error", None,
-        (f"SCENE{SEGMENTS.suffix}: is for 599 vertices", "has 600"),
+        rf"\d{SEGMENTS.suffix}: is for 599 vertices.* has 600",
     ),
-    "group with segment ids that do not exist": (
+    "group with unknown segments": (
         edit_group(lambda group: group["segments"].extend([700, 701])), "error", None,
-        ("segment ids of groups that no vertex has", "2"),
+        "segment ids of groups that no vertex has.* 2",
     ),
-    "labels.ply with other coordinates": (move_ply_vertex, "error", LABELS_MESH, ("vertices lie elsewhere",)),
-    "labels.ply without labels": (copy_labels_mesh, "error", LABELS_MESH, ("no property label",)),
+    "labels.ply with other coordinates": (move_ply_vertex, "error", LABELS_MESH, "vertices lie elsewhere"),
+    "labels.ply without labels": (copy_labels_mesh, "error", LABELS_MESH, "no property label"),
     "labels.ply that differs from the groups": (
-        set_ply_label((7, 31), (11, 31)), "error", LABELS_MESH,
-        ("at 2 of 600 vertices", "vertex 7: nyu40 id 31"),
+        set_ply_label((7, 31), (11, 31)), "error", LABELS_MESH, "at 2 of 600 vertices.*vertex 7: nyu40 id 31",
     ),
-    "labels.ply with an id outside nyu40": (set_ply_label((7, 50)), "note", LABELS_MESH, ("outside nyu40", "(50)")),
-    "segments that name another scene": (
-        edit(SEGMENTS, lambda value: value.update(sceneId="scannet.scene0707_00")), "note", None,
-        (f"{SEGMENTS.suffix} says", "'scene0707_00'"),
-    ),
-    "groups that name another scene": (
-        edit(AGGREGATION, lambda value: value.update(sceneId="scannet.scene0707_00")), "note", None,
-        (f"{AGGREGATION.suffix} says", "'scene0707_00'"),
-    ),
-    "segment that is not named after one of its vertices": (
-        rename_segment, "note", SEGMENTS, ("1 of", "for example 100000"),
-    ),
+    "labels.ply with an id outside nyu40": (set_ply_label((7, 50)), "note", LABELS_MESH, r"outside nyu40.*\(50\)"),
+    **{
+        f"{kind.content} of another scene": (
+            edit(kind, lambda value: value.update(sceneId="scannet.scene0707_00")), "note", None,
+            f"{kind.suffix} says.*'scene0707_00'",
+        ) for kind in (SEGMENTS, AGGREGATION)
+    },
+    "segment not named after one of its vertices": (rename_segment, "note", SEGMENTS, "1 of.*for example 100000"),
     "group that is listed twice": (
         edit(AGGREGATION, lambda value: value["segGroups"].append(value["segGroups"][-1])), "note", None,
-        ("repeat an earlier group",),
+        "repeat an earlier group",
     ),
-    "null among the segment ids": (edit_group(lambda group: group["segments"].append(None)), "note", None, ("null",)),
-    "unknown raw category": (
-        edit(AGGREGATION, lambda value: value["segGroups"].append(
-            {"id": 999, "objectId": 999, "segments": [], "label": "dishrack"}
-        )), "note", None, ("'dishrack'",),
-    ),
-    "no labels.ply": (remove(LABELS_MESH), "note", LABELS_MESH, ("needed only to take the labels from it",)),
+    "null among the segment ids": (edit_group(lambda group: group["segments"].append(None)), "note", None, "null"),
+    "unknown raw category": (edit(AGGREGATION, add_dishrack), "note", None, "'dishrack'"),
+    "no labels.ply": (remove(LABELS_MESH), "note", LABELS_MESH, "needed only to take the labels from it"),
     "scene in two folders": (
         lambda path: shutil.copytree(path, path.parents[1] / "scans_test" / path.name), "error", None,
-        ("has the same scene as", "scans_test"),
+        "has the same scene as.*scans_test",
     ),
-    "leftover of a download": (lambda path: (path / "tmpabc").touch(), "note", None, ("1 temporary files", "tmpabc")),
-    "strange file": (lambda path: (path / "mine.pth").touch(), "note", None, ("1 entries", "mine.pth")),
+    "leftover of a download": (lambda path: (path / "tmpabc").touch(), "note", None, "1 temporary files.*tmpabc"),
+    "strange file": (lambda path: (path / "mine.pth").touch(), "note", None, r"1 entries.*mine\.pth"),
     **{
-        f"no {kind.content} in {split}": (remove(kind), "error", kind, ("no such file",))
+        f"no {kind.content} in {split}": (remove(kind), "error", kind, "no such file")
         for split, kinds in (("val", (MESH, SEGMENTS, AGGREGATION, INFO)), ("test", (MESH, INFO))) for kind in kinds
     },
     **{
-        f"{word} as {kind.content}": (write(kind, content), "error", kind, (word,))
+        f"{word} as {kind.content}": (write(kind, content), "error", kind, word)
         for kind in SEGMENTATION_KINDS for word, content in (("empty", ""), ("page", "<html><body>404</body></html>"))
     },
 }  # fmt: skip
@@ -217,39 +205,30 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, list
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_to_a_scene_is_one_finding(found: dict[str, tuple[str, list[dict[str, Any]]]], name: str) -> None:
-    _, severity, kind, words = DAMAGES[name]
-    scene_id, findings = found[name]
-    (finding,) = findings
+    _, severity, kind, pattern = DAMAGES[name]
+    scene_id, (finding,) = found[name]
     assert finding["severity"] == severity
     assert Path(finding["path"]).name == scene_id + (kind.suffix if kind else "")
-    assert [word for word in words if word.replace("SCENE", scene_id) not in finding["message"]] == []
+    assert re.search(pattern, finding["message"])
 
 
 def edit_label_map(change: Callable[[str], str]) -> Damage:
-    def damage(raw_dir: Path) -> None:
-        path = raw_dir / LABEL_MAP_NAME
-        text = path.read_text()
-        path.write_text(change(text))
-        assert path.read_text() != text
-
-    return damage
+    return lambda raw_dir: (path := raw_dir / LABEL_MAP_NAME).write_text(change(path.read_text()))
 
 
-TREE_DAMAGES: dict[str, tuple[Damage, str, str, tuple[str, ...]]] = {
-    "folder that is not a scene": (
-        lambda raw_dir: (raw_dir / "scans" / "my_room").mkdir(), "note", "scans", ("1 entries", "my_room"),
-    ),
-    "no label map": (lambda raw_dir: (raw_dir / LABEL_MAP_NAME).unlink(), "note", LABEL_MAP_NAME, ("built-in",)),
+TREE_DAMAGES: dict[str, tuple[Damage, str, str, str]] = {
+    "strange folder": (lambda raw_dir: (raw_dir / "scans/my_room").mkdir(), "note", "scans", "1 entries"),
+    "no label map": (lambda raw_dir: (raw_dir / LABEL_MAP_NAME).unlink(), "note", LABEL_MAP_NAME, "built-in"),
     "label map of version 1": (
-        edit_label_map(lambda _: "id\tcategory\n"), "error", LABEL_MAP_NAME, ("has no column raw_category", "v1"),
+        edit_label_map(lambda _: "id\tcategory\n"), "error", LABEL_MAP_NAME, "has no column raw_category",
     ),
     "label map with a misspelt category": (
         edit_label_map(lambda text: text.replace("\tcrate\tcrate\t", "\tcreate\tcreate\t")), "error", LABEL_MAP_NAME,
-        ("1 raw categories: crate"),
+        "1 raw categories: crate",
     ),
     "label map with a category of two meanings": (
         edit_label_map(lambda text: text + "5\twall\twall\t0\t7" + 12 * "\t" + "\r\n"), "error", LABEL_MAP_NAME,
-        ("1 raw categories: wall",),
+        "1 raw categories: wall",
     ),
 }  # fmt: skip
 
@@ -258,7 +237,7 @@ TREE_DAMAGES: dict[str, tuple[Damage, str, str, tuple[str, ...]]] = {
 def test_damage_to_a_raw_tree_is_one_finding(raw_dir: Path, verify: Verify, name: str) -> None:
     damage, severity, place, words = TREE_DAMAGES[name]
     damage(raw_dir)
-    check_one(verify(raw_dir), severity, "", place, *words)
+    check_one(verify(raw_dir), severity, "", place, words)
 
 
 def test_whole_raw_tree_has_no_findings_and_its_scans_folder_neither(raw_dir: Path, verify: Verify) -> None:
@@ -308,7 +287,6 @@ def test_only_what_was_asked_for_is_checked(raw_dir: Path, out_dir: Path, verify
     raw_file(raw_dir, MESH.suffix, VAL).unlink()
     (out_dir / "val" / f"{VAL}.npz").unlink()
     for path in (raw_dir, out_dir):
-        assert verify(path)[0] == 3
         assert verify(path, "--scenes", TRAIN, TEST) == (0, [])
         assert verify.value["scenes"] == 2
         assert verify(path, "--splits", "test", "--limit", "5") == (0, [])
@@ -337,7 +315,7 @@ def test_subset_of_a_split_is_a_note_unless_it_has_to_be_complete(raw_dir: Path,
 def test_split_without_scenes_is_an_error(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
     shutil.rmtree(raw_dir / "scans_test")
     shutil.rmtree(out_dir)
-    assert main(["process", str(raw_dir), "-o", str(out_dir), "-q", "--jobs", "1"]) == 0
+    assert run_main("process", raw_dir, "-o", out_dir).status == 0
     for path in (raw_dir, out_dir):
         assert verify(path, "--splits", "test")[0] == 2
         assert "holds no scenes of the splits test" in verify.value["message"]
@@ -353,30 +331,25 @@ def test_scene_folder_that_may_not_be_read_is_one_error(raw_dir: Path, verify: V
         (raw_dir / FOLDER).chmod(0o755)
 
 
-def lock_entry(path: Path, name: str) -> str:
-    data = path.read_bytes()
-    return f"{hashlib.sha256(data).hexdigest()}  {len(data)}  {name}\n"
-
-
 def test_copies_are_compared_by_their_lock_files(raw_dir: Path, tmp_path: Path, verify: Verify) -> None:
     name, lock = relative(TRAIN, INFO.suffix), tmp_path / "their.lock"
-    lock.write_text(lock_entry(raw_dir / name, name) + f"{'0' * 64}  3  scans/scene0002_00/scene0002_00.txt\n")
+    data = (raw_dir / name).read_bytes()
+    entry = f"{hashlib.sha256(data).hexdigest()}  {len(data)}  {name}\n"
+    lock.write_text(entry + f"{'0' * 64}  3  scans/scene0002_00/scene0002_00.txt\n")
     assert verify(raw_dir, "--against", str(lock), "--limit", "9") == (0, [])
     assert verify.value["compared_files"] == 1
-    (raw_dir / name).write_text((raw_dir / name).read_text() + "note = changed\n")
+    (raw_dir / name).write_bytes(data + b"note = changed\n")
     result = verify(raw_dir, "--against", str(lock), "--limit", "9")
     check_one(result, "error", TRAIN, name, "is not the file that their.lock records", "bytes, sha256")
 
 
-@pytest.mark.parametrize("content", ["", f"{'0' * 64}  3  ScanNet/scans/{TRAIN}/{TRAIN}.txt\n"], ids=["empty", "moved"])
-def test_other_copy_of_which_no_file_is_here_is_an_error(
-    raw_dir: Path, tmp_path: Path, verify: Verify, content: str
-) -> None:
-    lock = tmp_path / "their.lock"
-    lock.write_text(content)
-    status, findings = verify(raw_dir, "--against", str(lock), "--limit", "9")
-    assert (status, verify.value["compared_files"]) == (3, 0)
-    assert [item[3] for item in findings] == ["names no file that is checked here: nothing was compared"]
+def test_other_copy_of_which_no_file_is_here_is_an_error(raw_dir: Path, tmp_path: Path, verify: Verify) -> None:
+    for content in ("", f"{'0' * 64}  3  ScanNet/scans/{TRAIN}/{TRAIN}.txt\n"):
+        lock = tmp_path / "their.lock"
+        lock.write_text(content)
+        status, findings = verify(raw_dir, "--against", str(lock), "--limit", "9")
+        assert (status, verify.value["compared_files"]) == (3, 0)
+        assert [item[3] for item in findings] == ["names no file that is checked here: nothing was compared"]
 
 
 def test_file_that_differs_from_the_own_lock_file_is_an_error(raw_dir: Path, verify: Verify) -> None:
