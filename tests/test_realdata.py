@@ -27,11 +27,6 @@ from scannet_prep.stages.process import plan, run
 
 SCENE_ID = "scene0000_00"
 REAL_DIR = Path(os.environ.get("SCANNET_PREP_REAL_DATA") or "unset")
-# Vertices by id, from the loops; 0 is unannotated or of an unknown raw category.
-NYU40_COUNTS = [(0, 19317), (1, 13310), (2, 9974), (16, 6438), (10, 5971), (3, 5036)]
-SCANNET_COUNTS = [(0, 19317), (1, 13310), (3, 9974), (21, 6438), (18, 5971), (7, 5036)]
-UNANNOTATED_COUNT = 18297
-INSTANCE_COUNT = 55
 HAS_REAL_DATA = (REAL_DIR / "scans" / SCENE_ID).is_dir()
 
 pytestmark = [
