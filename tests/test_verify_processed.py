@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,13 +66,7 @@ def edit_entry(**changes: Any) -> Damage:
 
 
 def rewrite(key: str, find: Callable[[ProcessedScene], Any], value: Callable[[Any], object]) -> Damage:
-    """Write a scene with other content, and record it as if nothing had happened.
-
-    Args:
-        key: The array.
-        find: Where it is changed.
-        value: From what was there to what will be there.
-    """
+    """Write a scene with other content, and record it as if nothing had happened: `find` says where, `value` what."""
 
     def damage(out_dir: Path, scene_id: str) -> None:
         scene = read_processed(npz(out_dir, scene_id))
@@ -95,46 +90,42 @@ def flip_bit(out_dir: Path, scene_id: str) -> None:
     patch(npz(out_dir, scene_id), 3000, bytes([npz(out_dir, scene_id).read_bytes()[3000] ^ 1]))
 
 
-SCENE_DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
-    "NaN among the points": (
-        rewrite("points", lambda _: (5, 1), lambda _: np.nan), ("points are not all finite",),
-    ),
+SCENE_DAMAGES: dict[str, tuple[Damage, str]] = {
+    "NaN among the points": (rewrite("points", lambda _: (5, 1), lambda _: np.nan), "points are not all finite"),
     "normal that is too short": (
-        rewrite("normals", lambda _: 5, lambda normal: normal * np.float16(0.9)), ("normals of 1 vertices",),
+        rewrite("normals", lambda _: 5, lambda normal: normal * np.float16(0.9)), "normals of 1 vertices",
     ),
     "label of another class": (
-        rewrite("labels", lambda _: 5, lambda label: label ^ 1), ("labels disagree with the raw ids at 1 vertices",),
+        rewrite("labels", lambda _: 5, lambda label: label ^ 1), "labels disagree with the raw ids at 1 vertices",
     ),
     "ScanNet id that is not the group's": (
-        rewrite("scannet_ids", in_group, lambda _: 9999), ("scannet_ids of 1 vertices are not those of their groups",),
+        rewrite("scannet_ids", in_group, lambda _: 9999), "scannet_ids of 1 vertices are not those of their groups",
     ),
-    "instance without a group": (
-        rewrite("instances", in_group, lambda _: 32_000), ("instances hold 32000, which is no",),
-    ),
-    "flipped bit in an array": (flip_bit, ("'points' is damaged", "CRC-32")),
-    "truncated scene": (lambda out_dir, scene: os.truncate(npz(out_dir, scene), 5000), ("is truncated",)),
+    "instance without a group": (rewrite("instances", in_group, lambda _: 32_000), "instances hold 32000, which is no"),
+    "flipped bit in an array": (flip_bit, "'points' is damaged.*CRC-32"),
+    "truncated scene": (lambda out_dir, scene: os.truncate(npz(out_dir, scene), 5000), "is truncated"),
     "scene of another program": (
-        lambda out_dir, scene: np.savez(npz(out_dir, scene), points=np.zeros((3, 3))), ("another program",),
+        lambda out_dir, scene: np.savez(npz(out_dir, scene), points=np.zeros((3, 3))), "another program",
     ),
     "file of another scene": (
-        lambda out_dir, scene: shutil.copy(npz(out_dir, OTHER), npz(out_dir, scene)), (f"holds {OTHER}",),
+        lambda out_dir, scene: shutil.copy(npz(out_dir, OTHER), npz(out_dir, scene)), f"holds {OTHER}",
     ),
     "scene in the folder of another split": (
         lambda out_dir, scene: npz(out_dir, scene).rename(npz(out_dir, scene, "val")),
-        ("is not in the manifest, which has it in train",),
+        "is not in the manifest, which has it in train",
     ),
     "scene in two splits": (
         lambda out_dir, scene: shutil.copy(npz(out_dir, scene), npz(out_dir, scene, "val")),
-        ("is not in the manifest, which has it in train",),
+        "is not in the manifest, which has it in train",
     ),
     "scene that is gone": (
-        lambda out_dir, scene: npz(out_dir, scene).unlink(), ("no such file, though the manifest names it",),
+        lambda out_dir, scene: npz(out_dir, scene).unlink(), "no such file, though the manifest names it",
     ),
-    "scene that the manifest does not name": (forget_scene, ("is not in the manifest",)),
-    "record of another vertex count": (edit_entry(vertex_count=601), ("600", "601")),
-    "record of other nyu40 ids": (edit_entry(nyu40_counts={0: 600}), ("nyu40 counts",)),
-    "record of other ScanNet ids": (edit_entry(scannet_counts={0: 600}), ("scannet counts",)),
-    "record of another file": (edit_entry(size_bytes=1), ("size bytes",)),
+    "scene that the manifest does not name": (forget_scene, "is not in the manifest"),
+    "record of another vertex count": (edit_entry(vertex_count=601), "600.*601"),
+    "record of other nyu40 ids": (edit_entry(nyu40_counts={0: 600}), "nyu40 counts"),
+    "record of other ScanNet ids": (edit_entry(scannet_counts={0: 600}), "scannet counts"),
+    "record of another file": (edit_entry(size_bytes=1), "size bytes"),
 }  # fmt: skip
 
 
@@ -160,7 +151,7 @@ def test_damage_to_a_processed_scene_is_one_error(found: dict[str, list[dict[str
     assert finding["severity"] == "error"
     folder = "val" if "split" in name else "train"
     assert finding["path"].endswith(f"out/{folder}/{finding['scene_id']}.npz")
-    assert [word for word in SCENE_DAMAGES[name][1] if word not in finding["message"]] == []
+    assert re.search(SCENE_DAMAGES[name][1], finding["message"])
 
 
 def test_nyu40_id_above_40_is_an_error(raw_dir: Path, tmp_path: Path, verify: Verify) -> None:
@@ -239,12 +230,6 @@ def test_older_file_of_a_scene_that_failed_is_a_note(out_dir: Path, verify: Veri
     status, findings = verify(out_dir)
     assert status == 3
     assert [item[:3] for item in findings] == [("error", TRAIN, "manifest.json"), ("note", TRAIN, FILE)]
-
-
-def test_missing_scene_is_told_once_even_if_all_have_to_be_there(out_dir: Path, verify: Verify) -> None:
-    npz(out_dir, VAL, "val").unlink()
-    status, findings = verify(out_dir, "--complete", "--splits", "val")
-    assert (status, len(findings), len({item[1] for item in findings})) == (3, 312, 312)
 
 
 # The command

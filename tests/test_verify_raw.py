@@ -307,7 +307,7 @@ def test_subset_of_a_split_is_a_note_unless_it_has_to_be_complete(raw_dir: Path,
         assert [item[3] for item in findings] == ["holds 1 of the 1,201 train scenes", "holds 1 of the 312 val scenes"]
         assert verify.value["splits"]["train"] == {"present": 1, "official": 1201}
         status, findings = verify(path, "--splits", "val", "--complete")
-        assert (status, len(findings)) == (3, 311)
+        assert (status, len(findings), len({item[1] for item in findings})) == (3, 311, 311)
         assert {(item[0], item[3]) for item in findings} == {("error", "no such scene")}
     assert verify(raw_dir, "--complete", "--limit", "3")[0] == 2
 
