@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from archives import TREE, pack_tree, write_tree
+from commands import run_main
 from hypothesis import settings
 from training_sources import SOURCES, make_folder, make_source
 from verifying import SCENES, Verify
 
-from scannet_prep.cli.main import main
 from scannet_prep.synthetic import write_release
 
 # Machines are shared and slow at times. In CI, the same examples each time: what is new is for people to look at.
@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def whole_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("whole")
     write_release(directory / "raw", SCENES, vertices=600)
-    assert main(["process", str(directory / "raw"), "-o", str(directory / "processed"), "-q", "--jobs", "1"]) == 0
+    assert run_main("process", directory / "raw", "-o", directory / "processed").status == 0
     return directory
 
 
@@ -43,8 +43,8 @@ def out_dir(whole_dir: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def verify(capsys: pytest.CaptureFixture[str]) -> Verify:
-    return Verify(capsys)
+def verify() -> Verify:
+    return Verify()
 
 
 @pytest.fixture(scope="session")

@@ -30,8 +30,7 @@ WRONG_VALUES = [
     [], {}, [[]], [None], {"a": 1}, "9" * 5000, 40_000,
 ]  # fmt: skip
 WRONG_CELLS = [
-    "", "x", "-1", "1.5", "99999999999", "41", "70000", "\u0663", "NaN", "\ufeff1", "1\t1", "1\n1", "\x00", "9"
-    * 5000,
+    "", "x", "-1", "1.5", "99999999999", "41", "70000", "\u0663", "NaN", "\ufeff1", "1\t1", "1\n1", "\x00", 5000 * "9",
 ]  # fmt: skip
 
 
@@ -117,17 +116,14 @@ def mutate_json(data: bytes, rng: random.Random) -> Iterator[Mutation]:
     """Values of wrong types in every place, names that are missing, deep nesting."""
     document = json.loads(data)
     for place in list(iter_places(document)):
+        marked = changed_json(document, place, lambda _: "MARK")
         for value in rng.sample(WRONG_VALUES, 8):
-            yield (
-                f"{place} is {value!r:.20}",
-                json.dumps(changed(document, place, lambda _, value=value: value)).encode(),
-            )
-        yield f"{place} is missing", json.dumps(changed(document, place, None)).encode()
-        yield f"{place} twice", json.dumps(changed(document, place, lambda old: [old, old])).encode()
+            yield f"{place} is {value!r:.20}", marked.replace(b'"MARK"', json.dumps(value).encode())
+        yield f"{place} is missing", changed_json(document, place, None)
+        yield f"{place} twice", changed_json(document, place, lambda old: [old, old])
         for opening, closing in (("[", "]"), ('{"a":', "}")):
             depth = rng.choice([10, 500, 900, 940, 960, 970, 980, 985, 990, 995, 1000, 100_000])
             deep = (opening * depth + "0" + closing * depth).encode()
-            marked = json.dumps(changed(document, place, lambda _: "MARK")).encode()
             yield f"{place} is {depth} x {opening}", marked.replace(b'"MARK"', deep)
     for depth in (*range(900, 1001, 4), 100_000):
         yield f"{depth} lists", b"[" * depth + b"]" * depth
@@ -142,7 +138,7 @@ def iter_places(value: Any, place: tuple = ()) -> Iterator[tuple]:
         yield from iter_places(item, (*place, key))
 
 
-def changed(document: Any, place: tuple, change: Callable[[Any], Any] | None) -> Any:
+def changed_json(document: Any, place: tuple, change: Callable[[Any], Any] | None) -> bytes:
     """A copy with one value changed, or left out where `change` is None."""
     result = holder = copy.deepcopy(document)
     for key in place[:-1]:
@@ -151,53 +147,50 @@ def changed(document: Any, place: tuple, change: Callable[[Any], Any] | None) ->
         del holder[place[-1]]
     else:
         holder[place[-1]] = change(holder[place[-1]])
-    return result
+    return json.dumps(result).encode()
 
 
 def mutate_table(data: bytes, rng: random.Random, separator: str) -> Iterator[Mutation]:
     """Wrong cells, lines that are missing or doubled, values that are too many or too few."""
     lines = data.decode().split("\r\n")
+
+    def joined(*changed: list[str]) -> bytes:
+        return "\r\n".join(line for part in changed for line in part).encode()
+
     for index, line in enumerate(lines):
-        yield f"without line {index}", "\r\n".join(lines[:index] + lines[index + 1 :]).encode()
-        yield f"line {index} twice", "\r\n".join([*lines[:index], line, *lines[index:]]).encode()
+        before, after = lines[:index], lines[index + 1 :]
+        yield f"without line {index}", joined(before, after)
+        yield f"line {index} twice", joined(before, [line, line], after)
         cells = line.split(separator)
         for place in range(len(cells)):
             for cell in rng.sample(WRONG_CELLS, 4):
                 damaged = separator.join([*cells[:place], cell, *cells[place + 1 :]])
-                yield (
-                    f"line {index} cell {place} is {cell!r:.20}",
-                    "\r\n".join([*lines[:index], damaged, *lines[index + 1 :]]).encode(),
-                )
+                yield f"line {index} cell {place} is {cell!r:.20}", joined(before, [damaged], after)
 
 
 def mutate_npz(data: bytes, rng: random.Random) -> Iterator[Mutation]:
     """Files with the right checksums and wrong content, and damaged zip structures."""
     reader = NpzReader(data, tiny.Path("whole.npz"))
     arrays = {key: reader.read(key) for key in reader.keys}
-    deflated = frozenset({"labels", "meta"})
+
+    def encode(changed: dict[str, np.ndarray]) -> bytes:
+        return b"".join(encode_npz(changed, frozenset({"labels", "meta"})))
+
     for key, array in arrays.items():
-        others = [
-            array[..., None],
-            array.astype("<f8") if key != "meta" else np.array(5),
-            np.array(0, array.dtype),
-            array.astype("U9"),
-        ]
-        others += (
-            [array[:0], array[:2], array.astype("<i8")]
-            if array.ndim
-            else [np.array(text) for text in ("", "{}", "[]", "x")]
-        )
+        others = [array[..., None], array.astype("<f8") if key != "meta" else np.array(5)]
+        others += [np.array(0, array.dtype), array.astype("U9")]
+        if array.ndim:
+            others += [array[:0], array[:2], array.astype("<i8")]
+        else:
+            others += [np.array(text) for text in ("", "{}", "[]", "x")]
         for other in others:
-            yield f"{key} is {other.dtype} {other.shape}", b"".join(encode_npz(arrays | {key: other}, deflated))
-        yield f"no {key}", b"".join(encode_npz({name: item for name, item in arrays.items() if name != key}, deflated))
-        yield (
-            f"other {key}",
-            b"".join(encode_npz({f"{name}{name == key:d}": item for name, item in arrays.items()}, deflated)),
-        )
+            yield f"{key} is {other.dtype} {other.shape}", encode(arrays | {key: other})
+        yield f"no {key}", encode({name: item for name, item in arrays.items() if name != key})
+        yield f"other {key}", encode({f"{name}{name == key:d}": item for name, item in arrays.items()})
     beyond_unicode = np.full(8, 0x7FFFFFFF, "<u4").view("<U8").reshape(())
-    yield "text beyond Unicode", b"".join(encode_npz(arrays | {"meta": beyond_unicode}, deflated))
+    yield "text beyond Unicode", encode(arrays | {"meta": beyond_unicode})
     for name, text in mutate_json(str(arrays["meta"]).encode(), rng):
-        yield f"meta {name}", b"".join(encode_npz(arrays | {"meta": np.array(text.decode())}, deflated))
+        yield f"meta {name}", encode(arrays | {"meta": np.array(text.decode())})
     directory = data.index(b"PK\x01\x02")
     for place in range(directory, len(data), 5):
         for value in (0, 0xFF, data[place] ^ 1):

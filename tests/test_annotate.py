@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import group
 
-from scannet_prep.annotate import MAX_GROUPS, Annotation, annotate, clean_ply_labels, count_unknown_segments
+from scannet_prep.annotate import MAX_GROUPS, Annotation, annotate, clean_ply_labels
 from scannet_prep.errors import AnnotationError
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelMap, RawIds, builtin_label_map
 from scannet_prep.raw.aggregation import parse_aggregation
@@ -35,6 +35,8 @@ def test_the_tiny_scene_is_annotated_as_by_hand() -> None:
     assert ids(found) == (list(tiny.NYU40_IDS), list(tiny.SCANNET_IDS), list(tiny.INSTANCES))
     assert (found.nyu40_ids.dtype, found.scannet_ids.dtype, found.instances.dtype) == (np.uint8, np.uint16, np.int16)
     assert found.warnings == ()
+    assert [(item.id, item.object_id, item.raw_category) for item in found.groups] == [(0, 0, "floor"), (1, 2, "wall")]
+    assert [(item.scannet_id, item.nyu40_id) for item in found.groups] == [(3, 2), (1, 1)]
 
 
 def test_where_groups_share_a_segment_the_last_one_in_the_file_wins_even_if_its_id_is_smaller() -> None:
@@ -42,13 +44,6 @@ def test_where_groups_share_a_segment_the_last_one_in_the_file_wins_even_if_its_
     assert found.instances.tolist() == [5, 5, 3, 3, 3, -1]
     found = annotate_groups([group(3, [2, 4], "table"), group(5, [0, 2], "chair")])
     assert found.instances.tolist() == [5, 5, 5, 5, 3, -1]
-
-
-def test_a_later_group_overwrites_even_where_its_class_is_evaluated_nowhere_or_unknown() -> None:
-    for name, expected in (("rug", 0), ("no such thing", 0)):
-        found = annotate_groups([group(0, [0, 2], "floor"), group(1, [2], name)])
-        assert found.instances.tolist() == [0, 0, 1, 1, -1, -1]
-        assert oracles.labels20(found.nyu40_ids.tolist())[2] == expected
 
 
 def test_a_group_list_given_twice_counts_once_and_the_repeats_do_not_overwrite() -> None:
@@ -107,9 +102,6 @@ def test_segment_ids_that_no_vertex_has_are_ignored_and_counted() -> None:
     found = annotate_groups([group(0, [0, 1, 999_999, 10**30, -4], "chair")])
     assert found.instances.tolist() == [0, 0, -1, -1, -1, -1]
     assert found.warnings == (SceneWarning(WarningKind.UNKNOWN_SEGMENTS, count=4),)
-    segmentation = parse_segments(tiny.segments_file(), PATH)
-    aggregation = parse_aggregation(tiny.aggregation_file([group(0, [0, 1, 1], "chair")]), PATH)
-    assert count_unknown_segments(segmentation, aggregation) == 2
 
 
 def test_null_segment_ids_are_ignored_and_counted_and_strings_of_digits_are_ids() -> None:
@@ -135,10 +127,6 @@ def test_group_ids_that_cannot_tell_the_groups_apart_are_replaced_by_the_file_or
     assert found.warnings == (SceneWarning(WarningKind.RENUMBERED_GROUPS, fault, 2),)
 
 
-def test_the_largest_instance_that_int16_holds_is_kept() -> None:
-    assert annotate_groups([group(MAX_GROUPS, [0], "chair")]).instances[0] == 32_767
-
-
 def test_more_groups_than_int16_can_number_are_an_error_and_just_as_many_are_not() -> None:
     ids_of_segments = tuple(range(MAX_GROUPS + 1))
     groups = [group(number, [number], "chair") for number in range(MAX_GROUPS + 1)]
@@ -146,12 +134,6 @@ def test_more_groups_than_int16_can_number_are_an_error_and_just_as_many_are_not
         annotate_groups(groups, ids_of_segments)
     found = annotate_groups(groups[:-1], ids_of_segments)
     assert found.instances.tolist() == [*range(MAX_GROUPS), -1]
-
-
-def test_object_ids_that_differ_from_ids_are_kept_beside_them() -> None:
-    found = annotate_groups(tiny.GROUPS)
-    assert [(item.id, item.object_id, item.raw_category) for item in found.groups] == [(0, 0, "floor"), (1, 2, "wall")]
-    assert [(item.scannet_id, item.nyu40_id) for item in found.groups] == [(3, 2), (1, 1)]
 
 
 def test_a_label_map_that_disagrees_with_the_built_in_one_counts_and_is_warned_about_where_it_matters() -> None:
@@ -185,31 +167,3 @@ def groups_of_any_kind(draw: st.DrawFn) -> list[dict]:
 @settings(max_examples=150, deadline=None)
 def test_any_annotation_agrees_with_the_loops(segment_ids, groups) -> None:
     assert ids(annotate_groups(groups, tuple(segment_ids))) == oracles.ids_of_vertices(segment_ids, groups)
-
-
-@given(segment_ids=SEGMENT_LISTS, groups=groups_of_any_kind())
-@settings(max_examples=60, deadline=None)
-def test_ids_are_constant_within_a_segment(segment_ids, groups) -> None:
-    found = annotate_groups(groups, tuple(segment_ids))
-    rows = list(zip(segment_ids, *ids(found), strict=True))
-    assert len(set(rows)) == len(set(segment_ids))
-
-
-@given(segment_ids=SEGMENT_LISTS, data=st.data())
-@settings(max_examples=60, deadline=None)
-def test_the_order_of_groups_that_do_not_overlap_does_not_matter(segment_ids, data: st.DataObject) -> None:
-    owners = data.draw(st.lists(st.integers(0, 4), min_size=13, max_size=13))
-    names = data.draw(st.lists(NAMES, min_size=5, max_size=5))
-    groups = [group(n, [s for s in range(13) if owners[s] == n], names[n]) for n in range(5)]
-    groups = [item for item in groups if item["segments"]]
-    shuffled = data.draw(st.permutations(groups))
-    assert ids(annotate_groups(shuffled, tuple(segment_ids))) == ids(annotate_groups(groups, tuple(segment_ids)))
-
-
-@given(segment_ids=SEGMENT_LISTS, groups=groups_of_any_kind(), data=st.data())
-@settings(max_examples=60, deadline=None)
-def test_ids_follow_their_vertices_when_the_vertices_change_places(segment_ids, groups, data: st.DataObject) -> None:
-    order = data.draw(st.permutations(range(len(segment_ids))))
-    found = ids(annotate_groups(groups, tuple(segment_ids)))
-    moved = ids(annotate_groups(groups, tuple(segment_ids[index] for index in order)))
-    assert moved == tuple([values[index] for index in order] for values in found)

@@ -6,16 +6,13 @@ import pytest
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import Ply, aggregation_file, group, info_file, process_tiny, segments_file, write_tiny
+from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written, segments_file, write_tiny
 
 from scannet_prep.errors import AggregationError, AnnotationError, FileError, MissingFileError
-from scannet_prep.labels import builtin_label_map
-from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import encode_processed, find_problems
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
-from scannet_prep.stages.process.make_scene import find_alignment_fault, find_raw_files, process_scene
 from scannet_prep.synthetic import make_scene, with_known_irregularity, write_scene
 
 MESH, SEGMENTS, AGGREGATION = "_vh_clean_2.ply", "_vh_clean_2.0.010000.segs.json", ".aggregation.json"
@@ -44,17 +41,10 @@ def test_the_tiny_scene_comes_out_as_by_hand(tmp_path) -> None:
 def test_arrays_have_the_types_and_shapes_that_are_promised(tmp_path) -> None:
     arrays = process_tiny(tmp_path, faces=True).arrays()
     assert {key: (array.dtype.str, array.shape) for key, array in arrays.items() if key != "meta"} == {
-        "points": ("<f4", (6, 3)),
-        "normals": ("<f2", (6, 3)),
-        "colors": ("|u1", (6, 3)),
-        "faces": ("<i4", (4, 3)),
-        "labels": ("|u1", (6,)),
-        "nyu40_ids": ("|u1", (6,)),
-        "scannet_ids": ("<u2", (6,)),
-        "instances": ("<i2", (6,)),
-        "segments": ("<u2", (6,)),
-        "axis_alignment": ("<f8", (4, 4)),
-    }
+        "points": ("<f4", (6, 3)), "normals": ("<f2", (6, 3)), "colors": ("|u1", (6, 3)), "faces": ("<i4", (4, 3)),
+        "labels": ("|u1", (6,)), "nyu40_ids": ("|u1", (6,)), "scannet_ids": ("<u2", (6,)),
+        "instances": ("<i2", (6,)), "segments": ("<u2", (6,)), "axis_alignment": ("<f8", (4, 4)),
+    }  # fmt: skip
     assert arrays["faces"].tolist() == [list(face) for face in tiny.FACES]
 
 
@@ -86,20 +76,15 @@ def test_line_ends_do_not_matter(tmp_path, newline: str) -> None:
     assert (scene.meta.scene_type, scene.meta.warnings) == ("Bedroom / Hotel", ())
 
 
-def test_without_an_axis_alignment_the_identity_is_recorded_and_warned_about(tmp_path) -> None:
-    scene = process_tiny(tmp_path, {INFO: info_file(alignment=None)}, align_axis=True)
+def test_an_axis_alignment_that_is_missing_or_no_rotation_is_warned_about(tmp_path) -> None:
+    scene = process_tiny(tmp_path / "none", {INFO: info_file(alignment=None)}, align_axis=True)
     assert scene.axis_alignment.tolist() == np.eye(4).tolist()
     assert (scene.points == np.array(tiny.POSITIONS)).all()
     assert scene.meta.warnings == (SceneWarning(WarningKind.NO_ALIGNMENT),)
-
-
-def test_an_alignment_that_is_no_rotation_is_warned_about(tmp_path) -> None:
-    numbers = (2.0, *tiny.ALIGNMENT[1:])
-    warning = process_tiny(tmp_path, {INFO: info_file(alignment=numbers)}).meta.warnings[0]
-    assert warning.kind is WarningKind.NOT_RIGID
-    mirror = np.diag([1.0, 1.0, -1.0, 1.0])
-    assert find_alignment_fault(mirror)
-    assert not find_alignment_fault(np.eye(4))
+    mirror = tuple(np.diag([1.0, 1.0, -1.0, 1.0]).ravel())
+    for numbers in ((2.0, *tiny.ALIGNMENT[1:]), mirror):
+        scene = process_tiny(tmp_path / str(numbers[0]), {INFO: info_file(alignment=numbers)})
+        assert [warning.kind for warning in scene.meta.warnings] == [WarningKind.NOT_RIGID]
 
 
 def test_a_segmentation_of_another_length_is_an_error_with_both_numbers(tmp_path) -> None:
@@ -109,49 +94,50 @@ def test_a_segmentation_of_another_length_is_an_error_with_both_numbers(tmp_path
 
 @pytest.mark.parametrize("suffix", [MESH, SEGMENTS, AGGREGATION, INFO])
 def test_a_train_scene_that_lacks_a_file_fails_and_the_error_names_the_file(tmp_path, suffix: str) -> None:
-    with pytest.raises(MissingFileError) as caught:
+    with pytest.raises(MissingFileError, match="no such file") as caught:
         process_tiny(tmp_path, {suffix: None}, align_axis=True)
     assert caught.value.path.name == f"scene0000_00{suffix}"
 
 
-def test_a_test_scene_has_no_annotation_and_that_is_no_failure(tmp_path) -> None:
-    files = {SEGMENTS: None, AGGREGATION: None, INFO: info_file(alignment=None)}
+@pytest.mark.parametrize(("info", "warnings"), [(info_file(alignment=None), ()), (None, (WarningKind.NO_INFO,))])
+def test_a_test_scene_has_no_annotation_and_that_is_no_failure(tmp_path, info, warnings) -> None:
+    files = {SEGMENTS: None, AGGREGATION: None, INFO: info}
     scene = process_tiny(tmp_path, files, split=Split.TEST, scene_id=tiny.TEST_SCENE_ID)
     assert not any(ids.any() for ids in (scene.labels, scene.nyu40_ids, scene.scannet_ids))
     assert scene.instances.tolist() == [-1] * 6
     assert scene.segments is None
     assert "segments" not in scene.arrays()
     assert scene.axis_alignment.tolist() == np.eye(4).tolist()
-    assert scene.meta.warnings == ()
+    assert scene.meta.warnings == tuple(map(SceneWarning, warnings))
 
 
-def test_a_test_scene_without_metadata_is_made_with_a_warning(tmp_path) -> None:
-    files = {SEGMENTS: None, AGGREGATION: None, INFO: None}
-    scene = process_tiny(tmp_path, files, split=Split.TEST, scene_id=tiny.TEST_SCENE_ID)
-    assert scene.meta.warnings == (SceneWarning(WarningKind.NO_INFO),)
+def test_metadata_is_needed_only_where_points_are_aligned(tmp_path) -> None:
+    assert process_tiny(tmp_path, {INFO: None}).meta.warnings == (SceneWarning(WarningKind.NO_INFO),)
 
 
-def test_of_two_aggregations_the_one_for_this_mesh_counts(tmp_path) -> None:
+def test_the_high_resolution_aggregation_stands_in_only_where_there_is_no_other(tmp_path) -> None:
     other = aggregation_file([group(0, [0, 2, 4, 5], "chair")])
-    scene = process_tiny(tmp_path, {HIRES: other})
-    assert scene.labels.tolist() == list(tiny.LABELS20)
-    assert scene.meta.warnings == ()
-
-
-def test_the_high_resolution_aggregation_stands_in_with_a_warning(tmp_path) -> None:
-    scene = process_tiny(tmp_path, {AGGREGATION: None, HIRES: aggregation_file()})
-    assert scene.labels.tolist() == list(tiny.LABELS20)
-    assert scene.meta.warnings == (SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, HIRES),)
-
-
-def test_a_high_resolution_aggregation_whose_segments_do_not_resolve_is_refused(tmp_path) -> None:
+    for files, warnings in (
+        ({HIRES: other}, ()),
+        (
+            {AGGREGATION: None, HIRES: aggregation_file()},
+            (SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, HIRES),),
+        ),
+    ):
+        scene = process_tiny(tmp_path / f"{len(files)}", files)
+        assert (scene.labels.tolist(), scene.meta.warnings) == (list(tiny.LABELS20), warnings)
     with pytest.raises(AnnotationError, match=r"high-resolution mesh: 1 of its"):
-        process_tiny(tmp_path, {AGGREGATION: None, HIRES: aggregation_file([group(0, [0, 3], "chair")])})
-
-
-def test_a_damaged_aggregation_is_not_replaced_by_the_other_one(tmp_path) -> None:
+        process_tiny(tmp_path / "a", {AGGREGATION: None, HIRES: aggregation_file([group(0, [0, 3], "chair")])})
     with pytest.raises(AggregationError, match="is empty"):
-        process_tiny(tmp_path, {AGGREGATION: b"", HIRES: aggregation_file()})
+        process_tiny(tmp_path / "b", {AGGREGATION: b"", HIRES: aggregation_file()})
+
+
+def test_an_absurdly_long_category_and_too_many_groups_name_the_file(tmp_path) -> None:
+    with pytest.raises(FileError, match=r"aggregation\.json: segGroups\[0\]\.label has 100,000 characters"):
+        process_tiny(tmp_path / "a", {AGGREGATION: aggregation_file([group(0, [0], "x" * 100_000)])})
+    groups = [group(number, [number], "chair") for number in range(32_768)]
+    with pytest.raises(AnnotationError, match=r"scene0000_00\.aggregation\.json: has 32,768 groups"):
+        process_tiny(tmp_path / "b", {AGGREGATION: aggregation_file(groups)})
 
 
 def test_what_macos_and_broken_downloads_leave_beside_the_files_changes_nothing(tmp_path) -> None:
@@ -159,21 +145,12 @@ def test_what_macos_and_broken_downloads_leave_beside_the_files_changes_nothing(
     scene = write_tiny(tmp_path / "b")
     for name in ("._scene0000_00_vh_clean_2.ply", "._scene0000_00.aggregation.json", "tmpabc123"):
         (scene.directory / name).write_bytes(b"\x00\x05\x16\x07 no scene")
-    options = ProcessOptions()
-    again = process_scene(find_raw_files(scene, Split.TRAIN, options), options, builtin_label_map())
-    assert b"".join(encode_processed(again)) == b"".join(clean)
+    assert encode_processed(process_written(scene)) == clean
 
 
 def test_files_of_another_scene_are_warned_about(tmp_path) -> None:
     scene = process_tiny(tmp_path, {SEGMENTS: segments_file(scene_id="scene0001_00")})
     assert [warning.kind for warning in scene.meta.warnings] == [WarningKind.OTHER_SCENE]
-
-
-def test_a_scene_that_lies_in_two_folders_is_refused(tmp_path) -> None:
-    scene = write_tiny(tmp_path)
-    double = RawScene(scene.scene_id, scene.directory, "has the same scene as elsewhere, and both have a mesh")
-    with pytest.raises(FileError, match="scene0000_00: has the same scene as elsewhere"):
-        find_raw_files(double, Split.TRAIN, ProcessOptions())
 
 
 def test_labels_from_ply_give_nyu40_and_the_aggregation_still_gives_the_rest(tmp_path) -> None:
@@ -225,18 +202,15 @@ def test_one_vertex_is_a_scene(tmp_path) -> None:
 def test_a_synthetic_scene_agrees_with_the_loops_and_comes_out_the_same_twice(tmp_path, options) -> None:
     made = with_known_irregularity(make_scene(tiny.SCENE_ID, vertices=600, seed=3))
     raw_scene = RawScene(SceneId(tiny.SCENE_ID), write_scene(made, tmp_path))
-    chosen = ProcessOptions(**options)
-    files = find_raw_files(raw_scene, Split.TRAIN, chosen)
-    scene = process_scene(files, chosen, builtin_label_map())
-    assert encode_processed(scene) == encode_processed(process_scene(files, chosen, builtin_label_map()))
+    scene = process_written(raw_scene, **options)
+    assert encode_processed(scene) == encode_processed(process_written(raw_scene, **options))
     groups = [{"id": g.id, "label": g.raw_category, "segments": g.segments} for g in made.groups]
     nyu40_ids, scannet_ids, instances = oracles.ids_of_vertices(made.segment_ids.tolist(), groups)
     assert (scene.nyu40_ids.tolist(), scene.scannet_ids.tolist()) == (nyu40_ids, scannet_ids)
     assert scene.instances.tolist() == instances
-    assert scene.labels.tolist() == (
-        oracles.labels200(scannet_ids) if chosen.scannet200 else oracles.labels20(nyu40_ids)
-    )
-    exact = oracles.aligned_points(made.positions, made.axis_alignment if chosen.align_axis else np.eye(4))
+    is_200 = "scannet200" in options  # and aligned
+    assert scene.labels.tolist() == (oracles.labels200(scannet_ids) if is_200 else oracles.labels20(nyu40_ids))
+    exact = oracles.aligned_points(made.positions, made.axis_alignment if is_200 else np.eye(4))
     assert scene.points.tobytes() == oracles.to_float32(exact).tobytes()
     expected = np.array(oracles.vertex_normals(exact, made.faces.tolist())).astype(np.float16)
     assert np.abs(scene.normals.astype(float) - expected.astype(float)).max() <= 2**-11

@@ -9,7 +9,7 @@ import tiny
 from tiny import Ply
 
 from scannet_prep.errors import MeshError
-from scannet_prep.raw.mesh import Mesh, check_mesh_file, count_elements, read_mesh
+from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, Mesh, check_mesh_file, count_elements, read_mesh
 
 LITTLE, BIG, TEXT = "binary_little_endian", "binary_big_endian", "ascii"
 FORMATS = [LITTLE, BIG, TEXT]
@@ -55,24 +55,17 @@ def assert_is_tiny(mesh) -> None:
         {"vertex_list": "neighbours"},
         {"last_element": "camera"},
         {"position_type": "double"},
+        *({"labels": (0, 1, 40, 50, 100, 39), "label_type": kind} for kind in ("ushort", "uchar", "int", "short")),
     ],
     ids=str,
 )
 def test_a_mesh_is_read_by_name_whatever_else_the_file_holds(read, format_name: str, knobs: dict) -> None:
     mesh = read(Ply(format=format_name, **knobs).encode())
     assert_is_tiny(mesh)
-    assert mesh.labels is None
+    assert (mesh.labels is None) == ("labels" not in knobs)
+    if mesh.labels is not None:
+        assert (mesh.labels.dtype, tuple(mesh.labels)) == (np.uint16, knobs["labels"])
     assert mesh.positions.dtype == (np.float64 if "position_type" in knobs else np.float32)
-
-
-@pytest.mark.parametrize("format_name", FORMATS)
-@pytest.mark.parametrize("label_type", ["ushort", "uchar", "int", "short"])
-def test_labels_are_read_where_the_mesh_has_them(read, format_name: str, label_type: str) -> None:
-    labels = (0, 1, 40, 50, 100, 39)
-    mesh = read(Ply(format=format_name, labels=labels, label_type=label_type).encode())
-    assert_is_tiny(mesh)
-    assert mesh.labels.tolist() == list(labels)
-    assert mesh.labels.dtype == np.uint16
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
@@ -139,6 +132,17 @@ def test_a_mesh_that_cannot_be_right_is_refused(read, format_name: str, knobs: d
         (Ply(format=TEXT).encode().replace(b"130", b"330"), "is damaged"),
         (Ply(format=TEXT).encode()[:-3], "is damaged"),
         (Ply(vertex_list="near").encode()[:-3], "is damaged"),
+        (Ply().encode().replace(b"end_header\n", b"end_headerX\n"), "has no line end_header in"),
+        (Ply(format=TEXT).encode().replace(b"\n3 0 1 2", b"\n-3 0 1 2"), "is damaged|is not a triangle"),
+        (Ply(count_type="char").encode().replace(b"\x03\0\0\0\0\1", b"\xfd\0\0\0\0\1"), "face 0 is not a triangle"),
+        (Ply(comments=("comment " + "x" * 70_000,)).encode(), "has no line end_header in its first 65,536 bytes"),
+        (b"ply\nformat binary_little_endian 1.0\nelement vertex 5\nend_header\n", "without any property"),
+        (
+            Ply().encode().replace(b"end_header", b"property list uchar int vertex_index\nend_header"),
+            "has two lists of faces",
+        ),
+        (Ply(format=TEXT, tail=b" " * MAX_UNMAPPED_BYTES).encode(), "PLY file of text .* at most 10,000,000"),
+        (Ply(vertex_list="near", tail=b" " * MAX_UNMAPPED_BYTES).encode(), "lists other than .* at most 10,000,000"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -27,11 +27,6 @@ from scannet_prep.stages.process import plan, run
 
 SCENE_ID = "scene0000_00"
 REAL_DIR = Path(os.environ.get("SCANNET_PREP_REAL_DATA") or "unset")
-# Vertices by id, from the loops; 0 is unannotated or of an unknown raw category.
-NYU40_COUNTS = [(0, 19317), (1, 13310), (2, 9974), (16, 6438), (10, 5971), (3, 5036)]
-SCANNET_COUNTS = [(0, 19317), (1, 13310), (3, 9974), (21, 6438), (18, 5971), (7, 5036)]
-UNANNOTATED_COUNT = 18297
-INSTANCE_COUNT = 55
 HAS_REAL_DATA = (REAL_DIR / "scans" / SCENE_ID).is_dir()
 
 pytestmark = [
@@ -104,16 +99,14 @@ def test_normals_agree_with_the_oracles_before_the_cast(raw: RawScene, monkeypat
     assert found.tobytes() == vertex_normals(points, mesh.faces).tobytes()
 
 
-def test_the_scene_is_made_and_the_two_unknown_raw_categories_are_warned_about_once_each(made) -> None:
-    _, _, report = made
+def test_the_processed_scene_agrees_with_the_oracles(made, raw: RawScene, expected_ids) -> None:
+    out_dir, options, report = made
     assert (report.made, report.kept, report.failures) == ((SCENE_ID,), (), ())
     expected = [SceneWarning(WarningKind.UNKNOWN_CATEGORY, name, n) for name, n in (("trashcan", 3), ("dishrack", 1))]
     assert [(item.text, item.scenes) for item in report.warnings] == [(item.text, (SCENE_ID,)) for item in expected]
-
-
-def test_the_processed_scene_agrees_with_the_oracles(made, raw: RawScene, expected_ids) -> None:
-    out_dir, options, _ = made
-    scene = read_processed(out_dir / "train" / f"{SCENE_ID}.npz")
+    path = out_dir / "train" / f"{SCENE_ID}.npz"
+    assert report.size_bytes == path.stat().st_size <= 23 * 81_369  # bytes for each vertex
+    scene = read_processed(path)
     assert list(find_problems(scene)) == []
     nyu40_ids, scannet_ids, instances = expected_ids
     assert (scene.nyu40_ids == nyu40_ids).all()
@@ -129,10 +122,3 @@ def test_the_processed_scene_agrees_with_the_oracles(made, raw: RawScene, expect
     assert np.abs(scene.normals.astype(np.float64) - normals_by_adding(exact, mesh.faces)).max() < 2**-11
     assert len(scene.meta.groups) == 55
     assert len(scene.meta.segment_ids) == 668
-
-
-def test_a_vertex_takes_at_most_23_bytes(made) -> None:
-    out_dir, _, report = made
-    size = (out_dir / "train" / f"{SCENE_ID}.npz").stat().st_size
-    assert report.size_bytes == size
-    assert size / 81_369 <= 23

@@ -7,17 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 TOOLS_DIR = Path(__file__).parent.parent / "tools"
-
-
-def make_python(path: Path, version: str) -> Path:
-    """A program that passes for a Python of that version which has pip."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n[ $1 = -m ] || echo {version}\n")
-    path.chmod(0o755)
-    return path
 
 
 def run_bash(script: str, **environment: str | Path) -> subprocess.CompletedProcess[str]:
@@ -35,20 +25,23 @@ def test_tools_never_use_an_active_environment(tmp_path: Path) -> None:
 
 
 def test_python_of_another_version_than_the_environment_is_told_with_both_versions(tmp_path: Path) -> None:
-    make_python(tmp_path / "venv/bin/python", "3.12")
-    python = make_python(tmp_path / "python3.13", "3.13")
+    python = tmp_path / "python3.13"
+    (tmp_path / "venv/bin").mkdir(parents=True)
+    for path, version in ((tmp_path / "venv/bin/python", "3.12"), (python, "3.13")):  # they pass for Pythons with pip
+        path.write_text(f"#!/bin/sh\n[ $1 = -m ] || echo {version}\n")
+        path.chmod(0o755)
     done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path / "venv", PYTHON=python)
     assert done.returncode == 1
     assert f"error: PYTHON={python} is Python 3.13, but {tmp_path}/venv was made with Python 3.12" in done.stderr
     assert "hint: use another folder: SCANNET_PREP_VENV=.venv-3.13" in done.stderr
 
 
-@pytest.mark.parametrize("python", ["/bin/false", "no-such-python"])
-def test_unusable_python_is_told_before_anything_is_made(tmp_path: Path, python: str) -> None:
-    done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path / "venv", PYTHON=python)
-    assert done.returncode == 1
-    assert f"error: PYTHON={python} is not Python 3." in done.stderr
-    assert not (tmp_path / "venv").exists()
+def test_unusable_python_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    for python in ("/bin/false", "no-such-python"):
+        done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path / "venv", PYTHON=python)
+        assert done.returncode == 1
+        assert f"error: PYTHON={python} is not Python 3." in done.stderr
+        assert not (tmp_path / "venv").exists()
 
 
 def test_folder_that_is_not_an_environment_is_left_alone(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.labels import LabelMap, builtin_label_map
+from scannet_prep.labels import builtin_label_map
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.raw.layout import RawScene
@@ -100,9 +100,8 @@ class Ply:
         """Type and value of everything in the body, record by record."""
         records = []
         for index, (position, color) in enumerate(zip(self.positions, self.colors, strict=True)):
-            values = (
-                [*position, *color] + [255] * self.has_alpha + ([] if self.labels is None else [self.labels[index]])
-            )
+            label = [] if self.labels is None else [self.labels[index]]
+            values = [*position, *color, *[255] * self.has_alpha, *label]
             values = [7] * len(self.extra_before) + values + [7] * len(self.extra_after)
             record = [(kind, value) for (kind, _), value in zip(self.properties(), values, strict=True)]
             records.append(record + ([("uchar", 2), ("int", 5), ("int", 6)] if self.vertex_list else []))
@@ -113,21 +112,16 @@ class Ply:
 
     def encode(self) -> bytes:
         if self.format == "ascii":
-            lines = [" ".join(_word(kind, value) for kind, value in record) for record in self.records()]
+            lines = [" ".join(repr(_cast(kind, value)) for kind, value in record) for record in self.records()]
             return self.header() + "".join(line + self.newline for line in lines).encode() + self.tail
         order = "<" if self.format == "binary_little_endian" else ">"
-        packed = (
-            struct.pack(order + _CODES[kind], _cast(kind, value)) for item in self.records() for kind, value in item
-        )
-        return self.header() + b"".join(packed) + self.tail
+        values = [value for record in self.records() for value in record]
+        packed = struct.pack(order + "".join(_CODES[kind] for kind, _ in values), *(_cast(*value) for value in values))
+        return self.header() + packed + self.tail
 
 
 def _cast(kind: str, value: float) -> float:
     return float(value) if kind in {"float", "double"} else int(value)
-
-
-def _word(kind: str, value: float) -> str:
-    return repr(_cast(kind, value))
 
 
 def segments_file(ids: Any = SEGMENT_IDS, *, newline: str = "\r\n", scene_id: str = SCENE_ID, space: str = "") -> bytes:
@@ -195,11 +189,14 @@ def process_tiny(
     files: dict[str, bytes | None] | None = None,
     *,
     split: Split = Split.TRAIN,
-    label_map: LabelMap | None = None,
     scene_id: str = SCENE_ID,
     **options: Any,
 ) -> ProcessedScene:
     """Write the tiny scene, with changes, and process it."""
-    scene = write_tiny(raw_dir, files, scene_id)
+    return process_written(write_tiny(raw_dir, files, scene_id), split, **options)
+
+
+def process_written(scene: RawScene, split: Split = Split.TRAIN, **options: Any) -> ProcessedScene:
+    """Process a scene that lies on the disk."""
     chosen = ProcessOptions(**options)
-    return process_scene(find_raw_files(scene, split, chosen), chosen, label_map or builtin_label_map())
+    return process_scene(find_raw_files(scene, split, chosen), chosen, builtin_label_map())

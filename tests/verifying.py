@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
+from commands import run_main
 
-from scannet_prep.cli.main import main
 from scannet_prep.stages.finding import CheckTask, Findings
 
 TRAIN, VAL, TEST = "scene0000_00", "scene0011_00", "scene0707_00"
@@ -22,22 +21,19 @@ Row = tuple[str, str, str, str]
 class Verify:
     """Runs the command and gives exit status and findings: severity, scene, file, message."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
+    def __init__(self) -> None:
         self.value: dict[str, Any] = {}
 
     def __call__(self, path: Path | list[Path], *arguments: str) -> tuple[int, list[Row]]:
-        self._capsys.readouterr()
         # A limit tells the command that a part is wanted, so that it says nothing of the official lists.
         words = arguments or ("--limit", "1000")
         paths = path if isinstance(path, list) else [path]
-        status = main(["verify", *map(str, paths), "--json", "--jobs", "1", *words])
-        lines = self._capsys.readouterr().out.splitlines()
-        assert len(lines) == 1
-        self.value = json.loads(lines[0])
-        assert self.value["exit_status"] == status
+        outcome = run_main("verify", *paths, "--json", *words)
+        assert len(outcome.stdout.splitlines()) == 1
+        self.value = outcome.json
+        assert self.value["exit_status"] == outcome.status
         findings = self.value.get("findings", [])
-        return status, [
+        return outcome.status, [
             (item["severity"], item["scene_id"], os.path.relpath(item["path"], paths[0]), item["message"])
             for item in findings
         ]
