@@ -11,8 +11,7 @@ import numpy as np
 from scannet_prep.errors import UsageError
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
-from scannet_prep.synthetic.furniture import SHELL
-from scannet_prep.synthetic.room import Room, furnish
+from scannet_prep.synthetic.room import SHELL, Room, furnish
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

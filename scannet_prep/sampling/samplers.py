@@ -1,4 +1,4 @@
-"""Batches by a budget of points, the same number on every rank."""
+"""Samplers: batches by a budget of points for training, and every scene once for evaluation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.sampling.packing import Packing, check_lengths, pack
-from scannet_prep.sampling.planning import PlanSummary, make_plan, summarize
+from scannet_prep.sampling.plan import Plan, PlanSummary, make_plan, pack, summarize
 from scannet_prep.sampling.ranks import RankInfo, check_number
 from scannet_prep.version import VERSION
 
@@ -19,6 +18,7 @@ from scannet_prep.version import VERSION
 _Done: TypeAlias = tuple[tuple[int, int], ...]
 
 _STATE_VERSION = 2
+_LENGTHS_HINT = "pass dataset.lengths"
 _FRESH = "to start the epoch again, leave the state out and call set_epoch(epoch)"
 
 
@@ -75,7 +75,7 @@ class PointBudgetBatchSampler:
         seed: int = 0,
         shuffle: bool = True,
     ) -> None:
-        self._lengths = check_lengths(lengths)
+        self._lengths = _check_lengths(lengths)
         self._rank_info = RankInfo.find(rank, world_size)
         self.rank, self.world_size = self._rank_info.rank, self._rank_info.world_size
         self._max_points = check_number(max_points, "max_points", 1)
@@ -93,7 +93,7 @@ class PointBudgetBatchSampler:
         self._is_compared = False
         self._iteration = 0  # number of the one that counts: set_epoch and another one end it
         self._steps_given = 0  # by that one
-        self._known: tuple[tuple[int, _Done], Packing] | None = None
+        self._known: tuple[tuple[int, _Done], Plan] | None = None
 
     @property
     def epoch(self) -> int:
@@ -142,7 +142,7 @@ class PointBudgetBatchSampler:
         self._go_to(self._epoch, self._done)
         return self._give_batches(self._plan, self._epoch, self._iteration)
 
-    def _give_batches(self, plan: Packing, epoch: int, iteration: int) -> Iterator[list[tuple[int, int]]]:
+    def _give_batches(self, plan: Plan, epoch: int, iteration: int) -> Iterator[list[tuple[int, int]]]:
         for step in range(len(plan) // self.world_size):
             if iteration == self._iteration:
                 self._steps_given = step + 1
@@ -230,14 +230,14 @@ class PointBudgetBatchSampler:
         self._steps_given = 0
 
     @property
-    def _plan(self) -> Packing:
+    def _plan(self) -> Plan:
         """The batches of the next iteration, for all ranks."""
         key = self._epoch, self._done
         if self._known is None or self._known[0] != key:
             self._known = key, self._plan_rest(*key)
         return self._known[1]
 
-    def _plan_rest(self, epoch: int, done: _Done) -> Packing:
+    def _plan_rest(self, epoch: int, done: _Done) -> Plan:
         """Plan what is left of an epoch, by going through what was done of it, on however many ranks."""
         scenes = np.arange(len(self._lengths))  # those that are left
         parts = done if done and done[-1][0] == self.world_size else (*done, (self.world_size, 0))
@@ -251,7 +251,7 @@ class PointBudgetBatchSampler:
             scenes = np.setdiff1d(scenes, plan.take(np.arange(count)).scenes)
         return plan.take(np.arange(count, len(plan)))
 
-    def _plan_scenes(self, scenes: NDArray[np.int64], world_size: int, epoch: int, number: int) -> Packing:
+    def _plan_scenes(self, scenes: NDArray[np.int64], world_size: int, epoch: int, number: int) -> Plan:
         """Plan some of the scenes; the number is that of the part of the epoch."""
         lengths = self._lengths[scenes]
         is_usual = len(scenes) == len(self._lengths) and world_size == self.world_size
@@ -260,7 +260,90 @@ class PointBudgetBatchSampler:
         plan = make_plan(
             packing, lengths, self._max_points, world_size, np.random.default_rng(seeds) if self._shuffle else None
         )
-        return Packing(scenes[plan.scenes], plan.ends)
+        return Plan(scenes[plan.scenes], plan.ends)
 
-    def _pack(self, lengths: NDArray[np.int64], world_size: int) -> Packing:
+    def _pack(self, lengths: NDArray[np.int64], world_size: int) -> Plan:
         return pack(lengths, self._max_points, self._max_scenes or len(lengths), world_size)
+
+
+class EvalSampler:
+    """Gives each scene to exactly one rank, none twice, for `DataLoader(dataset, sampler=..., batch_size=...)`.
+
+    Padding, which makes ranks even elsewhere, counts some scenes twice, and every mean is wrong. Here the ranks may
+    differ by one scene: `len()` is this rank's number, `step_count` that of the longest. **A rank without work in the
+    last step has simply finished**; with fewer scenes than ranks, some get none at all. So nothing in the loop may wait
+    for the other ranks: call the model without `DistributedDataParallel` around it (`model.module`), which otherwise
+    exchanges buffers in every step, and add up the results after the loop (one `all_reduce` of the confusion matrix).
+
+    The scenes of one step are of similar size, largest first, and the ranks get about the same number of vertices in
+    all. The order is the same each time, and depends on the lengths alone.
+
+    Args:
+        lengths: Vertices of each scene, such as `dataset.lengths`.
+        rank: As with `PointBudgetBatchSampler`.
+        world_size: As with `PointBudgetBatchSampler`.
+
+    Attributes:
+        rank: As given or found.
+        world_size: As given or found.
+        step_count: Scenes of the ranks that have most.
+
+    Raises:
+        UsageError: An argument makes no sense, or there are several processes, and it cannot be known which rank this
+            one is.
+    """
+
+    def __init__(self, lengths: ArrayLike, *, rank: int | None = None, world_size: int | None = None) -> None:
+        checked = _check_lengths(lengths)
+        self._rank_info = RankInfo.find(rank, world_size)
+        self.rank, self.world_size = self._rank_info.rank, self._rank_info.world_size
+        self.step_count = -(-len(checked) // self.world_size)
+        order = np.argsort(-checked, kind="stable")
+        loads = np.zeros(self.world_size, np.int64)
+        self._scenes: list[int] = []
+        for start in range(0, len(order), self.world_size):
+            scenes = order[start : start + self.world_size]
+            ranks = np.argsort(loads, kind="stable")[: len(scenes)]  # the fewest vertices so far get the largest scene
+            loads[ranks] += checked[scenes]
+            self._scenes += scenes[ranks == self.rank].tolist()
+
+    def __len__(self) -> int:
+        """Scenes of this rank."""
+        return len(self._scenes)
+
+    def __iter__(self) -> Iterator[int]:
+        """Give this rank's indices.
+
+        Raises:
+            UsageError: `torch.distributed` was initialized after the sampler was made, and says another rank; or
+                Lightning or accelerate shards the indices again.
+        """
+        self._rank_info.check()
+        return iter(self._scenes)
+
+
+def _check_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
+    """Check the vertex counts of the scenes, and copy them.
+
+    Args:
+        lengths: Whole numbers from 0, (n,).
+
+    Returns:
+        int64 (n,).
+
+    Raises:
+        UsageError: They are not whole numbers in one dimension, there are none, or one is negative.
+    """
+    if hasattr(lengths, "lengths"):  # as an array, it would be read scene by scene
+        raise UsageError(f"lengths is a {type(lengths).__name__}, expected one number for each scene", _LENGTHS_HINT)
+    array = np.asarray(lengths)
+    if array.ndim != 1 or not len(array):
+        raise UsageError(f"lengths has the shape {array.shape}, expected one number for each scene", _LENGTHS_HINT)
+    if not np.issubdtype(array.dtype, np.integer):
+        raise UsageError(f"lengths is of type {array.dtype}, expected whole numbers", _LENGTHS_HINT)
+    array = array.astype(np.int64)
+    if array.min() < 0:
+        raise UsageError(
+            f"lengths has {array.min()} at position {array.argmin()}, expected numbers from 0", _LENGTHS_HINT
+        )
+    return array
