@@ -109,18 +109,15 @@ def collate_torch(samples: Sequence[dict[str, Any]]) -> Batch:
     return batch
 
 
-def _take_arrays(sample: dict[str, Any], number: int) -> dict[str, Any]:
+def _take_arrays(sample: Any, number: int) -> dict[str, Any]:  # noqa: ANN401 - whatever a transform returned
     """Check that a sample is one, and turn its tensors into arrays."""
-    is_dict = isinstance(sample, dict)
-    if is_dict:
-        sample = {key: _as_array(value) for key, value in sample.items()}
-    if not is_dict or not isinstance(sample.get("points"), np.ndarray) or not sample["points"].ndim:
-        keys = f" with {', '.join(map(str, sample))}" if is_dict else ""
+    arrays = {key: _as_array(value) for key, value in sample.items()} if isinstance(sample, dict) else {}
+    if not isinstance(arrays.get("points"), np.ndarray) or not arrays["points"].ndim:
         raise UsageError(
-            f"sample {number} is a {type(sample).__name__}{keys:.200}, expected a dict with an array points",
+            f"sample {number} is a {type(sample).__name__} of {list(arrays)}, expected a dict with an array points",
             "a transform must return such a dict; or give the loader a collate_fn of your own",
         )
-    return sample
+    return arrays
 
 
 def _check_keys(samples: Sequence[dict[str, Any]]) -> list[str]:
@@ -202,31 +199,19 @@ def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
     arrays = {key: array for key, array in found.items() if _is_numeric(array)}
     tensors = {key for key, array in arrays.items() if array is not batch[key]}
     others = {key: None if key in arrays else value for key, value in batch.items()}  # keeps the order
+    layout = []
     try:
-        layout = [(key, array.dtype, array.shape) for key, array in arrays.items()]
-        return _receive, (*_write(list(arrays.values())), layout, others, tensors)
+        with os.fdopen(os.memfd_create("batch", os.MFD_CLOEXEC), "wb") as file:
+            for key, array in arrays.items():
+                layout.append((key, array.dtype, array.shape, file.tell()))
+                array.tofile(file)
+                file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
+            size = file.truncate(max(file.tell(), _ALIGNMENT))
+            return _receive, (DupFd(file.fileno()), size, layout, others, tensors)
     except (AttributeError, OSError):
         # Not Linux, or no descriptors or memory left. An error here, in a thread of multiprocessing's, would not reach
         # the training process: it would wait for ever.
         return _restore, (arrays, others, tensors)
-
-
-def _write(arrays: list[NDArray[Any]]) -> tuple[Any, int]:
-    """Write arrays into an anonymous file; gives its descriptor, ready to be sent, and its size."""
-    descriptor = os.memfd_create("batch", os.MFD_CLOEXEC)
-    try:
-        start = 0
-        for array in arrays:
-            data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-            written = 0
-            while written < len(data):
-                written += os.pwrite(descriptor, data[written:], start + written)
-            start += _padded(array.nbytes)
-        size = max(start, _ALIGNMENT)
-        os.ftruncate(descriptor, size)
-        return DupFd(descriptor), size
-    finally:
-        os.close(descriptor)
 
 
 def _receive(sent: Any, size: int, layout: list[Any], others: dict[str, Any], tensors: set[str]) -> Batch:  # noqa: ANN401
@@ -236,11 +221,7 @@ def _receive(sent: Any, size: int, layout: list[Any], others: dict[str, Any], te
         memory = _map(descriptor, size)
     finally:
         os.close(descriptor)
-    arrays = {}
-    start = 0
-    for key, dtype, shape in layout:
-        arrays[key] = np.ndarray(shape, dtype, memory, start)
-        start += _padded(arrays[key].nbytes)
+    arrays = {key: np.ndarray(shape, dtype, memory, start) for key, dtype, shape, start in layout}
     return _restore(arrays, others, tensors)
 
 
@@ -267,10 +248,6 @@ def _map(descriptor: int, size: int) -> Any:  # noqa: ANN401 - a buffer
     memory = (ctypes.c_char * size).from_address(address)
     weakref.finalize(memory, system.munmap, address, size).atexit = False  # arrays may outlive it
     return memory
-
-
-def _padded(size_bytes: int) -> int:
-    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
 ForkingPickler.register(Batch, _send)

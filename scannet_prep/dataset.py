@@ -6,7 +6,6 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -173,9 +172,7 @@ class ScanNet:
         """The dataset itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Close it."""
         self.close()
 
@@ -291,8 +288,7 @@ class ScanNet:
 
 
 def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:
-    is_address = isinstance(path, str) and "://" in path
-    if isinstance(path, str | Path) and not is_address and not _is_archive(Path(path)):
+    if isinstance(path, str | Path) and "://" not in str(path) and not _is_archive(Path(path)):
         return FolderReader(Path(path), split)
     from scannet_prep.archive.scenes import ArchiveReader  # training from a folder needs no zstandard
 
@@ -320,16 +316,14 @@ def _weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.fl
     if not occurs.any():
         raise UsageError("no vertex has a class, so there is nothing to weigh", 'take the weights of split="train"')
     shares = totals[occurs] / totals.sum()
-    if formula == "inverse":
-        weights = 1 / shares
-    elif formula == "inverse_sqrt":
-        weights = 1 / np.sqrt(shares)
-    elif formula == "log":
-        weights = 1 / np.log(1.02 + shares)
-    else:
-        labeled = counts.sum(axis=1, keepdims=True)  # of each scene
-        frequencies = totals[occurs] / ((counts[:, occurs] > 0) * labeled).sum(axis=0)
-        weights = np.median(frequencies) / frequencies
+    labeled = counts.sum(axis=1, keepdims=True)  # of each scene
+    frequencies = totals[occurs] / ((counts[:, occurs] > 0) * labeled).sum(axis=0)
+    weights = {
+        "inverse": 1 / shares,
+        "inverse_sqrt": 1 / np.sqrt(shares),
+        "log": 1 / np.log(1.02 + shares),
+        "median_frequency": np.median(frequencies) / frequencies,
+    }[formula]
     result = np.zeros(len(totals), np.float32)
     result[occurs] = weights / weights.mean()
     return result

@@ -21,19 +21,6 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 
-__all__ = [
-    "ColorJitter",
-    "Compose",
-    "CropPoints",
-    "Drop",
-    "Flip",
-    "GridSample",
-    "Jitter",
-    "Normalize",
-    "RotateZ",
-    "Scale",
-]
-
 Sample: TypeAlias = dict[str, Any]
 Step: TypeAlias = Callable[[Sample, np.random.Generator], Any]
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,18 +14,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.sampling.plan import Plan, PlanSummary, make_plan, pack, summarize
-from scannet_prep.sampling.ranks import RankInfo, check_number
+from scannet_prep.sampling.ranks import RankedSampler, check_number
 from scannet_prep.version import VERSION
 
 # Number of ranks and steps done, for each part of an epoch that one number of ranks has done.
 _Done: TypeAlias = tuple[tuple[int, int], ...]
 
 _STATE_VERSION = 2
-_LENGTHS_HINT = "pass dataset.lengths"
 _FRESH = "to start the epoch again, leave the state out and call set_epoch(epoch)"
 
 
-class PointBudgetBatchSampler:
+class PointBudgetBatchSampler(RankedSampler):
     """Batches of scenes whose vertices add up to a budget, for `DataLoader(dataset, batch_sampler=...)`.
 
     Every rank computes the same plan of the epoch from (lengths, budget, seed, epoch) and takes its part (all need the
@@ -76,8 +78,7 @@ class PointBudgetBatchSampler:
         shuffle: bool = True,
     ) -> None:
         self._lengths = _check_lengths(lengths)
-        self._rank_info = RankInfo.find(rank, world_size)
-        self.rank, self.world_size = self._rank_info.rank, self._rank_info.world_size
+        super().__init__(rank, world_size)
         self._max_points = check_number(max_points, "max_points", 1)
         self._max_scenes = None if max_scenes is None else check_number(max_scenes, "max_scenes", 1)
         self._seed = check_number(seed, "seed", 0)
@@ -88,17 +89,11 @@ class PointBudgetBatchSampler:
                 f"train on at most {len(self._lengths)} ranks (torchrun --nproc_per_node), or with more scenes",
             )
         self._packing = self._pack(self._lengths, self.world_size)
-        self._epoch = 0
+        self.epoch = 0
         self._done: _Done = ()
         self._is_compared = False
         self._iteration = 0  # number of the one that counts: set_epoch and another one end it
         self._steps_given = 0  # by that one
-        self._known: tuple[tuple[int, _Done], Plan] | None = None
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that comes next, or that is being given out."""
-        return self._epoch
 
     @property
     def sampler(self) -> PointBudgetBatchSampler:
@@ -127,20 +122,20 @@ class PointBudgetBatchSampler:
                 `torch.distributed` was initialized after the sampler was made, and says another rank; or Lightning or
                 accelerate shards the batches again.
         """
-        self._rank_info.check()
+        self._check_rank()
         if self._steps_given and self._steps_given == self.steps_left:
             if self._shuffle:
                 raise UsageError(
-                    f"epoch {self._epoch} has been given out already: its batches and random numbers would come again",
+                    f"epoch {self.epoch} has been given out already: its batches and random numbers would come again",
                     "call sampler.set_epoch(epoch) before each epoch",
                 )
-            self._done = ()  # all of it, also where the last time was only the rest of it
+            self._go_to(self.epoch, ())  # all of it, also where the last time was only the rest of it
         if not self._is_compared:  # once: what has been planned together stays together
             self._is_compared = True
-            at = {"epoch": self._epoch, "steps done": self._done}
-            self._rank_info.compare(self._settings() | at | {"numpy": np.__version__, "scannet_prep": VERSION})
-        self._go_to(self._epoch, self._done)
-        return self._give_batches(self._plan, self._epoch, self._iteration)
+            at = {"epoch": self.epoch, "steps done": self._done}
+            self._compare_ranks(self._settings() | at | {"numpy": np.__version__, "scannet_prep": VERSION})
+        self._go_to(self.epoch, self._done)
+        return self._give_batches(self._plan, self.epoch, self._iteration)
 
     def _give_batches(self, plan: Plan, epoch: int, iteration: int) -> Iterator[list[tuple[int, int]]]:
         for step in range(len(plan) // self.world_size):
@@ -154,7 +149,7 @@ class PointBudgetBatchSampler:
         After `load_state_dict`, the epoch of the state goes on where it stopped; every other one begins at its start.
         """
         epoch = check_number(epoch, "epoch", 0)
-        self._go_to(epoch, self._done if epoch == self._epoch else ())
+        self._go_to(epoch, self._done if epoch == self.epoch else ())
 
     def state_dict(self, *, steps_done: int | None = None) -> dict[str, Any]:
         """Tell how far training has come, as plain values for a checkpoint; the same on all ranks.
@@ -171,17 +166,12 @@ class PointBudgetBatchSampler:
         steps_done = self._steps_given if steps_done is None else check_number(steps_done, "steps_done", 0)
         if steps_done > self.steps_left:
             raise UsageError(
-                f"steps_done is {steps_done}, but this iteration over epoch {self._epoch} has {self.steps_left} steps",
+                f"steps_done is {steps_done}, but this iteration over epoch {self.epoch} has {self.steps_left} steps",
                 "count from where the epoch began, or since load_state_dict: enumerate(loader, start=1)",
             )
-        epoch, done = self._epoch, self._done
-        if steps_done == self.steps_left:
-            epoch, done = epoch + 1, ()
-        elif steps_done and done and done[-1][0] == self.world_size:
-            done = (*done[:-1], (self.world_size, done[-1][1] + steps_done))
-        elif steps_done:
-            done = (*done, (self.world_size, steps_done))
-        return {"version": _STATE_VERSION, "epoch": epoch, "done": [list(part) for part in done], **self._settings()}
+        done = [list(part) for part in (*self._done, (self.world_size, steps_done)) if part[1]]
+        is_whole = steps_done == self.steps_left
+        return {"epoch": self.epoch + is_whole, "done": [] if is_whole else done, **self._settings()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called: the next iteration gives the rest of that epoch.
@@ -192,30 +182,30 @@ class PointBudgetBatchSampler:
         Raises:
             UsageError: It is not such a state, or it is of a sampler with other scenes, budget, seed or shuffle.
         """
+        expected = self._settings()
         try:
             done = tuple((check_number(ranks, "ranks", 1), check_number(n, "steps", 1)) for ranks, n in state["done"])
-            epoch, version = check_number(state["epoch"], "epoch", 0), state["version"]
-            found = {name: state[name] for name in self._settings()}
+            epoch = check_number(state["epoch"], "epoch", 0)
+            changed = [name for name, value in expected.items() if state[name] != value]
         except (KeyError, TypeError, ValueError):
-            version = None
-        if version != _STATE_VERSION:
-            raise UsageError(f"this is not a state of a PointBudgetBatchSampler: {state!r:.200}", _FRESH)
-        for name, value in self._settings().items():
-            if found[name] != value:
-                raise UsageError(
-                    f"the sampler's state was saved with {name}={found[name]!r}, this sampler has {name}={value!r}",
-                    f"make the sampler from the same scenes and with the same arguments as then; {_FRESH}",
-                )
-        self._known = (epoch, done), self._plan_rest(epoch, done)
+            raise UsageError(f"this is not a state of a PointBudgetBatchSampler: {state!r:.200}", _FRESH) from None
+        for name in changed:
+            raise UsageError(
+                f"the state was saved with {name}={state[name]!r}, this sampler has {name}={expected[name]!r}",
+                f"make the sampler from the same scenes and with the same arguments as then; {_FRESH}",
+            )
+        plan = self._plan_rest(epoch, done)
         self._go_to(epoch, done)
+        self._plan = plan
 
     def describe(self) -> PlanSummary:
         """Tell steps, fill and imbalance of the epoch, or of what is left of it; `print` shows them as text."""
-        return summarize(self._plan, self._lengths, self._max_points, self.world_size, self._epoch)
+        return summarize(self._plan, self._lengths, self._max_points, self.world_size, self.epoch)
 
     def _settings(self) -> dict[str, Any]:
         """What plans depend on, beside epoch and number of ranks."""
         return {
+            "version": _STATE_VERSION,
             "seed": self._seed,
             "shuffle": self._shuffle,
             "max_points": self._max_points,
@@ -225,48 +215,42 @@ class PointBudgetBatchSampler:
         }
 
     def _go_to(self, epoch: int, done: _Done) -> None:
-        self._epoch, self._done = epoch, done
+        if (epoch, done) != (self.epoch, self._done):
+            self.__dict__.pop("_plan", None)
+        self.epoch, self._done = epoch, done
         self._iteration += 1
         self._steps_given = 0
 
-    @property
+    @cached_property
     def _plan(self) -> Plan:
         """The batches of the next iteration, for all ranks."""
-        key = self._epoch, self._done
-        if self._known is None or self._known[0] != key:
-            self._known = key, self._plan_rest(*key)
-        return self._known[1]
+        return self._plan_rest(self.epoch, self._done)
 
     def _plan_rest(self, epoch: int, done: _Done) -> Plan:
         """Plan what is left of an epoch, by going through what was done of it, on however many ranks."""
         scenes = np.arange(len(self._lengths))  # those that are left
-        parts = done if done and done[-1][0] == self.world_size else (*done, (self.world_size, 0))
-        for number, (world_size, steps) in enumerate(parts):
-            plan = self._plan_scenes(scenes, world_size, epoch, number)
-            count = steps * world_size
-            if count and count >= len(plan):
+        for number, (world_size, parts) in enumerate(groupby((*done, (self.world_size, 0)), itemgetter(0))):
+            lengths = self._lengths[scenes]
+            is_first = number == 0 and world_size == self.world_size
+            packing = self._packing if is_first else self._pack(lengths, world_size)
+            seeds = np.random.SeedSequence(self._seed, spawn_key=(epoch, number))
+            generator = np.random.default_rng(seeds) if self._shuffle else None
+            plan = make_plan(packing, lengths, self._max_points, world_size, generator)
+            plan = Plan(scenes[plan.scenes], plan.ends)
+            steps = sum(steps for _, steps in parts)
+            if steps and steps * world_size >= len(plan):
                 raise UsageError(
                     f"the sampler's state tells of {steps} steps, where there are {len(plan) // world_size}", _FRESH
                 )
-            scenes = np.setdiff1d(scenes, plan.take(np.arange(count)).scenes)
-        return plan.take(np.arange(count, len(plan)))
-
-    def _plan_scenes(self, scenes: NDArray[np.int64], world_size: int, epoch: int, number: int) -> Plan:
-        """Plan some of the scenes; the number is that of the part of the epoch."""
-        lengths = self._lengths[scenes]
-        is_usual = len(scenes) == len(self._lengths) and world_size == self.world_size
-        packing = self._packing if is_usual else self._pack(lengths, world_size)
-        seeds = np.random.SeedSequence(self._seed, spawn_key=(epoch, number))
-        plan = make_plan(
-            packing, lengths, self._max_points, world_size, np.random.default_rng(seeds) if self._shuffle else None
-        )
-        return Plan(scenes[plan.scenes], plan.ends)
+            is_done = np.arange(len(plan)) < steps * world_size
+            scenes = np.setdiff1d(scenes, plan.take(np.flatnonzero(is_done)).scenes)
+        return plan.take(np.flatnonzero(~is_done))
 
     def _pack(self, lengths: NDArray[np.int64], world_size: int) -> Plan:
         return pack(lengths, self._max_points, self._max_scenes or len(lengths), world_size)
 
 
-class EvalSampler:
+class EvalSampler(RankedSampler):
     """Gives each scene to exactly one rank, none twice, for `DataLoader(dataset, sampler=..., batch_size=...)`.
 
     Padding, which makes ranks even elsewhere, counts some scenes twice, and every mean is wrong. Here the ranks may
@@ -295,8 +279,7 @@ class EvalSampler:
 
     def __init__(self, lengths: ArrayLike, *, rank: int | None = None, world_size: int | None = None) -> None:
         checked = _check_lengths(lengths)
-        self._rank_info = RankInfo.find(rank, world_size)
-        self.rank, self.world_size = self._rank_info.rank, self._rank_info.world_size
+        super().__init__(rank, world_size)
         self.step_count = -(-len(checked) // self.world_size)
         order = np.argsort(-checked, kind="stable")
         loads = np.zeros(self.world_size, np.int64)
@@ -318,32 +301,17 @@ class EvalSampler:
             UsageError: `torch.distributed` was initialized after the sampler was made, and says another rank; or
                 Lightning or accelerate shards the indices again.
         """
-        self._rank_info.check()
+        self._check_rank()
         return iter(self._scenes)
 
 
 def _check_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
-    """Check the vertex counts of the scenes, and copy them.
-
-    Args:
-        lengths: Whole numbers from 0, (n,).
-
-    Returns:
-        int64 (n,).
-
-    Raises:
-        UsageError: They are not whole numbers in one dimension, there are none, or one is negative.
-    """
-    if hasattr(lengths, "lengths"):  # as an array, it would be read scene by scene
-        raise UsageError(f"lengths is a {type(lengths).__name__}, expected one number for each scene", _LENGTHS_HINT)
-    array = np.asarray(lengths)
-    if array.ndim != 1 or not len(array):
-        raise UsageError(f"lengths has the shape {array.shape}, expected one number for each scene", _LENGTHS_HINT)
-    if not np.issubdtype(array.dtype, np.integer):
-        raise UsageError(f"lengths is of type {array.dtype}, expected whole numbers", _LENGTHS_HINT)
-    array = array.astype(np.int64)
-    if array.min() < 0:
+    """Check the vertex counts of the scenes, and copy them, int64 (n,)."""
+    array = np.zeros(0) if hasattr(lengths, "lengths") else np.asarray(lengths)  # a dataset would be read as an array
+    is_valid = array.ndim == 1 and len(array) and np.issubdtype(array.dtype, np.integer)
+    if not is_valid or array.astype(np.int64).min() < 0:
         raise UsageError(
-            f"lengths has {array.min()} at position {array.argmin()}, expected numbers from 0", _LENGTHS_HINT
+            f"lengths is {lengths!r:.80}, expected the vertices of each scene: whole numbers from 0, in one dimension",
+            "pass dataset.lengths",
         )
-    return array
+    return array.astype(np.int64)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 Extent: TypeAlias = tuple[float, float, float, float, float, float]
 Color: TypeAlias = tuple[int, int, int]
@@ -101,20 +99,20 @@ class Room:
     Attributes:
         size: Extent along x, y and z, metres; one corner is the origin.
         pieces: Objects; those of `SHELL` come first.
-        points: float64 (N, 3), metres.
+        edge_length: Distance of neighbouring points, metres.
         owners: int64 (N,), index of the object that each point is on.
+        points: float64 (N, 3), metres.
         segments: int64 (N,), segment of each point, from 0; no segment is on two sides of a box.
         triangles: int64 (T, 3), counter-clockwise as seen from inside the room.
-        edge_length: Distance of neighbouring points, metres.
     """
 
     size: tuple[float, float, float]
     pieces: tuple[Piece, ...]
-    points: NDArray[np.float64]
+    edge_length: float
     owners: NDArray[np.int64]
+    points: NDArray[np.float64]
     segments: NDArray[np.int64]
     triangles: NDArray[np.int64]
-    edge_length: float
 
 
 def furnish(vertices: int, rng: np.random.Generator) -> Room:
@@ -135,7 +133,23 @@ def furnish(vertices: int, rng: np.random.Generator) -> Room:
                 sides.append(_place(_box_sides(box), angle, (column + 0.5) * _CELL, (row + 0.5) * _CELL))
                 owners += [len(pieces)] * len(sides[-1])
             pieces.append(piece)
-    return _mesh(size, tuple(pieces), np.concatenate(sides), np.array(owners), vertices, rng)
+    all_sides = np.concatenate(sides)
+    lengths = np.sqrt((all_sides[:, 1:] ** 2).sum(2))
+    spacing = _fit_spacing(lengths, vertices)
+    shapes = _grid_shapes(lengths, spacing)
+    points, segments, triangles = [], [], []
+    point_count = segment_count = 0
+    for (origin, along_u, along_v), (rows, columns) in zip(all_sides, shapes.tolist(), strict=True):
+        row, column = np.divmod(np.arange(rows * columns), columns)
+        points.append(origin + row[:, None] * (along_u / (rows - 1)) + column[:, None] * (along_v / (columns - 1)))
+        corner = point_count + np.flatnonzero((row < rows - 1) & (column < columns - 1))
+        beside = corner + columns
+        triangles.append(np.stack([corner, beside, beside + 1, corner, beside + 1, corner + 1], 1).reshape(-1, 3))
+        segments.append(segment_count + _cut(row, column, rng))
+        point_count += len(row)
+        segment_count = int(segments[-1].max()) + 1
+    joined = (np.concatenate(parts) for parts in (points, segments, triangles))
+    return Room(size, tuple(pieces), spacing, np.repeat(owners, shapes.prod(1)), *joined)
 
 
 def _shell_sides(size: tuple[float, float, float]) -> NDArray[np.float64]:
@@ -177,33 +191,6 @@ def _place(sides: NDArray[np.float64], angle: float, x: float, y: float) -> NDAr
     turned[..., 1] = sine * sides[..., 0] + cosine * sides[..., 1]
     turned[:, 0, :2] += x, y
     return turned
-
-
-def _mesh(
-    size: tuple[float, float, float],
-    pieces: tuple[Piece, ...],
-    sides: NDArray[np.float64],
-    side_owners: NDArray[np.int64],
-    vertices: int,
-    rng: np.random.Generator,
-) -> Room:
-    lengths = np.sqrt((sides[:, 1:] ** 2).sum(2))
-    spacing = _fit_spacing(lengths, vertices)
-    shapes = _grid_shapes(lengths, spacing)
-    points, segments, triangles = [], [], []
-    point_count = segment_count = 0
-    for (origin, along_u, along_v), (rows, columns) in zip(sides, shapes.tolist(), strict=True):
-        row, column = np.divmod(np.arange(rows * columns), columns)
-        points.append(origin + row[:, None] * (along_u / (rows - 1)) + column[:, None] * (along_v / (columns - 1)))
-        corner = point_count + np.flatnonzero((row < rows - 1) & (column < columns - 1))
-        beside = corner + columns
-        triangles.append(np.stack([corner, beside, beside + 1, corner, beside + 1, corner + 1], 1).reshape(-1, 3))
-        segments.append(segment_count + _cut(row, column, rng))
-        point_count += len(row)
-        segment_count = int(segments[-1].max()) + 1
-    owners = np.repeat(side_owners, shapes.prod(1))
-    joined = (np.concatenate(points), owners, np.concatenate(segments), np.concatenate(triangles))
-    return Room(size, pieces, *joined, spacing)
 
 
 def _cut(row: NDArray[np.int64], column: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
