@@ -28,9 +28,9 @@ _SHARDERS = {
 class RankedSampler:
     """A sampler that gives one process its share of what several work on together.
 
-    What the caller says of the rank counts; else what `torch.distributed` says where it is initialized (it is asked only
-    if it has been imported); else the environment variables RANK and WORLD_SIZE. A process is alone only if nothing
-    says otherwise.
+    What the caller says of the rank counts; else what `torch.distributed` says where it is initialized (it is not
+    imported for that); else the environment variables RANK and WORLD_SIZE. A process is alone only if nothing says
+    otherwise.
 
     Attributes:
         rank: From 0.
@@ -59,7 +59,7 @@ class RankedSampler:
         self.rank, self.world_size = rank, world_size
 
     def _check_rank(self) -> None:
-        """Check, where an iteration begins, that this is still the right rank, and that nothing shards its share again."""
+        """Check, where an iteration begins, that the rank is still right, and that nothing shards its share again."""
         joined = None if self._is_given else _ask_torch()
         if joined is not None and joined != (self.rank, self.world_size):
             raise UsageError(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping
-from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,10 +15,7 @@ from scannet_prep.sampling.plan import Plan, PlanSummary, make_plan, pack, summa
 from scannet_prep.sampling.ranks import RankedSampler, check_number
 from scannet_prep.version import VERSION
 
-# Number of ranks and steps done, for each part of an epoch that one number of ranks has done.
-_Done: TypeAlias = tuple[tuple[int, int], ...]
-
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 _FRESH = "to start the epoch again, leave the state out and call set_epoch(epoch)"
 
 
@@ -58,6 +53,7 @@ class PointBudgetBatchSampler(RankedSampler):
 
     Attributes:
         epoch: The epoch that comes next, or that is being given out.
+        steps_before: Steps of it that were done before this iteration, according to the state that was loaded.
         rank: As given or found.
         world_size: As given or found.
 
@@ -88,9 +84,9 @@ class PointBudgetBatchSampler(RankedSampler):
                 f"there are {len(self._lengths)} scenes for {self.world_size} ranks: some would have nothing to do",
                 f"train on at most {len(self._lengths)} ranks (torchrun --nproc_per_node), or with more scenes",
             )
-        self._packing = self._pack(self._lengths, self.world_size)
+        self._packing = pack(self._lengths, self._max_points, self._max_scenes or len(self._lengths), self.world_size)
         self.epoch = 0
-        self._done: _Done = ()
+        self.steps_before = 0
         self._is_compared = False
         self._iteration = 0  # number of the one that counts: set_epoch and another one end it
         self._steps_given = 0  # by that one
@@ -103,12 +99,7 @@ class PointBudgetBatchSampler(RankedSampler):
     @property
     def steps_left(self) -> int:
         """Steps that the next iteration has: all of an epoch, or after `load_state_dict` what is left of it."""
-        return len(self._plan) // self.world_size
-
-    @property
-    def steps_before(self) -> int:
-        """Steps of the epoch that were done before this iteration, according to the state that was loaded."""
-        return sum(steps for _, steps in self._done)
+        return len(self) - self.steps_before
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks and in all epochs."""
@@ -129,13 +120,13 @@ class PointBudgetBatchSampler(RankedSampler):
                     f"epoch {self.epoch} has been given out already: its batches and random numbers would come again",
                     "call sampler.set_epoch(epoch) before each epoch",
                 )
-            self._go_to(self.epoch, ())  # all of it, also where the last time was only the rest of it
+            self.steps_before = 0  # all of it, also where the last time was only the rest of it
         if not self._is_compared:  # once: what has been planned together stays together
             self._is_compared = True
-            at = {"epoch": self.epoch, "steps done": self._done}
-            self._compare_ranks(self._settings() | at | {"numpy": np.__version__, "scannet_prep": VERSION})
-        self._go_to(self.epoch, self._done)
-        return self._give_batches(self._plan, self.epoch, self._iteration)
+            versions = {"numpy": np.__version__, "scannet_prep": VERSION}
+            self._compare_ranks(self._settings() | versions | {"epoch": self.epoch, "steps done": self.steps_before})
+        self._go_to(self.epoch, self.steps_before)
+        return self._give_batches(self._plan(), self.epoch, self._iteration)
 
     def _give_batches(self, plan: Plan, epoch: int, iteration: int) -> Iterator[list[tuple[int, int]]]:
         for step in range(len(plan) // self.world_size):
@@ -149,7 +140,7 @@ class PointBudgetBatchSampler(RankedSampler):
         After `load_state_dict`, the epoch of the state goes on where it stopped; every other one begins at its start.
         """
         epoch = check_number(epoch, "epoch", 0)
-        self._go_to(epoch, self._done if epoch == self.epoch else ())
+        self._go_to(epoch, self.steps_before if epoch == self.epoch else 0)
 
     def state_dict(self, *, steps_done: int | None = None) -> dict[str, Any]:
         """Tell how far training has come, as plain values for a checkpoint; the same on all ranks.
@@ -169,43 +160,43 @@ class PointBudgetBatchSampler(RankedSampler):
                 f"steps_done is {steps_done}, but this iteration over epoch {self.epoch} has {self.steps_left} steps",
                 "count from where the epoch began, or since load_state_dict: enumerate(loader, start=1)",
             )
-        done = [list(part) for part in (*self._done, (self.world_size, steps_done)) if part[1]]
-        is_whole = steps_done == self.steps_left
-        return {"epoch": self.epoch + is_whole, "done": [] if is_whole else done, **self._settings()}
+        epoch, done = divmod(self.epoch * len(self) + self.steps_before + steps_done, len(self))
+        return {"epoch": epoch, "steps_done": done, **self._settings()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called: the next iteration gives the rest of that epoch.
 
-        With as many ranks as then, it is exactly what the interrupted run would have got. With another number, the
-        scenes that are left are planned anew, as a whole epoch is.
+        It is exactly what the interrupted run would have got. With another number of ranks, plans are
+        others: the epoch begins again, with a warning.
 
         Raises:
             UsageError: It is not such a state, or it is of a sampler with other scenes, budget, seed or shuffle.
         """
         expected = self._settings()
         try:
-            done = tuple((check_number(ranks, "ranks", 1), check_number(n, "steps", 1)) for ranks, n in state["done"])
-            epoch = check_number(state["epoch"], "epoch", 0)
+            epoch, done = (check_number(state[name], name, 0) for name in ("epoch", "steps_done"))
             changed = [name for name, value in expected.items() if state[name] != value]
         except (KeyError, TypeError, ValueError):
             raise UsageError(f"this is not a state of a PointBudgetBatchSampler: {state!r:.200}", _FRESH) from None
         for name in changed:
-            raise UsageError(
-                f"the state was saved with {name}={state[name]!r}, this sampler has {name}={expected[name]!r}",
-                f"make the sampler from the same scenes and with the same arguments as then; {_FRESH}",
-            )
-        plan = self._plan_rest(epoch, done)
+            message = f"the state was saved with {name}={state[name]!r}, this sampler has {name}={expected[name]!r}"
+            if changed != ["world_size"]:
+                raise UsageError(message, f"make the sampler from the same scenes, with the same arguments; {_FRESH}")
+            warnings.warn(f"{message}: epoch {epoch} begins again", stacklevel=2)
+            done = 0
+        if done >= len(self):
+            raise UsageError(f"the state tells of {done} steps, where an epoch has {len(self)}", _FRESH)
         self._go_to(epoch, done)
-        self._plan = plan
 
     def describe(self) -> PlanSummary:
         """Tell steps, fill and imbalance of the epoch, or of what is left of it; `print` shows them as text."""
-        return summarize(self._plan, self._lengths, self._max_points, self.world_size, self.epoch)
+        return summarize(self._plan(), self._lengths, self._max_points, self.world_size, self.epoch)
 
     def _settings(self) -> dict[str, Any]:
-        """What plans depend on, beside epoch and number of ranks."""
+        """What plans depend on, beside the epoch."""
         return {
             "version": _STATE_VERSION,
+            "world_size": self.world_size,
             "seed": self._seed,
             "shuffle": self._shuffle,
             "max_points": self._max_points,
@@ -214,40 +205,17 @@ class PointBudgetBatchSampler(RankedSampler):
             "lengths_crc32": zlib.crc32(self._lengths.astype("<i8").tobytes()),
         }
 
-    def _go_to(self, epoch: int, done: _Done) -> None:
-        if (epoch, done) != (self.epoch, self._done):
-            self.__dict__.pop("_plan", None)
-        self.epoch, self._done = epoch, done
+    def _go_to(self, epoch: int, steps_before: int) -> None:
+        self.epoch, self.steps_before = epoch, steps_before
         self._iteration += 1
         self._steps_given = 0
 
-    @cached_property
     def _plan(self) -> Plan:
         """The batches of the next iteration, for all ranks."""
-        return self._plan_rest(self.epoch, self._done)
-
-    def _plan_rest(self, epoch: int, done: _Done) -> Plan:
-        """Plan what is left of an epoch, by going through what was done of it, on however many ranks."""
-        scenes = np.arange(len(self._lengths))  # those that are left
-        for number, (world_size, parts) in enumerate(groupby((*done, (self.world_size, 0)), itemgetter(0))):
-            lengths = self._lengths[scenes]
-            is_first = number == 0 and world_size == self.world_size
-            packing = self._packing if is_first else self._pack(lengths, world_size)
-            seeds = np.random.SeedSequence(self._seed, spawn_key=(epoch, number))
-            generator = np.random.default_rng(seeds) if self._shuffle else None
-            plan = make_plan(packing, lengths, self._max_points, world_size, generator)
-            plan = Plan(scenes[plan.scenes], plan.ends)
-            steps = sum(steps for _, steps in parts)
-            if steps and steps * world_size >= len(plan):
-                raise UsageError(
-                    f"the sampler's state tells of {steps} steps, where there are {len(plan) // world_size}", _FRESH
-                )
-            is_done = np.arange(len(plan)) < steps * world_size
-            scenes = np.setdiff1d(scenes, plan.take(np.flatnonzero(is_done)).scenes)
-        return plan.take(np.flatnonzero(~is_done))
-
-    def _pack(self, lengths: NDArray[np.int64], world_size: int) -> Plan:
-        return pack(lengths, self._max_points, self._max_scenes or len(lengths), world_size)
+        seeds = np.random.SeedSequence(self._seed, spawn_key=(self.epoch, 0))
+        generator = np.random.default_rng(seeds) if self._shuffle else None
+        plan = make_plan(self._packing, self._lengths, self._max_points, self.world_size, generator)
+        return plan.take(np.arange(self.steps_before * self.world_size, len(plan)))
 
 
 class EvalSampler(RankedSampler):
