@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 from scannet_prep.version import VERSION
 
 if TYPE_CHECKING:
-    from scannet_prep.collation.batch import Batch
-    from scannet_prep.collation.collate import collate, collate_torch
+    from scannet_prep.collation import Batch, collate, collate_torch
     from scannet_prep.dataset import ScanNet
     from scannet_prep.errors import ScanNetPrepError
     from scannet_prep.labels import SCANNET20, SCANNET200, LabelClass, LabelSet
     from scannet_prep.processed.scene import ProcessedScene, read_processed
-    from scannet_prep.sampling.batches import PointBudgetBatchSampler
-    from scannet_prep.sampling.evaluation import EvalSampler
+    from scannet_prep.sampling.samplers import EvalSampler, PointBudgetBatchSampler
     from scannet_prep.scene import SceneId, Split
     from scannet_prep.splits import official_scenes
 
@@ -47,18 +45,18 @@ __version__ = VERSION
 _HOMES = {
     "SCANNET20": "labels",
     "SCANNET200": "labels",
-    "Batch": "collation.batch",
-    "EvalSampler": "sampling.evaluation",
+    "Batch": "collation",
+    "EvalSampler": "sampling.samplers",
     "LabelClass": "labels",
     "LabelSet": "labels",
-    "PointBudgetBatchSampler": "sampling.batches",
+    "PointBudgetBatchSampler": "sampling.samplers",
     "ProcessedScene": "processed.scene",
     "ScanNet": "dataset",
     "ScanNetPrepError": "errors",
     "SceneId": "scene",
     "Split": "scene",
-    "collate": "collation.collate",
-    "collate_torch": "collation.collate",
+    "collate": "collation",
+    "collate_torch": "collation",
     "official_scenes": "splits",
     "read_processed": "processed.scene",
 }

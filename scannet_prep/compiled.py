@@ -1,30 +1,28 @@
 """The two slow loops, compiled by numba where that is installed (the extra `fast`).
 
-They only make things faster. Each gives the same bytes as its counterpart, in `geometry` and `raw.segments`; the first
-adds in the same order.
+They give the same bytes as their counterparts in `geometry` and `raw.segments`: the first adds in the same order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-# A face counts as having no area where the sine between two of its edges is below 1e-10. That is far below what float32
-# coordinates can express (about 1e-7), and above the rounding of the rotation, which would otherwise turn three
-# vertices on a line into a normal of arbitrary direction.
+# A face has no area where the sine between two edges is below 1e-10: far below what float32 can express (1e-7), above
+# the rounding of the rotation, which would otherwise turn three vertices on a line into a normal of any direction.
 MIN_SINE_SQUARED = 1e-20
-
-Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
 @cache
-def compile_normals() -> Callable[[NDArray[np.float64], NDArray[np.int32]], NDArray[np.float64]] | None:
-    """Compile the loop over faces: points, float64 (3, V), and faces, int32 (F, 3), to unit normals, float64 (V, 3)."""
-    return compile_loop(_unit_normals, "float64[:, ::1](float64[:, ::1], int32[:, ::1])")
+def compile_geometry() -> Callable[..., tuple[NDArray[np.float32], NDArray[np.float64]]] | None:
+    """Compile the loops over vertices and faces; the third argument is the alignment, (4, 4), or (0, 4) for none."""
+    arrays = (f"Array({kind}, 2, 'C', readonly=True)" for kind in ("float32", "int32", "float64"))
+    return compile_loop(_points_and_normals, f"Tuple((float32[:, ::1], float64[:, ::1]))({', '.join(arrays)})")
 
 
 @cache
@@ -33,49 +31,55 @@ def compile_parser() -> Callable[[NDArray[np.uint8], NDArray[np.int64]], int] | 
     return compile_loop(_parse_numbers, "int64(Array(uint8, 1, 'C', readonly=True), int64[::1])")
 
 
-def compile_loop(function: Loop, signature: str) -> Loop | None:
-    """Compile a function of arrays; `signature` is as numba writes it. None where numba is missing or does not work.
-
-    The machine code is kept beside this module, so that it is compiled once.
-    """
-    # Beside a missing numba, there are ones that do not fit the NumPy at hand, disks that are full or read-only where
-    # the machine code is kept, and damaged files of machine code.
+def compile_loop(function: Callable[..., Any], signature: str) -> Callable[..., Any] | None:
+    """Compile a function of arrays; `signature` is as numba writes it. None where numba is missing or does not work."""
     for keeps_code in (True, False):
-        try:
+        with suppress(Exception):  # it may not fit the NumPy at hand; where code is kept, disks are full, files damaged
             import numba
 
-            compiled: Any = numba.njit(signature, cache=keeps_code, error_model="numpy")(function)
-        except Exception:  # noqa: BLE001, S112 - see above
-            continue
-        return compiled  # type: ignore[no-any-return]
+            return numba.njit(signature, cache=keeps_code, error_model="numpy")(function)
     return None
 
 
-def _unit_normals(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
-    rows = np.empty((points.shape[1], 3))  # the three numbers of a vertex side by side, as they are needed together
-    for axis in range(3):
-        for vertex in range(points.shape[1]):
-            rows[vertex, axis] = points[axis, vertex]
-    normals = np.zeros_like(rows)
-    for face in range(faces.shape[0]):
+def _points_and_normals(
+    positions: NDArray[np.float32], faces: NDArray[np.int32], m: NDArray[np.float64]
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    count, farthest = len(positions), 0.0
+    points, normals = np.empty((count, 3), np.float32), np.empty((count, 3), np.float64)
+    rows = np.empty((count, 6))  # of each vertex the exact point, and the sum of the products: they are needed together
+    for vertex in range(count):
+        x, y, z = np.float64(positions[vertex, 0]), np.float64(positions[vertex, 1]), np.float64(positions[vertex, 2])
+        if len(m):
+            x, y, z = (
+                x * m[0, 0] + y * m[0, 1] + z * m[0, 2] + m[0, 3],
+                x * m[1, 0] + y * m[1, 1] + z * m[1, 2] + m[1, 3],
+                x * m[2, 0] + y * m[2, 1] + z * m[2, 2] + m[2, 3],
+            )
+        points[vertex, 0], points[vertex, 1], points[vertex, 2] = x, y, z
+        for axis, value in enumerate((x, y, z, 0.0, 0.0, 0.0)):
+            rows[vertex, axis] = value
+        farthest = max(farthest, abs(x) + abs(y) + abs(z))
+    suspicious = 2 * MIN_SINE_SQUARED * (2 * farthest) ** 4  # no edge is longer than twice that
+    for face in range(len(faces)):
         # Unsigned, or each access would ask whether the index counts from the end.
         i, j, k = np.uint32(faces[face, 0]), np.uint32(faces[face, 1]), np.uint32(faces[face, 2])
         ax, ay, az = rows[j, 0] - rows[i, 0], rows[j, 1] - rows[i, 1], rows[j, 2] - rows[i, 2]
         bx, by, bz = rows[k, 0] - rows[i, 0], rows[k, 1] - rows[i, 1], rows[k, 2] - rows[i, 2]
         x, y, z = ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
-        limit = MIN_SINE_SQUARED * (ax * ax + ay * ay + az * az) * (bx * bx + by * by + bz * bz)
-        if x * x + y * y + z * z <= limit:
-            continue
+        area = x * x + y * y + z * z
+        if area <= suspicious:
+            limit = MIN_SINE_SQUARED * (ax * ax + ay * ay + az * az) * (bx * bx + by * by + bz * bz)
+            if area <= limit:
+                continue
         for corner in (i, j, k):
-            normals[corner, 0] += x
-            normals[corner, 1] += y
-            normals[corner, 2] += z
-    for vertex in range(normals.shape[0]):
-        x, y, z = normals[vertex, 0], normals[vertex, 1], normals[vertex, 2]
-        length = np.sqrt(x * x + y * y + z * z)
-        if length > 0.0:
-            normals[vertex, 0], normals[vertex, 1], normals[vertex, 2] = x / length, y / length, z / length
-    return normals
+            rows[corner, 3] += x
+            rows[corner, 4] += y
+            rows[corner, 5] += z
+    for vertex in range(count):
+        x, y, z = rows[vertex, 3], rows[vertex, 4], rows[vertex, 5]
+        length = np.sqrt(x * x + y * y + z * z) or 1.0
+        normals[vertex, 0], normals[vertex, 1], normals[vertex, 2] = x / length, y / length, z / length
+    return points, normals
 
 
 def _parse_numbers(text: NDArray[np.uint8], values: NDArray[np.int64]) -> int:

@@ -43,7 +43,7 @@ def to_ocnn(batch: dict[str, Any], *, scale: float = OCTFORMER_SCALE) -> Any:  #
         batch["points"] / scale, batch["normals"], _colors(batch), batch["labels"] + 1,
         batch_id=batch["batch"].unsqueeze(1), batch_size=len(batch["offset"]),
     )  # fmt: skip
-    points.batch_npt = _counts(batch)
+    points.batch_npt = batch["offset"].diff(prepend=batch["offset"].new_zeros(1))  # points of each scene
     return points
 
 
@@ -95,9 +95,3 @@ def _colors(batch: dict[str, Any]) -> Tensor:
     """Colours in 0..1, float32 (N, 3)."""
     colors: Tensor = batch["colors"]
     return (colors + 1) / 2 if colors.is_floating_point() else colors / 255
-
-
-def _counts(batch: dict[str, Any]) -> Tensor:
-    """Points of each scene, int64 (B,)."""
-    offset: Tensor = batch["offset"]
-    return offset.diff(prepend=offset.new_zeros(1))

@@ -6,14 +6,12 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.backports import add_note
-from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.errors import ScanNetPrepError, TransformError, UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.processed.manifest import count_ids
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
 Place: TypeAlias = "str | Path | ByteSource"
 Sample: TypeAlias = dict[str, Any]
 Transform: TypeAlias = Callable[[Sample, np.random.Generator], Any]
+Formula: TypeAlias = Literal["inverse", "inverse_sqrt", "median_frequency", "log"]
 
 
 class ScanNet:
@@ -178,9 +177,7 @@ class ScanNet:
         """The dataset itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Close it."""
         self.close()
 
@@ -223,7 +220,7 @@ class ScanNet:
             UsageError: There is no such formula, or no vertex has a class (test scenes).
             ScanNetPrepError: The manifest, or without one a scene, is damaged.
         """
-        return weigh_classes(self._count_classes(), formula)
+        return _weigh_classes(self._count_classes(), formula)
 
     def _count_classes(self) -> NDArray[np.int64]:
         """Vertices by scene and class, (scenes, classes)."""
@@ -231,7 +228,7 @@ class ScanNet:
         scenes = self._reader.count_raw_ids(key)
         if scenes is None:
             scenes = [count_ids(self._open(index).read(key)) for index in range(len(self))]
-        return count_classes(scenes, self.label_set)
+        return np.array([[scene.get(raw_id, 0) for raw_id in self.label_set.ids] for scene in scenes], np.int64)
 
     def _choose_epoch(self, index: int) -> int:
         """The epoch of an index that comes without one."""
@@ -296,8 +293,7 @@ class ScanNet:
 
 
 def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:
-    is_address = isinstance(path, str) and "://" in path
-    if isinstance(path, str | Path) and not is_address and not _is_archive(Path(path)):
+    if isinstance(path, str | Path) and "://" not in str(path) and not _is_archive(Path(path)):
         return FolderReader(Path(path), split)
     from scannet_prep.archive.scenes import ArchiveReader  # training from a folder needs no zstandard
 
@@ -312,3 +308,27 @@ def _is_archive(path: Path) -> bool:
         return not path.is_dir() and (path.exists() or path.suffix == ".zst")
     except OSError:  # a name that is too long, or a folder that may not be looked into: opening it says so
         return path.suffix == ".zst"
+
+
+def _weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.float32]:
+    """Weights, float32 (classes,), from vertices by scene and class, (scenes, classes)."""
+    if formula not in get_args(Formula):
+        raise UsageError(
+            f"{formula!r} is not a formula for class weights", f"there are: {', '.join(get_args(Formula))}"
+        )
+    totals = counts.sum(axis=0)
+    occurs = totals > 0
+    if not occurs.any():
+        raise UsageError("no vertex has a class, so there is nothing to weigh", 'take the weights of split="train"')
+    shares = totals[occurs] / totals.sum()
+    labeled = counts.sum(axis=1, keepdims=True)  # of each scene
+    frequencies = totals[occurs] / ((counts[:, occurs] > 0) * labeled).sum(axis=0)
+    weights = {
+        "inverse": 1 / shares,
+        "inverse_sqrt": 1 / np.sqrt(shares),
+        "log": 1 / np.log(1.02 + shares),
+        "median_frequency": np.median(frequencies) / frequencies,
+    }[formula]
+    result = np.zeros(len(totals), np.float32)
+    result[occurs] = weights / weights.mean()
+    return result

@@ -1,7 +1,7 @@
 """Axis alignment and vertex normals, in double precision.
 
 Coordinates are kept as one array an axis, (3, V): NumPy reads and writes those several times as fast as rows of three.
-One loop is replaced by a compiled one where numba is installed; the results are the same, bit for bit.
+A compiled loop takes the place of this where numba is installed; the results are the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.compiled import MIN_SINE_SQUARED, compile_normals
+from scannet_prep.compiled import MIN_SINE_SQUARED, compile_geometry
 
 # Faces are gone through in parts whose arrays stay in the processor's cache.
 _FACES_AT_ONCE = 16_384
@@ -28,51 +28,37 @@ def points_and_normals(
         aligned_from_scan: float64 (4, 4), the `axisAlignment` of the scan; None to stay in the frame of the scan.
 
     Returns:
-        Points, float32 (V, 3), metres, and normals, float16 (V, 3): of unit length, (0, 0, 0) where undefined.
+        Points, float32 (V, 3), metres, and normals, float16 (V, 3): weighted by the area of the faces around each
+        vertex, of unit length; (0, 0, 0) where a vertex has no face, or only faces without area.
     """
+    points, normals = points_and_exact_normals(positions, faces, aligned_from_scan)
+    return points, normals.astype(np.float16)
+
+
+def points_and_exact_normals(
+    positions: NDArray[np.floating[Any]], faces: NDArray[np.int32], aligned_from_scan: NDArray[np.float64] | None
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Compute `points_and_normals`, with the normals as they are before they are rounded, float64 (V, 3)."""
+    loop = compile_geometry() if positions.dtype == np.float32 else None
+    if loop is not None:
+        matrix = np.empty((0, 4)) if aligned_from_scan is None else np.ascontiguousarray(aligned_from_scan, np.float64)
+        return loop(np.ascontiguousarray(positions), np.ascontiguousarray(faces), matrix)
     exact = np.ascontiguousarray(positions.T, np.float64)
     if aligned_from_scan is not None:
         exact = _align(exact, aligned_from_scan)
     points = np.empty(positions.shape, np.float32)
     for axis, column in enumerate(exact):
         points[:, axis] = column
-    return points, _unit_normals(exact, faces).astype(np.float16)
-
-
-def align(positions: NDArray[np.floating[Any]], aligned_from_scan: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Move points from the frame of the scan into the axis-aligned frame.
-
-    Args:
-        positions: (V, 3), metres, frame of the scan.
-        aligned_from_scan: float64 (4, 4), the `axisAlignment` of the scan.
-
-    Returns:
-        float64 (V, 3), metres, aligned frame. Computing in float32 would be off by up to 1.4e-6 m.
-    """
-    return _align(np.ascontiguousarray(positions.T, np.float64), aligned_from_scan).T
-
-
-def vertex_normals(positions: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Compute vertex normals, weighted by the area of the faces around each vertex.
-
-    Args:
-        positions: float64 (V, 3), metres.
-        faces: int32 (F, 3), indices into `positions`, in range.
-
-    Returns:
-        float64 (V, 3): unit vectors in the frame of `positions`; (0, 0, 0) where a vertex has no face, or only faces
-        without area.
-    """
-    return _unit_normals(np.ascontiguousarray(positions.T), faces)
+    return points, _unit_normals(exact, faces)
 
 
 def has_compiled_loop() -> bool:
     """Whether the compiled loop is in use."""
-    return compile_normals() is not None
+    return compile_geometry() is not None
 
 
 def _align(points: NDArray[np.float64], aligned_from_scan: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Move points, float64 (3, V)."""
+    """Move points, float64 (3, V). Computing in float32 would be off by up to 1.4e-6 m."""
     aligned = np.empty_like(points)
     term = np.empty_like(points[0])
     # Written out, and not as a matrix product, so that the order of the additions is the same on every machine.
@@ -86,9 +72,6 @@ def _align(points: NDArray[np.float64], aligned_from_scan: NDArray[np.float64]) 
 
 def _unit_normals(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
     """Compute normals, float64 (V, 3), from points, float64 (3, V)."""
-    loop = compile_normals()
-    if loop is not None:
-        return loop(points, np.ascontiguousarray(faces))
     # Added up in the order of the faces, and at each face in that of its corners, as the loop does.
     products = _cross_edges(points, faces)
     corners = faces.reshape(-1).astype(np.intp)

@@ -137,7 +137,7 @@ def test_samplers_that_were_made_too_early_or_that_differ_between_ranks_say_so(t
             assert f"says rank {rank} of 2" in complaint
             assert "init_process_group before you make the sampler" in complaint
         assert "rank 1 has scene_count=9, rank 0 has 8" in scenes
-        assert "rank 1 has steps done=(), rank 0 has ((2, 1),)" in state
+        assert "rank 1 has steps done=0, rank 0 has 1" in state
 
 
 def test_the_scripts_of_the_training_page_run_on_two_ranks(training_folder: Path, tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
-"""Axis alignment bit for bit, and normals against sums written as loops."""
+"""Axis alignment bit for bit, and normals against sums written as loops, both compiled and in NumPy alone."""
+
+from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import oracles
@@ -11,192 +14,134 @@ from hypothesis import strategies as st
 
 from scannet_prep import geometry
 from scannet_prep.compiled import compile_loop
-from scannet_prep.geometry import align, has_compiled_loop, points_and_normals, vertex_normals
+from scannet_prep.geometry import has_compiled_loop, points_and_exact_normals, points_and_normals
 
 needs_numba = pytest.mark.skipif(not has_compiled_loop(), reason="numba is not installed")
 
 
-def vertex_normals_numpy(positions: np.ndarray, faces: np.ndarray) -> np.ndarray:
-    """The same without the compiled loop."""
+def compute_in_numpy(*arguments: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(geometry, "compile_normals", lambda: None)
-        return vertex_normals(positions, faces)
+        patch.setattr(geometry, "compile_geometry", lambda: None)
+        return points_and_exact_normals(*arguments)
 
 
-IMPLEMENTATIONS = [vertex_normals_numpy, pytest.param(vertex_normals, marks=needs_numba)]
+IMPLEMENTATIONS = [compute_in_numpy, pytest.param(points_and_exact_normals, marks=needs_numba)]
+both_ways = pytest.mark.parametrize("compute", IMPLEMENTATIONS)
 
 
-def positions_of(rows) -> np.ndarray:
-    return np.array(rows, np.float64).reshape(-1, 3)
-
-
-def faces_of(rows) -> np.ndarray:
-    return np.array(rows, np.int32).reshape(-1, 3)
-
-
-def assert_unit_or_zero(normals: np.ndarray) -> None:
-    assert not np.isnan(normals).any()
-    lengths = np.sqrt((normals**2).sum(axis=1))
-    assert np.all((np.abs(lengths - 1) < 1e-12) | (lengths == 0))
-
-
-@pytest.mark.parametrize("compute", IMPLEMENTATIONS)
-def test_the_normals_of_the_tiny_scene_are_as_by_hand(compute) -> None:
-    normals = compute(positions_of(tiny.POSITIONS), faces_of(tiny.FACES))
+def normals_of(compute: Any, positions: Any, faces: Any, matrix: Any = None) -> np.ndarray:
+    rows = np.array(positions, np.float32).reshape(-1, 3)
+    _, normals = compute(rows, np.array(faces, np.int32).reshape(-1, 3), matrix)
     assert normals.dtype == np.float64
-    np.testing.assert_allclose(normals, tiny.NORMALS, rtol=0, atol=1e-15)
+    return normals
 
 
-@pytest.mark.parametrize("compute", IMPLEMENTATIONS)
-def test_a_face_counts_by_its_area_and_points_where_its_corners_turn_counter_clockwise(compute) -> None:
+@both_ways
+def test_the_normals_of_the_tiny_scene_are_as_by_hand_at_any_scale(compute: Any) -> None:
+    for scale in (1, 1e-44, 1e-20, 1e-4, 1e10, 1e38):
+        positions = np.array(tiny.POSITIONS) * scale
+        np.testing.assert_allclose(normals_of(compute, positions, tiny.FACES), tiny.NORMALS, rtol=0, atol=1e-12)
+
+
+@both_ways
+def test_a_face_counts_by_its_area_and_points_where_its_corners_turn_counter_clockwise(compute: Any) -> None:
     # At vertex 0: an area of 3 facing up, and one of 1/2 facing -y.
-    positions = positions_of([(0, 0, 0), (2, 0, 0), (0, 3, 0), (1, 0, 0), (0, 0, 1)])
-    normals = compute(positions, faces_of([(0, 1, 2), (0, 3, 4)]))
+    positions = [(0, 0, 0), (2, 0, 0), (0, 3, 0), (1, 0, 0), (0, 0, 1)]
+    normals = normals_of(compute, positions, [(0, 1, 2), (0, 3, 4)])
     np.testing.assert_allclose(normals[0], np.array([0, -1, 6]) / math.sqrt(37), atol=1e-15)
-    turned = compute(positions, faces_of([(0, 2, 1), (0, 4, 3)]))
-    np.testing.assert_array_equal(turned, -normals)
+    np.testing.assert_array_equal(normals_of(compute, positions, [(0, 2, 1), (0, 4, 3)]), -normals)
 
 
-@pytest.mark.parametrize("compute", IMPLEMENTATIONS)
+@both_ways
 @pytest.mark.parametrize(
     ("positions", "faces"),
     [
         ([(1, 2, 3)], []),
-        ([(0, 0, 0), (1, 0, 0), (0, 1, 0)], []),
         ([(0, 0, 0)], [(0, 0, 0)]),
         ([(0, 0, 0), (1, 0, 0)], [(0, 1, 1), (0, 0, 1)]),
         ([(0, 0, 0), (1, 1, 1), (2, 2, 2)], [(0, 1, 2)]),
         ([(0.1, 0.1, 0.1)] * 3, [(0, 1, 2)]),
+        (tiny.POSITIONS, [(0, 1, 2), (0, 2, 1)]),
     ],
-    ids=["one vertex", "no faces", "one corner thrice", "two corners", "three on a line", "three in one place"],
+    ids=["no faces", "one corner thrice", "two corners", "three on a line", "three in one place", "two that cancel"],
 )
-def test_without_a_face_that_has_area_the_normal_is_zero(compute, positions, faces) -> None:
-    normals = compute(positions_of(positions), faces_of(faces))
-    assert normals.tolist() == [[0, 0, 0]] * len(positions)
+def test_without_a_face_that_has_area_the_normal_is_zero(compute: Any, positions: Any, faces: Any) -> None:
+    assert normals_of(compute, positions, faces).tolist() == [[0, 0, 0]] * len(positions)
 
 
-@pytest.mark.parametrize("compute", IMPLEMENTATIONS)
-def test_an_isolated_vertex_and_a_face_without_area_leave_the_others_as_they_are(compute) -> None:
-    positions = positions_of([*tiny.POSITIONS, (9, 9, 9)])
-    normals = compute(positions, faces_of([*tiny.FACES, (0, 0, 1), (2, 2, 2)]))
-    np.testing.assert_allclose(normals[:6], tiny.NORMALS, rtol=0, atol=1e-15)
-    assert normals[6].tolist() == [0, 0, 0]
+@both_ways
+def test_an_isolated_vertex_and_a_face_without_area_leave_the_others_as_they_are(compute: Any) -> None:
+    normals = normals_of(compute, [*tiny.POSITIONS, (9, 9, 9)], [*tiny.FACES, (0, 0, 1), (2, 2, 2)])
+    np.testing.assert_allclose(normals, [*tiny.NORMALS, (0, 0, 0)], rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("compute", IMPLEMENTATIONS)
-def test_two_faces_that_cancel_leave_zero(compute) -> None:
-    normals = compute(positions_of(tiny.POSITIONS), faces_of([(0, 1, 2), (0, 2, 1)]))
-    assert not normals.any()
-
-
-@pytest.mark.parametrize("compute", IMPLEMENTATIONS)
-@pytest.mark.parametrize("scale", [1e-44, 1e-20, 1e-4, 1e10, 1e38])
-def test_normals_of_tiny_and_huge_triangles_are_of_unit_length(compute, scale: float) -> None:
-    positions = positions_of(tiny.POSITIONS) * scale
-    normals = compute(positions, faces_of(tiny.FACES))
-    np.testing.assert_allclose(normals, tiny.NORMALS, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("compute", IMPLEMENTATIONS)
-def test_three_vertices_on_a_line_have_no_normal_in_the_aligned_frame_either(compute) -> None:
-    angle = 0.3
+@both_ways
+def test_three_vertices_on_a_line_have_no_normal_in_the_aligned_frame_either(compute: Any) -> None:
     matrix = np.eye(4)
-    matrix[:2, :2] = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+    matrix[:2, :2] = [[math.cos(0.3), -math.sin(0.3)], [math.sin(0.3), math.cos(0.3)]]
     matrix[:3, 3] = [-5.384390, -2.871780, -0.064350]
     # Multiples by powers of two are exact, so that the rotation alone puts the third vertex beside the line.
     directions = np.random.default_rng(5).uniform(0.1, 1, (200, 1, 3)).astype(np.float32)
     lines = (directions * np.array([1, 2, 4], np.float32)[:, None]).reshape(-1, 3)
-    aligned = align(lines, matrix)
-    corners = aligned.reshape(-1, 3, 3)
+    corners = np.array(oracles.aligned_points(lines, matrix)).reshape(-1, 3, 3)
     assert np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]).any(axis=1).mean() > 0.5
-    assert not compute(aligned, faces_of(np.arange(600))).any()
+    assert not normals_of(compute, lines, np.arange(600), matrix).any()
 
 
 GRID = st.integers(-8, 8)
-MESHES = st.integers(1, 12).flatmap(
-    lambda count: st.tuples(
-        st.lists(st.tuples(GRID, GRID, GRID), min_size=count, max_size=count),
-        st.lists(st.tuples(*[st.integers(0, count - 1)] * 3), max_size=20),
-    )
-)
 FLOATS = st.floats(-1e6, 1e6, width=32)
+POINT = st.one_of(st.tuples(FLOATS, FLOATS, FLOATS), st.tuples(GRID, GRID, GRID))
 
 
-@given(mesh=MESHES)
-@settings(max_examples=150, deadline=None)
-def test_normals_agree_with_the_loops(mesh) -> None:
-    positions, faces = positions_of(mesh[0]) / 8, faces_of(mesh[1])
-    found = vertex_normals_numpy(positions, faces)
-    np.testing.assert_allclose(found, oracles.vertex_normals(positions, mesh[1]), rtol=0, atol=1e-6)
-    assert_unit_or_zero(found)
-
-
-@given(data=st.data(), count=st.integers(1, 10))
-@settings(max_examples=150, deadline=None)
-def test_normals_of_any_coordinates_are_of_unit_length_or_zero(data: st.DataObject, count: int) -> None:
-    rows = st.lists(st.tuples(FLOATS, FLOATS, FLOATS), min_size=count, max_size=count)
-    corners = st.tuples(*[st.integers(0, count - 1)] * 3)
-    positions, faces = positions_of(data.draw(rows)), faces_of(data.draw(st.lists(corners, max_size=20)))
-    assert_unit_or_zero(vertex_normals_numpy(positions, faces))
-
-
-@needs_numba
-@given(data=st.data(), count=st.integers(1, 10))
-@settings(max_examples=150, deadline=None)
-def test_both_implementations_give_the_same_bits(data: st.DataObject, count: int) -> None:
-    rows = st.lists(
-        st.one_of(st.tuples(FLOATS, FLOATS, FLOATS), st.tuples(GRID, GRID, GRID)), min_size=count, max_size=count
+def meshes(point: Any) -> Any:
+    return st.integers(1, 10).flatmap(
+        lambda count: st.tuples(
+            st.lists(point, min_size=count, max_size=count),
+            st.lists(st.tuples(*[st.integers(0, count - 1)] * 3), max_size=20),
+        )
     )
-    corners = st.tuples(*[st.integers(0, count - 1)] * 3)
-    positions, faces = positions_of(data.draw(rows)), faces_of(data.draw(st.lists(corners, max_size=20)))
-    assert vertex_normals(positions, faces).tobytes() == vertex_normals_numpy(positions, faces).tobytes()
+
+
+@given(mesh=meshes(st.tuples(GRID, GRID, GRID)))
+@settings(max_examples=60)
+def test_normals_agree_with_the_loops(mesh: Any) -> None:
+    positions = np.array(mesh[0], np.float32) / 8
+    expected = oracles.vertex_normals(positions.astype(np.float64), mesh[1])
+    np.testing.assert_allclose(normals_of(compute_in_numpy, positions, mesh[1]), expected, rtol=0, atol=1e-6)
+
+
+@given(mesh=meshes(POINT))
+@settings(max_examples=100)
+def test_normals_of_any_mesh_are_of_unit_length_or_zero_and_have_the_same_bits_both_ways(mesh: Any) -> None:
+    normals = normals_of(compute_in_numpy, *mesh)
+    lengths = np.sqrt((normals**2).sum(axis=1))
+    assert np.all((np.abs(lengths - 1) < 1e-12) | (lengths == 0))
+    assert normals_of(points_and_exact_normals, *mesh).tobytes() == normals.tobytes()
 
 
 @needs_numba
-def test_both_implementations_give_the_same_bits_on_a_large_noisy_mesh_with_degenerate_faces() -> None:
+def test_both_ways_give_the_same_bits_on_a_large_noisy_mesh_with_degenerate_faces() -> None:
     rng = np.random.default_rng(7)
-    positions = rng.normal(size=(5000, 3)).astype(np.float32).astype(np.float64)
+    positions = rng.normal(size=(50_000, 3)).astype(np.float32)
     positions[100:200] = positions[100]
-    faces = rng.integers(0, 5000, (20_000, 3)).astype(np.int32)
+    positions[0] = -0.0
+    faces = rng.integers(0, 50_000, (90_000, 3)).astype(np.int32)
     faces[::50, 1] = faces[::50, 0]
-    assert vertex_normals(positions, faces).tobytes() == vertex_normals_numpy(positions, faces).tobytes()
+    positions.flags.writeable = faces.flags.writeable = False  # as a mapped file gives them
+    for matrix in (None, np.reshape(tiny.ALIGNMENT, (4, 4)) + np.array([[1e-3], [0], [0], [0]])):
+        found, expected = points_and_exact_normals(positions, faces, matrix), compute_in_numpy(positions, faces, matrix)
+        assert [array.tobytes() for array in found] == [array.tobytes() for array in expected]
+        points, normals = points_and_normals(positions, faces, matrix)
+        assert points.tobytes() == expected[0].tobytes()
+        assert normals.tobytes() == expected[1].astype(np.float16).tobytes(), "rounded once"
 
 
 def test_what_numba_cannot_compile_is_done_without() -> None:
     assert compile_loop(lambda values: values.nonsense(), "void(int64[::1])") is None
 
 
-def test_what_is_saved_is_the_exact_result_rounded_once() -> None:
-    positions = np.random.default_rng(3).normal(size=(500, 3)).astype(np.float32)
-    faces = np.random.default_rng(4).integers(0, 500, (900, 3)).astype(np.int32)
-    matrix = np.reshape(tiny.ALIGNMENT, (4, 4)) + np.array([[1e-3], [0], [0], [0]])
-    points, normals = points_and_normals(positions, faces, matrix)
-    exact = align(positions, matrix)
-    assert points.tobytes() == exact.astype(np.float32).tobytes()
-    assert normals.tobytes() == vertex_normals(exact, faces).astype(np.float16).tobytes()
-
-
-def test_the_tiny_scene_is_aligned_as_by_hand() -> None:
-    found = align(np.array(tiny.POSITIONS, np.float32), np.array(tiny.ALIGNMENT).reshape(4, 4))
-    assert found.dtype == np.float64
-    assert found.tolist() == [
-        [3, -2, -0.5], [3, -1, -0.5], [2, -1, -0.5], [2, -2, -0.5], [2, -2, 0.5], [2, -1, 0.5],
-    ]  # fmt: skip
-
-
-@given(
-    rows=st.lists(st.tuples(FLOATS, FLOATS, FLOATS), min_size=1, max_size=8),
-    matrix=st.lists(st.floats(-100, 100).map(lambda value: round(value, 6)), min_size=12, max_size=12),
-)
-@settings(max_examples=150, deadline=None)
-def test_aligned_points_agree_with_the_loops_bit_for_bit(rows, matrix) -> None:
-    positions = np.array(rows, np.float32)
-    aligned_from_scan = np.array([*matrix, 0, 0, 0, 1], np.float64).reshape(4, 4)
-    expected = oracles.to_float32(oracles.aligned_points(positions, aligned_from_scan))
-    assert align(positions, aligned_from_scan).astype(np.float32).tobytes() == expected.tobytes()
-
-
-def test_alignment_is_computed_in_double_precision() -> None:
+@both_ways
+def test_points_are_aligned_in_double_precision_bit_for_bit_as_the_loops_do(compute: Any) -> None:
     rng = np.random.default_rng(1)
     positions = rng.uniform(-8, 8, (2000, 3)).astype(np.float32)
     matrix = np.eye(4)
@@ -204,4 +149,18 @@ def test_alignment_is_computed_in_double_precision() -> None:
     single = positions @ matrix[:3, :3].T.astype(np.float32) + matrix[:3, 3].astype(np.float32)
     exact = oracles.to_float32(oracles.aligned_points(positions, matrix))
     assert (single != exact).any()
-    assert align(positions, matrix).astype(np.float32).tobytes() == exact.tobytes()
+    assert compute(positions, np.zeros((0, 3), np.int32), matrix)[0].tobytes() == exact.tobytes()
+
+
+@both_ways
+@given(
+    rows=st.lists(st.tuples(FLOATS, FLOATS, FLOATS), min_size=1, max_size=8),
+    matrix=st.lists(st.floats(-100, 100).map(lambda value: round(value, 6)), min_size=12, max_size=12),
+)
+@settings(max_examples=60)
+def test_points_of_any_alignment_agree_with_the_loops_bit_for_bit(compute: Any, rows: Any, matrix: Any) -> None:
+    positions = np.array(rows, np.float32)
+    aligned_from_scan = np.array([*matrix, 0, 0, 0, 1], np.float64).reshape(4, 4)
+    expected = oracles.to_float32(oracles.aligned_points(positions, aligned_from_scan))
+    found, _ = compute(positions, np.zeros((0, 3), np.int32), aligned_from_scan)
+    assert found.tobytes() == expected.tobytes()

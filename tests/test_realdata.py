@@ -12,7 +12,7 @@ import oracles
 import pytest
 
 from scannet_prep import geometry, read_processed
-from scannet_prep.geometry import align, vertex_normals
+from scannet_prep.geometry import points_and_exact_normals
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import find_problems
 from scannet_prep.raw.aggregation import read_aggregation
@@ -82,21 +82,22 @@ def test_the_raw_files_hold_what_is_known_of_them(raw: RawScene) -> None:
 def test_aligned_points_agree_with_the_loops_bit_for_bit(raw: RawScene) -> None:
     mesh, info = read_mesh(raw.path(MESH)), read_scan_info(raw.path(INFO))
     expected = oracles.to_float32(oracles.aligned_points(mesh.positions.tolist(), info.axis_alignment))
-    assert align(mesh.positions, info.axis_alignment).astype(np.float32).tobytes() == expected.tobytes()
+    points, _ = points_and_exact_normals(mesh.positions, mesh.faces, info.axis_alignment)
+    assert points.tobytes() == expected.tobytes()
 
 
 def test_normals_agree_with_the_oracles_before_the_cast(raw: RawScene, monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = read_mesh(raw.path(MESH))
     points = mesh.positions.astype(np.float64)
-    found = vertex_normals(points, mesh.faces)
+    _, found = points_and_exact_normals(mesh.positions, mesh.faces, None)
     assert np.abs(found - normals_by_adding(points, mesh.faces)).max() < 1e-6
     near = mesh.faces[(mesh.faces < 40).any(axis=1)]
     corners, numbers = np.unique(near, return_inverse=True)
     slow = np.array(oracles.vertex_normals(points[corners], numbers.reshape(-1, 3).tolist()))
     is_complete = corners < 40
     np.testing.assert_allclose(found[corners[is_complete]], slow[is_complete], rtol=0, atol=1e-6)
-    monkeypatch.setattr(geometry, "compile_normals", lambda: None)
-    assert found.tobytes() == vertex_normals(points, mesh.faces).tobytes()
+    monkeypatch.setattr(geometry, "compile_geometry", lambda: None)
+    assert found.tobytes() == points_and_exact_normals(mesh.positions, mesh.faces, None)[1].tobytes()
 
 
 def test_the_processed_scene_agrees_with_the_oracles(made, raw: RawScene, expected_ids) -> None:

@@ -6,7 +6,6 @@ import operator
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from scannet_prep.errors import UsageError
@@ -26,59 +25,42 @@ _SHARDERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RankInfo:
-    """This process among those that share the work.
+class RankedSampler:
+    """A sampler that gives one process its share of what several work on together.
+
+    What the caller says of the rank counts; else what `torch.distributed` says where it is initialized (it is not
+    imported for that); else the environment variables RANK and WORLD_SIZE. A process is alone only if nothing says
+    otherwise.
 
     Attributes:
         rank: From 0.
         world_size: Number of processes.
-        is_given: Whether the caller named both; else they were found.
+
+    Raises:
+        UsageError: There are several processes, and it cannot be known which one this is.
     """
 
-    rank: int
-    world_size: int
-    is_given: bool
-
-    @classmethod
-    def find(cls, rank: int | None, world_size: int | None) -> RankInfo:
-        """Find the rank of this process and the number of processes.
-
-        What the caller says counts; else what `torch.distributed` says where it is initialized (it is asked only if it
-        has been imported); else the environment variables RANK and WORLD_SIZE. A process is alone only if nothing says
-        otherwise.
-
-        Raises:
-            UsageError: There are several processes, and it cannot be known which one this is.
-        """
-        is_given = rank is not None and world_size is not None
-        found: tuple[int | None, int | None] = (None, None)
-        if not is_given:
-            found = _ask_torch() or (_read_variable("RANK"), _read_variable("WORLD_SIZE"))
+    def __init__(self, rank: int | None, world_size: int | None) -> None:
+        self._is_given = rank is not None and world_size is not None
+        found = (
+            (None, None) if self._is_given else _ask_torch() or (_read_variable("RANK"), _read_variable("WORLD_SIZE"))
+        )
         rank = found[0] if rank is None else check_number(rank, "rank", 0)
         world_size = found[1] if world_size is None else check_number(world_size, "world_size", 1)
         if rank is None and world_size is None:
             _refuse_other_launchers()
-        if world_size is None and rank is not None:
-            raise UsageError(f"the rank is {rank}, but the number of ranks is not known", _GIVE)
-        if rank is None and world_size not in (None, 1):
+        if rank is None and world_size in {None, 1}:
+            rank, world_size = 0, 1
+        if rank is None or world_size is None or rank >= world_size:
             raise UsageError(
-                f"there are {world_size} ranks (WORLD_SIZE), but it cannot be known which one this is: RANK is not set",
+                f"the rank is {rank}, the number of ranks is {world_size}: both must be known, and the first be less",
                 _GIVE + "; under srun, rank=int(os.environ['SLURM_PROCID'])",
             )
-        rank, world_size = rank or 0, 1 if world_size is None else world_size
-        if rank >= world_size:
-            raise UsageError(f"rank {rank} of {world_size}: the rank must be less than the number of ranks", _GIVE)
-        return cls(rank, world_size, is_given)
+        self.rank, self.world_size = rank, world_size
 
-    def check(self) -> None:
-        """Check, where an iteration begins, that this is still the right rank, and that all of its share is used.
-
-        Raises:
-            UsageError: `torch.distributed` was initialized afterwards and says something else; or the sampler is
-                iterated over by something that shards it again.
-        """
-        joined = None if self.is_given else _ask_torch()
+    def _check_rank(self) -> None:
+        """Check, where an iteration begins, that the rank is still right, and that nothing shards its share again."""
+        joined = None if self._is_given else _ask_torch()
         if joined is not None and joined != (self.rank, self.world_size):
             raise UsageError(
                 f"this sampler was made for rank {self.rank} of {self.world_size}, but torch.distributed was "
@@ -96,18 +78,12 @@ class RankInfo:
                 )
             frame = frame.f_back
 
-    def compare(self, facts: Mapping[str, object]) -> None:
-        """Compare what all ranks must agree on; every rank waits for the others here.
+    def _compare_ranks(self, facts: Mapping[str, object]) -> None:
+        """Compare what all ranks must agree on, by name; every rank waits for the others here, and all raise.
 
         Does nothing where the caller named the rank, or `torch.distributed` is not initialized.
-
-        Args:
-            facts: By name, the same names on all ranks.
-
-        Raises:
-            UsageError: Ranks differ; raised on all of them.
         """
-        if self.is_given or self.world_size == 1 or _ask_torch() is None:
+        if self._is_given or self.world_size == 1 or _ask_torch() is None:
             return
         distributed: Any = sys.modules["torch.distributed"]
         # Whatever moves the gradients, this is about plain objects on the CPU.
@@ -125,11 +101,7 @@ class RankInfo:
 
 
 def check_number(value: int, name: str, smallest: int) -> int:
-    """Check an argument that must be a whole number.
-
-    Raises:
-        UsageError: It is something else, or too small.
-    """
+    """Check an argument that must be a whole number."""
     try:
         number = operator.index(value)
     except TypeError:

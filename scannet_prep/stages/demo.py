@@ -121,26 +121,20 @@ def run(plan: DemoPlan, *, jobs: int = 1, progress: Progress | None = None) -> D
     return DemoReport(plan, processed, packed.size_bytes, classes, arrays)
 
 
-class _Handler(SimpleHTTPRequestHandler):
-    """Hands out the files of a table, without a word on standard error."""
-
-    protocol_version = "HTTP/1.1"
-
-    def __init__(self, paths: Mapping[str, Path], *arguments: object) -> None:
-        self._paths = paths
-        super().__init__(*arguments)  # type: ignore[arg-type]  # handed through
-
-    def translate_path(self, path: str) -> str:
-        return str(self._paths.get(path, ""))
-
-    def log_message(self, *_arguments: object) -> None:
-        pass
-
-
 @contextmanager
 def _serve(paths: Mapping[str, Path]) -> Iterator[str]:
     """Serve files under the paths of their addresses on a free port of 127.0.0.1; gives the base URL."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, paths)) as server:
+
+    class Handler(SimpleHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def translate_path(self, path: str) -> str:
+            return str(paths.get(path, ""))
+
+        def log_message(self, *_arguments: object) -> None:
+            """Nothing on standard error."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()

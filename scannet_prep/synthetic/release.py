@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.files import make_directory, write_atomically
@@ -15,12 +17,6 @@ from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS,
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.synthetic.scene import SyntheticScene, make_scene, with_known_irregularity
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 _VERTEX_FIELDS = [(name, "<f4") for name in "xyz"] + [(name, "u1") for name in ("red", "green", "blue", "alpha")]
 _VERTEX = np.dtype(_VERTEX_FIELDS)

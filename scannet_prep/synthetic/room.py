@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from scannet_prep.synthetic.furniture import ARRANGEMENTS, SHELL, Extent, Piece
+Extent: TypeAlias = tuple[float, float, float, float, float, float]
+Color: TypeAlias = tuple[int, int, int]
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+
+class Piece(NamedTuple):
+    """One object.
+
+    Attributes:
+        raw_category: What an annotator would call it; None for what annotators leave out.
+        color: Red, green, blue, 0..255.
+        boxes: Smallest x, y, z, then largest x, y, z, metres; x and y from the centre of the floor cell, z from the
+            floor.
+    """
+
+    raw_category: str | None
+    color: Color
+    boxes: tuple[Extent, ...]
+
 
 _CELL = 2.5
 _HEIGHT = 2.6
@@ -28,6 +43,55 @@ _FIRST_PROBABILITY = 0.055
 _BACKGROUND_PROBABILITY = 0.25
 
 
+_WOOD: Color = (150, 108, 70)
+_DARK: Color = (58, 55, 60)
+_WHITE: Color = (222, 222, 216)
+_BLUE: Color = (70, 92, 140)
+_RED: Color = (150, 62, 58)
+
+
+def _chair(x: float, y: float) -> Piece:
+    seat = (x - 0.22, y - 0.22, 0.3, x + 0.22, y + 0.22, 0.45)
+    return Piece("chair", _DARK, (seat, (x - 0.22, y - 0.3, 0.0, x + 0.22, y - 0.22, 0.9)))
+
+
+_WALL = Piece("wall", (200, 196, 182), ())
+SHELL = (Piece("floor", (140, 115, 90), ()), Piece("ceiling", (225, 225, 222), ()), _WALL, _WALL, _WALL, _WALL)
+"""What every room has; where these are, `room` knows."""
+
+ARRANGEMENTS = (
+    # Raw categories of both label sets (bed), of ScanNet200 only (pillow), of ScanNet20 only (wardrobe cabinet:
+    # nyu40 id 39, but ScanNet id 1177 is not one of the 200), and of neither (rug): every scene has these.
+    (
+        Piece("bed", _BLUE, ((-0.95, -0.95, 0.12, 0.4, 0.9, 0.5), (-0.95, 0.9, 0.0, 0.4, 0.97, 1.0))),
+        Piece("pillow", _WHITE, ((-0.85, 0.5, 0.5, -0.35, 0.85, 0.62),)),
+        Piece("wardrobe cabinet", _WOOD, ((0.5, -0.95, 0.0, 0.97, 0.0, 1.9),)),
+        Piece("rug", _RED, ((0.45, 0.05, 0.0, 0.97, 0.55, 0.015),)),
+        Piece("curtain", _WHITE, ((-0.9, 1.1, 0.2, 0.5, 1.2, 2.3),)),
+    ),
+    (
+        Piece("table", _WOOD, ((-0.7, -0.4, 0.6, 0.7, 0.4, 0.74), (-0.1, -0.1, 0.0, 0.1, 0.1, 0.6))),
+        _chair(-0.35, -0.7),
+        _chair(0.35, -0.7),
+        _chair(-0.1, 0.7),
+        Piece("door", _WOOD, ((-1.2, -0.45, 0.0, -1.1, 0.45, 2.05),)),
+    ),
+    (
+        Piece("desk", _WOOD, ((-0.8, 0.1, 0.0, 0.6, 0.85, 0.73),)),
+        Piece("monitor", _DARK, ((-0.4, 0.6, 0.83, 0.2, 0.66, 1.2), (-0.15, 0.55, 0.73, -0.05, 0.7, 0.83))),
+        Piece("office chair", _BLUE, ((-0.35, -0.45, 0.0, 0.15, 0.0, 0.9),)),
+        Piece("trash can", _WHITE, ((0.68, 0.4, 0.0, 0.95, 0.67, 0.35),)),
+        Piece(None, _RED, ((0.5, -0.8, 0.0, 0.85, -0.55, 0.45),)),
+    ),
+    (
+        Piece("couch", _BLUE, ((-0.95, 0.25, 0.1, 0.95, 0.95, 0.42), (-0.95, 0.75, 0.42, 0.95, 0.95, 0.85))),
+        Piece("coffee table", _WOOD, ((-0.5, -0.6, 0.0, 0.5, -0.05, 0.42),)),
+        Piece("bookshelf", _WOOD, tuple((-0.9, -0.95, z, 0.1, -0.7, z + 0.32) for z in (0.0, 0.4, 0.8, 1.2, 1.6))),
+        Piece("window", _WHITE, ((-0.7, 1.1, 0.9, 0.7, 1.2, 2.1),)),
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
     """The mesh of a room and of all that is in it.
@@ -35,20 +99,20 @@ class Room:
     Attributes:
         size: Extent along x, y and z, metres; one corner is the origin.
         pieces: Objects; those of `SHELL` come first.
-        points: float64 (N, 3), metres.
+        edge_length: Distance of neighbouring points, metres.
         owners: int64 (N,), index of the object that each point is on.
+        points: float64 (N, 3), metres.
         segments: int64 (N,), segment of each point, from 0; no segment is on two sides of a box.
         triangles: int64 (T, 3), counter-clockwise as seen from inside the room.
-        edge_length: Distance of neighbouring points, metres.
     """
 
     size: tuple[float, float, float]
     pieces: tuple[Piece, ...]
-    points: NDArray[np.float64]
+    edge_length: float
     owners: NDArray[np.int64]
+    points: NDArray[np.float64]
     segments: NDArray[np.int64]
     triangles: NDArray[np.int64]
-    edge_length: float
 
 
 def furnish(vertices: int, rng: np.random.Generator) -> Room:
@@ -69,7 +133,23 @@ def furnish(vertices: int, rng: np.random.Generator) -> Room:
                 sides.append(_place(_box_sides(box), angle, (column + 0.5) * _CELL, (row + 0.5) * _CELL))
                 owners += [len(pieces)] * len(sides[-1])
             pieces.append(piece)
-    return _mesh(size, tuple(pieces), np.concatenate(sides), np.array(owners), vertices, rng)
+    all_sides = np.concatenate(sides)
+    lengths = np.sqrt((all_sides[:, 1:] ** 2).sum(2))
+    spacing = _fit_spacing(lengths, vertices)
+    shapes = _grid_shapes(lengths, spacing)
+    points, segments, triangles = [], [], []
+    point_count = segment_count = 0
+    for (origin, along_u, along_v), (rows, columns) in zip(all_sides, shapes.tolist(), strict=True):
+        row, column = np.divmod(np.arange(rows * columns), columns)
+        points.append(origin + row[:, None] * (along_u / (rows - 1)) + column[:, None] * (along_v / (columns - 1)))
+        corner = point_count + np.flatnonzero((row < rows - 1) & (column < columns - 1))
+        beside = corner + columns
+        triangles.append(np.stack([corner, beside, beside + 1, corner, beside + 1, corner + 1], 1).reshape(-1, 3))
+        segments.append(segment_count + _cut(row, column, rng))
+        point_count += len(row)
+        segment_count = int(segments[-1].max()) + 1
+    joined = (np.concatenate(parts) for parts in (points, segments, triangles))
+    return Room(size, tuple(pieces), spacing, np.repeat(owners, shapes.prod(1)), *joined)
 
 
 def _shell_sides(size: tuple[float, float, float]) -> NDArray[np.float64]:
@@ -111,33 +191,6 @@ def _place(sides: NDArray[np.float64], angle: float, x: float, y: float) -> NDAr
     turned[..., 1] = sine * sides[..., 0] + cosine * sides[..., 1]
     turned[:, 0, :2] += x, y
     return turned
-
-
-def _mesh(
-    size: tuple[float, float, float],
-    pieces: tuple[Piece, ...],
-    sides: NDArray[np.float64],
-    side_owners: NDArray[np.int64],
-    vertices: int,
-    rng: np.random.Generator,
-) -> Room:
-    lengths = np.sqrt((sides[:, 1:] ** 2).sum(2))
-    spacing = _fit_spacing(lengths, vertices)
-    shapes = _grid_shapes(lengths, spacing)
-    points, segments, triangles = [], [], []
-    point_count = segment_count = 0
-    for (origin, along_u, along_v), (rows, columns) in zip(sides, shapes.tolist(), strict=True):
-        row, column = np.divmod(np.arange(rows * columns), columns)
-        points.append(origin + row[:, None] * (along_u / (rows - 1)) + column[:, None] * (along_v / (columns - 1)))
-        corner = point_count + np.flatnonzero((row < rows - 1) & (column < columns - 1))
-        beside = corner + columns
-        triangles.append(np.stack([corner, beside, beside + 1, corner, beside + 1, corner + 1], 1).reshape(-1, 3))
-        segments.append(segment_count + _cut(row, column, rng))
-        point_count += len(row)
-        segment_count = int(segments[-1].max()) + 1
-    owners = np.repeat(side_owners, shapes.prod(1))
-    joined = (np.concatenate(points), owners, np.concatenate(segments), np.concatenate(triangles))
-    return Room(size, pieces, *joined, spacing)
 
 
 def _cut(row: NDArray[np.int64], column: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

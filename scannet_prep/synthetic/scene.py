@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
-from scannet_prep.synthetic.furniture import SHELL
-from scannet_prep.synthetic.room import Room, furnish
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from scannet_prep.synthetic.room import SHELL, Room, furnish
 
 MIN_VERTICES = 500
 

@@ -1,28 +1,25 @@
-"""Batches by a budget of points, the same number on every rank."""
+"""Samplers: batches by a budget of points for training, and every scene once for evaluation."""
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.sampling.packing import Packing, check_lengths, pack
-from scannet_prep.sampling.planning import PlanSummary, make_plan, summarize
-from scannet_prep.sampling.ranks import RankInfo, check_number
+from scannet_prep.sampling.plan import Plan, PlanSummary, make_plan, pack, summarize
+from scannet_prep.sampling.ranks import RankedSampler, check_number
 from scannet_prep.version import VERSION
 
-# Number of ranks and steps done, for each part of an epoch that one number of ranks has done.
-_Done: TypeAlias = tuple[tuple[int, int], ...]
-
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 _FRESH = "to start the epoch again, leave the state out and call set_epoch(epoch)"
 
 
-class PointBudgetBatchSampler:
+class PointBudgetBatchSampler(RankedSampler):
     """Batches of scenes whose vertices add up to a budget, for `DataLoader(dataset, batch_sampler=...)`.
 
     Every rank computes the same plan of the epoch from (lengths, budget, seed, epoch) and takes its part (all need the
@@ -56,6 +53,7 @@ class PointBudgetBatchSampler:
 
     Attributes:
         epoch: The epoch that comes next, or that is being given out.
+        steps_before: Steps of it that were done before this iteration, according to the state that was loaded.
         rank: As given or found.
         world_size: As given or found.
 
@@ -75,9 +73,8 @@ class PointBudgetBatchSampler:
         seed: int = 0,
         shuffle: bool = True,
     ) -> None:
-        self._lengths = check_lengths(lengths)
-        self._rank_info = RankInfo.find(rank, world_size)
-        self.rank, self.world_size = self._rank_info.rank, self._rank_info.world_size
+        self._lengths = _check_lengths(lengths)
+        super().__init__(rank, world_size)
         self._max_points = check_number(max_points, "max_points", 1)
         self._max_scenes = None if max_scenes is None else check_number(max_scenes, "max_scenes", 1)
         self._seed = check_number(seed, "seed", 0)
@@ -87,18 +84,12 @@ class PointBudgetBatchSampler:
                 f"there are {len(self._lengths)} scenes for {self.world_size} ranks: some would have nothing to do",
                 f"train on at most {len(self._lengths)} ranks (torchrun --nproc_per_node), or with more scenes",
             )
-        self._packing = self._pack(self._lengths, self.world_size)
-        self._epoch = 0
-        self._done: _Done = ()
+        self._packing = pack(self._lengths, self._max_points, self._max_scenes or len(self._lengths), self.world_size)
+        self.epoch = 0
+        self.steps_before = 0
         self._is_compared = False
         self._iteration = 0  # number of the one that counts: set_epoch and another one end it
         self._steps_given = 0  # by that one
-        self._known: tuple[tuple[int, _Done], Packing] | None = None
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that comes next, or that is being given out."""
-        return self._epoch
 
     @property
     def sampler(self) -> PointBudgetBatchSampler:
@@ -108,12 +99,7 @@ class PointBudgetBatchSampler:
     @property
     def steps_left(self) -> int:
         """Steps that the next iteration has: all of an epoch, or after `load_state_dict` what is left of it."""
-        return len(self._plan) // self.world_size
-
-    @property
-    def steps_before(self) -> int:
-        """Steps of the epoch that were done before this iteration, according to the state that was loaded."""
-        return sum(steps for _, steps in self._done)
+        return len(self) - self.steps_before
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks and in all epochs."""
@@ -127,22 +113,22 @@ class PointBudgetBatchSampler:
                 `torch.distributed` was initialized after the sampler was made, and says another rank; or Lightning or
                 accelerate shards the batches again.
         """
-        self._rank_info.check()
+        self._check_rank()
         if self._steps_given and self._steps_given == self.steps_left:
             if self._shuffle:
                 raise UsageError(
-                    f"epoch {self._epoch} has been given out already: its batches and random numbers would come again",
+                    f"epoch {self.epoch} has been given out already: its batches and random numbers would come again",
                     "call sampler.set_epoch(epoch) before each epoch",
                 )
-            self._done = ()  # all of it, also where the last time was only the rest of it
+            self.steps_before = 0  # all of it, also where the last time was only the rest of it
         if not self._is_compared:  # once: what has been planned together stays together
             self._is_compared = True
-            at = {"epoch": self._epoch, "steps done": self._done}
-            self._rank_info.compare(self._settings() | at | {"numpy": np.__version__, "scannet_prep": VERSION})
-        self._go_to(self._epoch, self._done)
-        return self._give_batches(self._plan, self._epoch, self._iteration)
+            versions = {"numpy": np.__version__, "scannet_prep": VERSION}
+            self._compare_ranks(self._settings() | versions | {"epoch": self.epoch, "steps done": self.steps_before})
+        self._go_to(self.epoch, self.steps_before)
+        return self._give_batches(self._plan(), self.epoch, self._iteration)
 
-    def _give_batches(self, plan: Packing, epoch: int, iteration: int) -> Iterator[list[tuple[int, int]]]:
+    def _give_batches(self, plan: Plan, epoch: int, iteration: int) -> Iterator[list[tuple[int, int]]]:
         for step in range(len(plan) // self.world_size):
             if iteration == self._iteration:
                 self._steps_given = step + 1
@@ -154,7 +140,7 @@ class PointBudgetBatchSampler:
         After `load_state_dict`, the epoch of the state goes on where it stopped; every other one begins at its start.
         """
         epoch = check_number(epoch, "epoch", 0)
-        self._go_to(epoch, self._done if epoch == self._epoch else ())
+        self._go_to(epoch, self.steps_before if epoch == self.epoch else 0)
 
     def state_dict(self, *, steps_done: int | None = None) -> dict[str, Any]:
         """Tell how far training has come, as plain values for a checkpoint; the same on all ranks.
@@ -171,51 +157,46 @@ class PointBudgetBatchSampler:
         steps_done = self._steps_given if steps_done is None else check_number(steps_done, "steps_done", 0)
         if steps_done > self.steps_left:
             raise UsageError(
-                f"steps_done is {steps_done}, but this iteration over epoch {self._epoch} has {self.steps_left} steps",
+                f"steps_done is {steps_done}, but this iteration over epoch {self.epoch} has {self.steps_left} steps",
                 "count from where the epoch began, or since load_state_dict: enumerate(loader, start=1)",
             )
-        epoch, done = self._epoch, self._done
-        if steps_done == self.steps_left:
-            epoch, done = epoch + 1, ()
-        elif steps_done and done and done[-1][0] == self.world_size:
-            done = (*done[:-1], (self.world_size, done[-1][1] + steps_done))
-        elif steps_done:
-            done = (*done, (self.world_size, steps_done))
-        return {"version": _STATE_VERSION, "epoch": epoch, "done": [list(part) for part in done], **self._settings()}
+        epoch, done = divmod(self.epoch * len(self) + self.steps_before + steps_done, len(self))
+        return {"epoch": epoch, "steps_done": done, **self._settings()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called: the next iteration gives the rest of that epoch.
 
-        With as many ranks as then, it is exactly what the interrupted run would have got. With another number, the
-        scenes that are left are planned anew, as a whole epoch is.
+        It is exactly what the interrupted run would have got. With another number of ranks, plans are
+        others: the epoch begins again, with a warning.
 
         Raises:
             UsageError: It is not such a state, or it is of a sampler with other scenes, budget, seed or shuffle.
         """
+        expected = self._settings()
         try:
-            done = tuple((check_number(ranks, "ranks", 1), check_number(n, "steps", 1)) for ranks, n in state["done"])
-            epoch, version = check_number(state["epoch"], "epoch", 0), state["version"]
-            found = {name: state[name] for name in self._settings()}
+            epoch, done = (check_number(state[name], name, 0) for name in ("epoch", "steps_done"))
+            changed = [name for name, value in expected.items() if state[name] != value]
         except (KeyError, TypeError, ValueError):
-            version = None
-        if version != _STATE_VERSION:
-            raise UsageError(f"this is not a state of a PointBudgetBatchSampler: {state!r:.200}", _FRESH)
-        for name, value in self._settings().items():
-            if found[name] != value:
-                raise UsageError(
-                    f"the sampler's state was saved with {name}={found[name]!r}, this sampler has {name}={value!r}",
-                    f"make the sampler from the same scenes and with the same arguments as then; {_FRESH}",
-                )
-        self._known = (epoch, done), self._plan_rest(epoch, done)
+            raise UsageError(f"this is not a state of a PointBudgetBatchSampler: {state!r:.200}", _FRESH) from None
+        for name in changed:
+            message = f"the state was saved with {name}={state[name]!r}, this sampler has {name}={expected[name]!r}"
+            if changed != ["world_size"]:
+                raise UsageError(message, f"make the sampler from the same scenes, with the same arguments; {_FRESH}")
+            warnings.warn(f"{message}: epoch {epoch} begins again", stacklevel=2)
+            done = 0
+        if done >= len(self):
+            raise UsageError(f"the state tells of {done} steps, where an epoch has {len(self)}", _FRESH)
         self._go_to(epoch, done)
 
     def describe(self) -> PlanSummary:
         """Tell steps, fill and imbalance of the epoch, or of what is left of it; `print` shows them as text."""
-        return summarize(self._plan, self._lengths, self._max_points, self.world_size, self._epoch)
+        return summarize(self._plan(), self._lengths, self._max_points, self.world_size, self.epoch)
 
     def _settings(self) -> dict[str, Any]:
-        """What plans depend on, beside epoch and number of ranks."""
+        """What plans depend on, beside the epoch."""
         return {
+            "version": _STATE_VERSION,
+            "world_size": self.world_size,
             "seed": self._seed,
             "shuffle": self._shuffle,
             "max_points": self._max_points,
@@ -224,43 +205,81 @@ class PointBudgetBatchSampler:
             "lengths_crc32": zlib.crc32(self._lengths.astype("<i8").tobytes()),
         }
 
-    def _go_to(self, epoch: int, done: _Done) -> None:
-        self._epoch, self._done = epoch, done
+    def _go_to(self, epoch: int, steps_before: int) -> None:
+        self.epoch, self.steps_before = epoch, steps_before
         self._iteration += 1
         self._steps_given = 0
 
-    @property
-    def _plan(self) -> Packing:
+    def _plan(self) -> Plan:
         """The batches of the next iteration, for all ranks."""
-        key = self._epoch, self._done
-        if self._known is None or self._known[0] != key:
-            self._known = key, self._plan_rest(*key)
-        return self._known[1]
+        seeds = np.random.SeedSequence(self._seed, spawn_key=(self.epoch, 0))
+        generator = np.random.default_rng(seeds) if self._shuffle else None
+        plan = make_plan(self._packing, self._lengths, self._max_points, self.world_size, generator)
+        return plan.take(np.arange(self.steps_before * self.world_size, len(plan)))
 
-    def _plan_rest(self, epoch: int, done: _Done) -> Packing:
-        """Plan what is left of an epoch, by going through what was done of it, on however many ranks."""
-        scenes = np.arange(len(self._lengths))  # those that are left
-        parts = done if done and done[-1][0] == self.world_size else (*done, (self.world_size, 0))
-        for number, (world_size, steps) in enumerate(parts):
-            plan = self._plan_scenes(scenes, world_size, epoch, number)
-            count = steps * world_size
-            if count and count >= len(plan):
-                raise UsageError(
-                    f"the sampler's state tells of {steps} steps, where there are {len(plan) // world_size}", _FRESH
-                )
-            scenes = np.setdiff1d(scenes, plan.take(np.arange(count)).scenes)
-        return plan.take(np.arange(count, len(plan)))
 
-    def _plan_scenes(self, scenes: NDArray[np.int64], world_size: int, epoch: int, number: int) -> Packing:
-        """Plan some of the scenes; the number is that of the part of the epoch."""
-        lengths = self._lengths[scenes]
-        is_usual = len(scenes) == len(self._lengths) and world_size == self.world_size
-        packing = self._packing if is_usual else self._pack(lengths, world_size)
-        seeds = np.random.SeedSequence(self._seed, spawn_key=(epoch, number))
-        plan = make_plan(
-            packing, lengths, self._max_points, world_size, np.random.default_rng(seeds) if self._shuffle else None
+class EvalSampler(RankedSampler):
+    """Gives each scene to exactly one rank, none twice, for `DataLoader(dataset, sampler=..., batch_size=...)`.
+
+    Padding, which makes ranks even elsewhere, counts some scenes twice, and every mean is wrong. Here the ranks may
+    differ by one scene: `len()` is this rank's number, `step_count` that of the longest. **A rank without work in the
+    last step has simply finished**; with fewer scenes than ranks, some get none at all. So nothing in the loop may wait
+    for the other ranks: call the model without `DistributedDataParallel` around it (`model.module`), which otherwise
+    exchanges buffers in every step, and add up the results after the loop (one `all_reduce` of the confusion matrix).
+
+    The scenes of one step are of similar size, largest first, and the ranks get about the same number of vertices in
+    all. The order is the same each time, and depends on the lengths alone.
+
+    Args:
+        lengths: Vertices of each scene, such as `dataset.lengths`.
+        rank: As with `PointBudgetBatchSampler`.
+        world_size: As with `PointBudgetBatchSampler`.
+
+    Attributes:
+        rank: As given or found.
+        world_size: As given or found.
+        step_count: Scenes of the ranks that have most.
+
+    Raises:
+        UsageError: An argument makes no sense, or there are several processes, and it cannot be known which rank this
+            one is.
+    """
+
+    def __init__(self, lengths: ArrayLike, *, rank: int | None = None, world_size: int | None = None) -> None:
+        checked = _check_lengths(lengths)
+        super().__init__(rank, world_size)
+        self.step_count = -(-len(checked) // self.world_size)
+        order = np.argsort(-checked, kind="stable")
+        loads = np.zeros(self.world_size, np.int64)
+        self._scenes: list[int] = []
+        for start in range(0, len(order), self.world_size):
+            scenes = order[start : start + self.world_size]
+            ranks = np.argsort(loads, kind="stable")[: len(scenes)]  # the fewest vertices so far get the largest scene
+            loads[ranks] += checked[scenes]
+            self._scenes += scenes[ranks == self.rank].tolist()
+
+    def __len__(self) -> int:
+        """Scenes of this rank."""
+        return len(self._scenes)
+
+    def __iter__(self) -> Iterator[int]:
+        """Give this rank's indices.
+
+        Raises:
+            UsageError: `torch.distributed` was initialized after the sampler was made, and says another rank; or
+                Lightning or accelerate shards the indices again.
+        """
+        self._check_rank()
+        return iter(self._scenes)
+
+
+def _check_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
+    """Check the vertex counts of the scenes, and copy them, int64 (n,)."""
+    array = np.zeros(0) if hasattr(lengths, "lengths") else np.asarray(lengths)  # a dataset would be read as an array
+    is_valid = array.ndim == 1 and len(array) and np.issubdtype(array.dtype, np.integer)
+    if not is_valid or array.astype(np.int64).min() < 0:
+        raise UsageError(
+            f"lengths is {lengths!r:.80}, expected the vertices of each scene: whole numbers from 0, in one dimension",
+            "pass dataset.lengths",
         )
-        return Packing(scenes[plan.scenes], plan.ends)
-
-    def _pack(self, lengths: NDArray[np.int64], world_size: int) -> Packing:
-        return pack(lengths, self._max_points, self._max_scenes or len(lengths), world_size)
+    return array.astype(np.int64)

@@ -1,20 +1,40 @@
-"""Joins samples to a batch, of NumPy arrays or of PyTorch tensors."""
+"""Joins samples to a batch: a few long arrays, and where each scene ends in them; and sends it between processes.
+
+PyTorch sends tensors between processes through files in /dev/shm, one a tensor. Containers have 64 MB there by default,
+which a batch of large scenes exceeds: the job ends with a bus error. NumPy arrays it sends through a pipe, which takes
+four times as long. A batch is sent in another way: all its arrays in one anonymous file in memory (`memfd_create`),
+whose descriptor is handed over. It has no name, belongs to no file system, and is gone when the last array is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import mmap
+import os
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.collation.batch import Batch, array_from_tensor, is_numeric, tensor_from_array
 from scannet_prep.errors import UsageError
 
 # Arrays with a row for each point; all others have ends of their own.
 VERTEX_KEYS = frozenset({"points", "normals", "colors", "labels", "instances", "segments", "grid"})
 # Arrays of numbers of points, which count from the beginning of the batch when they are joined, and along which axis.
 _INDEX_AXES = {"inverse": 0, "edge_index": 1}
+_ALIGNMENT = 64
+
+
+class Batch(dict[str, Any]):
+    """A dict of arrays or tensors: like any dict, except on its way between processes.
+
+    There, the arrays of one batch share one piece of memory. One that is kept keeps all of it: copy what is to
+    outlive the batch (`batch["labels"].clone()`, or `.copy()` of an array).
+    """
 
 
 def collate(samples: Sequence[dict[str, Any]]) -> Batch:
@@ -84,23 +104,20 @@ def collate_torch(samples: Sequence[dict[str, Any]]) -> Batch:
     """
     batch = collate(samples)
     for key, value in batch.items():
-        if is_numeric(value):
-            batch[key] = tensor_from_array(value)
+        if _is_numeric(value):
+            batch[key] = _as_tensor(value)
     return batch
 
 
-def _take_arrays(sample: dict[str, Any], number: int) -> dict[str, Any]:
+def _take_arrays(sample: Any, number: int) -> dict[str, Any]:  # noqa: ANN401 - whatever a transform returned
     """Check that a sample is one, and turn its tensors into arrays."""
-    is_dict = isinstance(sample, dict)
-    if is_dict:
-        sample = {key: array_from_tensor(value) for key, value in sample.items()}
-    if not is_dict or not isinstance(sample.get("points"), np.ndarray) or not sample["points"].ndim:
-        keys = f" with {', '.join(map(str, sample))}" if is_dict else ""
+    arrays = {key: _as_array(value) for key, value in sample.items()} if isinstance(sample, dict) else {}
+    if not isinstance(arrays.get("points"), np.ndarray) or not arrays["points"].ndim:
         raise UsageError(
-            f"sample {number} is a {type(sample).__name__}{keys:.200}, expected a dict with an array points",
+            f"sample {number} is a {type(sample).__name__} of {list(arrays)}, expected a dict with an array points",
             "a transform must return such a dict; or give the loader a collate_fn of your own",
         )
-    return sample
+    return arrays
 
 
 def _check_keys(samples: Sequence[dict[str, Any]]) -> list[str]:
@@ -151,3 +168,86 @@ def _describe(value: object, axis: int) -> str:
         return type(value).__name__
     sizes = ["n" if number == axis else str(size) for number, size in enumerate(value.shape)]
     return f"{value.dtype} ({', '.join(sizes)})"
+
+
+def _as_array(value: object) -> Any:  # noqa: ANN401 - whatever it is
+    """An array on the memory of a tensor of PyTorch; everything else as it is, and tensors that NumPy cannot hold."""
+    torch: Any = sys.modules.get("torch")  # where it is not loaded, nothing is a tensor
+    if torch is None or type(value) is not torch.Tensor:
+        return value
+    try:
+        return value.numpy()  # type: ignore[attr-defined]
+    except (RuntimeError, TypeError):  # on a GPU, with a gradient, sparse, or of a type that NumPy does not know
+        return value
+
+
+def _as_tensor(array: NDArray[Any]) -> Any:  # noqa: ANN401 - a tensor
+    """A tensor on the memory of an array."""
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def _is_numeric(value: object) -> bool:
+    """Whether it is an array of numbers, which can be a tensor, and sent as bytes."""
+    return type(value) is np.ndarray and value.dtype.kind in "biufc"
+
+
+def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
+    """Tell multiprocessing how to send a batch; called in the worker."""
+    found = {key: _as_array(value) for key, value in batch.items()}
+    arrays = {key: array for key, array in found.items() if _is_numeric(array)}
+    tensors = {key for key, array in arrays.items() if array is not batch[key]}
+    others = {key: None if key in arrays else value for key, value in batch.items()}  # keeps the order
+    layout = []
+    try:
+        with os.fdopen(os.memfd_create("batch", os.MFD_CLOEXEC), "wb") as file:
+            for key, array in arrays.items():
+                layout.append((key, array.dtype, array.shape, file.tell()))
+                array.tofile(file)
+                file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
+            size = file.truncate(max(file.tell(), _ALIGNMENT))
+            return _receive, (DupFd(file.fileno()), size, layout, others, tensors)
+    except (AttributeError, OSError):
+        # Not Linux, or no descriptors or memory left. An error here, in a thread of multiprocessing's, would not reach
+        # the training process: it would wait for ever.
+        return _restore, (arrays, others, tensors)
+
+
+def _receive(sent: Any, size: int, layout: list[Any], others: dict[str, Any], tensors: set[str]) -> Batch:  # noqa: ANN401
+    """Make the batch again; called in the training process."""
+    descriptor = sent.detach()
+    try:
+        memory = _map(descriptor, size)
+    finally:
+        os.close(descriptor)
+    arrays = {key: np.ndarray(shape, dtype, memory, start) for key, dtype, shape, start in layout}
+    return _restore(arrays, others, tensors)
+
+
+def _restore(arrays: dict[str, NDArray[Any]], others: dict[str, Any], tensors: set[str]) -> Batch:
+    batch = Batch(others)
+    for key, array in arrays.items():
+        batch[key] = _as_tensor(array) if key in tensors else array
+    return batch
+
+
+def _map(descriptor: int, size: int) -> Any:  # noqa: ANN401 - a buffer
+    """Map a file of memory, writable, until the last array on it is gone; the descriptor may be closed afterwards.
+
+    `mmap.mmap` keeps a descriptor for as long as it lives (before Python 3.13 it cannot do without). A program that
+    keeps an array of each of a thousand batches, such as the labels for a mean at the end, would run out of them.
+    """
+    system = ctypes.CDLL(None, use_errno=True)
+    system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    system.mmap.restype = ctypes.c_void_p
+    system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    address = system.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    memory = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(memory, system.munmap, address, size).atexit = False  # arrays may outlive it
+    return memory
+
+
+ForkingPickler.register(Batch, _send)

@@ -1,1 +1,0 @@
-"""Joins samples to a batch: a few long arrays, and where each scene ends in them."""

@@ -1,0 +1,396 @@
+"""Transforms for training: each takes a sample and a random generator, and returns a new sample.
+
+    transform = Compose(RotateZ(), Scale(), Flip(), ColorJitter(), Normalize(), GridSample(0.02), CropPoints(200_000))
+    dataset = ScanNet("data/processed", split="train", transform=transform)
+
+They are values: picklable, comparable, without a state. What they are given stays as it is. An array counts as one of
+the vertices where its first dimension is the number of points, whatever its name, so arrays of yours are cropped and
+dropped with the others; `inverse` (see `GridSample`) is the exception. Ids of instances and segments keep their values.
+Move points first, then sample: what moves points leaves out `grid`, whose cells no longer hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.errors import UsageError
+
+Sample: TypeAlias = dict[str, Any]
+Step: TypeAlias = Callable[[Sample, np.random.Generator], Any]
+
+
+class Compose:
+    """Applies transforms one after the other, with the same generator.
+
+    Args:
+        steps: Callables of (sample, generator). They pickle if they stand at the top level of a module.
+
+    Attributes:
+        steps: As given.
+    """
+
+    def __init__(self, *steps: Step) -> None:
+        self.steps = steps
+
+    def __call__(self, sample: Sample, generator: np.random.Generator) -> Any:  # noqa: ANN401 - what the last returns
+        """Apply them."""
+        for step in self.steps:
+            sample = step(sample, generator)
+        return sample
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other applies equal transforms."""
+        return isinstance(other, Compose) and self.steps == other.steps
+
+    def __hash__(self) -> int:
+        """Of the transforms."""
+        return hash(self.steps)
+
+    def __repr__(self) -> str:
+        """As it is made."""
+        return f"Compose({', '.join(map(repr, self.steps))})"
+
+
+@dataclass(frozen=True, slots=True)
+class RotateZ:
+    """Rotates points and normals about the z axis, by an angle that is uniform in [-max_angle, max_angle].
+
+    Attributes:
+        max_angle: Radians.
+    """
+
+    max_angle: float = np.pi
+
+    def __post_init__(self) -> None:
+        """Check the argument."""
+        _check(self, "max_angle", 0, np.pi)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+        """Change `points` and `normals`."""
+        angle = generator.uniform(-self.max_angle, self.max_angle)
+        cosine, sine = math.cos(angle), math.sin(angle)
+        mapped = {}
+        for key in ("points", "normals"):
+            if key in sample:
+                mapped[key] = sample[key].astype(np.result_type(sample[key], np.float32))
+                # Spelt out: a library's product of matrices may round in another way with another number of threads.
+                x, y = sample[key][:, 0], sample[key][:, 1]
+                mapped[key][:, 0] = cosine * x - sine * y
+                mapped[key][:, 1] = sine * x + cosine * y
+        return _move(sample, **mapped)
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """Reflects points and normals in x, and in y, each with a probability of its own.
+
+    Attributes:
+        probability: Of each of the two, 0..1.
+    """
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check the argument."""
+        _check(self, "probability", 0, 1)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+        """Change `points` and `normals`."""
+        mapped = {key: sample[key].copy() for key in ("points", "normals") if key in sample}
+        for axis in np.flatnonzero(generator.random(2) < self.probability):
+            for array in mapped.values():
+                np.negative(array[:, axis], out=array[:, axis])
+        return _move(sample, **mapped)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Scales points about the origin, alike in all directions, by a factor that is uniform in [smallest, largest].
+
+    Normals are unit vectors and stay as they are.
+
+    Attributes:
+        smallest: Above 0.
+        largest: At least `smallest`.
+    """
+
+    smallest: float = 0.9
+    largest: float = 1.1
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        _check(self, "smallest", 1e-6)
+        _check(self, "largest", self.smallest)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+        """Change `points`."""
+        return _move(sample, sample["points"] * np.float32(generator.uniform(self.smallest, self.largest)))
+
+
+@dataclass(frozen=True, slots=True)
+class Jitter:
+    """Adds normal noise to each coordinate, cut at a largest distance. Normals stay as they are.
+
+    Attributes:
+        sigma: Standard deviation, metres.
+        limit: Largest change of a coordinate, metres.
+    """
+
+    sigma: float = 0.005
+    limit: float = 0.02
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        _check(self, "sigma", 0)
+        _check(self, "limit", 0)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+        """Change `points`."""
+        points = sample["points"]
+        noise = generator.standard_normal(points.shape, np.float32) * np.float32(self.sigma)
+        return _move(sample, points + np.clip(noise, -np.float32(self.limit), np.float32(self.limit)))
+
+
+@dataclass(frozen=True, slots=True)
+class Normalize:
+    """Puts the scene's middle at x = y = 0 and its lowest point at z = 0, and colours into [-1, 1]. Nothing is random.
+
+    The middle is that of the bounding box. Colours become float32, c / 127.5 - 1.
+    """
+
+    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:  # noqa: ARG002
+        """Change `points` and `colors`."""
+        points, colors = sample["points"], _colors_as_given(sample, self)
+        if not len(points):
+            raise UsageError("Normalize: there are no points")
+        columns = points.T.copy()  # much faster than along axis 0
+        lowest, highest = columns.min(axis=1), columns.max(axis=1)
+        origin = np.array([*((lowest + highest) / 2)[:2], lowest[2]], np.float32)
+        return _move(sample, points - origin, colors=colors / np.float32(127.5) - np.float32(1))
+
+
+@dataclass(frozen=True, slots=True)
+class ColorJitter:
+    """Shifts the colours of the scene, each channel by itself, and adds noise to those of each vertex.
+
+    The shift of a channel is uniform in [-shift, shift], the noise normal. Colours stay uint8: rounded, and cut to
+    0..255. To be put before `Normalize`.
+
+    Attributes:
+        shift: Largest shift, 0..255.
+        noise: Standard deviation of the noise, 0..255.
+    """
+
+    shift: float = 12.0
+    noise: float = 6.0
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        _check(self, "shift", 0, 255)
+        _check(self, "noise", 0, 255)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+        """Change `colors`."""
+        colors = _colors_as_given(sample, self)
+        shift = generator.uniform(-self.shift, self.shift, 3).astype(np.float32)
+        changed = generator.standard_normal(colors.shape, np.float32)
+        changed *= np.float32(self.noise)
+        changed += shift
+        changed += colors
+        return {**sample, "colors": np.clip(np.rint(changed), 0, 255).astype(np.uint8)}
+
+
+@dataclass(frozen=True, slots=True)
+class CropPoints:
+    """Keeps the vertices nearest to a random vertex, where the scene has more than it may.
+
+    Vertices stay in their order; among equally far ones the first count as nearer.
+
+    Attributes:
+        max_points: Vertices to keep.
+    """
+
+    max_points: int
+
+    def __post_init__(self) -> None:
+        """Check the argument."""
+        _check(self, "max_points", 1, is_whole=True)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+        """Crop."""
+        points = sample["points"]
+        if len(points) <= self.max_points:
+            return dict(sample)
+        x, y, z = (points - points[generator.integers(len(points))]).T
+        distances = x * x + y * y + z * z  # spelt out: what libraries add up depends on the number of threads
+        farthest = np.partition(distances, self.max_points - 1)[self.max_points - 1]
+        if not np.isfinite(farthest):  # no vertex would be nearer, and the scene empty
+            raise UsageError("CropPoints: there are points that are not finite", "take them out before")
+        is_kept = distances < farthest
+        at_the_edge = np.flatnonzero(distances == farthest)
+        is_kept[at_the_edge[: self.max_points - np.count_nonzero(is_kept)]] = True
+        return _select(sample, np.flatnonzero(is_kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Drops a share of the vertices, chosen at random; at least one stays. Vertices stay in their order.
+
+    Attributes:
+        share: 0..1; the number of dropped vertices is rounded.
+    """
+
+    share: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Check the argument."""
+        _check(self, "share", 0, 1)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+        """Drop."""
+        count = len(sample["points"])
+        kept_count = max(min(count, 1), count - round(self.share * count))
+        return _select(sample, np.sort(generator.permutation(count)[:kept_count]))
+
+
+@dataclass(frozen=True, slots=True)
+class GridSample:
+    """Keeps one vertex, chosen at random, of all that lie in the same cell of a grid (voxel).
+
+    Nothing is averaged, so labels and ids stay exact. A vertex lies in the cell floor(point / size), computed in double
+    precision; the grid begins at the origin of the frame. Vertices stay in their order. It adds
+
+    - `grid`: int32 (N, 3), the cell of each kept vertex, counted from the smallest in each direction;
+    - `inverse`: int64 (V,), for each vertex from before, where its representative now is: `prediction[inverse]` has a
+      prediction for every vertex of the scene.
+
+    Attributes:
+        size: Edge of a cell, metres.
+        has_inverse: False to leave `inverse` out, which training does not need.
+    """
+
+    size: float
+    has_inverse: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the argument."""
+        _check(self, "size", 1e-6)
+
+    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+        """Sample."""
+        if "inverse" in sample:
+            raise UsageError("GridSample: the sample has an inverse map already", "use GridSample once")
+        points = sample["points"]
+        if not len(points):
+            raise UsageError("GridSample: there are no points")
+        cells = np.floor(np.ascontiguousarray(points.T, np.float64) / self.size)
+        cells -= cells.min(axis=1, keepdims=True)
+        extent = cells.max(axis=1) + 1
+        bits = len(points).bit_length()
+        if not np.isfinite(extent).all() or extent.max() > np.iinfo(np.int32).max or extent.prod() > 2.0 ** (62 - bits):
+            cells_text = " x ".join(f"{number:g}" for number in extent)
+            raise UsageError(f"GridSample: the scene has {cells_text} cells, too many to count", "choose a larger size")
+        keys = cells[0].astype(np.int64)
+        for axis in (1, 2):
+            keys *= int(extent[axis])
+            keys += cells[axis].astype(np.int64)
+        kept, inverse = _choose_one_each(keys, bits, generator)
+        result = _select(sample, kept)
+        result["grid"] = np.ascontiguousarray(cells.take(kept, axis=1).T, np.int32)
+        return {**result, "inverse": inverse} if self.has_inverse else result
+
+
+def _check(transform: object, name: str, lowest: float, highest: float = np.inf, *, is_whole: bool = False) -> None:
+    """Refuse an argument of a transform that is not a number in its range."""
+    value = getattr(transform, name)
+    types = int | np.integer if is_whole else int | float | np.number
+    if not isinstance(value, types) or not lowest <= value <= highest:
+        expected = f"at least {lowest:g}" if highest == np.inf else f"from {lowest:g} to {highest:g}"
+        raise UsageError(
+            f"{type(transform).__name__}: {name} is {value!r}, expected a {'whole ' * is_whole}number {expected}"
+        )
+
+
+def _colors_as_given(sample: Sample, transform: object) -> NDArray[np.uint8]:
+    """The colours of a sample, uint8 (V, 3); refuses those that have been normalized."""
+    colors: NDArray[np.uint8] = sample["colors"]
+    if colors.dtype != np.uint8:
+        raise UsageError(
+            f"{type(transform).__name__}: colors are {colors.dtype}, expected uint8, 0..255", "put it before Normalize"
+        )
+    return colors
+
+
+def _move(sample: Sample, points: NDArray[Any], **changed: NDArray[Any]) -> dict[str, Any]:
+    """The sample with other points, and without what was computed from where they were."""
+    result = {**sample, "points": points, **changed}
+    result.pop("grid", None)
+    return result
+
+
+def _select(sample: Sample, kept: NDArray[np.int64]) -> dict[str, Any]:
+    """Keep some vertices, in every array of the vertices.
+
+    Args:
+        sample: With `points`, (V, 3).
+        kept: Their indices, (N,).
+
+    Returns:
+        The same, with N vertices. Where `GridSample` has left an `inverse`, it points to the new places, and is -1 for
+        vertices whose representative is gone.
+
+    Raises:
+        UsageError: There is an `edge_index`, whose numbers would no longer hold.
+    """
+    if "edge_index" in sample:
+        raise UsageError(
+            "the sample has an edge_index, whose numbers would no longer hold", "make the edges afterwards"
+        )
+    count = len(sample["points"])
+    result = {
+        key: value.take(kept, axis=0)
+        if isinstance(value, np.ndarray) and value.ndim and len(value) == count and key != "inverse"
+        else value
+        for key, value in sample.items()
+    }
+    if "inverse" in sample:
+        places = np.full(count + 1, -1, np.int64)  # the last for -1
+        places[kept] = np.arange(len(kept))
+        result["inverse"] = places[sample["inverse"]]
+    return result
+
+
+def _choose_one_each(
+    keys: NDArray[np.int64], bits: int, generator: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Choose one position at random for each key that occurs.
+
+    Args:
+        keys: Below 2 ** (63 - bits); overwritten.
+        bits: That a position needs.
+        generator: Source of randomness.
+
+    Returns:
+        The chosen positions, ascending; and for each position, which of them has its key.
+    """
+    # Key and position in one number: much faster than a stable argsort, with the same result on every processor. In
+    # place, because fresh memory costs more than the arithmetic.
+    keys <<= bits
+    keys |= np.arange(len(keys))
+    keys.sort()
+    order = keys & ((1 << bits) - 1)
+    keys >>= bits
+    starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1])
+    counts = np.diff(starts, append=len(keys))
+    chosen = order[starts + (generator.random(len(starts)) * counts).astype(np.int64)]
+    is_chosen = np.zeros(len(keys), np.bool_)
+    is_chosen[chosen] = True
+    places = np.cumsum(is_chosen) - 1
+    keys[order] = np.repeat(places[chosen], counts)
+    return np.flatnonzero(is_chosen), keys
