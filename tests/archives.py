@@ -11,8 +11,8 @@ from commands import COMMAND, Outcome, run_command
 from verifying import TEST, TRAIN, VAL
 
 from scannet_prep.archive import Archive, open_archive, write_archive
-from scannet_prep.archive.shards import shard_path, split_contents
-from scannet_prep.stages.pack.contents import find_contents
+from scannet_prep.archive.source import shard_path
+from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
 # A raw tree by its names, with content that is none.
@@ -39,14 +39,14 @@ def write_tree(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 def pack_tree(folder: Path, archive_path: Path, jobs: int = 1, level: int = 1) -> Archive:
     """Pack a folder and open the archive."""
-    contents = find_contents(folder, Selection(), level=level, allows_incomplete=True).contents
+    contents = find_contents(folder, Selection(), level=level, allows_incomplete=True)[0]
     write_archive(contents, archive_path, jobs=jobs, level=level)
     return open_archive(archive_path)
 
 
 def pack_shards(folder: Path, target: Path, shard_bytes: int) -> list[Path]:
     """Pack a folder as shards, which may be smaller than the command makes them."""
-    parts = split_contents(find_contents(folder, Selection(), allows_incomplete=True).contents, shard_bytes)
+    parts = find_contents(folder, Selection(), allows_incomplete=True)[0].split(shard_bytes)
     paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
     for part, path in zip(parts, paths, strict=True):
         write_archive(part, path)

@@ -15,7 +15,7 @@ import pytest
 from archives import pack_tree, write_tree
 from commands import COMMAND, run_command, start_command
 
-from scannet_prep.archive.shards import find_missing_shards
+from scannet_prep.archive.source import find_missing_shards
 from scannet_prep.errors import OutputError, SourceError
 from scannet_prep.files import run_lock
 from scannet_prep.stages import pack

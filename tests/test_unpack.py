@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from verifying import TEST, TRAIN, VAL, Verify, edit_json
 
 from scannet_prep import ScanNet
-from scannet_prep.archive import Contents, Head, SourceFile, SourceGroup, write_archive
-from scannet_prep.archive.layout import ArchiveKind
+from scannet_prep.archive import ArchiveKind, Contents, Head, SourceFile, SourceGroup, write_archive
 from scannet_prep.archive.source import FileSource
 from scannet_prep.cli.main import main
 from scannet_prep.errors import DiskFullError, OutputError, UnknownSceneError, UsageError

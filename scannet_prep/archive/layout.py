@@ -1,18 +1,36 @@
-"""Which names an archive may hold: those of a processed or of a raw tree, and no others."""
+"""How an archive is laid out: which names it may hold, the tar headers, and the index, a JSON text.
+
+The headers are made and read by `tarfile`: one block of 512 bytes for each file, which is all that our names need.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 from scannet_prep.backports import StrEnum
 from scannet_prep.errors import ContentError
-from scannet_prep.scene import Split
+from scannet_prep.files import Buffer
+from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
+from scannet_prep.typed_json import Count, encode_json, parse_json
 
 OWN_PREFIX = ".scannet-prep/"
 FORMAT_NAME = f"{OWN_PREFIX}format.json"
 INDEX_NAME = f"{OWN_PREFIX}index.json"
+BLOCK_BYTES = 512
+END_OF_ARCHIVE = bytes(2 * BLOCK_BYTES)
 
+_FORMAT = "scannet-prep archive"
+_FORMAT_VERSION = 1
+_MAX_INDEX_BYTES = 1 << 24
+_FREE_INDEX_BYTES, _INDEX_BYTES_PER_FRAME = 1 << 20, 1 << 13
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _ID = r"(?P<scene>scene\d{4}_\d{2})"
 _OTHER_NAME = re.compile(
     r"(?:tasks/)?(?!(?:train|val|test|scans|scans_test|tasks)$|scene\d{4}_\d{2}$)\w[\w.+-]{0,80}", re.ASCII
@@ -31,6 +49,132 @@ _SCENE_NAMES = {
     # The scenes of a raw tree may also lie directly in it.
     ArchiveKind.RAW: re.compile(rf"(?:(?P<folder>scans|scans_test)/)?{_ID}/(?P=scene)[_.][\w.+-]{{0,80}}", re.ASCII),
 }
+
+
+class Member(NamedTuple):
+    """One file.
+
+    Attributes:
+        name: Its path, with `/`.
+        offset: Where its content begins in the tar bytes of its group.
+        size_bytes: Its size.
+        sha256: Of its content, in hexadecimal.
+    """
+
+    name: str
+    offset: Count
+    size_bytes: Count
+    sha256: str
+
+    def of(self, content: memoryview) -> memoryview:
+        """Its content, of the tar bytes of its group."""
+        return content[self.offset : self.offset + self.size_bytes]
+
+    def check(self, data: Buffer) -> None:
+        """Check its content by its SHA-256.
+
+        Raises:
+            ContentError: It is another one.
+        """
+        found = hashlib.sha256(data).hexdigest()
+        if found != self.sha256:
+            raise ContentError(f"{self.name} has the SHA-256 {found[:16]}..., expected {self.sha256[:16]}...")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The files of one scene, or those that belong to none: one frame.
+
+    Attributes:
+        scene_id: The scene; empty for the files that belong to none, and where a frame is too damaged to tell.
+        split: Its split; empty where nobody knows.
+        vertex_count: V; 0 where it was not counted.
+        offset: Where the frame begins in the file.
+        stored_bytes: Size of the frame.
+        size_bytes: Size of its content, the tar bytes.
+        members: The files, in order.
+    """
+
+    scene_id: str
+    split: str
+    vertex_count: Count
+    offset: Count
+    stored_bytes: Count
+    size_bytes: Count
+    members: tuple[Member, ...]
+
+    @property
+    def end(self) -> int:
+        """The byte after the last of the frame."""
+        return self.offset + self.stored_bytes
+
+    @property
+    def name(self) -> str:
+        """The group in words."""
+        return self.scene_id or "the files that belong to no scene"
+
+    def find(self, name: str) -> Member | None:
+        """A file by its name; None where there is none of that name."""
+        return next((member for member in self.members if member.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What holds for a whole archive.
+
+    Attributes:
+        kind: What it was made from.
+        notice: Under which terms the content is.
+        options: How processed scenes were made; empty for raw ones.
+        program: Name and version of the program that wrote it.
+        level: Compression level of zstd.
+        is_complete: Whether processing had come to its end when it was packed.
+    """
+
+    kind: ArchiveKind
+    notice: str = ""
+    options: Mapping[str, bool | str] = field(default_factory=dict, hash=False)
+    program: str = ""
+    level: int = 0
+    is_complete: bool = True
+    format: str = _FORMAT
+    version: int = _FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What is in an archive.
+
+    Attributes:
+        head: What holds for all of it.
+        groups: The files that belong to no scene, then the scenes sorted by id, as they lie in the archive.
+        failures: Why scenes are missing that were asked for, by id.
+    """
+
+    head: Head
+    groups: tuple[Group, ...]
+    failures: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def files(self) -> Group:
+        """The files that belong to no scene."""
+        return self.groups[0]
+
+    @property
+    def scenes(self) -> tuple[Group, ...]:
+        """The scenes, sorted by id."""
+        return self.groups[1:]
+
+
+def find_twice(archives: Sequence[tuple[str, Index | None]]) -> list[tuple[str, str, str]]:
+    """Find scenes that are in several archives: id, and the names of the first archive and of another."""
+    holders: dict[str, str] = {}
+    return [
+        (scene.scene_id, holder, name)
+        for name, index in archives
+        for scene in (index.scenes if index is not None else ())
+        if (holder := holders.setdefault(scene.scene_id, name)) != name
+    ]
 
 
 def find_scene(kind: ArchiveKind, name: str) -> str | None:
@@ -60,12 +204,7 @@ def find_split(kind: ArchiveKind, name: str) -> str:
 
 
 def check_names(kind: ArchiveKind, scene_id: str, names: list[str]) -> None:
-    """Check the names of one group.
-
-    Args:
-        kind: What the archive is made from.
-        scene_id: The scene; empty for the files that belong to none.
-        names: Of all its files, in order.
+    """Check the names of the files of one group, in order; the scene is empty for those that belong to none.
 
     Raises:
         ContentError: One is not that of a file of the scene, is there twice, or the files lie in several folders.
@@ -78,3 +217,137 @@ def check_names(kind: ArchiveKind, scene_id: str, names: list[str]) -> None:
         raise ContentError(f"{max(names, key=names.count)!a} is there twice")
     if scene_id and len({name.rpartition("/")[0] for name in names}) != 1:
         raise ContentError(f"the files of {scene_id} do not lie in one folder")
+
+
+@lru_cache(maxsize=256)
+def encode_header(name: str, size_bytes: int) -> bytes:
+    """The tar header of a file: rights 0644, time and owner 0, so that the same file always gives the same bytes."""
+    info = tarfile.TarInfo(name)
+    info.size = size_bytes
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def padding_bytes(size_bytes: int) -> int:
+    """How many zeros follow a file."""
+    return -size_bytes % BLOCK_BYTES
+
+
+def member_bytes(size_bytes: int) -> int:
+    """How much a file takes: header, content and padding."""
+    return BLOCK_BYTES + size_bytes + padding_bytes(size_bytes)
+
+
+def parse_header(header: Buffer) -> tuple[str, int]:
+    """Read name and size of a file.
+
+    Raises:
+        ContentError: It is not a header as `encode_header` makes it: damaged, or of a link, a device or a folder.
+    """
+    try:
+        info = tarfile.TarInfo.frombuf(bytes(header), "utf-8", "strict")
+        expected = encode_header(info.name, info.size) if info.size >= 0 else b""
+    except (tarfile.HeaderError, ValueError) as error:
+        raise ContentError(f"a tar header is damaged: {error}") from None
+    if expected != header:
+        raise ContentError(f"a tar header is not as this program writes it: {info.name[:80]!a}")
+    return info.name, info.size
+
+
+def split_members(content: memoryview) -> list[tuple[str, int, int]]:
+    """Find the files in the tar bytes of one frame: name, offset of the content and size in bytes of each.
+
+    Raises:
+        ContentError: It is not a sequence of whole files.
+    """
+    members, position = [], 0
+    while position < len(content):
+        name, size_bytes = parse_header(content[position : position + BLOCK_BYTES])
+        members.append((name, position + BLOCK_BYTES, size_bytes))
+        position += member_bytes(size_bytes)
+    if position != len(content) or not members:
+        raise ContentError("a frame ends in the middle of a file")
+    return members
+
+
+def check_index_size(size_bytes: int, frame_count: int) -> None:
+    """Check that an index may be so large, before it is read.
+
+    Raises:
+        ContentError: No archive of so many frames has such an index.
+    """
+    limit = min(_MAX_INDEX_BYTES, _FREE_INDEX_BYTES + _INDEX_BYTES_PER_FRAME * frame_count)
+    if size_bytes > limit:
+        problem = f"is said to have {size_bytes:,} bytes, at most {limit:,} for {frame_count:,} frames"
+        raise ContentError(f"the index {problem}")
+
+
+def encode_head(head: Head) -> bytes:
+    """Encode the text that stands first in an archive."""
+    return encode_json(head) + b"\n"
+
+
+def encode_index(index: Index) -> bytes:
+    """Encode the index, one line for each group."""
+    failures = encode_json(dict(sorted(index.failures.items())))
+    groups = b",\n".join(map(encode_json, index.groups))
+    return b'{"head":%b,\n"failures":%b,\n"groups":[\n%b\n]}\n' % (encode_json(index.head), failures, groups)
+
+
+def parse_head(data: bytes) -> Head:
+    """Read the text that stands first in an archive.
+
+    Raises:
+        ContentError: It is damaged, or of another version.
+    """
+    try:
+        return _check_version(parse_json(data, Head))
+    except ContentError as error:
+        raise ContentError(f"{FORMAT_NAME} is damaged: {error}") from None
+
+
+def parse_index(data: bytes) -> Index:
+    """Read the index, and check that it does not contradict itself and that all names are those of such a tree.
+
+    Raises:
+        ContentError: It is damaged, of another version, or refused.
+    """
+    try:
+        index = parse_json(data, Index)
+        _check_version(index.head)
+        _check_groups(index)
+    except ContentError as error:
+        raise ContentError(f"the index is damaged: {error}") from None
+    return index
+
+
+def _check_version(head: Head) -> Head:
+    if (head.format, head.version) != (_FORMAT, _FORMAT_VERSION):
+        found = f"{head.format[:40]!a}, version {head.version}"
+        raise ContentError(f"the format is {found}, expected {_FORMAT!r}, {_FORMAT_VERSION}: update scannet-prep")
+    return head
+
+
+def _check_groups(index: Index) -> None:
+    names = [group.scene_id for group in index.groups]
+    if names[:1] != [""] or not all(map(SceneId.is_valid, names[1:])) or sorted(set(names)) != names:
+        raise ContentError("its scenes are not sorted, one is there twice, or something is not a scene id")
+    end, splits = 0, {"", *Split}
+    for group in index.groups:
+        if group.offset != end or group.split not in splits:
+            raise ContentError(f"{group.name}: does not follow the one before it, or its split does not exist")
+        end = group.end
+        _check_members(index.head.kind, group)
+
+
+def _check_members(kind: ArchiveKind, group: Group) -> None:
+    position = 0
+    for name, offset, size_bytes, sha256 in group.members:
+        if offset != position + BLOCK_BYTES or not _SHA256.fullmatch(sha256):
+            raise ContentError(f"{group.name}: {name[:100]!a} does not lie where tar would have it, or has no SHA-256")
+        position += member_bytes(size_bytes)
+    if position != group.size_bytes or not position:
+        raise ContentError(f"{group.name}: is said to have {group.size_bytes:,} bytes, its files have {position:,}")
+    names = [member.name for member in group.members]
+    check_names(kind, group.scene_id, names)
+    if kind is ArchiveKind.PROCESSED and group.split != find_split(kind, names[-1]):
+        raise ContentError(f"{group.name}: holds {names[0][:100]!a}, expected its .npz in {group.split or 'a split'}")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from typing import Literal
 
-import numpy as np
-
-from scannet_prep.archive.frames import decompress
-from scannet_prep.archive.index import Group
-from scannet_prep.archive.layout import ArchiveKind
-from scannet_prep.archive.reader import DAMAGED_HINT, Archive, read_stored
-from scannet_prep.archive.shards import find_missing_shards
-from scannet_prep.archive.source import ByteSource
-from scannet_prep.errors import ArchiveError, ContentError, ManifestError, UsageError
+from scannet_prep.archive.layout import ArchiveKind, Group, Member, find_twice
+from scannet_prep.archive.reader import Archive, read_member
+from scannet_prep.archive.source import ByteSource, find_missing_shards
+from scannet_prep.errors import ArchiveError, ManifestError, UsageError
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
 from scannet_prep.processed.reader import check_split, warn_of_failures
 from scannet_prep.processed.scene_source import SceneSource
@@ -25,35 +20,10 @@ from scannet_prep.scene import Split
 _VISIBLE_OPTIONS = ("align_axis", "labels_from")
 
 
-class _Place(NamedTuple):
-    """Where a file lies.
-
-    Attributes:
-        source: Number of the archive.
-        offset: First byte of its frame in the archive.
-        stored_bytes: Size of the frame.
-        size_bytes: Size of the tar bytes in it.
-        start: First byte of the file in the tar bytes.
-        end: The byte after the last.
-        sha256: Of the file, 32 bytes.
-    """
-
-    source: int
-    offset: int
-    stored_bytes: int
-    size_bytes: int
-    start: int
-    end: int
-    sha256: bytes
-
-
-_PLACE = np.dtype([(name, "V32" if name == "sha256" else np.int64) for name in _Place._fields])
-
-
 class ArchiveReader(SceneSource):
     """The scenes of one split of an archive, or of several together.
 
-    Of what the archives say about themselves, only a few numbers for each scene of the split are kept, in arrays.
+    Of what the archives say about themselves, only where the files of the split lie is kept.
 
     Args:
         archives: Paths, addresses, or objects that read the bytes; in any order.
@@ -93,17 +63,21 @@ class ArchiveReader(SceneSource):
         present = {scene.split for archive in opened for scene in archive.index.scenes}
         check_split(self.name, split, present, f"pack them: scannet-prep process --splits {split}, then pack again")
         self._sources = [archive.source for archive in opened]
-        scenes = [_find_place(opened, number, scene, f"{split}/{name}.npz") for name, number, scene in found]
-        manifests = [
-            _find_place(opened, number, archive.index.files, MANIFEST_NAME) for number, archive in enumerate(opened)
-        ]
-        self._scenes, self._manifests = np.array(scenes, _PLACE), np.array(manifests, _PLACE)
+        places = [(opened[number], scene, f"{split}/{name}.npz") for name, number, scene in found]
+        places += [(archive, archive.index.files, MANIFEST_NAME) for archive in opened]
+        # The files of the scenes, then the manifest of each archive.
+        self._files: list[tuple[ByteSource, Group, Member]] = []
+        for archive, group, name in places:
+            member = group.find(name)
+            if member is None:
+                raise ArchiveError(archive.name, f"{group.name}: has no file {name}", "pack it again")
+            self._files.append((archive.source, replace(group, members=()), member))
         if failures:
             warn_of_failures(self.name, failures, f"scannet-prep info {names[0]} lists them")
 
     def file_path(self, index: int) -> str:
         """The file of a scene, for messages."""
-        return f"{self._sources[self._scenes[index]['source']].name}: {self._split}/{self.scene_id(index)}.npz"
+        return f"{self._files[index][0].name}: {self._split}/{self.scene_id(index)}.npz"
 
     def how_to_add(self, scene_id: str) -> str:
         """What to type to get a scene that is missing."""
@@ -117,7 +91,7 @@ class ArchiveReader(SceneSource):
             ArchiveError: The scene is damaged, or the archive is no longer the one that was opened.
             TransferError: The archive is on a web server, which does not give it.
         """
-        return self._read_file(self._scenes[index], self.scene_id(index))
+        return read_member(*self._files[index])
 
     def count_raw_ids(self, raw_ids_key: Literal["nyu40_ids", "scannet_ids"]) -> list[Mapping[int, int]] | None:
         """Vertices of each scene by raw id, from the manifests; None where they do not tell.
@@ -129,11 +103,11 @@ class ArchiveReader(SceneSource):
         """
         names = self.scene_ids
         entries: dict[str, SceneEntry] = {}
-        for place in self._manifests:
+        for source, group, member in self._files[len(self) :]:
             if entries.keys() >= set(names):
                 break  # the shards of a set have all the same manifest
-            data = bytes(self._read_file(place, MANIFEST_NAME))
-            entries.update(parse_manifest(data, f"{self._sources[place['source']].name}: {MANIFEST_NAME}").scenes)
+            data = bytes(read_member(source, group, member))
+            entries.update(parse_manifest(data, f"{source.name}: {MANIFEST_NAME}").scenes)
         if not entries.keys() >= set(names):
             return None
         is_nyu40 = raw_ids_key == "nyu40_ids"
@@ -143,30 +117,6 @@ class ArchiveReader(SceneSource):
         """Close the archives; reading opens them again."""
         for source in self._sources:
             source.close()
-
-    def _read_file(self, row: np.void, subject: str) -> memoryview:
-        """Read a file: one range of the archive, checked by the checksum of its frame or else by its SHA-256."""
-        place = _Place(*row.tolist())
-        source = self._sources[place.source]
-        try:
-            stored = read_stored(source, place.offset, place.stored_bytes)
-            content, has_checksum = decompress(stored, place.size_bytes)
-            data = content[place.start : place.end]
-            if not has_checksum and hashlib.sha256(data).digest() != place.sha256:
-                raise ContentError("neither the checksum of its frame holds nor its SHA-256")  # noqa: TRY301
-        except (ContentError, MemoryError) as error:
-            problem = "memory ran out" if isinstance(error, MemoryError) else f"is damaged: {error}"
-            raise ArchiveError(source.name, f"{subject}: {problem}", DAMAGED_HINT) from None
-        return data
-
-
-def _find_place(archives: Sequence[Archive], number: int, group: Group, name: str) -> _Place:
-    """Find a file by number of its archive, group and name."""
-    member = group.find(name)
-    if member is None:
-        raise ArchiveError(archives[number].name, f"{group.name}: has no file {name}", "pack it again")
-    start, size_bytes, sha256 = member.offset, member.size_bytes, bytes.fromhex(member.sha256)
-    return _Place(number, group.offset, group.stored_bytes, group.size_bytes, start, start + size_bytes, sha256)
 
 
 def _check_archives(archives: Sequence[Archive]) -> None:
@@ -196,22 +146,13 @@ def _check_archives(archives: Sequence[Archive]) -> None:
                 )
         if any(not scene.vertex_count for scene in index.scenes):
             raise ArchiveError(archive.name, "does not say how many vertices its scenes have", "pack it again")
-    _check_set(archives)
-
-
-def _check_set(archives: Sequence[Archive]) -> None:
-    """Check that no shard is missing, and that no scene is there twice."""
     missing = find_missing_shards(archive.name for archive in archives)
     if missing:
         raise ArchiveError(
-            archives[0].name,
+            first.name,
             f"belongs to a set of shards, of which {PurePosixPath(missing[0]).name} is missing",
             "name all shards: ScanNet(sorted(glob.glob('...-of-...tar.zst')), ...); a part that is to be used alone "
             "needs a name of its own",
         )
-    holders: dict[str, Archive] = {}
-    for archive in archives:
-        for scene in archive.index.scenes:
-            if (holder := holders.setdefault(scene.scene_id, archive)) is not archive:
-                problem = f"holds {scene.scene_id}, and so does {holder.name}"
-                raise ArchiveError(archive.name, problem, "name only one of them")
+    for scene_id, holder, name in find_twice([(archive.name, archive.index) for archive in archives]):
+        raise ArchiveError(name, f"holds {scene_id}, and so does {holder}", "name only one of them")

@@ -1,17 +1,22 @@
-"""Where an archive's bytes come from: a file, an address on the web, or a pipe."""
+"""Where an archive's bytes come from: a file, an address on the web, a pipe; and which files are shards of one set."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from scannet_prep.errors import ArchiveError, MissingFileError, UsageError
+from scannet_prep.files import describe_kind
 from scannet_prep.remote.address import is_url
 
+SUFFIX = ".tar.zst"
+
+# Several archives instead of one, for services with a largest size: `name-00000-of-00004.tar.zst`.
+_SHARD_NAME = re.compile(rf"(.+)-(\d{{5}})-of-(\d{{5}}){re.escape(SUFFIX)}", re.ASCII | re.DOTALL)
 _OTHER_ADDRESS = re.compile(r"([A-Za-z][\w+.-]{1,10})://.+", re.ASCII | re.DOTALL)
 _PIECE_BYTES = 1 << 20
 _MAX_WALK_BYTES = 1 << 23
@@ -72,11 +77,7 @@ def open_source(place: str | Path | ByteSource, *, certificates: bool | Path = T
 
 
 def open_sources(places: Sequence[str | Path | ByteSource], *, certificates: bool | Path = True) -> list[ByteSource]:
-    """Make objects that read the bytes of several archives.
-
-    Args:
-        places: As `open_source` takes them.
-        certificates: Likewise.
+    """Do what `open_source` does for several archives.
 
     Raises:
         UsageError: The same archive is named twice, or it is not an address that this program reads.
@@ -127,12 +128,9 @@ class FileSource:
         """
         file = self.__dict__.get("_file") or self._open()
         try:
-            data = b""
-            while len(data) < size and (piece := os.pread(file.descriptor, size - len(data), offset + len(data))):
-                data += piece  # most often all of it
+            return os.pread(file.descriptor, size, offset)
         except OSError as error:
             raise ArchiveError(self._path, f"cannot be read at byte {offset:,}: {error.strerror or error}") from error
-        return data
 
     def close(self) -> None:
         """Close the file, when all threads that are reading have done so; reading opens it again."""
@@ -154,8 +152,7 @@ class FileSource:
             raise ArchiveError(self._path, f"cannot be read: {error.strerror or error}") from error
         status = os.fstat(file.descriptor)
         if not stat.S_ISREG(status.st_mode):
-            what = "is a folder" if stat.S_ISDIR(status.st_mode) else "is a pipe or a device"
-            raise ArchiveError(self._path, f"{what}, expected an archive (.tar.zst)")
+            raise ArchiveError(self._path, f"is {describe_kind(status.st_mode)}, expected an archive ({SUFFIX})")
         identity = status.st_size, status.st_mtime_ns
         self._identity = self._identity or identity
         if identity != self._identity:
@@ -248,3 +245,39 @@ class Stream:
             if not piece:
                 break
             self._buffer += piece
+
+
+def shard_path(path: Path, number: int, count: int) -> Path:
+    """Name of a shard of `name.tar.zst`."""
+    return path.with_name(f"{path.name.removesuffix(SUFFIX)}-{number:05d}-of-{count:05d}{SUFFIX}")
+
+
+def find_shards(path: Path) -> tuple[Path, ...]:
+    """All shards of `name.tar.zst` that lie in its folder, also those of several sets; sorted."""
+    stem = path.name.removesuffix(SUFFIX)
+    items = path.parent.iterdir() if path.parent.is_dir() else ()
+    return tuple(sorted(item for item in items if (match := _SHARD_NAME.fullmatch(item.name)) and match[1] == stem))
+
+
+def find_missing_shards(names: Iterable[str | Path]) -> tuple[str, ...]:
+    """The shards that are needed to make whole sets of those that are there; sorted.
+
+    A set may lie on several disks, or partly on the web: what belongs together is told by the last part of the names.
+
+    Args:
+        names: Paths, or addresses as messages show them.
+
+    Returns:
+        Each beside the first that there is of its set.
+    """
+    sets: dict[tuple[str, int], dict[int, str]] = {}  # of each set the folders of its shards, by number
+    for name in map(str, names):
+        path = name.partition("?")[0] if is_url(name) else name
+        folder, slash, last = path.rpartition("/")
+        if match := _SHARD_NAME.fullmatch(last):
+            sets.setdefault((match[1], int(match[3])), {})[int(match[2])] = folder + slash
+    missing = []
+    for (stem, count), folders in sets.items():
+        path_of_set, first = Path(f"{stem}{SUFFIX}"), next(iter(folders.values()))
+        missing += [f"{first}{shard_path(path_of_set, item, count)}" for item in range(count) if item not in folders]
+    return tuple(sorted(missing))

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scannet_prep.archive.index import Group
-from scannet_prep.archive.layout import ArchiveKind
+from scannet_prep.archive.layout import ArchiveKind, Group
 from scannet_prep.archive.reader import Archive
-from scannet_prep.archive.shards import find_missing_shards
-from scannet_prep.archive.source import ByteSource, open_sources
+from scannet_prep.archive.source import ByteSource, find_missing_shards, open_sources
 from scannet_prep.errors import FileError
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
 from scannet_prep.scene import Split

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
 
 from scannet_prep.archive.frames import DEFAULT_LEVEL
-from scannet_prep.archive.index import Head
-from scannet_prep.archive.layout import ArchiveKind, find_scene, find_split
-from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup
+from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind, Head, find_scene, find_split
+from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, check_size
 from scannet_prep.errors import FileError, ManifestError, MissingFileError, SourceError
 from scannet_prep.files import is_hidden_or_temporary
 from scannet_prep.processed.folder import (
@@ -30,33 +29,20 @@ from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release import MESH
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.selection import Selection, check_named
-from scannet_prep.stages.tree import identify_tree
+from scannet_prep.stages.tree import TreeKind, identify_tree
 from scannet_prep.version import VERSION
 
 _INCOMPLETE_HINT = (
     "make what is missing with the same scannet-prep process command, or pack what is there with --allow-incomplete"
 )
 _PROGRAM = f"scannet-prep {VERSION}"
-_OWN_PREFIX = ".scannet-prep"  # the lock of a run, and what tar unpacks beside the scenes
-
-
-@dataclass(frozen=True, slots=True)
-class FoundContents:
-    """What of a folder goes into an archive.
-
-    Attributes:
-        contents: Files by scene.
-        left_out: Files and folders that are not packed, as paths below the folder: their names are not those of such a
-            tree.
-    """
-
-    contents: Contents
-    left_out: tuple[str, ...]
+_OWN_PREFIX = OWN_PREFIX.rstrip("/")
+_FOLDERS = {"train", "val", "test", "scans", "scans_test", "tasks"}
 
 
 def find_contents(
     source: Path, selection: Selection, *, level: int = DEFAULT_LEVEL, allows_incomplete: bool = False
-) -> FoundContents:
+) -> tuple[Contents, list[str]]:
     """Find out what is to be packed. Names, sizes and headers are read, and no scene.
 
     Args:
@@ -65,19 +51,28 @@ def find_contents(
         level: Compression level, for the record.
         allows_incomplete: Whether a processed folder may lack scenes that its manifest names, or that failed.
 
+    Returns:
+        What goes into the archive; and what does not, because such a tree has no such names: files and folders, as
+        sorted paths below the folder.
+
     Raises:
         MissingFileError: There is no such folder, it holds no scenes, or a scene is not there that the manifest names.
         SourceError: Something in it cannot be packed.
         ManifestError: The processed folder is damaged, incomplete or mixed.
         UnknownSceneError: A scene that was asked for is not there.
     """
-    kind = ArchiveKind(identify_tree(source))
-    if kind is ArchiveKind.PROCESSED:
-        return _find_processed(source, selection, level, allows_incomplete=allows_incomplete)
-    return _find_raw(source, selection, level)
+    if identify_tree(source) is TreeKind.RAW:
+        contents, left_out = _find_raw(source, selection, level)
+    else:
+        contents, left_out = _find_processed(source, selection, level, allows_incomplete=allows_incomplete)
+    for group in contents.scenes:
+        check_size(group)
+    return contents, sorted(left_out)
 
 
-def _find_processed(source: Path, selection: Selection, level: int, *, allows_incomplete: bool) -> FoundContents:
+def _find_processed(
+    source: Path, selection: Selection, level: int, *, allows_incomplete: bool
+) -> tuple[Contents, list[str]]:
     state = find_state(source)
     if state.fault is not None and not (allows_incomplete and state.manifest):
         raise state.fault
@@ -123,10 +118,10 @@ def _find_processed(source: Path, selection: Selection, level: int, *, allows_in
     shared = {key: value for key, value in (options or [{}])[0].items() if all(item[key] == value for item in options)}
     messages = {name: failure.message for name, failure in failures.items()}
     head = Head(ArchiveKind.PROCESSED, TERMS_TEXT, shared, _PROGRAM, level, is_complete)
-    return _join(head, files, groups, left_out, messages)
+    return Contents(head, _sort(files), tuple(groups), messages), left_out
 
 
-def _find_raw(source: Path, selection: Selection, level: int) -> FoundContents:
+def _find_raw(source: Path, selection: Selection, level: int) -> tuple[Contents, list[str]]:
     groups, left_out = [], list[str]()
     found = find_raw_scenes(source)
     for scene_id, scene in found.items():
@@ -146,38 +141,20 @@ def _find_raw(source: Path, selection: Selection, level: int) -> FoundContents:
     groups = groups[: selection.limit]
     others, more = _find_others(source, ArchiveKind.RAW, set())
     left_out += [name for name in more if name not in found]
-    return _join(Head(ArchiveKind.RAW, TERMS_TEXT, {}, _PROGRAM, level), others, groups, left_out, {})
+    return Contents(Head(ArchiveKind.RAW, TERMS_TEXT, {}, _PROGRAM, level), _sort(others), tuple(groups)), left_out
 
 
-def _join(
-    head: Head,
-    files: list[SourceFile],
-    groups: list[SourceGroup],
-    left_out: list[str],
-    failures: Mapping[str, str],
-) -> FoundContents:
-    for group in groups:
-        group.check_size()
-    files.sort(key=lambda file: file.name)
-    return FoundContents(Contents(head, tuple(files), tuple(groups), failures), tuple(sorted(left_out)))
+def _sort(files: list[SourceFile]) -> tuple[SourceFile, ...]:
+    return tuple(sorted(files, key=lambda file: file.name))
 
 
 def _find_others(source: Path, kind: ArchiveKind, known: Collection[str]) -> tuple[list[SourceFile], list[str]]:
-    """Find the files that belong to no scene, and what else lies beside them.
-
-    Args:
-        source: The folder.
-        kind: What it is.
-        known: Names that are left aside.
-    """
+    """Find the files that belong to no scene, but for known names; and the names of what else lies beside them."""
     files, left_out = [], []
     for path in [*_list(source), *_list(source / "tasks")]:
         name = path.relative_to(source).as_posix()
-        if (
-            name in known
-            or name.startswith(_OWN_PREFIX)
-            or (path.is_dir() and path.name in {"train", "val", "test", "scans", "scans_test", "tasks"})
-        ):
+        is_own = name.startswith(_OWN_PREFIX)  # the lock of a run, and what tar unpacks beside the scenes
+        if is_own or name in known or (path.is_dir() and path.name in _FOLDERS):
             continue
         if not path.is_dir() and not is_hidden_or_temporary(path.name) and find_scene(kind, name) == "":
             files.append(SourceFile.from_path(name, path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import sys
@@ -11,34 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_LEVEL
-from scannet_prep.archive.index import Index
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.reader import Archive
-from scannet_prep.archive.shards import SUFFIX, find_shards, shard_path, split_contents, sums_path
+from scannet_prep.archive.source import SUFFIX, find_shards, shard_path
 from scannet_prep.archive.writer import Contents, iter_archive, write_archive
-from scannet_prep.errors import (
-    ArchiveError,
-    ForeignFileError,
-    MissingFileError,
-    OutputError,
-    ScanNetPrepError,
-    UsageError,
-)
-from scannet_prep.files import (
-    make_directory,
-    open_file,
-    output_error,
-    remove_temporaries,
-    run_lock,
-    write_atomically,
-)
+from scannet_prep.errors import FileError, ForeignFileError, OutputError, ScanNetPrepError, UsageError
+from scannet_prep.files import describe_kind, make_directory, open_file, output_error, run_lock
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.space import check_space
-from scannet_prep.stages.pack.contents import find_contents
+from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
 # The least that was measured of real scenes is 0.74 of a processed scene, and 0.28 of a raw one.
 _LEAST_SHARD_BYTES = 1_000_000
+_PARTIAL_SUFFIX = f"{SUFFIX}.partial"
 _LEAST_RATIO = {ArchiveKind.PROCESSED: 0.6, ArchiveKind.RAW: 0.2}
 
 
@@ -50,13 +35,11 @@ class WrittenArchive:
         path: Where; None for a pipe.
         size_bytes: Its size.
         scenes: How many scenes are in it.
-        sha256: Of the whole file, in hexadecimal; empty unless it is one of several shards.
     """
 
     path: Path | None
     size_bytes: int
     scenes: int
-    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +52,7 @@ class PackPlan:
         contents: What goes in.
         level: Compression level of zstd; 0 stores.
         shard_bytes: Largest size of a file where there are to be several; None for one file.
-        has_candidate: Whether `target` may hold all of it already, which `run` finds out by reading it.
+        may_be_same: Whether `target` may hold all of it already, which `run` finds out by reading it.
         left_out: Files and folders that are not packed, because their names are not those of such a tree.
     """
 
@@ -78,8 +61,8 @@ class PackPlan:
     contents: Contents
     level: int
     shard_bytes: int | None
-    has_candidate: bool
-    left_out: tuple[str, ...]
+    may_be_same: bool
+    left_out: list[str]
 
     @property
     def kind(self) -> ArchiveKind:
@@ -137,9 +120,7 @@ def plan(
 
     Raises:
         UsageError: What was asked for contradicts itself, or would replace an archive that holds more.
-        MissingFileError: The folder does not exist, or holds no scenes.
-        SourceError: Something in it cannot be packed.
-        ManifestError: The processed folder is damaged, incomplete or mixed.
+        FileError: The folder does not exist, holds no scenes, or is one that cannot be packed.
         OutputError: The target cannot be written.
     """
     if not 0 <= level <= MAX_LEVEL:
@@ -150,18 +131,16 @@ def plan(
         raise UsageError("a pipe takes one archive", "name a file: -o FILE")
     if target is not None:
         target = _check_target(target)
-    found = find_contents(source, selection or Selection(), level=level, allows_incomplete=allows_incomplete)
-    contents = found.contents
+    contents, left_out = find_contents(
+        source, selection or Selection(), level=level, allows_incomplete=allows_incomplete
+    )
     if not contents.scenes:
-        raise MissingFileError(
-            source, "holds no scenes of those that were asked for", "name other splits, or another folder"
-        )
-    has_candidate = False
-    if target is not None and not is_forced:
-        replaced = find_shards(target) if shard_bytes is not None else (target,)
-        indexes = [_read_replaced(path, contents) for path in replaced]
-        has_candidate = shard_bytes is None and indexes[0] is not None and indexes[0].head == contents.head
-    return PackPlan(source, target, contents, level, shard_bytes, has_candidate, found.left_out)
+        hint = "name other splits, or another folder"
+        raise FileError(source, "holds no scenes of those that were asked for", hint)
+    for path in _find_replaced(target, shard_bytes) if not is_forced else ():
+        _check_replaced(path, contents)
+    may_be_same = target is not None and shard_bytes is None and not is_forced and target.exists()
+    return PackPlan(source, target, contents, level, shard_bytes, may_be_same, left_out)
 
 
 def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe: int | None = None) -> PackReport:
@@ -174,38 +153,23 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
         pipe: Number of the open file that takes the archive, where the plan has no target.
 
     Raises:
-        SourceError: A file cannot be read, or changed since it was found.
+        FileError: A file cannot be read, or changed since it was found.
         OutputError: The archive cannot be written; then there is none, or still the older one.
         LockedError: Another run is writing into the same folder.
     """
-    progress = progress or NoProgress()
-    contents = plan.contents
+    progress, contents = progress or NoProgress(), plan.contents
     if plan.target is None:
-        return _report(plan, _write(plan, jobs, progress, pipe))
+        return _report(plan, _write_pipe(plan, pipe, jobs, progress))
     folder = plan.target.parent
     make_directory(folder)
     with run_lock(folder):
-        remove_temporaries(folder)
-        if plan.has_candidate and _is_same(plan.target, contents, plan.level, jobs, progress):
+        for left in folder.glob(f".*{_PARTIAL_SUFFIX}"):  # by killed runs
+            shutil.rmtree(left, ignore_errors=True)
+        if plan.may_be_same and _is_same(plan.target, contents, plan.level, jobs, progress):
             archive = WrittenArchive(plan.target, plan.target.stat().st_size, len(contents.scenes))
             return _report(plan, [archive], up_to_date=True)
         check_space(folder, int(contents.size_bytes * _LEAST_RATIO[plan.kind]))
-        return _report(plan, _write(plan, jobs, progress, pipe))
-
-
-def _write(plan: PackPlan, jobs: int, progress: Progress, pipe: int | None) -> list[WrittenArchive]:
-    """Write to the pipe, or one archive, or several shards."""
-    parts = [plan.contents] if plan.shard_bytes is None else split_contents(plan.contents, plan.shard_bytes)
-    progress.start("pack", sum(part.size_bytes for part in parts), "B")
-    try:
-        if plan.target is None:
-            return [_write_pipe(plan, pipe, jobs, progress)]
-        if plan.shard_bytes is not None:
-            return _write_shards(parts, plan.target, plan.level, jobs, progress)
-        write_archive(plan.contents, plan.target, level=plan.level, jobs=jobs, progress=progress)
-        return [WrittenArchive(plan.target, plan.target.stat().st_size, len(plan.contents.scenes))]
-    finally:
-        progress.finish()
+        return _report(plan, _write_files(plan, plan.target, jobs, progress))
 
 
 def _check_target(target: Path) -> Path:
@@ -213,21 +177,22 @@ def _check_target(target: Path) -> Path:
     if not target.name.endswith(SUFFIX):
         raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it so: -o {target.stem}{SUFFIX}")
     if target.is_symlink():
-        target = Path(os.path.realpath(target))
-    if target.is_dir():
-        raise OutputError(f"{target}: is a folder", f"name a file in it: -o {target / 'scannet.tar.zst'}")
+        target = target.resolve()
     if target.exists() and not target.is_file():
-        raise OutputError(
-            f"{target}: is a device or a pipe, and a file would take its place", f"scannet-prep pack - > {target}"
-        )
+        problem = f"{target}: is {describe_kind(target.stat().st_mode)}, and a file would take its place"
+        raise OutputError(problem, f"name a file, or write to a pipe: scannet-prep pack - > {target}")
     return target
 
 
-def _read_replaced(path: Path, contents: Contents) -> Index | None:
-    """Refuse to replace an archive by one that holds less, or something else.
+def _find_replaced(target: Path | None, shard_bytes: int | None) -> tuple[Path, ...]:
+    """The archives that are going to be replaced."""
+    if target is None:
+        return ()
+    return (target,) if shard_bytes is None else find_shards(target)
 
-    Returns:
-        What the archive holds; None where there is none, or a damaged one, which is made anew.
+
+def _check_replaced(path: Path, contents: Contents) -> None:
+    """Refuse to replace an archive by one that holds less, or something else; a damaged one is made anew.
 
     Raises:
         UsageError: It holds more, or is a file of another kind.
@@ -238,15 +203,14 @@ def _read_replaced(path: Path, contents: Contents) -> Index | None:
             index = archive.index
     except ForeignFileError as error:
         raise UsageError(f"{path}: {error.problem}, and would be replaced", hint) from None
-    except (MissingFileError, ArchiveError):
-        return None
+    except FileError:
+        return
     if index.head.kind is not contents.head.kind:
         raise UsageError(f"{path}: holds {index.head.kind} scenes, and would be replaced by another kind", hint)
     lost = sorted({scene.scene_id for scene in index.scenes} - {scene.scene_id for scene in contents.scenes})
     if lost:
         problem = f"holds {len(lost):,} scenes that the new archive would not, for example {lost[0]}"
         raise UsageError(f"{path}: {problem}", hint)
-    return index
 
 
 def _is_same(target: Path, contents: Contents, level: int, jobs: int, progress: Progress) -> bool:
@@ -260,10 +224,11 @@ def _is_same(target: Path, contents: Contents, level: int, jobs: int, progress: 
         progress.finish()
 
 
-def _write_pipe(plan: PackPlan, pipe: int | None, jobs: int, progress: Progress) -> WrittenArchive:
+def _write_pipe(plan: PackPlan, pipe: int | None, jobs: int, progress: Progress) -> list[WrittenArchive]:
     if pipe is None:
         raise UsageError("the plan has no target, and there is no pipe to write to")
     size_bytes = 0
+    progress.start("pack", plan.contents.size_bytes, "B")
     try:
         for piece in iter_archive(plan.contents, level=plan.level, jobs=jobs, progress=progress):
             rest = memoryview(piece)
@@ -273,44 +238,45 @@ def _write_pipe(plan: PackPlan, pipe: int | None, jobs: int, progress: Progress)
     except ScanNetPrepError:
         raise
     except BrokenPipeError:
-        raise OutputError(
-            "standard output: the program reading the pipe has stopped", "check its error message"
-        ) from None
+        problem = "standard output: the program reading the pipe has stopped"
+        raise OutputError(problem, "check its error message") from None
     except OSError as error:
         raise output_error(Path("standard output"), error, "then pack again") from error
-    return WrittenArchive(None, size_bytes, len(plan.contents.scenes))
+    finally:
+        progress.finish()
+    return [WrittenArchive(None, size_bytes, len(plan.contents.scenes))]
 
 
-def _write_shards(
-    parts: Sequence[Contents], target: Path, level: int, jobs: int, progress: Progress
-) -> list[WrittenArchive]:
-    """Write all shards into a folder of their own, then let them take the places of earlier ones.
+def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) -> list[WrittenArchive]:
+    """Write one archive or all shards into a folder of their own, then let them take the places of earlier ones.
 
-    A run that is killed meanwhile leaves the old set, or one that lacks shards, which readers refuse; never a mixture.
+    A run that is killed meanwhile leaves the old ones, or a set that lacks shards, which readers refuse; never a
+    mixture.
     """
-    partial_dir = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial_dir, ignore_errors=True)
+    parts, paths = [plan.contents], [target]
+    if plan.shard_bytes is not None:
+        parts = plan.contents.split(plan.shard_bytes)
+        paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
+    partial_dir = target.with_name(f".{target.name.removesuffix(SUFFIX)}{_PARTIAL_SUFFIX}")
     make_directory(partial_dir)
-    written = []
+    progress.start("pack", sum(part.size_bytes for part in parts), "B")
     try:
-        for number, part in enumerate(parts):
-            path, digest = shard_path(target, number, len(parts)), hashlib.sha256()
-            partial = partial_dir / path.name
-            write_archive(part, partial, level=level, jobs=jobs, progress=progress, observe=digest.update)
-            written.append(WrittenArchive(path, partial.stat().st_size, len(part.scenes), digest.hexdigest()))
-        for old in find_shards(target):
+        for path, part in zip(paths, parts, strict=True):
+            write_archive(part, partial_dir / path.name, level=plan.level, jobs=jobs, progress=progress)
+        for old in find_shards(target) if plan.shard_bytes is not None else ():
             old.unlink()
-        for path in partial_dir.iterdir():
-            path.replace(target.with_name(path.name))
+        for path in paths:
+            (partial_dir / path.name).replace(path)
     except ScanNetPrepError:
         raise
     except OSError as error:
         raise output_error(target, error) from error
     finally:
+        progress.finish()
         shutil.rmtree(partial_dir, ignore_errors=True)
-    lines = [f"{item.sha256}  {item.path.name}\n" for item in written if item.path is not None]
-    write_atomically(sums_path(target), ["".join(lines).encode()], is_durable=True)
-    return written
+    return [
+        WrittenArchive(path, path.stat().st_size, len(part.scenes)) for path, part in zip(paths, parts, strict=True)
+    ]
 
 
 def _report(plan: PackPlan, archives: Sequence[WrittenArchive], *, up_to_date: bool = False) -> PackReport:
