@@ -40,7 +40,7 @@ def write_tree(folder: Path, files: Mapping[str, bytes]) -> Path:
 def pack_tree(folder: Path, archive_path: Path, jobs: int = 1, level: int = 1) -> Archive:
     """Pack a folder and open the archive."""
     contents = find_contents(folder, Selection(), level=level, allows_incomplete=True)[0]
-    write_archive(contents, archive_path, jobs=jobs, level=level)
+    write_archive(contents, archive_path, jobs=jobs)
     return open_archive(archive_path)
 
 

@@ -15,11 +15,11 @@ from scannet_prep.archive.layout import (
     END_OF_ARCHIVE,
     FORMAT_NAME,
     INDEX_NAME,
-    encode_head,
     encode_header,
     encode_index,
     padding_bytes,
 )
+from scannet_prep.typed_json import encode_json
 
 HEAD = Head(ArchiveKind.RAW, "a notice", {}, "a test", 1)
 Files = Sequence[tuple[str, bytes]]
@@ -74,7 +74,7 @@ def forge(
         edit: Changes the index.
     """
     groups, frames, offset = list[Group](), list[tuple[int, bytes]](), 0
-    for scene_id, items in [("", [(FORMAT_NAME, encode_head(head)), *files]), *scenes]:
+    for scene_id, items in [("", [(FORMAT_NAME, encode_json(head) + b"\n"), *files]), *scenes]:
         content, members = tar_bytes(items)
         real = (contents or {}).get(scene_id, content)
         stored = compress(real, 1)
@@ -96,7 +96,7 @@ def find_parts(path: Path) -> dict[str, tuple[int, int]]:
     """Where the parts of an archive lie: scenes by id, `files`, `index`, `end` and `table`."""
     with open_archive(path) as archive:
         groups = archive.index.groups
-        size = archive.size_bytes
+        size = archive.source.size_bytes
     parts = {group.scene_id or "files": (group.offset, group.end) for group in groups}
     table = size - len(encode_seek_table([])) - 12 * (len(groups) + 2)
     end = table - len(compress(END_OF_ARCHIVE, 1))

@@ -22,7 +22,6 @@ from scannet_prep.files import Buffer
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-DEFAULT_LEVEL = 1
 MAX_LEVEL = 22
 MAX_CONTENT_BYTES = 1 << 30
 MAX_HEADER_BYTES = 18
@@ -65,11 +64,7 @@ class FrameRow(NamedTuple):
 
     @classmethod
     def of(cls, frame: Buffer) -> FrameRow:
-        """What it is to say of a frame.
-
-        Raises:
-            ContentError: It is not a frame of this program.
-        """
+        """What it is to say of a frame; a `ContentError` where that is not one of this program."""
         return cls(len(frame), read_size(frame[:MAX_HEADER_BYTES]), bytes(frame[-_CHECKSUM_BYTES:]))
 
 
@@ -98,23 +93,8 @@ def _max_content_bytes(stored_bytes: int) -> int:
     return min(MAX_CONTENT_BYTES, _FREE_BYTES + _MAX_RATIO * stored_bytes)
 
 
-def check_sizes(stored_bytes: int, size_bytes: int) -> None:
-    """Check that a frame may hold so much, before memory is taken for it.
-
-    Raises:
-        ContentError: No frame of this program does.
-    """
-    limit = _max_content_bytes(stored_bytes)
-    if size_bytes > limit:
-        raise ContentError(f"a frame of {stored_bytes:,} bytes is said to hold {size_bytes:,}, at most {limit:,}")
-
-
 def read_size(start: Buffer) -> int:
-    """Read from the beginning of a frame (`MAX_HEADER_BYTES` are enough) how much it holds.
-
-    Raises:
-        ContentError: It is not a frame of this program.
-    """
+    """How much a frame of this program holds, by `MAX_HEADER_BYTES` of it; a `ContentError` where it is not one."""
     try:
         parameters = zstandard.get_frame_parameters(start)
     except zstandard.ZstdError as error:
@@ -146,7 +126,9 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
     found = read_size(frame[:MAX_HEADER_BYTES])
     if found != size_bytes:
         raise ContentError(f"a frame holds {found:,} bytes, expected {size_bytes:,}")
-    check_sizes(len(frame), size_bytes)
+    limit = _max_content_bytes(len(frame))
+    if size_bytes > limit:  # before memory is taken
+        raise ContentError(f"a frame of {len(frame):,} bytes is said to hold {size_bytes:,}, at most {limit:,}")
     try:
         return _decompress(frame, size_bytes), bool(frame[_DESCRIPTOR_BYTE] & _CHECKSUM_FLAG)
     except ContentError:

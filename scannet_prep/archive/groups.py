@@ -10,30 +10,27 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from scannet_prep.archive import frames, layout
+from scannet_prep.archive import frames, layout, reader
 from scannet_prep.archive.frames import FrameRow
-from scannet_prep.archive.layout import ArchiveKind, Group, Head, Index, Member
-from scannet_prep.archive.reader import LOOK_BYTES, check_beginning, decode_index, read_index, read_stored, tell
-from scannet_prep.archive.source import ByteSource, PipeSource, Stream, open_sources
+from scannet_prep.archive.layout import Group, Head, Index, Member
+from scannet_prep.archive.source import ByteSource, PipeSource, Place, Stream, open_sources
 from scannet_prep.errors import ArchiveError, ContentError
 from scannet_prep.progress import Progress
 
+Wants = Callable[[str, str], bool]
 Work = Callable[[str, dict[str, memoryview]], None]
 
 _REFUSED_HINT = "scannet-prep pack did not make it so: do not trust it"
 
 
 class _Frame(NamedTuple):
-    """A frame that is to be read and checked.
+    """A frame that is to be read and checked: where it lies, what the seek table says of it, and its bytes.
 
-    Attributes:
-        group: Where it lies; its members are empty where there is no index.
-        row: What the seek table says of it.
-        stored: The frame; None where it is to be read from the source.
+    Where there is no index, the group has no members; where there is one, the bytes are still to be read.
     """
 
     group: Group
@@ -59,8 +56,9 @@ class GroupReader:
 
     Attributes:
         source: As given.
+        name: Path, address, or the name of a pipe.
         index: What is in it; None where it has not come, or is lost.
-        head: What holds for all of it; None where nothing tells.
+        head: What holds for all of it.
         groups: If the index could be read at once: the files that belong to no scene, and the scenes that are wanted.
         files: The files that belong to no scene, by name; none where they are lost.
         content_bytes: How many tar bytes have been read and checked.
@@ -69,19 +67,15 @@ class GroupReader:
         is_truncated: Whether it ends too early.
 
     Raises:
-        ArchiveError: It is a file of another kind, refused, or cannot be read.
+        ArchiveError: It is a file of another kind, refused, or nothing of it can be read.
         TransferError: It is on a web server, which does not give it.
     """
 
-    def __init__(
-        self,
-        source: ByteSource,
-        wants: Callable[[str, str], bool] = lambda _scene_id, _split: True,
-        limit: int | None = None,
-    ) -> None:
+    def __init__(self, source: ByteSource, wants: Wants, limit: int | None) -> None:
         self.source = source
+        self.name = source.name
         self.index: Index | None = None
-        self.head: Head | None = None
+        self._head: Head | None = None
         self.groups: tuple[Group, ...] = ()
         self.files: dict[str, bytes] = {}
         self.content_bytes = 0
@@ -94,11 +88,9 @@ class GroupReader:
             with suppress(ContentError, MemoryError):  # to read all from the beginning finds what is wrong
                 self._frames = self._read_index()
         self._read_files()
-
-    @property
-    def name(self) -> str:
-        """Path, address, or the name of a pipe."""
-        return self.source.name
+        if self._head is None:
+            raise ArchiveError(self.name, f"nothing of it can be read: {'; '.join(self.problems)}", reader.DAMAGED_HINT)
+        self.head: Head = self._head
 
     @property
     def chosen(self) -> tuple[Group, ...]:
@@ -133,19 +125,15 @@ class GroupReader:
             TransferError: It is on a web server, which does not give it.
         """
         progress.advance(self.content_bytes)
-        seen, had_index = list[_Outcome](), self.index is not None
-        for outcome in frames.map_in_threads(
-            lambda frame: self._check(frame, work),
-            self._frames,
-            jobs=jobs,
-            weigh=lambda frame: frame.group.stored_bytes + frame.group.size_bytes,
-        ):
+        seen = list[_Outcome]()
+        outcomes = frames.map_in_threads(lambda frame: self._check(frame, work), self._frames, jobs=jobs, weigh=_weigh)
+        for outcome in outcomes:
             progress.advance(self._take(outcome))
             if outcome.group.scene_id:
                 yield outcome.group, outcome.problem
-            if not had_index:
+            if not self.groups:
                 seen.append(outcome)
-        entries = {} if had_index or self.index is None else {group.offset: group for group in self.index.groups}
+        entries = {group.offset: group for group in self.index.groups} if self.index is not None else {}
         for group, problem, _ in seen:
             entry = entries.get(group.offset, group)
             if not problem and (group.members, group.scene_id, group.end) != (entry.members, entry.scene_id, entry.end):
@@ -163,10 +151,10 @@ class GroupReader:
 
     def _read_index(self) -> Iterator[_Frame]:
         """Read the index, and choose scenes."""
-        index, rows = read_index(self.source)
+        index, rows = reader.read_index(self.source)
         stream = Stream(self.source, index.groups[-1].end)
         own_row = FrameRow.of(stream.take(rows[-2].stored_bytes))
-        self.index, self.head = index, index.head
+        self.index, self._head = index, index.head
         self._check_end(stream, [*rows[:-2], own_row])
         files, *scenes = (_Frame(*pair) for pair in zip(index.groups, rows[:-2], strict=True))
         wanted = [frame for frame in scenes if self._wants(frame.group.scene_id, frame.group.split)]
@@ -176,62 +164,64 @@ class GroupReader:
 
     def _read_files(self) -> None:
         """Read the files that belong to no scene: who works on scenes needs to know what they say."""
-
-        def keep(_scene_id: str, contents: dict[str, memoryview]) -> None:
-            self.files = {name: bytes(data) for name, data in contents.items()}
-
-        first = next(self._frames, None)
-        if first is None:
-            return
-        outcome = self._check(first, keep)
-        self._take(outcome)
-        if outcome.problem:
-            self.problems.append(f"{first.group.name}: damaged: {outcome.problem}")
+        for first in islice(self._frames, 1):
+            outcome = self._check(
+                first, lambda _, found: self.files.update((name, bytes(found[name])) for name in found)
+            )
+            self._take(outcome)
+            if outcome.problem:
+                self.problems.append(f"{first.group.name}: damaged: {outcome.problem}")
         passed: list[_Frame] = []  # where they are lost, the first name of a scene tells what the archive is made from
-        while self.head is None and len(passed) < 8 and (frame := next(self._frames, None)):
+        while self._head is None and len(passed) < 8 and (frame := next(self._frames, None)):
             passed.append(frame)
         self._frames = chain(passed, self._frames)
 
     def _walk(self) -> Iterator[_Frame]:
         """Find the frames from the beginning on; ends with the index, or where no frame can be found any more."""
         stream, rows, last_scene, count = Stream(self.source), list[FrameRow](), "", 0
-        check_beginning(stream.peek(0, LOOK_BYTES), self.name)
+        reader.check_beginning(stream.peek(0, reader.LOOK_BYTES), self.name)
         while True:
             offset = stream.offset
             try:
                 stored = frames.read_frame(stream)
                 row = FrameRow.of(stored)
-                frames.check_sizes(row.stored_bytes, row.size_bytes)
             except (ContentError, MemoryError) as error:
                 self.is_truncated = isinstance(error, frames.TruncatedError)
                 what = "is truncated" if self.is_truncated else "cannot be read any further"
-                self.problems.append(f"{what}: the last whole frame ends at byte {offset:,}: {tell(error)}")
+                self.problems.append(f"{what}: the last whole frame ends at byte {offset:,}: {reader.tell(error)}")
                 return
             name = _first_name(stored)
             if name == layout.INDEX_NAME:
-                self._read_late_index(stream, stored, rows)
-                return
+                break
             rows.append(row)
             group = Group("", "", 0, offset, row.stored_bytes, row.size_bytes, ())
-            kind = next((kind for kind in ArchiveKind if layout.find_scene(kind, name)), None)
-            if offset and kind is not None and (scene_id := layout.find_scene(kind, name)):
-                self.head = self.head or Head(kind)  # of an archive whose first frame is lost
+            if offset and (found := layout.identify_scene(name)) is not None:
+                kind, scene_id, split = found
+                self._head = self._head or Head(kind)  # of an archive whose first frame is lost
                 if scene_id <= last_scene:
                     raise ArchiveError(self.name, f"holds {scene_id} after {last_scene}", _REFUSED_HINT)
                 last_scene = scene_id
-                group = replace(group, scene_id=scene_id, split=layout.find_split(kind, name))
-                if not self._wants(scene_id, group.split):
+                group = replace(group, scene_id=scene_id, split=split)
+                if not self._wants(scene_id, split):
                     continue
                 count += 1
             yield _Frame(group, row, stored)
             if count == self._limit:
                 return
+        try:
+            self.index = reader.decode_index(stored, len(rows))
+        except (ContentError, MemoryError) as error:
+            self.problems.append(reader.tell(error))
+            return
+        self._check_end(stream, [*rows, row])
+        if rest := stream.skip_rest():
+            self.warnings.append(f"{rest:,} bytes follow the end of the archive; they were not read")
 
     def _check(self, frame: _Frame, work: Work) -> _Outcome:
         """Read a frame, check it, and hand its files on."""
         group, warnings = frame.group, list[str]()
         try:
-            stored = frame.stored or read_stored(self.source, group)
+            stored = frame.stored or reader.read_stored(self.source, group)
             content, has_checksum = frames.decompress(stored, group.size_bytes)
             if group.members:
                 warnings = _check_by_index(frame, FrameRow.of(stored), content)
@@ -244,7 +234,7 @@ class GroupReader:
             del stored
             work(group.scene_id, {member.name: member.of(content) for member in group.members})
         except (ContentError, MemoryError) as error:
-            return _Outcome(group, tell(error))
+            return _Outcome(group, reader.tell(error))
         except ArchiveError as error:
             if frame.stored is not None:
                 raise  # refused
@@ -252,70 +242,46 @@ class GroupReader:
         return _Outcome(group, warnings=warnings)
 
     def _name(self, group: Group, content: memoryview) -> Group:
-        """Find out what a frame holds that no index names, and whose checksum holds.
-
-        Raises:
-            ArchiveError: It holds what no archive of this program does.
-        """
+        """Find out what a frame holds that no index names, and whose checksum holds; refuse what is not ours."""
         try:
             members = tuple(
                 Member(name, start, size_bytes, hashlib.sha256(content[start : start + size_bytes]).hexdigest())
                 for name, start, size_bytes in layout.split_members(content)
             )
             if not group.offset:
-                self.head = layout.parse_head(bytes(members[0].of(content)))
-            if self.head is None or (not group.scene_id and group.offset):
+                self._head = layout.parse_head(bytes(members[0].of(content)))
+            if self._head is None or (not group.scene_id and group.offset):
                 raise ContentError(f"{members[0].name[:100]!a} is not a name of a raw or a processed tree")  # noqa: TRY301
-            layout.check_names(self.head.kind, group.scene_id, [member.name for member in members])
+            layout.check_names(self._head.kind, group.scene_id, [member.name for member in members])
         except ContentError as error:
             raise ArchiveError(self.name, f"is refused: {error}", _REFUSED_HINT) from None
         return replace(group, members=members)
-
-    def _read_late_index(self, stream: Stream, stored: bytes, rows: list[FrameRow]) -> None:
-        """Read the index where it comes after the scenes, and what follows it."""
-        try:
-            layout.check_index_size(len(stored), len(rows))
-            self.index = decode_index(stored, len(rows))
-        except (ContentError, MemoryError) as error:
-            self.problems.append(tell(error))
-            return
-        self._check_end(stream, [*rows, FrameRow.of(stored)])
-        if count := stream.skip_rest():
-            self.warnings.append(f"{count:,} bytes follow the end of the archive; they were not read")
 
     def _check_end(self, stream: Stream, rows: list[FrameRow]) -> None:
         """Check what follows the index, for other programs: the end of the tar stream, and the seek table."""
         try:
             end = frames.read_frame(stream)
-            if bytes(frames.decompress(end, len(layout.END_OF_ARCHIVE))[0]) != layout.END_OF_ARCHIVE:
-                raise ContentError("the frame that ends the tar stream holds something else")  # noqa: TRY301
+            content, _ = frames.decompress(end, len(layout.END_OF_ARCHIVE))
             table = frames.encode_seek_table([*rows, FrameRow.of(end)])
-            if stream.take(len(table)) != table:
-                raise ContentError("the seek table is damaged")  # noqa: TRY301
+            if content != layout.END_OF_ARCHIVE or stream.take(len(table)) != table:
+                raise ContentError("the end of the tar stream or the seek table is damaged")  # noqa: TRY301
         except ContentError as error:
             self.warnings.append(f"{error}; other programs need it, the files are whole")
 
 
 def open_readers(
-    places: Sequence[str | Path | ByteSource],
-    wants: Callable[[str, str], bool],
-    limit: int | None,
-    certificates: bool | Path,
+    places: Sequence[Place], wants: Wants, limit: int | None, certificates: bool | Path
 ) -> list[GroupReader]:
     """Open several archives, and choose scenes of them; takes and raises what `open_sources` and `GroupReader` do."""
-    readers: list[GroupReader] = []
+    opened: list[GroupReader] = []
     for source in open_sources(places, certificates=certificates):
-        left = None if limit is None else limit - sum(len(reader.chosen) for reader in readers)
-        readers.append(GroupReader(source, wants, left))
-    return readers
+        left = None if limit is None else limit - sum(len(item.chosen) for item in opened)
+        opened.append(GroupReader(source, wants, left))
+    return opened
 
 
 def _check_by_index(frame: _Frame, found: FrameRow, content: memoryview) -> list[str]:
-    """Check the files of a group by their SHA-256; gives what is damaged beside them.
-
-    Raises:
-        ContentError: A file is damaged.
-    """
+    """Check the files of a group by their SHA-256; gives what is damaged beside them."""
     warnings: list[str] = []
     for member in frame.group.members:
         member.check(member.of(content))
@@ -333,3 +299,7 @@ def _first_name(stored: bytes) -> str:
         return layout.parse_header(frames.decompress_start(stored, layout.BLOCK_BYTES))[0]
     except ContentError:
         return ""
+
+
+def _weigh(frame: _Frame) -> int:
+    return frame.group.stored_bytes + frame.group.size_bytes

@@ -25,6 +25,7 @@ FORMAT_NAME = f"{OWN_PREFIX}format.json"
 INDEX_NAME = f"{OWN_PREFIX}index.json"
 BLOCK_BYTES = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK_BYTES)
+DEFAULT_LEVEL = 1
 
 _FORMAT = "scannet-prep archive"
 _FORMAT_VERSION = 1
@@ -71,11 +72,7 @@ class Member(NamedTuple):
         return content[self.offset : self.offset + self.size_bytes]
 
     def check(self, data: Buffer) -> None:
-        """Check its content by its SHA-256.
-
-        Raises:
-            ContentError: It is another one.
-        """
+        """Check its content by its SHA-256; a `ContentError` where that is another one."""
         found = hashlib.sha256(data).hexdigest()
         if found != self.sha256:
             raise ContentError(f"{self.name} has the SHA-256 {found[:16]}..., expected {self.sha256[:16]}...")
@@ -127,7 +124,7 @@ class Head:
         notice: Under which terms the content is.
         options: How processed scenes were made; empty for raw ones.
         program: Name and version of the program that wrote it.
-        level: Compression level of zstd.
+        level: Compression level of zstd, 1..22; 0 where it stores.
         is_complete: Whether processing had come to its end when it was packed.
     """
 
@@ -135,7 +132,7 @@ class Head:
     notice: str = ""
     options: Mapping[str, bool | str] = field(default_factory=dict, hash=False)
     program: str = ""
-    level: int = 0
+    level: int = DEFAULT_LEVEL
     is_complete: bool = True
     format: str = _FORMAT
     version: int = _FORMAT_VERSION
@@ -177,46 +174,40 @@ def find_twice(archives: Sequence[tuple[str, Index | None]]) -> list[tuple[str, 
     ]
 
 
-def find_scene(kind: ArchiveKind, name: str) -> str | None:
-    """The scene that a file belongs to, by its name.
+def identify_scene(name: str) -> tuple[ArchiveKind, str, str] | None:
+    """Tell of a scene's file, by its path: the kind of the tree, the scene's id and its split; None of other files.
 
-    Args:
-        kind: What the archive is made from.
-        name: Path below the folder, with `/`.
-
-    Returns:
-        The scene's id; empty for a file that belongs to none; None for a name that such an archive does not hold.
+    The split is that of its folder, or what the official lists say; empty where neither tells.
     """
-    match = _SCENE_NAMES[kind].fullmatch(name)
-    if match is not None:
-        return match["scene"]
+    for kind, pattern in _SCENE_NAMES.items():
+        if match := pattern.fullmatch(name):
+            scene_id, folder = match["scene"], match["folder"] or ""
+            if kind is ArchiveKind.RAW:
+                folder = find_official_split(scene_id) or (Split.TEST if folder == "scans_test" else "")
+            return kind, scene_id, folder
+    return None
+
+
+def find_scene(kind: ArchiveKind, name: str) -> str | None:
+    """The scene that a file of such an archive belongs to, by its path; empty for none; None where it may not be."""
+    found = identify_scene(name)
+    if found is not None and found[0] is kind:
+        return found[1]
     return "" if _OTHER_NAME.fullmatch(name) else None
-
-
-def find_split(kind: ArchiveKind, name: str) -> str:
-    """The split of a file's scene: its folder, or what the official lists say; empty where neither tells."""
-    match = _SCENE_NAMES[kind].fullmatch(name)
-    if match is None:
-        return ""
-    if kind is ArchiveKind.PROCESSED:
-        return match["folder"]
-    return find_official_split(match["scene"]) or (Split.TEST if match["folder"] == "scans_test" else "")
 
 
 def check_names(kind: ArchiveKind, scene_id: str, names: list[str]) -> None:
     """Check the names of the files of one group, in order; the scene is empty for those that belong to none.
 
-    Raises:
-        ContentError: One is not that of a file of the scene, is there twice, or the files lie in several folders.
+    One that is not that of a file of the scene, is there twice, or lies in another folder is a `ContentError`.
     """
     for name in names:
         if find_scene(kind, name) != scene_id and not (not scene_id and name == FORMAT_NAME == names[0]):
             of = f"of {scene_id}" if scene_id else "that belongs to no scene"
             raise ContentError(f"{name[:100]!a} is not the name of a file {of} in a {kind} tree")
-    if len(set(names)) != len(names):
-        raise ContentError(f"{max(names, key=names.count)!a} is there twice")
-    if scene_id and len({name.rpartition("/")[0] for name in names}) != 1:
-        raise ContentError(f"the files of {scene_id} do not lie in one folder")
+    folders = {name.rpartition("/")[0] for name in names}
+    if len(set(names)) != len(names) or (scene_id and len(folders) != 1):
+        raise ContentError(f"a file of {scene_id or 'no scene'} is there twice, or they do not lie in one folder")
 
 
 @lru_cache(maxsize=256)
@@ -240,8 +231,7 @@ def member_bytes(size_bytes: int) -> int:
 def parse_header(header: Buffer) -> tuple[str, int]:
     """Read name and size of a file.
 
-    Raises:
-        ContentError: It is not a header as `encode_header` makes it: damaged, or of a link, a device or a folder.
+    A header that `encode_header` does not make (damaged, of a link, a device or a folder) is a `ContentError`.
     """
     try:
         info = tarfile.TarInfo.frombuf(bytes(header), "utf-8", "strict")
@@ -256,8 +246,7 @@ def parse_header(header: Buffer) -> tuple[str, int]:
 def split_members(content: memoryview) -> list[tuple[str, int, int]]:
     """Find the files in the tar bytes of one frame: name, offset of the content and size in bytes of each.
 
-    Raises:
-        ContentError: It is not a sequence of whole files.
+    What is not a sequence of whole files is a `ContentError`.
     """
     members, position = [], 0
     while position < len(content):
@@ -270,20 +259,11 @@ def split_members(content: memoryview) -> list[tuple[str, int, int]]:
 
 
 def check_index_size(size_bytes: int, frame_count: int) -> None:
-    """Check that an index may be so large, before it is read.
-
-    Raises:
-        ContentError: No archive of so many frames has such an index.
-    """
+    """Check that the index of so many frames may be so large, before it is read; else a `ContentError`."""
     limit = min(_MAX_INDEX_BYTES, _FREE_INDEX_BYTES + _INDEX_BYTES_PER_FRAME * frame_count)
     if size_bytes > limit:
         problem = f"is said to have {size_bytes:,} bytes, at most {limit:,} for {frame_count:,} frames"
         raise ContentError(f"the index {problem}")
-
-
-def encode_head(head: Head) -> bytes:
-    """Encode the text that stands first in an archive."""
-    return encode_json(head) + b"\n"
 
 
 def encode_index(index: Index) -> bytes:
@@ -294,11 +274,7 @@ def encode_index(index: Index) -> bytes:
 
 
 def parse_head(data: bytes) -> Head:
-    """Read the text that stands first in an archive.
-
-    Raises:
-        ContentError: It is damaged, or of another version.
-    """
+    """Read the text that stands first in an archive; a `ContentError` where it is damaged or of another version."""
     try:
         return _check_version(parse_json(data, Head))
     except ContentError as error:
@@ -308,8 +284,7 @@ def parse_head(data: bytes) -> Head:
 def parse_index(data: bytes) -> Index:
     """Read the index, and check that it does not contradict itself and that all names are those of such a tree.
 
-    Raises:
-        ContentError: It is damaged, of another version, or refused.
+    One that is damaged, of another version, or refused is a `ContentError`.
     """
     try:
         index = parse_json(data, Index)
@@ -349,5 +324,5 @@ def _check_members(kind: ArchiveKind, group: Group) -> None:
         raise ContentError(f"{group.name}: is said to have {group.size_bytes:,} bytes, its files have {position:,}")
     names = [member.name for member in group.members]
     check_names(kind, group.scene_id, names)
-    if kind is ArchiveKind.PROCESSED and group.split != find_split(kind, names[-1]):
+    if group.scene_id and kind is ArchiveKind.PROCESSED and names != [f"{group.split}/{group.scene_id}.npz"]:
         raise ContentError(f"{group.name}: holds {names[0][:100]!a}, expected its .npz in {group.split or 'a split'}")

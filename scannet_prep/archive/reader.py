@@ -7,15 +7,14 @@ from pathlib import Path
 
 from scannet_prep.archive import frames, layout
 from scannet_prep.archive.layout import Group, Index, Member
-from scannet_prep.archive.source import SUFFIX, ByteSource, open_source
+from scannet_prep.archive.source import SUFFIX, ByteSource, Place, open_source
 from scannet_prep.errors import ArchiveError, ContentError, ForeignFileError
 from scannet_prep.files import Buffer
 from scannet_prep.foreign import describe_beginning
 
 LOOK_BYTES = 1 << 18
 
-_DAMAGED_HINT = "copy or fetch the archive again, or pack it again; scannet-prep unpack gets out all that is whole"
-_OWN_WORD = b"scannet-prep"  # in the name and in the text of the first file
+DAMAGED_HINT = "copy or fetch the archive again, or pack it again; scannet-prep unpack gets out all that is whole"
 _COMMANDS = {
     "a gzip file": "tar -xzf",
     "an xz file": "tar -xJf",
@@ -44,24 +43,19 @@ class Archive:
         TransferError: It is on a web server, which does not give it.
     """
 
-    def __init__(self, place: str | Path | ByteSource, *, certificates: bool | Path = True) -> None:
+    def __init__(self, place: Place, *, certificates: bool | Path = True) -> None:
         self.source = open_source(place, certificates=certificates)
         try:
             self.index, _ = read_index(self.source)
         except (ContentError, MemoryError) as error:
             self.source.close()
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
-            raise ArchiveError(self.name, f"is damaged or truncated: {tell(error)}", _DAMAGED_HINT) from None
+            raise ArchiveError(self.name, f"is damaged or truncated: {tell(error)}", DAMAGED_HINT) from None
 
     @property
     def name(self) -> str:
         """Path or address."""
         return self.source.name
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the file."""
-        return self.source.size_bytes
 
     def read_member(self, group: Group, member: Member) -> memoryview:
         """Read one file, checked by the checksum of its frame or else by its SHA-256.
@@ -89,12 +83,7 @@ open_archive = Archive
 
 
 def read_index(source: ByteSource) -> tuple[Index, list[frames.FrameRow]]:
-    """Read the index by the seek table; gives that, too.
-
-    Raises:
-        ContentError: The end of the file is damaged, or not that of an archive.
-        ArchiveError: The file cannot be read.
-    """
+    """Read the index by the seek table; gives that, too. An end that is damaged or of another file: `ContentError`."""
     rows = frames.read_seek_table(source)
     if len(rows) < 3:
         raise ContentError(f"the seek table names {len(rows)} frames, at least 3 are expected")
@@ -107,11 +96,7 @@ def read_index(source: ByteSource) -> tuple[Index, list[frames.FrameRow]]:
 
 
 def decode_index(stored: Buffer, frame_count: int) -> Index:
-    """Read the index from its frame.
-
-    Raises:
-        ContentError: It is damaged.
-    """
+    """Read the index from its frame; a `ContentError` where it is damaged."""
     size_bytes = frames.read_size(stored[: frames.MAX_HEADER_BYTES])
     layout.check_index_size(size_bytes, frame_count)
     content, has_checksum = frames.decompress(stored, size_bytes)
@@ -122,18 +107,11 @@ def decode_index(stored: Buffer, frame_count: int) -> Index:
     index = layout.parse_index(bytes(content[start : start + length]))
     if len(index.groups) != frame_count:
         raise ContentError(f"the index names {len(index.groups):,} frames, the archive has {frame_count:,}")
-    for group in index.groups:
-        frames.check_sizes(group.stored_bytes, group.size_bytes)
     return index
 
 
 def read_stored(source: ByteSource, group: Group) -> bytes:
-    """Read the frame of a group.
-
-    Raises:
-        TruncatedError: The file ends first.
-        ArchiveError: The file cannot be read.
-    """
+    """Read the frame of a group; a `TruncatedError` where the file ends first."""
     stored = source.read(group.offset, group.stored_bytes)
     if len(stored) < group.stored_bytes:
         raise frames.TruncatedError(f"the archive ends after {len(stored):,} of its {group.stored_bytes:,} bytes")
@@ -153,7 +131,7 @@ def read_member(source: ByteSource, group: Group, member: Member) -> memoryview:
         if not has_checksum:
             member.check(data)
     except (ContentError, MemoryError) as error:
-        raise ArchiveError(source.name, f"{group.name}: is damaged: {tell(error)}", _DAMAGED_HINT) from None
+        raise ArchiveError(source.name, f"{group.name}: is damaged: {tell(error)}", DAMAGED_HINT) from None
     return data
 
 
@@ -163,14 +141,11 @@ def tell(error: ContentError | MemoryError) -> str:
 
 
 def check_beginning(start: bytes, name: str) -> None:
-    """Refuse a file that begins as no archive of this program does.
+    """Refuse a file that begins as no archive of this program does: a `ForeignFileError` says what it is.
 
     Args:
         start: Its beginning: `LOOK_BYTES`, or all there is.
         name: Its name, for messages and for what to type.
-
-    Raises:
-        ForeignFileError: It is something else; says what, and what to type.
     """
     what = describe_beginning(start) or "a file of another kind"
     quoted = shlex.quote(name)
@@ -180,7 +155,7 @@ def check_beginning(start: bytes, name: str) -> None:
         # pzstd puts a skippable frame before each frame: 8 bytes, of which the last four say how many follow.
         skipped = 0 if what == "a zstd file" else 8 + int.from_bytes(start[4:8], "little")
         content = frames.decompress_start(start[skipped:], 8 * layout.BLOCK_BYTES)
-        if not content or _OWN_WORD in content:
+        if not content or b"scannet-prep" in content:  # the name of the first file has it, and its text
             return  # one of ours, or damaged: who reads it says where
         if content[257:262] == b"ustar":
             problem, hint = "is a .tar.zst of another program", f"tar --zstd -xf {quoted}"

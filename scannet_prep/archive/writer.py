@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scannet_prep.archive import frames, layout
-from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_CONTENT_BYTES, FrameRow
+from scannet_prep.archive.frames import MAX_CONTENT_BYTES, FrameRow
 from scannet_prep.archive.layout import BLOCK_BYTES, Group, Head, Index, Member
-from scannet_prep.errors import MissingFileError, SourceError
+from scannet_prep.errors import SourceError
 from scannet_prep.files import Fingerprint, describe_kind, open_file, write_atomically
 from scannet_prep.progress import NoProgress, Progress
+from scannet_prep.typed_json import encode_json
 
 # In the index and the seek table, and of the frame's own framing; more than there is.
 _EXTRA_BYTES_PER_FILE = 400
@@ -43,19 +44,12 @@ class SourceFile:
 
     @classmethod
     def from_path(cls, name: str, path: Path, fingerprint: Fingerprint | None = None) -> SourceFile:
-        """Describe a file on the disk.
-
-        Raises:
-            MissingFileError: It is gone, or a link that leads nowhere.
-            SourceError: It is not a file, or cannot be looked at.
-        """
+        """Describe a file on the disk; a `SourceError` where it is not one, gone, or a link that leads nowhere."""
         hint = "remove it, then pack again"
         try:
             status = path.stat()
-        except FileNotFoundError:
-            raise MissingFileError(path, "no such file, or a link that leads nowhere", hint) from None
         except OSError as error:
-            raise SourceError(path, f"cannot be read: {error.strerror or error}") from error
+            raise SourceError(path, f"cannot be read: {error.strerror or error}", hint) from error
         if not stat.S_ISREG(status.st_mode):
             raise SourceError(path, f"is {describe_kind(status.st_mode)}, expected a file", hint)
         return cls(name, path, status.st_size, status.st_mtime_ns, fingerprint)
@@ -66,13 +60,10 @@ class SourceFile:
         return cls(name, Path(name), len(content), content=content)
 
     def read_into(self, target: memoryview) -> None:
-        """Read it.
+        """Read it; a `FileError` where it cannot be read, has changed, or is not what the manifest says.
 
         Args:
             target: As large as the file.
-
-        Raises:
-            FileError: It cannot be read, has changed since it was found, or is not what the manifest says.
         """
         if self.content is not None:
             target[:] = self.content
@@ -84,8 +75,7 @@ class SourceFile:
             problem = f"changed while it was packed: {self.size_bytes:,} bytes at first, then {status.st_size:,}"
             raise SourceError(self.path, problem, "wait until nothing writes there any more, then pack again")
         if self.fingerprint is not None and (found := Fingerprint.from_bytes(target)) != self.fingerprint:
-            expected = f"expected {self.fingerprint.size_bytes:,} with {self.fingerprint.crc32}"
-            problem = f"is not what the manifest says: {found.size_bytes:,} bytes with CRC-32 {found.crc32}, {expected}"
+            problem = f"is not what the manifest says: {found.size_bytes:,} bytes with CRC-32 {found.crc32}"
             hint = "it is damaged or was replaced: process the scene again, then pack again"
             raise SourceError(self.path, problem, hint)
 
@@ -131,7 +121,7 @@ class Contents:
     @property
     def groups(self) -> tuple[SourceGroup, ...]:
         """All groups in order: first the description of the format and the files that belong to no scene."""
-        head_file = SourceFile.from_content(layout.FORMAT_NAME, layout.encode_head(self.head))
+        head_file = SourceFile.from_content(layout.FORMAT_NAME, encode_json(self.head) + b"\n")
         return (SourceGroup("", "", 0, (head_file, *self.files)), *self.scenes)
 
     @property
@@ -159,14 +149,11 @@ class Contents:
         return [replace(self, scenes=tuple(shard)) for shard in shards]
 
 
-def iter_archive(
-    contents: Contents, *, level: int = DEFAULT_LEVEL, jobs: int = 1, progress: Progress | None = None
-) -> Iterator[bytes]:
+def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None = None) -> Iterator[bytes]:
     """Make an archive; its bytes in order.
 
     Args:
         contents: What goes in.
-        level: Compression level of zstd, 1..22, or 0 to store.
         jobs: How many threads compress.
         progress: Told of tar bytes.
 
@@ -176,7 +163,7 @@ def iter_archive(
     progress = progress or NoProgress()
     groups, rows, offset = list[Group](), list[FrameRow](), 0
     for group, stored in frames.map_in_threads(
-        lambda group: _pack(group, contents.head, level),
+        lambda group: _pack(group, contents.head),
         contents.groups,
         jobs=jobs,
         weigh=lambda item: 2 * item.size_bytes,
@@ -189,37 +176,24 @@ def iter_archive(
     text = layout.encode_index(Index(contents.head, tuple(groups), contents.failures))
     index = layout.encode_header(layout.INDEX_NAME, len(text)) + text + bytes(layout.padding_bytes(len(text)))
     for content in (index, layout.END_OF_ARCHIVE):
-        stored = frames.compress(content, level)
+        stored = frames.compress(content, contents.head.level)
         rows.append(FrameRow.of(stored))
         yield stored
     yield frames.encode_seek_table(rows)
 
 
-def write_archive(
-    contents: Contents, path: Path, *, level: int = DEFAULT_LEVEL, jobs: int = 1, progress: Progress | None = None
-) -> None:
-    """Write an archive, which gets its name when it is whole and on the disk.
-
-    Args:
-        contents: What goes in.
-        path: The file; an existing one is replaced.
-        level: Compression level of zstd, 1..22, or 0 to store.
-        jobs: How many threads compress.
-        progress: Told of tar bytes.
+def write_archive(contents: Contents, path: Path, *, jobs: int = 1, progress: Progress | None = None) -> None:
+    """Write what `iter_archive` makes into a file, which gets its name when it is whole and on the disk.
 
     Raises:
         FileError: As `iter_archive` does.
         OutputError: The archive cannot be written. There is none then, or still the older one.
     """
-    write_atomically(path, iter_archive(contents, level=level, jobs=jobs, progress=progress), is_durable=True)
+    write_atomically(path, iter_archive(contents, jobs=jobs, progress=progress), is_durable=True)
 
 
 def check_size(group: SourceGroup) -> None:
-    """Check that a group is not too large for a frame.
-
-    Raises:
-        SourceError: It is; names its largest file.
-    """
+    """Check that a group is not too large for a frame; else a `SourceError` names its largest file."""
     if group.size_bytes > MAX_CONTENT_BYTES:
         largest = max(group.files, key=lambda file: file.size_bytes)
         limit = f"all files of one scene may have {MAX_CONTENT_BYTES:,} together"
@@ -228,9 +202,8 @@ def check_size(group: SourceGroup) -> None:
         )
 
 
-def _pack(source: SourceGroup, head: Head, level: int) -> tuple[Group, bytes]:
+def _pack(source: SourceGroup, head: Head) -> tuple[Group, bytes]:
     """Make the frame of a group, which is said to begin at 0."""
-    check_size(source)
     layout.check_names(head.kind, source.scene_id, [file.name for file in source.files])
     content = memoryview(bytearray(source.size_bytes))
     members, position = list[Member](), 0
@@ -241,6 +214,6 @@ def _pack(source: SourceGroup, head: Head, level: int) -> tuple[Group, bytes]:
         file.read_into(content[start:end])
         members.append(Member(file.name, start, file.size_bytes, hashlib.sha256(content[start:end]).hexdigest()))
         position = end + layout.padding_bytes(file.size_bytes)
-    stored = frames.compress(content, level)
+    stored = frames.compress(content, head.level)
     group = Group(source.scene_id, source.split, source.vertex_count, 0, len(stored), len(content), tuple(members))
     return group, stored

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scannet_prep.stages.selection import Selection
 
 Commands = Any  # argparse's own type for subcommands is private
-Container: TypeAlias = "argparse._ActionsContainer"  # a parser, or a group of it
+Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
 _SIZE = re.compile(r"(\d{1,15})\s*(?:([kKMGT])(i?B)?|B)?")
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 

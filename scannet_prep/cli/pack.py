@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     console.say(_describe_plan(plan))
     keep_freed_memory()
     started_s = time.monotonic()
-    pipe = sys.stdout.fileno() if target is None else None
+    pipe = sys.stdout.fileno() if target is None else 1
     report = pack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress(), pipe=pipe)
     seconds = time.monotonic() - started_s
     if report.missing:
@@ -133,13 +133,13 @@ def _check_pipe(arguments: argparse.Namespace) -> None:
 
 def _describe_plan(plan: PackPlan) -> str:
     contents = plan.contents
-    scenes = format_count(len(contents.scenes), f"{plan.kind} scene")
+    scenes = format_count(len(contents.scenes), f"{contents.head.kind} scene")
     files = format_count(sum(len(group.files) for group in contents.groups) - 1, "file")
     size = format_bytes(contents.size_bytes)
     lines = [f"pack: {plan.source} -> {plan.target or 'standard output'}: {scenes}, {files}, {size}"]
     if plan.left_out:
         names = f"{len(plan.left_out):,} ({join_names(plan.left_out)})"
-        lines.append(f"left out, because {plan.kind} trees have no such names: {names}")
+        lines.append(f"left out, because {contents.head.kind} trees have no such names: {names}")
     return "\n".join(lines)
 
 

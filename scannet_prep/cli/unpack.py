@@ -88,7 +88,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         to_write = f"{format_count(plan.needed_files, 'file')}, {format_bytes(plan.needed_bytes)}"
         text = f"{_describe_start(plan)}\nto write: {to_write} (dry run: nothing was written)"
-        value = {"command": "unpack", "dry_run": True, "archives": plan.names, "out_dir": plan.out_dir}
+        value = {"command": "unpack", "dry_run": True, "out_dir": plan.out_dir}
+        value["archives"] = [reader.name for reader in plan.readers]
         value |= {"scenes": plan.scene_ids, "present": plan.there_count}
         return console.result(text, value | {"missing_files": plan.needed_files, "missing_bytes": plan.needed_bytes}, 0)
     console.say(_describe_start(plan))
@@ -117,7 +118,7 @@ def _check_pipe(arguments: argparse.Namespace) -> None:
 
 
 def _describe_start(plan: UnpackPlan) -> str:
-    names = join_names(plan.names)
+    names = join_names([reader.name for reader in plan.readers])
     if not plan.has_indexes:
         return f"unpack: {names}, from its beginning to its end"
     scenes = format_count(len(plan.scene_ids), f"{plan.kind} scene")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_LEVEL
-from scannet_prep.archive.layout import ArchiveKind
+from scannet_prep.archive.frames import MAX_LEVEL
+from scannet_prep.archive.layout import DEFAULT_LEVEL, ArchiveKind
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.source import SUFFIX, find_shards, shard_path
 from scannet_prep.archive.writer import Contents, iter_archive, write_archive
@@ -47,10 +47,7 @@ class PackPlan:
     """What `run` is going to do; making it writes nothing.
 
     Attributes:
-        source: The folder.
         target: The archive; None for a pipe.
-        contents: What goes in.
-        level: Compression level of zstd; 0 stores.
         shard_bytes: Largest size of a file where there are to be several; None for one file.
         may_be_same: Whether `target` may hold all of it already, which `run` finds out by reading it.
         left_out: Files and folders that are not packed, because their names are not those of such a tree.
@@ -59,15 +56,9 @@ class PackPlan:
     source: Path
     target: Path | None
     contents: Contents
-    level: int
     shard_bytes: int | None
     may_be_same: bool
     left_out: list[str]
-
-    @property
-    def kind(self) -> ArchiveKind:
-        """What the folder is."""
-        return self.contents.head.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +128,14 @@ def plan(
     if not contents.scenes:
         hint = "name other splits, or another folder"
         raise FileError(source, "holds no scenes of those that were asked for", hint)
-    for path in _find_replaced(target, shard_bytes) if not is_forced else ():
-        _check_replaced(path, contents)
+    if target is not None and not is_forced:
+        for path in (target,) if shard_bytes is None else find_shards(target):
+            _check_replaced(path, contents)
     may_be_same = target is not None and shard_bytes is None and not is_forced and target.exists()
-    return PackPlan(source, target, contents, level, shard_bytes, may_be_same, left_out)
+    return PackPlan(source, target, contents, shard_bytes, may_be_same, left_out)
 
 
-def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe: int | None = None) -> PackReport:
+def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe: int = 1) -> PackReport:
     """Write the archive of a plan. It gets its name when it is whole and on the disk.
 
     Args:
@@ -157,19 +149,32 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
         OutputError: The archive cannot be written; then there is none, or still the older one.
         LockedError: Another run is writing into the same folder.
     """
-    progress, contents = progress or NoProgress(), plan.contents
+    progress, contents, is_same = progress or NoProgress(), plan.contents, False
     if plan.target is None:
-        return _report(plan, _write_pipe(plan, pipe, jobs, progress))
-    folder = plan.target.parent
-    make_directory(folder)
-    with run_lock(folder):
-        for left in folder.glob(f".*{_PARTIAL_SUFFIX}"):  # by killed runs
-            shutil.rmtree(left, ignore_errors=True)
-        if plan.may_be_same and _is_same(plan.target, contents, plan.level, jobs, progress):
-            archive = WrittenArchive(plan.target, plan.target.stat().st_size, len(contents.scenes))
-            return _report(plan, [archive], up_to_date=True)
-        check_space(folder, int(contents.size_bytes * _LEAST_RATIO[plan.kind]))
-        return _report(plan, _write_files(plan, plan.target, jobs, progress))
+        archives = _write_pipe(contents, pipe, jobs, progress)
+    else:
+        folder = plan.target.parent
+        make_directory(folder)
+        with run_lock(folder):
+            for left in folder.glob(f".*{_PARTIAL_SUFFIX}"):  # by killed runs
+                shutil.rmtree(left, ignore_errors=True)
+            is_same = plan.may_be_same and _is_same(plan.target, contents, jobs, progress)
+            if is_same:
+                archives = [WrittenArchive(plan.target, plan.target.stat().st_size, len(contents.scenes))]
+            else:
+                check_space(folder, int(contents.size_bytes * _LEAST_RATIO[contents.head.kind]))
+                archives = _write_files(plan, plan.target, jobs, progress)
+    return PackReport(
+        archives=tuple(archives),
+        kind=contents.head.kind,
+        splits=tuple(sorted({scene.split for scene in contents.scenes} - {""})),
+        scenes=len(contents.scenes),
+        vertices=sum(scene.vertex_count for scene in contents.scenes),
+        size_bytes=sum(archive.size_bytes for archive in archives),
+        source_bytes=contents.size_bytes,
+        up_to_date=is_same,
+        missing=contents.failures,
+    )
 
 
 def _check_target(target: Path) -> Path:
@@ -182,13 +187,6 @@ def _check_target(target: Path) -> Path:
         problem = f"{target}: is {describe_kind(target.stat().st_mode)}, and a file would take its place"
         raise OutputError(problem, f"name a file, or write to a pipe: scannet-prep pack - > {target}")
     return target
-
-
-def _find_replaced(target: Path | None, shard_bytes: int | None) -> tuple[Path, ...]:
-    """The archives that are going to be replaced."""
-    if target is None:
-        return ()
-    return (target,) if shard_bytes is None else find_shards(target)
 
 
 def _check_replaced(path: Path, contents: Contents) -> None:
@@ -213,24 +211,22 @@ def _check_replaced(path: Path, contents: Contents) -> None:
         raise UsageError(f"{path}: {problem}", hint)
 
 
-def _is_same(target: Path, contents: Contents, level: int, jobs: int, progress: Progress) -> bool:
+def _is_same(target: Path, contents: Contents, jobs: int, progress: Progress) -> bool:
     """Whether a file is just the archive that would be written, byte for byte; reading ends where it is not."""
     progress.start("compare", contents.size_bytes, "B")
     try:
         with open_file(target, sys.maxsize) as file:
-            pieces = iter_archive(contents, level=level, jobs=jobs, progress=progress)
+            pieces = iter_archive(contents, jobs=jobs, progress=progress)
             return all(file.read(len(piece)) == piece for piece in pieces) and not file.read(1)
     finally:
         progress.finish()
 
 
-def _write_pipe(plan: PackPlan, pipe: int | None, jobs: int, progress: Progress) -> list[WrittenArchive]:
-    if pipe is None:
-        raise UsageError("the plan has no target, and there is no pipe to write to")
+def _write_pipe(contents: Contents, pipe: int, jobs: int, progress: Progress) -> list[WrittenArchive]:
     size_bytes = 0
-    progress.start("pack", plan.contents.size_bytes, "B")
+    progress.start("pack", contents.size_bytes, "B")
     try:
-        for piece in iter_archive(plan.contents, level=plan.level, jobs=jobs, progress=progress):
+        for piece in iter_archive(contents, jobs=jobs, progress=progress):
             rest = memoryview(piece)
             while rest:
                 rest = rest[os.write(pipe, rest) :]
@@ -244,7 +240,7 @@ def _write_pipe(plan: PackPlan, pipe: int | None, jobs: int, progress: Progress)
         raise output_error(Path("standard output"), error, "then pack again") from error
     finally:
         progress.finish()
-    return [WrittenArchive(None, size_bytes, len(plan.contents.scenes))]
+    return [WrittenArchive(None, size_bytes, len(contents.scenes))]
 
 
 def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) -> list[WrittenArchive]:
@@ -262,7 +258,7 @@ def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) ->
     progress.start("pack", sum(part.size_bytes for part in parts), "B")
     try:
         for path, part in zip(paths, parts, strict=True):
-            write_archive(part, partial_dir / path.name, level=plan.level, jobs=jobs, progress=progress)
+            write_archive(part, partial_dir / path.name, jobs=jobs, progress=progress)
         for old in find_shards(target) if plan.shard_bytes is not None else ():
             old.unlink()
         for path in paths:
@@ -277,18 +273,3 @@ def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) ->
     return [
         WrittenArchive(path, path.stat().st_size, len(part.scenes)) for path, part in zip(paths, parts, strict=True)
     ]
-
-
-def _report(plan: PackPlan, archives: Sequence[WrittenArchive], *, up_to_date: bool = False) -> PackReport:
-    scenes = plan.contents.scenes
-    return PackReport(
-        archives=tuple(archives),
-        kind=plan.kind,
-        splits=tuple(sorted({scene.split for scene in scenes} - {""})),
-        scenes=len(scenes),
-        vertices=sum(scene.vertex_count for scene in scenes),
-        size_bytes=sum(archive.size_bytes for archive in archives),
-        source_bytes=plan.contents.size_bytes,
-        up_to_date=up_to_date,
-        missing=plan.contents.failures,
-    )

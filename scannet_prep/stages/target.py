@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind
-from scannet_prep.errors import (
-    DiskFullError,
-    FileError,
-    LockError,
-    ManifestError,
-    MissingFileError,
-    OutputError,
-    ScanNetPrepError,
-)
+from scannet_prep.errors import DiskFullError, FileError, ManifestError, OutputError, ScanNetPrepError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, make_directory, read_file, remove_temporaries, write_atomically
 from scannet_prep.processed import folder as lists
@@ -78,13 +70,12 @@ class Target:
         self._has_begun = False
         self._came = Manifest()
         self._came_digests: dict[str, LockEntry] = {}
-        with suppress(MissingFileError):
+        with suppress(FileError):
             if (found := str(identify_tree(out_dir))) != kind:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
         for folder in (out_dir, *(out_dir / split for split in Split)):
             remove_temporaries(folder)  # also where nothing else is left to do
-        previous = manifests.read_manifest(out_dir) if kind is ArchiveKind.PROCESSED else None
-        self._previous = previous or Manifest()
+        self._previous = (manifests.read_manifest(out_dir) if kind is ArchiveKind.PROCESSED else None) or Manifest()
 
     @property
     def files(self) -> list[UnpackedFile]:
@@ -121,7 +112,7 @@ class Target:
             if (fault := find_mixture(self._out_dir, options)) is not None:
                 raise ManifestError(fault.place, fault.problem, f"{_ELSEWHERE}: no dataset can be read from both")
         if self._kind is ArchiveKind.RAW and LOCK_NAME in files:
-            with suppress(LockError):  # it was packed as it was; without it, verify takes the files as they are
+            with suppress(FileError):  # it was packed as it was; without it, verify takes the files as they are
                 self._came_digests |= parse_lock(files[LOCK_NAME], Path(LOCK_NAME))
         for name, data in files.items():
             if name not in own and not name.startswith(OWN_PREFIX):
@@ -200,7 +191,7 @@ class Target:
         """Record in `scannet.lock` what that of the archive says of the files that are there now."""
         found = {file.name: self._came_digests[file.name] for file in self.files if file.name in self._came_digests}
         entries = dict[str, LockEntry]()
-        with suppress(MissingFileError, LockError):
+        with suppress(FileError):
             entries = read_lock(self._out_dir / LOCK_NAME)
         if found:
             write_lock(self._out_dir / LOCK_NAME, entries | found)

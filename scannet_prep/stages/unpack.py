@@ -11,10 +11,10 @@ from pathlib import Path
 
 from scannet_prep.archive.groups import GroupReader, open_readers
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind, find_twice
-from scannet_prep.archive.source import ByteSource, find_missing_shards
+from scannet_prep.archive.source import Place, find_missing_shards
 from scannet_prep.errors import ArchiveError, UnknownSceneError, UsageError
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import check_is_folder, make_directory, run_lock
+from scannet_prep.files import make_directory, run_lock
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.space import check_space
 from scannet_prep.stages.selection import Selection, check_named
@@ -30,12 +30,8 @@ class UnpackPlan:
 
     Attributes:
         readers: The archives, and which scenes are chosen of each.
-        kind: What the archives were made from.
-        out_dir: Where the files go.
-        selection: Which scenes.
         missing_shards: Names of shards that belong to the ones that were given.
-        needed_bytes: What is to be written, as far as it is known.
-        needed_files: How many files are to be written, as far as it is known.
+        needed_bytes, needed_files: What is to be written, as far as it is known.
         there_count: Scenes whose files are there by name and size; `run` compares their content.
     """
 
@@ -47,11 +43,6 @@ class UnpackPlan:
     needed_bytes: int
     needed_files: int
     there_count: int
-
-    @property
-    def names(self) -> list[str]:
-        """Paths, addresses, or the name of a pipe."""
-        return [reader.name for reader in self.readers]
 
     @property
     def has_indexes(self) -> bool:
@@ -108,7 +99,7 @@ class UnpackReport:
 
 
 def plan(
-    archives: Sequence[str | Path | ByteSource],
+    archives: Sequence[Place],
     out_dir: Path | None = None,
     *,
     selection: Selection | None = None,
@@ -120,8 +111,7 @@ def plan(
         archives: One archive, or shards, or several archives of one kind; or a `PipeSource`.
         out_dir: Where the files go; by default `data/processed` or `data/ScanNet`, by the kind of the archives.
         selection: Which scenes; all by default. Files that belong to no scene are always unpacked.
-        certificates: Of addresses, whom to trust: True for the system's authorities, a file with others, False to
-            accept any certificate.
+        certificates: Of addresses, whom to trust, as `RangeSource` takes it.
 
     Raises:
         MissingFileError: An archive is not there.
@@ -133,19 +123,13 @@ def plan(
     selection = selection or Selection()
     readers = tuple(open_readers(archives, selection.wants, selection.limit, certificates))
     names = [reader.name for reader in readers]
-    kinds = []
-    for reader in readers:
-        if reader.head is None:
-            raise ArchiveError(reader.name, f"nothing of it can be read: {'; '.join(reader.problems)}", _AGAIN_HINT)
-        kinds.append(reader.head.kind)
-    if len(set(kinds)) > 1:
+    kind = readers[0].head.kind
+    if any(reader.head.kind is not kind for reader in readers):
         raise UsageError("the archives hold raw and processed scenes", "unpack one kind at a time")
     missing = find_missing_shards(names)
     if missing and len(names) > 1 and selection.scene_ids is None:
-        raise UsageError(
-            f"{len(missing):,} shards of the set are not among the archives: {', '.join(missing[:3])}",
-            "name all of them, or unpack them one at a time, or name the scenes that you want",
-        )
+        problem = f"{len(missing):,} shards of the set are not among the archives: {', '.join(missing[:3])}"
+        raise UsageError(problem, "name all of them, or unpack them one at a time, or name the scenes that you want")
     for scene_id, holder, other in find_twice([(reader.name, reader.index) for reader in readers]):
         raise UsageError(f"{scene_id} is in {holder} and in {other}", "name only one of them")
     if all(reader.index is not None for reader in readers):
@@ -157,19 +141,11 @@ def plan(
         check_named(names[0], selection, wanted, hint)
         if selection.splits and not wanted:
             raise UnknownSceneError(f"{names[0]}: has no scenes of {', '.join(selection.splits)}", hint)
-    out_dir = out_dir or _DEFAULT_DIRS[kinds[0]]
+    out_dir = out_dir or _DEFAULT_DIRS[kind]
     lacking = _find_lacking(out_dir, readers)
-    scene_ids = {scene.scene_id for reader in readers for scene in reader.chosen}
-    return UnpackPlan(
-        readers=readers,
-        kind=kinds[0],
-        out_dir=out_dir,
-        selection=selection,
-        missing_shards=missing,
-        needed_bytes=sum(size_bytes for _, size_bytes in lacking),
-        needed_files=len(lacking),
-        there_count=len(scene_ids - {scene_id for scene_id, _ in lacking}),
-    )
+    there = {scene.scene_id for reader in readers for scene in reader.chosen} - {scene_id for scene_id, _ in lacking}
+    needed_bytes = sum(size_bytes for _, size_bytes in lacking)
+    return UnpackPlan(readers, kind, out_dir, selection, missing, needed_bytes, len(lacking), len(there))
 
 
 def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) -> UnpackReport:
@@ -193,7 +169,6 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
     """
     progress, out_dir = progress or NoProgress(), plan.out_dir
     damages, warnings = list[str](), list[str]()
-    check_is_folder(out_dir)
     check_space(out_dir, plan.needed_bytes, plan.needed_files)
     make_directory(out_dir)
     progress.start("unpack", plan.size_bytes, "B")
@@ -217,18 +192,17 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
             target.end()
     finally:
         progress.finish()
+    new = [name for name, files in target.scenes.items() if any(file.outcome != "kept" for file in files)]
     counts = Counter(file.outcome for file in target.files)
     return UnpackReport(
-        archives=tuple(plan.names),
+        archives=tuple(reader.name for reader in plan.readers),
         kind=plan.kind,
         out_dir=out_dir,
         files={"written": counts["written"], "replaced": counts["replaced"], "kept": counts["kept"]},
         size_bytes=sum(file.size_bytes for file in target.files),
         replaced=tuple(sorted(file.name for file in target.files if file.outcome == "replaced")),
         scenes=tuple(sorted(target.scenes)),
-        new_scenes=tuple(
-            sorted(name for name, files in target.scenes.items() if any(file.outcome != "kept" for file in files))
-        ),
+        new_scenes=tuple(sorted(new)),
         failures=tuple(failure for _, failure in sorted(target.failures.items())),
         damages=tuple(damages),
         warnings=tuple(warnings),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scannet_prep.archive.groups import GroupReader, open_readers
 from scannet_prep.archive.layout import find_twice
-from scannet_prep.archive.source import ByteSource, find_missing_shards
+from scannet_prep.archive.source import Place, find_missing_shards
 from scannet_prep.errors import UnknownSplitError, UsageError
 from scannet_prep.progress import NoProgress, Progress
 from scannet_prep.scene import Split
@@ -26,7 +26,7 @@ class ArchivesReport(CheckReport):
 
     Attributes:
         paths: Paths or addresses of all.
-        archive_kind: `processed` or `raw`; empty where nobody knows.
+        archive_kind: `processed` or `raw`.
         quick: Whether no scene was read.
         content_bytes: Size of the tar bytes that were checked.
         whole_scenes: Scenes whose files are whole.
@@ -44,7 +44,7 @@ class ArchivesReport(CheckReport):
 
 
 def run(
-    archives: Sequence[str | Path | ByteSource],
+    archives: Sequence[Place],
     *,
     selection: Selection | None = None,
     is_quick: bool = False,
@@ -61,8 +61,7 @@ def run(
         is_quick: Whether to read no scene, where there is an index: only that, the seek table, and the files that
             belong to no scene.
         must_be_complete: Whether a scene of the official lists that is not there is an error.
-        certificates: Of addresses, whom to trust: True for the system's authorities, a file with others, False to
-            accept any certificate.
+        certificates: Of addresses, whom to trust, as `RangeSource` takes it.
         jobs: Number of threads.
         progress: Told of tar bytes.
 
@@ -95,20 +94,19 @@ def run(
                 findings.error(reader.name, problem, _DAMAGED_HINT)
             for warning in reader.warnings:
                 findings.note(reader.name, warning, _WARNING_HINT)
-            if reader.head is not None and not reader.head.is_complete:
+            if not reader.head.is_complete:
                 hint = "run the same scannet-prep process command again, then scannet-prep pack"
                 findings.error(reader.name, "processing had not finished when it was packed", hint)
     finally:
         progress.finish()
         for reader in readers:
             reader.source.close()
-    heads = [reader.head for reader in readers if reader.head is not None]
     vertex_counts = {scene.scene_id: scene.vertex_count for reader in readers for scene in reader.scenes}
     return ArchivesReport(
         path=readers[0].name,
         paths=tuple(reader.name for reader in readers),
         kind="archive",
-        archive_kind=str(heads[-1].kind) if heads else "",
+        archive_kind=str(readers[0].head.kind),
         quick=is_quick,
         scenes=len(checked),
         vertices=sum(vertex_counts.get(scene_id, 0) for scene_id in checked - damaged),
