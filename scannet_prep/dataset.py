@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -220,7 +220,7 @@ class ScanNet:
             UsageError: There is no such formula, or no vertex has a class (test scenes).
             ScanNetPrepError: The manifest, or without one a scene, is damaged.
         """
-        return _weigh_classes(self._count_classes(), formula)
+        return weigh_classes(self._count_classes(), formula)
 
     def _count_classes(self) -> NDArray[np.int64]:
         """Vertices by scene and class, (scenes, classes)."""
@@ -228,7 +228,7 @@ class ScanNet:
         scenes = self._reader.count_raw_ids(key)
         if scenes is None:
             scenes = [count_ids(self._open(index).read(key)) for index in range(len(self))]
-        return np.array([[scene.get(raw_id, 0) for raw_id in self.label_set.ids] for scene in scenes], np.int64)
+        return count_classes(scenes, self.label_set)
 
     def _choose_epoch(self, index: int) -> int:
         """The epoch of an index that comes without one."""
@@ -310,7 +310,13 @@ def _is_archive(path: Path) -> bool:
         return path.suffix == ".zst"
 
 
-def _weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.float32]:
+def count_classes(scenes: Sequence[Mapping[int, int]], label_set: LabelSet) -> NDArray[np.int64]:
+    """Vertices by scene and class, int64 (scenes, classes), from vertices by raw id of each scene."""
+    rows = [[scene.get(raw_id, 0) for raw_id in label_set.ids] for scene in scenes]
+    return np.array(rows, np.int64).reshape(len(rows), len(label_set))
+
+
+def weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.float32]:
     """Weights, float32 (classes,), from vertices by scene and class, (scenes, classes)."""
     if formula not in get_args(Formula):
         raise UsageError(

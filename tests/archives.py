@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from commands import COMMAND, Outcome, run_command
+import pytest
+from commands import Outcome
 from verifying import TEST, TRAIN, VAL
 
 from scannet_prep.archive import Archive, open_archive, write_archive
-from scannet_prep.archive.shards import shard_path, split_contents
-from scannet_prep.stages.pack.contents import find_contents
+from scannet_prep.archive.source import shard_path
+from scannet_prep.cli.main import main
+from scannet_prep.progress import NoProgress
+from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
 # A raw tree by its names, with content that is none.
@@ -39,24 +45,39 @@ def write_tree(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 def pack_tree(folder: Path, archive_path: Path, jobs: int = 1, level: int = 1) -> Archive:
     """Pack a folder and open the archive."""
-    contents = find_contents(folder, Selection(), level=level, allows_incomplete=True).contents
-    write_archive(contents, archive_path, jobs=jobs, level=level)
+    contents, _ = find_contents(folder, Selection(), level=level, allows_incomplete=True)
+    write_archive(contents, archive_path, jobs=jobs)
     return open_archive(archive_path)
 
 
 def pack_shards(folder: Path, target: Path, shard_bytes: int) -> list[Path]:
     """Pack a folder as shards, which may be smaller than the command makes them."""
-    parts = split_contents(find_contents(folder, Selection(), allows_incomplete=True).contents, shard_bytes)
+    parts = find_contents(folder, Selection(), allows_incomplete=True)[0].split(shard_bytes)
     paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
     for part, path in zip(parts, paths, strict=True):
         write_archive(part, path)
     return paths
 
 
-def pack(*words: str | Path) -> tuple[int, dict[str, object]]:
+def call(*words: object) -> Outcome:
+    """Run a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = main([*map(str, words)])
+    return Outcome(status, out.getvalue(), err.getvalue())
+
+
+def pack(*words: object) -> tuple[int, dict[str, object]]:
     """Run `pack --json`; gives its status and what it prints."""
-    outcome = run_command("pack", *words, "--json")
+    outcome = call("pack", *words, "--json")
     return outcome.status, outcome.json
+
+
+def unpack_pipe(archive: Path, *words: object) -> Outcome:
+    """Run `unpack -`, which reads an archive from stdin."""
+    with archive.open("rb") as file, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", file)
+        return call("unpack", "-", *words)
 
 
 def read_tree(folder: Path) -> dict[str, bytes]:
@@ -85,12 +106,15 @@ def has_tool(tool: str) -> bool:
     return all(shutil.which(name) for name in ({"tar", "zstd"} if tool in {"tar", "zstd"} else {tool}))
 
 
-def unpack_pipe(archive: Path, *words: str | Path, cwd: Path | None = None) -> Outcome:
-    """Run `unpack -`, which reads an archive from stdin."""
-    with archive.open("rb") as file:
-        done = subprocess.run(
-            [*COMMAND, "unpack", "-", *map(str, words)], stdin=file, cwd=cwd,
-            capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    return Outcome(done.returncode, done.stdout, done.stderr)
+class CountingProgress(NoProgress):
+    """Adds up what a stage tells of."""
+
+    def __init__(self) -> None:
+        self.total = self.done = 0
+
+    def start(self, _title: str, total: int, _unit: str) -> None:
+        self.total += total
+
+    def advance(self, count: int = 1) -> None:
+        assert count >= 0
+        self.done += count

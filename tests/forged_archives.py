@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from scannet_prep.archive import ArchiveKind, Group, Head, Index, Member, open_archive
-from scannet_prep.archive.frames import checksum_of, compress
-from scannet_prep.archive.index import encode_head, encode_index
-from scannet_prep.archive.layout import FORMAT_NAME, INDEX_NAME
-from scannet_prep.archive.seek_table import FrameRow, encode_seek_table, table_bytes
-from scannet_prep.archive.tar import END_OF_ARCHIVE, encode_header, padding_bytes
+from scannet_prep.archive.frames import FrameRow, compress, encode_seek_table
+from scannet_prep.archive.layout import (
+    END_OF_ARCHIVE,
+    FORMAT_NAME,
+    INDEX_NAME,
+    encode_header,
+    encode_index,
+    padding_bytes,
+)
+from scannet_prep.typed_json import encode_json
 
 HEAD = Head(ArchiveKind.RAW, "a notice", {}, "a test", 1)
 Files = Sequence[tuple[str, bytes]]
@@ -45,7 +50,7 @@ class Forgery:
         """All of it, with a seek table that is right, or one of other rows."""
         content = encode_header(INDEX_NAME, len(self.index)) + self.index + bytes(padding_bytes(len(self.index)))
         frames = [*self.frames, (len(content), compress(content, 1)), (1024, compress(END_OF_ARCHIVE, 1))]
-        right = [FrameRow(len(stored), size_bytes, checksum_of(stored)) for size_bytes, stored in frames]
+        right = [FrameRow(len(stored), size_bytes, stored[-4:]) for size_bytes, stored in frames]
         return b"".join(stored for _, stored in frames) + encode_seek_table(right if rows is None else rows)
 
 
@@ -69,7 +74,7 @@ def forge(
         edit: Changes the index.
     """
     groups, frames, offset = list[Group](), list[tuple[int, bytes]](), 0
-    for scene_id, items in [("", [(FORMAT_NAME, encode_head(head)), *files]), *scenes]:
+    for scene_id, items in [("", [(FORMAT_NAME, encode_json(head) + b"\n"), *files]), *scenes]:
         content, members = tar_bytes(items)
         real = (contents or {}).get(scene_id, content)
         stored = compress(real, 1)
@@ -91,9 +96,9 @@ def find_parts(path: Path) -> dict[str, tuple[int, int]]:
     """Where the parts of an archive lie: scenes by id, `files`, `index`, `end` and `table`."""
     with open_archive(path) as archive:
         groups = archive.index.groups
-        size = archive.size_bytes
+        size = archive.source.size_bytes
     parts = {group.scene_id or "files": (group.offset, group.end) for group in groups}
-    table = size - table_bytes(len(groups) + 2)
+    table = size - len(encode_seek_table([])) - 12 * (len(groups) + 2)
     end = table - len(compress(END_OF_ARCHIVE, 1))
     return parts | {"index": (groups[-1].end, end), "end": (end, table), "table": (table, size)}
 

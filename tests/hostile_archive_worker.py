@@ -20,11 +20,9 @@ from forged_archives import Forgery, forge
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import ArchiveKind, Head
-from scannet_prep.archive.frames import checksum_of
-from scannet_prep.archive.layout import INDEX_NAME
-from scannet_prep.archive.seek_table import FrameRow
+from scannet_prep.archive.frames import FrameRow
+from scannet_prep.archive.layout import INDEX_NAME, encode_header
 from scannet_prep.archive.source import PipeSource
-from scannet_prep.archive.tar import encode_header
 from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.stages import info, unpack
 from scannet_prep.stages.verify import archive as verify_archive
@@ -56,8 +54,8 @@ def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
         bomb = tight(encode_header(INDEX_NAME, len(text)) + text + bytes(-len(text) % 512))
         size_bytes = 512 + len(text) + -len(text) % 512
         del text
-        rows = [FrameRow(len(first), forgery.frames[0][0], checksum_of(first))]
-        rows += [FrameRow(len(bomb), size_bytes % (1 << 32), checksum_of(bomb)), FrameRow(22, 1024, b"\0\0\0\0")]
+        rows = [FrameRow(len(first), forgery.frames[0][0], first[-4:])]
+        rows += [FrameRow(len(bomb), size_bytes % (1 << 32), bomb[-4:]), FrameRow(22, 1024, b"\0\0\0\0")]
         yield f"an index of {name}", first + bomb + Forgery([], b"").join(rows)[-44:]
         yield f"an index of {name} in a stream", first + bomb
     yield "zero frames", tight(b"") * 20_000

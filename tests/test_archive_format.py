@@ -17,16 +17,15 @@ from archives import TREE, has_tool, pack_tree, unpack_by
 from forged_archives import find_parts, forge
 from hypothesis import given
 from hypothesis import strategies as st
+from scannet_prep.archive.index import check_index_size, encode_index, parse_index
+from scannet_prep.archive.seek_table import FrameRow, encode_seek_table, parse_footer, parse_seek_table
 from verifying import TEST, TRAIN, VAL
 
 from scannet_prep import archive as archive_package
 from scannet_prep.archive import ArchiveKind, open_archive
 from scannet_prep.archive.frames import compress, decompress, read_frame
-from scannet_prep.archive.index import check_index_size, encode_index, parse_index
-from scannet_prep.archive.layout import check_names, find_scene, find_split
-from scannet_prep.archive.seek_table import FrameRow, encode_seek_table, parse_footer, parse_seek_table
+from scannet_prep.archive.layout import check_names, encode_header, find_scene, find_split, split_members
 from scannet_prep.archive.source import FileSource, Stream
-from scannet_prep.archive.tar import encode_header, split_members
 from scannet_prep.errors import ArchiveError
 
 TOOLS = ("tar", "zstd", "bsdtar")

@@ -23,7 +23,7 @@ from release_server import ROOT, ReleaseServer
 from scannet_prep import ScanNet
 from scannet_prep.archive import ArchiveKind, Contents, Head, SourceFile, SourceGroup, open_archive, write_archive
 from scannet_prep.archive.scenes import ArchiveReader
-from scannet_prep.archive.shards import find_missing_shards
+from scannet_prep.archive.source import find_missing_shards
 from scannet_prep.errors import ArchiveError, MissingFileError, NotOnServerError, UnknownSceneError, UsageError
 from scannet_prep.remote.ranges import RangeSource
 from scannet_prep.scene import Split

@@ -21,8 +21,8 @@ from verifying import TEST, TRAIN, VAL
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
+from scannet_prep.archive.layout import encode_header
 from scannet_prep.archive.source import PipeSource
-from scannet_prep.archive.tar import encode_header
 from scannet_prep.cli.main import main
 from scannet_prep.errors import ArchiveError
 from scannet_prep.stages import unpack

@@ -16,7 +16,7 @@ from scannet_prep.archive import Contents, write_archive
 from scannet_prep.archive.source import FileSource
 from scannet_prep.cli.main import main
 from scannet_prep.progress import NoProgress
-from scannet_prep.stages.pack.contents import find_contents
+from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.verify import archive as verify_archive
 
@@ -162,7 +162,7 @@ def test_a_manifest_that_says_other_things_than_the_archive_is_found(
     names = ("manifest.json", "TERMS.txt")
     files = [(name, (whole_dir / "processed" / name).read_bytes()) for name in names]
     data = (whole_dir / f"processed/train/{TRAIN}.npz").read_bytes()
-    contents = find_contents(whole_dir / "processed", Selection()).contents
+    contents = find_contents(whole_dir / "processed", Selection())[0]
 
     def check(scene_id: str, content: bytes, **changes: Any) -> list[str]:
         scenes = [(scene_id, [(f"train/{scene_id}.npz", content)])]
@@ -179,7 +179,7 @@ def test_a_manifest_that_says_other_things_than_the_archive_is_found(
 
 def test_scenes_that_only_the_manifest_names_are_missing(verify: Verify, whole_dir: Path, tmp_path: Path) -> None:
     path = tmp_path / "part.tar.zst"
-    contents = find_contents(whole_dir / "processed", Selection()).contents
+    contents = find_contents(whole_dir / "processed", Selection())[0]
     write_archive(Contents(contents.head, contents.files, contents.scenes[1:]), path)
     status, [(_, _, _, message)] = verify(path)
     assert status == 3

@@ -22,8 +22,7 @@ file. The seek table is that of zstd's seekable format, and other readers of it 
 
 from __future__ import annotations
 
-from scannet_prep.archive.index import Group, Head, Index, Member
-from scannet_prep.archive.layout import ArchiveKind
+from scannet_prep.archive.layout import ArchiveKind, Group, Head, Index, Member
 from scannet_prep.archive.reader import Archive, open_archive
 from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, write_archive
 

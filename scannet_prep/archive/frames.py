@@ -1,24 +1,33 @@
-"""Zstandard frames: made, and read within bounds.
+"""Zstandard frames: made, and read within bounds, in threads; and the seek table, by which other programs find them.
 
-Format: https://github.com/facebook/zstd/blob/dev/doc/zstd_compression_format.md
+Formats: https://github.com/facebook/zstd/blob/dev/doc/zstd_compression_format.md and
+https://github.com/facebook/zstd/blob/dev/contrib/seekable_format/zstd_seekable_compression_format.md
 """
 
 from __future__ import annotations
 
 import struct
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import zstandard
 
-from scannet_prep.archive.source import Stream
+from scannet_prep.archive.source import ByteSource, Stream
 from scannet_prep.errors import ContentError
 from scannet_prep.files import Buffer
 
-DEFAULT_LEVEL = 1
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 MAX_LEVEL = 22
 MAX_CONTENT_BYTES = 1 << 30
 MAX_HEADER_BYTES = 18
+SKIPPABLE_MAGIC = b"\x5e\x2a\x4d\x18"
 
+_MAX_HELD_BYTES = 160 << 20
 _MAX_WINDOW_BYTES = 1 << 27  # what `zstd -d` and `tar --zstd` accept without further options
 # A frame may hold so many times its own size and 1 MiB more, so that a small file cannot ask for much memory. Scenes
 # compress to a fifth at most; what compresses better than this limit is stored.
@@ -29,10 +38,34 @@ _RAW, _RLE, _RESERVED = 0, 1, 3
 _CHECKSUM_BYTES = 4
 _DESCRIPTOR_BYTE, _CHECKSUM_FLAG = 4, 0b0000_0100
 _FASTEST_LEVEL = -(1 << 17)
+_SEEKABLE_MAGIC = b"\xb1\xea\x92\x8f"
+_HAS_CHECKSUMS = 0b1000_0000
+_TABLE_HEADER = struct.Struct("<4sI")
+_TABLE_ROW = struct.Struct("<II4s")
+_TABLE_FOOTER = struct.Struct("<IB4s")
 
 
 class TruncatedError(ContentError):
     """The archive ends in the middle of something."""
+
+
+class FrameRow(NamedTuple):
+    """What the seek table says of one frame.
+
+    Attributes:
+        stored_bytes: Its size in the file.
+        size_bytes: Size of its content.
+        checksum: Its last four bytes: the low 32 bits of the content's XXH64, little-endian.
+    """
+
+    stored_bytes: int
+    size_bytes: int
+    checksum: bytes
+
+    @classmethod
+    def of(cls, frame: Buffer) -> FrameRow:
+        """What it is to say of a frame; a `ContentError` where that is not one of this program."""
+        return cls(len(frame), read_size(frame[:MAX_HEADER_BYTES]), bytes(frame[-_CHECKSUM_BYTES:]))
 
 
 def compress(content: Buffer, level: int) -> bytes:
@@ -46,47 +79,22 @@ def compress(content: Buffer, level: int) -> bytes:
     frame = compressor.compress(content)
     if level and len(content) <= _max_content_bytes(len(frame)):
         return frame
-    return _store(content, checksum_of(frame))
-
-
-def _store(content: Buffer, checksum: bytes) -> bytes:
-    """Wrap into a frame of uncompressed blocks, which zstd offers no level for."""
+    # Wrap into uncompressed blocks, which zstd offers no level for: content size in 4 bytes, a window of 128 KiB.
     view = memoryview(content)
-    # Content size in 4 bytes, checksum; a window of 128 KiB.
     pieces: list[Buffer] = [struct.pack("<4sBBI", zstandard.FRAME_HEADER, 0b1000_0100, 7 << 3, len(view))]
     for start in range(0, max(len(view), 1), _MAX_BLOCK_BYTES):
         block = view[start : start + _MAX_BLOCK_BYTES]
         is_last = start + _MAX_BLOCK_BYTES >= len(view)
         pieces += [(len(block) << 3 | _RAW << 1 | is_last).to_bytes(3, "little"), block]
-    return b"".join([*pieces, checksum])
-
-
-def checksum_of(frame: Buffer) -> bytes:
-    """The checksum at the end of a frame: the low 32 bits of the content's XXH64, little-endian."""
-    return bytes(frame[-_CHECKSUM_BYTES:])
+    return b"".join([*pieces, frame[-_CHECKSUM_BYTES:]])
 
 
 def _max_content_bytes(stored_bytes: int) -> int:
     return min(MAX_CONTENT_BYTES, _FREE_BYTES + _MAX_RATIO * stored_bytes)
 
 
-def check_sizes(stored_bytes: int, size_bytes: int) -> None:
-    """Check that a frame may hold so much, before memory is taken for it.
-
-    Raises:
-        ContentError: No frame of this program does.
-    """
-    limit = _max_content_bytes(stored_bytes)
-    if size_bytes > limit:
-        raise ContentError(f"a frame of {stored_bytes:,} bytes is said to hold {size_bytes:,}, at most {limit:,}")
-
-
 def read_size(start: Buffer) -> int:
-    """Read from the beginning of a frame (`MAX_HEADER_BYTES` are enough) how much it holds.
-
-    Raises:
-        ContentError: It is not a frame of this program.
-    """
+    """How much a frame of this program holds, by `MAX_HEADER_BYTES` of it; a `ContentError` where it is not one."""
     try:
         parameters = zstandard.get_frame_parameters(start)
     except zstandard.ZstdError as error:
@@ -118,10 +126,11 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
     found = read_size(frame[:MAX_HEADER_BYTES])
     if found != size_bytes:
         raise ContentError(f"a frame holds {found:,} bytes, expected {size_bytes:,}")
-    check_sizes(len(frame), size_bytes)
-    has_checksum = bool(frame[_DESCRIPTOR_BYTE] & _CHECKSUM_FLAG)
+    limit = _max_content_bytes(len(frame))
+    if size_bytes > limit:  # before memory is taken
+        raise ContentError(f"a frame of {len(frame):,} bytes is said to hold {size_bytes:,}, at most {limit:,}")
     try:
-        return _decompress(frame, size_bytes), has_checksum
+        return _decompress(frame, size_bytes), bool(frame[_DESCRIPTOR_BYTE] & _CHECKSUM_FLAG)
     except ContentError:
         bare = bytearray(frame[:-_CHECKSUM_BYTES])
         bare[_DESCRIPTOR_BYTE] &= ~_CHECKSUM_FLAG
@@ -142,17 +151,16 @@ def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
 
 
 def decompress_start(frame: Buffer, size_bytes: int) -> bytes:
-    """Decompress the beginning of a frame of any program, which proves nothing yet; empty where that is impossible.
-
-    Args:
-        frame: The frame, or as much as there is of it.
-        size_bytes: How much is wanted.
-    """
+    """Decompress so much of a frame of any program, which proves nothing yet; empty where that is impossible."""
     try:
         with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(frame) as reader:
             return bytes(reader.read(size_bytes))
     except zstandard.ZstdError:
         return b""
+
+
+def _reason(error: zstandard.ZstdError) -> str:
+    return str(error).removeprefix("zstd decompress error: ").removeprefix("error determining content size: ")
 
 
 def read_frame(stream: Stream) -> bytes:
@@ -166,21 +174,82 @@ def read_frame(stream: Stream) -> bytes:
     if len(header) < MAX_HEADER_BYTES and zstandard.FRAME_HEADER.startswith(header[:4]):
         raise TruncatedError("the archive ends in the header of a frame")
     limit = _FREE_BYTES + read_size(header) * 257 // 256
-    position = zstandard.frame_header_size(header)
-    is_last = False
-    while not is_last:
-        head = int.from_bytes(stream.peek(position, 3), "little")
-        is_last, kind, block_bytes = bool(head & 1), head >> 1 & 3, head >> 3
+    position, is_last = zstandard.frame_header_size(header), False
+    while not is_last and len(head := stream.peek(position, 3)) == 3:
+        number = int.from_bytes(head, "little")
+        is_last, kind, block_bytes = bool(number & 1), number >> 1 & 3, number >> 3
         if kind == _RESERVED or block_bytes > _MAX_BLOCK_BYTES or position > limit:
             raise ContentError("a frame has a damaged block")
         position += 3 + (1 if kind == _RLE else block_bytes)
-        if len(stream.peek(position - 1, 1)) < 1:
-            raise TruncatedError("the archive ends in the middle of a frame")
     frame = stream.take(position + _CHECKSUM_BYTES)
-    if len(frame) < position + _CHECKSUM_BYTES:
+    if not is_last or len(frame) < position + _CHECKSUM_BYTES:
         raise TruncatedError("the archive ends in the middle of a frame")
     return frame
 
 
-def _reason(error: zstandard.ZstdError) -> str:
-    return str(error).removeprefix("zstd decompress error: ").removeprefix("error determining content size: ")
+def encode_seek_table(rows: Sequence[FrameRow]) -> bytes:
+    """Encode the seek table, with everything around it."""
+    body = b"".join(_TABLE_ROW.pack(*row) for row in rows)
+    footer = _TABLE_FOOTER.pack(len(rows), _HAS_CHECKSUMS, _SEEKABLE_MAGIC)
+    return _TABLE_HEADER.pack(SKIPPABLE_MAGIC, len(body) + len(footer)) + body + footer
+
+
+def read_seek_table(source: ByteSource) -> list[FrameRow]:
+    """Read the seek table from the end of a file, and check that its frames and itself make up the file.
+
+    Raises:
+        ContentError: The file does not end in a table, or it is damaged.
+        ArchiveError: The file cannot be read.
+    """
+    file_bytes = source.size_bytes
+    footer = source.read(max(0, file_bytes - _TABLE_FOOTER.size), _TABLE_FOOTER.size)
+    if len(footer) < _TABLE_FOOTER.size:
+        raise ContentError("the file is too short for a seek table")
+    count, descriptor, magic = _TABLE_FOOTER.unpack(footer)
+    if magic != _SEEKABLE_MAGIC or descriptor != _HAS_CHECKSUMS:
+        raise ContentError("the file does not end in a seek table: it is truncated, or something follows its end")
+    size_bytes = _TABLE_HEADER.size + count * _TABLE_ROW.size + _TABLE_FOOTER.size
+    if size_bytes > file_bytes:
+        raise ContentError(f"the seek table is said to name {count:,} frames, more than the file can hold")
+    data = source.read(file_bytes - size_bytes, size_bytes)
+    header = _TABLE_HEADER.pack(SKIPPABLE_MAGIC, size_bytes - _TABLE_HEADER.size)
+    if len(data) < size_bytes or not data.startswith(header):
+        raise ContentError("the seek table has a damaged beginning")
+    rows = list(map(FrameRow._make, _TABLE_ROW.iter_unpack(data[len(header) : -_TABLE_FOOTER.size])))
+    total_bytes = sum(row.stored_bytes for row in rows) + size_bytes
+    if total_bytes != file_bytes:
+        raise ContentError(f"the seek table is that of a file of {total_bytes:,} bytes, this one has {file_bytes:,}")
+    return rows
+
+
+def map_in_threads(
+    function: Callable[[Item], Result], items: Iterable[Item], *, jobs: int, weigh: Callable[[Item], int]
+) -> Generator[Result]:
+    """Call a function for each item, several at a time, with a bound on what is held in memory.
+
+    Args:
+        function: What to call. What it raises ends everything.
+        items: Taken one by one, when there is room.
+        jobs: How many threads.
+        weigh: How many bytes an item takes in memory. At most 160 MiB are under way; a larger item has all to itself.
+
+    Yields:
+        The results, in the order of the items.
+    """
+    executor = ThreadPoolExecutor(jobs, "archive")
+    pending: deque[tuple[Future[Result], int]] = deque()
+    held_bytes = 0
+    try:
+        for item in items:
+            size_bytes = weigh(item)
+            while pending and (len(pending) > 2 * jobs or held_bytes + size_bytes > _MAX_HELD_BYTES):
+                future, freed_bytes = pending.popleft()
+                held_bytes -= freed_bytes
+                yield future.result()
+            pending.append((executor.submit(function, item), size_bytes))
+            held_bytes += size_bytes
+            del item  # it may hold the bytes of a frame
+        while pending:
+            yield pending.popleft()[0].result()
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)

@@ -7,68 +7,30 @@ truncated file, a damaged end), frame after frame from the beginning, until the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import chain, islice
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import NamedTuple
 
-from scannet_prep.archive.frames import (
-    TruncatedError,
-    check_sizes,
-    checksum_of,
-    decompress,
-    decompress_start,
-    read_frame,
-    read_size,
-)
-from scannet_prep.archive.index import Group, Head, Index, Member, check_index_size, parse_head
-from scannet_prep.archive.layout import INDEX_NAME, ArchiveKind, check_names, find_scene, find_split
-from scannet_prep.archive.reader import (
-    LOOK_BYTES,
-    check_beginning,
-    check_digest,
-    decode_index,
-    has_header,
-    read_index,
-    read_stored,
-)
-from scannet_prep.archive.seek_table import FrameRow, parse_seek_table, table_bytes
-from scannet_prep.archive.source import ByteSource, PipeSource, Stream
-from scannet_prep.archive.tar import BLOCK_BYTES, END_OF_ARCHIVE, parse_header, split_members
-from scannet_prep.archive.threads import map_in_threads
+from scannet_prep.archive import frames, layout, reader
+from scannet_prep.archive.frames import FrameRow
+from scannet_prep.archive.layout import Group, Head, Index, Member
+from scannet_prep.archive.source import ByteSource, PipeSource, Place, Stream, open_sources
 from scannet_prep.errors import ArchiveError, ContentError
+from scannet_prep.progress import Progress
 
-Result = TypeVar("Result")
-Chooses = Callable[[str, str], bool]
+Wants = Callable[[str, str], bool]
+Work = Callable[[str, dict[str, memoryview]], None]
 
 _REFUSED_HINT = "scannet-prep pack did not make it so: do not trust it"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome(Generic[Result]):
-    """What became of one group.
+class _Frame(NamedTuple):
+    """A frame that is to be read and checked: where it lies, what the seek table says of it, and its bytes.
 
-    Attributes:
-        group: The group; of a damaged one as much as is known.
-        result: What was made of it; None where it is damaged.
-        problem: What is damaged; empty where it is whole.
-        warnings: What is damaged but harms no file.
-    """
-
-    group: Group
-    result: Result | None = None
-    problem: str = ""
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A frame that is to be read and checked.
-
-    Attributes:
-        group: Where it lies; its members are empty where there is no index.
-        row: What the seek table says of it.
-        stored: The frame; None where it is to be read from the source.
+    Where there is no index, the group has no members; where there is one, the bytes are still to be read.
     """
 
     group: Group
@@ -76,229 +38,268 @@ class _Task:
     stored: bytes | None = None
 
 
-@dataclass
-class GroupReader(Generic[Result]):
-    """Goes through an archive once.
+class _Outcome(NamedTuple):
+    """What became of a frame: as much as is known of its group, what is damaged, and what is without harm to a file."""
+
+    group: Group
+    problem: str = ""
+    warnings: Sequence[str] = ()
+
+
+class GroupReader:
+    """Goes through an archive once. Making it reads the index, and the files that belong to no scene.
 
     Args:
         source: Its bytes.
-        work: Called with each whole group and the contents of its files in order, in threads (but for the files that
-            belong to no scene); what it gives becomes the result. Its `ArchiveError`s become problems of the group.
-        chooses: Whether a scene is wanted, by its id and split.
-        jobs: How many threads.
+        wants: Whether a scene is wanted, by its id and split.
+        limit: How many scenes at most; all where None.
 
     Attributes:
+        source: As given.
+        name: Path, address, or the name of a pipe.
         index: What is in it; None where it has not come, or is lost.
-        head: What holds for all of it; None before the first group has come, or where it is lost.
-        problems: What is lost beside scenes, in words.
-        warnings: What is damaged beside scenes and harms no file.
+        head: What holds for all of it.
+        groups: If the index could be read at once: the files that belong to no scene, and the scenes that are wanted.
+        files: The files that belong to no scene, by name; none where they are lost.
+        content_bytes: How many tar bytes have been read and checked.
+        problems: What is lost beside scenes that can be named, in words.
+        warnings: What is damaged and harms no file, in words.
         is_truncated: Whether it ends too early.
+
+    Raises:
+        ArchiveError: It is a file of another kind, refused, or nothing of it can be read.
+        TransferError: It is on a web server, which does not give it.
     """
 
-    source: ByteSource
-    work: Callable[[Group, list[memoryview]], Result]
-    chooses: Chooses = lambda _scene_id, _split: True
-    jobs: int = 1
-    index: Index | None = None
-    head: Head | None = None
-    problems: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    is_truncated: bool = False
-    _rows: list[FrameRow] = field(default_factory=list)
+    def __init__(self, source: ByteSource, wants: Wants, limit: int | None) -> None:
+        self.source = source
+        self.name = source.name
+        self.index: Index | None = None
+        self._head: Head | None = None
+        self.groups: tuple[Group, ...] = ()
+        self.files: dict[str, bytes] = {}
+        self.content_bytes = 0
+        self.problems: list[str] = []
+        self.warnings: list[str] = []
+        self.is_truncated = False
+        self._wants, self._limit = wants, limit
+        self._frames = self._walk()
+        if not isinstance(source, PipeSource):
+            with suppress(ContentError, MemoryError):  # to read all from the beginning finds what is wrong
+                self._frames = self._read_index()
+        self._read_files()
+        if self._head is None:
+            raise ArchiveError(self.name, f"nothing of it can be read: {'; '.join(self.problems)}", reader.DAMAGED_HINT)
+        self.head: Head = self._head
 
-    def open(self) -> Index | None:
-        """Read the index of a file or an address; None where it is a pipe, or the end is damaged.
+    @property
+    def chosen(self) -> tuple[Group, ...]:
+        """The scenes that are wanted, if the index could be read at once."""
+        return self.groups[1:]
 
-        Raises:
-            ArchiveError: It is a file of another kind, or cannot be read.
-        """
-        if isinstance(self.source, PipeSource):
-            return None
-        try:
-            self.index, self._rows = read_index(self.source)
-        except (ContentError, MemoryError):
-            check_beginning(self.source.read(0, LOOK_BYTES), self.source.name)
-            return None  # all is read from the beginning, and what is wrong is found on the way
-        self.head = self.index.head
-        stream = Stream(self.source, self.index.groups[-1].end)
-        self._check_end(stream, [*self._rows[:-2], _row_of(read_frame(stream))])
-        return self.index
+    @property
+    def size_bytes(self) -> int:
+        """Tar bytes of what is going to be read; 0 where nobody knows."""
+        return sum(group.size_bytes for group in self.groups)
 
-    def read(self) -> Generator[Outcome[Result]]:
-        """Read, check and work on all groups that are chosen, the files that belong to no scene first.
+    @property
+    def scenes(self) -> tuple[Group, ...]:
+        """The scenes that it holds, as far as its index has been read."""
+        return self.index.scenes if self.index is not None else ()
+
+    def read(self, work: Work, jobs: int, progress: Progress) -> Iterator[tuple[Group, str]]:
+        """Read and check all scenes that are wanted.
+
+        Args:
+            work: Called with each whole scene's id and its files, by name and in order, in threads.
+            jobs: How many threads.
+            progress: Told of tar bytes.
 
         Yields:
-            Each group, in the order of the archive; damaged ones whose scene only the index names come last. A scene
-            that was whole is given once more, as damaged, where the index that came later contradicts it.
+            Each scene, and what is damaged of it, in the order of the archive; damaged ones that only the index names
+            come last. A scene that was whole is given once more, as damaged, where an index that came later contradicts
+            it.
 
         Raises:
-            ArchiveError: It is a file of another kind, or refused.
+            ArchiveError: The archive is refused.
             TransferError: It is on a web server, which does not give it.
         """
-        has_index = self.index is not None
-        tasks = self._iter_indexed() if has_index else self._iter_frames()
-        first = next(tasks, None)
-        if first is None:
-            return
-        outcome = self._check(first)  # alone: who works on scenes needs to know what these files say
-        if self.head is None:  # they are lost; the first scene tells what the archive is made from
-            tasks = chain(list(islice(tasks, 1)), tasks)
-        yield outcome
-        seen = [outcome]
-        for outcome in map_in_threads(self._check, tasks, jobs=self.jobs, weigh=_weigh):
-            seen.append(Outcome(outcome.group, problem=outcome.problem))
+        progress.advance(self.content_bytes)
+        seen = list[_Outcome]()
+        outcomes = frames.map_in_threads(lambda frame: self._check(frame, work), self._frames, jobs=jobs, weigh=_weigh)
+        for outcome in outcomes:
+            progress.advance(self._take(outcome))
             if outcome.group.scene_id:
-                yield outcome
-        if not has_index:
-            yield from self._compare(seen)
+                yield outcome.group, outcome.problem
+            if not self.groups:
+                seen.append(outcome)
+        entries = {group.offset: group for group in self.index.groups} if self.index is not None else {}
+        for group, problem, _ in seen:
+            entry = entries.get(group.offset, group)
+            if not problem and (group.members, group.scene_id, group.end) != (entry.members, entry.scene_id, entry.end):
+                yield group, "is not what the index says"
+            elif problem and not group.scene_id and entry.scene_id:
+                yield entry, problem
+            elif problem and not group.scene_id:
+                self.problems.append(f"a scene at byte {group.offset:,} that cannot be named: damaged: {problem}")
 
-    def _iter_indexed(self) -> Iterator[_Task]:
-        for group, row in zip(self.index.groups if self.index else (), self._rows, strict=False):
-            if not group.scene_id or self.chooses(group.scene_id, group.split):
-                yield _Task(group, row)
+    def _take(self, outcome: _Outcome) -> int:
+        """Take note of a frame; gives the size of its content."""
+        self.warnings += [f"{outcome.group.name}: {warning}" for warning in outcome.warnings]
+        self.content_bytes += outcome.group.size_bytes
+        return outcome.group.size_bytes
 
-    def _iter_frames(self) -> Iterator[_Task]:
+    def _read_index(self) -> Iterator[_Frame]:
+        """Read the index, and choose scenes."""
+        index, rows = reader.read_index(self.source)
+        stream = Stream(self.source, index.groups[-1].end)
+        own_row = FrameRow.of(stream.take(rows[-2].stored_bytes))
+        self.index, self._head = index, index.head
+        self._check_end(stream, [*rows[:-2], own_row])
+        files, *scenes = (_Frame(*pair) for pair in zip(index.groups, rows[:-2], strict=True))
+        wanted = [frame for frame in scenes if self._wants(frame.group.scene_id, frame.group.split)]
+        chosen = [files, *wanted[: self._limit]]
+        self.groups = tuple(frame.group for frame in chosen)
+        return iter(chosen)
+
+    def _read_files(self) -> None:
+        """Read the files that belong to no scene: who works on scenes needs to know what they say."""
+        for first in islice(self._frames, 1):
+            outcome = self._check(
+                first, lambda _, found: self.files.update((name, bytes(found[name])) for name in found)
+            )
+            self._take(outcome)
+            if outcome.problem:
+                self.problems.append(f"{first.group.name}: damaged: {outcome.problem}")
+        passed: list[_Frame] = []  # where they are lost, the first name of a scene tells what the archive is made from
+        while self._head is None and len(passed) < 8 and (frame := next(self._frames, None)):
+            passed.append(frame)
+        self._frames = chain(passed, self._frames)
+
+    def _walk(self) -> Iterator[_Frame]:
         """Find the frames from the beginning on; ends with the index, or where no frame can be found any more."""
-        stream = Stream(self.source)
-        check_beginning(stream.peek(0, LOOK_BYTES), self.source.name)
-        last_scene = ""
+        stream, rows, last_scene, count = Stream(self.source), list[FrameRow](), "", 0
+        reader.check_beginning(stream.peek(0, reader.LOOK_BYTES), self.name)
         while True:
             offset = stream.offset
             try:
-                stored = read_frame(stream)
-                check_sizes(len(stored), read_size(stored))
+                stored = frames.read_frame(stream)
+                row = FrameRow.of(stored)
             except (ContentError, MemoryError) as error:
-                self.is_truncated = isinstance(error, TruncatedError)
+                self.is_truncated = isinstance(error, frames.TruncatedError)
                 what = "is truncated" if self.is_truncated else "cannot be read any further"
-                reason = str(error) or "memory ran out"
-                self.problems.append(f"{what}: the last whole frame ends at byte {offset:,}: {reason}")
+                self.problems.append(f"{what}: the last whole frame ends at byte {offset:,}: {reader.tell(error)}")
                 return
             name = _first_name(stored)
-            if name == INDEX_NAME:
-                self._read_end(stream, stored)
-                return
-            row = _row_of(stored)
-            self._rows.append(row)
+            if name == layout.INDEX_NAME:
+                break
+            rows.append(row)
             group = Group("", "", 0, offset, row.stored_bytes, row.size_bytes, ())
-            if offset and (kind := self._find_kind(name)) is not None and (scene_id := find_scene(kind, name)):
+            if offset and (found := layout.identify_scene(name)) is not None:
+                kind, scene_id, split = found
+                self._head = self._head or Head(kind)  # of an archive whose first frame is lost
                 if scene_id <= last_scene:
-                    raise ArchiveError(self.source.name, f"holds {scene_id} after {last_scene}", _REFUSED_HINT)
+                    raise ArchiveError(self.name, f"holds {scene_id} after {last_scene}", _REFUSED_HINT)
                 last_scene = scene_id
-                group = replace(group, scene_id=scene_id, split=find_split(kind, name))
-                if not self.chooses(scene_id, group.split):
+                group = replace(group, scene_id=scene_id, split=split)
+                if not self._wants(scene_id, split):
                     continue
-            yield _Task(group, row, stored)
-
-    def _find_kind(self, name: str) -> ArchiveKind | None:
-        """What the archive is made from; if the first frame is lost, the name of a file tells."""
-        if self.head is None and (kinds := [kind for kind in ArchiveKind if find_scene(kind, name)]):
-            self.head = Head(kinds[0])
-        return self.head.kind if self.head is not None else None
-
-    def _check(self, task: _Task) -> Outcome[Result]:
-        group = task.group
+                count += 1
+            yield _Frame(group, row, stored)
+            if count == self._limit:
+                return
         try:
-            stored = task.stored or read_stored(self.source, group.offset, group.stored_bytes)
-            content, has_checksum = decompress(stored, group.size_bytes)
-            warnings: list[str] = []
+            self.index = reader.decode_index(stored, len(rows))
+        except (ContentError, MemoryError) as error:
+            self.problems.append(reader.tell(error))
+            return
+        self._check_end(stream, [*rows, row])
+        if rest := stream.skip_rest():
+            self.warnings.append(f"{rest:,} bytes follow the end of the archive; they were not read")
+
+    def _check(self, frame: _Frame, work: Work) -> _Outcome:
+        """Read a frame, check it, and hand its files on."""
+        group, warnings = frame.group, list[str]()
+        try:
+            stored = frame.stored or reader.read_stored(self.source, group)
+            content, has_checksum = frames.decompress(stored, group.size_bytes)
             if group.members:
-                warnings += _check_by_index(group, content, has_checksum=has_checksum)
-                if checksum_of(stored) != task.row.checksum or task.row[:2] != (group.stored_bytes, group.size_bytes):
-                    warnings.append("the seek table is damaged, which other programs need; its files are whole")
+                warnings = _check_by_index(frame, FrameRow.of(stored), content)
             elif has_checksum:
                 group = self._name(group, content)
             else:
-                return Outcome(group, problem="the checksum of its frame does not hold")
+                return _Outcome(group, "the checksum of its frame does not hold")
+            if not has_checksum:
+                warnings.append("the checksum of its frame is damaged; its files are whole")
             del stored
-            contents = [content[item.offset : item.offset + item.size_bytes] for item in group.members]
-            return Outcome(group, self.work(group, contents), warnings=tuple(warnings))
-        except MemoryError:
-            return Outcome(group, problem="memory ran out")
-        except (ContentError, ArchiveError) as error:
-            if isinstance(error, ArchiveError) and task.stored is not None:
-                raise
-            return Outcome(group, problem=str(error))
+            work(group.scene_id, {member.name: member.of(content) for member in group.members})
+        except (ContentError, MemoryError) as error:
+            return _Outcome(group, reader.tell(error))
+        except ArchiveError as error:
+            if frame.stored is not None:
+                raise  # refused
+            return _Outcome(group, str(error))
+        return _Outcome(group, warnings=warnings)
 
     def _name(self, group: Group, content: memoryview) -> Group:
-        """Find out what a frame holds that no index names, and whose checksum holds.
-
-        Raises:
-            ArchiveError: It holds what no archive of this program does.
-        """
+        """Find out what a frame holds that no index names, and whose checksum holds; refuse what is not ours."""
         try:
-            members = [
+            members = tuple(
                 Member(name, start, size_bytes, hashlib.sha256(content[start : start + size_bytes]).hexdigest())
-                for name, start, size_bytes in split_members(content)
-            ]
+                for name, start, size_bytes in layout.split_members(content)
+            )
             if not group.offset:
-                first = members[0]
-                self.head = parse_head(bytes(content[first.offset : first.offset + first.size_bytes]))
-            if self.head is None or (not group.scene_id and group.offset):
+                self._head = layout.parse_head(bytes(members[0].of(content)))
+            if self._head is None or (not group.scene_id and group.offset):
                 raise ContentError(f"{members[0].name[:100]!a} is not a name of a raw or a processed tree")  # noqa: TRY301
-            check_names(self.head.kind, group.scene_id, [member.name for member in members])
+            layout.check_names(self._head.kind, group.scene_id, [member.name for member in members])
         except ContentError as error:
-            raise ArchiveError(self.source.name, f"is refused: {error}", _REFUSED_HINT) from None
-        return replace(group, members=tuple(members))
-
-    def _read_end(self, stream: Stream, stored: bytes) -> None:
-        """Read the index and what follows it."""
-        try:
-            check_index_size(len(stored), len(self._rows))
-            self.index = decode_index(stored, len(self._rows))
-        except (ContentError, MemoryError) as error:
-            self.problems.append(str(error) or "the index: memory ran out")
-            return
-        self._check_end(stream, [*self._rows, _row_of(stored)])
-        if count := stream.skip_rest():
-            self.warnings.append(f"{count:,} bytes follow the end of the archive; they were not read")
+            raise ArchiveError(self.name, f"is refused: {error}", _REFUSED_HINT) from None
+        return replace(group, members=members)
 
     def _check_end(self, stream: Stream, rows: list[FrameRow]) -> None:
         """Check what follows the index, for other programs: the end of the tar stream, and the seek table."""
         try:
-            end = read_frame(stream)
-            if bytes(decompress(end, len(END_OF_ARCHIVE))[0]) != END_OF_ARCHIVE:
-                raise ContentError("the frame that ends the tar stream holds something else")  # noqa: TRY301
-            table = stream.take(table_bytes(len(rows) + 1))
-            if parse_seek_table(table, stream.offset) != [*rows, _row_of(end)]:
-                raise ContentError("the seek table is damaged")  # noqa: TRY301
+            end = frames.read_frame(stream)
+            content, _ = frames.decompress(end, len(layout.END_OF_ARCHIVE))
+            table = frames.encode_seek_table([*rows, FrameRow.of(end)])
+            if content != layout.END_OF_ARCHIVE or stream.take(len(table)) != table:
+                raise ContentError("the end of the tar stream or the seek table is damaged")  # noqa: TRY301
         except ContentError as error:
             self.warnings.append(f"{error}; other programs need it, the files are whole")
 
-    def _compare(self, seen: list[Outcome[Result]]) -> Iterator[Outcome[Result]]:
-        """Compare what came from the beginning with the index that came after it."""
-        entries = {group.offset: group for group in self.index.groups} if self.index is not None else {}
-        for outcome in seen:
-            group = outcome.group
-            entry = entries.get(group.offset, group)
-            if outcome.problem:
-                if not group.scene_id and group.offset:
-                    yield Outcome(entry, problem=outcome.problem)
-            elif group.members != entry.members or group.scene_id != entry.scene_id or group.end != entry.end:
-                yield Outcome(group, problem="is not what the index says")
+
+def open_readers(
+    places: Sequence[Place], wants: Wants, limit: int | None, certificates: bool | Path
+) -> list[GroupReader]:
+    """Open several archives, and choose scenes of them; takes and raises what `open_sources` and `GroupReader` do."""
+    opened: list[GroupReader] = []
+    for source in open_sources(places, certificates=certificates):
+        left = None if limit is None else limit - sum(len(item.chosen) for item in opened)
+        opened.append(GroupReader(source, wants, left))
+    return opened
 
 
-def _check_by_index(group: Group, content: memoryview, *, has_checksum: bool) -> list[str]:
+def _check_by_index(frame: _Frame, found: FrameRow, content: memoryview) -> list[str]:
     """Check the files of a group by their SHA-256; gives what is damaged beside them."""
-    for member in group.members:
-        check_digest(member, content[member.offset : member.offset + member.size_bytes])
-    warnings = [] if has_checksum else ["the checksum of its frame is damaged; its files are whole"]
-    wrong = [member.name for member in group.members if not has_header(content, member)]
-    if wrong:
-        warnings.append(f"the tar header of {wrong[0]} is damaged, for other programs; the file is whole")
+    warnings: list[str] = []
+    for member in frame.group.members:
+        member.check(member.of(content))
+        header = content[member.offset - layout.BLOCK_BYTES : member.offset]
+        if not warnings and header != layout.encode_header(member.name, member.size_bytes):
+            warnings.append(f"the tar header of {member.name} is damaged, for other programs; the file is whole")
+    if frame.row != found:
+        warnings.append("the seek table is damaged, which other programs need; its files are whole")
     return warnings
-
-
-def _row_of(stored: bytes) -> FrameRow:
-    return FrameRow(len(stored), read_size(stored), checksum_of(stored))
 
 
 def _first_name(stored: bytes) -> str:
     """Name of the first file in a frame; empty where it cannot be read."""
     try:
-        return parse_header(decompress_start(stored, BLOCK_BYTES))[0]
+        return layout.parse_header(frames.decompress_start(stored, layout.BLOCK_BYTES))[0]
     except ContentError:
         return ""
 
 
-def _weigh(task: _Task) -> int:
-    return task.group.stored_bytes + task.group.size_bytes
+def _weigh(frame: _Frame) -> int:
+    return frame.group.stored_bytes + frame.group.size_bytes

@@ -1,18 +1,37 @@
-"""Which names an archive may hold: those of a processed or of a raw tree, and no others."""
+"""How an archive is laid out: which names it may hold, the tar headers, and the index, a JSON text.
+
+The headers are made and read by `tarfile`: one block of 512 bytes for each file, which is all that our names need.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 from scannet_prep.backports import StrEnum
 from scannet_prep.errors import ContentError
-from scannet_prep.scene import Split
+from scannet_prep.files import Buffer
+from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
+from scannet_prep.typed_json import Count, encode_json, parse_json
 
 OWN_PREFIX = ".scannet-prep/"
 FORMAT_NAME = f"{OWN_PREFIX}format.json"
 INDEX_NAME = f"{OWN_PREFIX}index.json"
+BLOCK_BYTES = 512
+END_OF_ARCHIVE = bytes(2 * BLOCK_BYTES)
+DEFAULT_LEVEL = 1
 
+_FORMAT = "scannet-prep archive"
+_FORMAT_VERSION = 1
+_MAX_INDEX_BYTES = 1 << 24
+_FREE_INDEX_BYTES, _INDEX_BYTES_PER_FRAME = 1 << 20, 1 << 13
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _ID = r"(?P<scene>scene\d{4}_\d{2})"
 _OTHER_NAME = re.compile(
     r"(?:tasks/)?(?!(?:train|val|test|scans|scans_test|tasks)$|scene\d{4}_\d{2}$)\w[\w.+-]{0,80}", re.ASCII
@@ -33,48 +52,277 @@ _SCENE_NAMES = {
 }
 
 
-def find_scene(kind: ArchiveKind, name: str) -> str | None:
-    """The scene that a file belongs to, by its name.
+class Member(NamedTuple):
+    """One file.
 
-    Args:
-        kind: What the archive is made from.
-        name: Path below the folder, with `/`.
-
-    Returns:
-        The scene's id; empty for a file that belongs to none; None for a name that such an archive does not hold.
+    Attributes:
+        name: Its path, with `/`.
+        offset: Where its content begins in the tar bytes of its group.
+        size_bytes: Its size.
+        sha256: Of its content, in hexadecimal.
     """
-    match = _SCENE_NAMES[kind].fullmatch(name)
-    if match is not None:
-        return match["scene"]
+
+    name: str
+    offset: Count
+    size_bytes: Count
+    sha256: str
+
+    def of(self, content: memoryview) -> memoryview:
+        """Its content, of the tar bytes of its group."""
+        return content[self.offset : self.offset + self.size_bytes]
+
+    def check(self, data: Buffer) -> None:
+        """Check its content by its SHA-256; a `ContentError` where that is another one."""
+        found = hashlib.sha256(data).hexdigest()
+        if found != self.sha256:
+            raise ContentError(f"{self.name} has the SHA-256 {found[:16]}..., expected {self.sha256[:16]}...")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The files of one scene, or those that belong to none: one frame.
+
+    Attributes:
+        scene_id: The scene; empty for the files that belong to none, and where a frame is too damaged to tell.
+        split: Its split; empty where nobody knows.
+        vertex_count: V; 0 where it was not counted.
+        offset: Where the frame begins in the file.
+        stored_bytes: Size of the frame.
+        size_bytes: Size of its content, the tar bytes.
+        members: The files, in order.
+    """
+
+    scene_id: str
+    split: str
+    vertex_count: Count
+    offset: Count
+    stored_bytes: Count
+    size_bytes: Count
+    members: tuple[Member, ...]
+
+    @property
+    def end(self) -> int:
+        """The byte after the last of the frame."""
+        return self.offset + self.stored_bytes
+
+    @property
+    def name(self) -> str:
+        """The group in words."""
+        return self.scene_id or "the files that belong to no scene"
+
+    def find(self, name: str) -> Member | None:
+        """A file by its name; None where there is none of that name."""
+        return next((member for member in self.members if member.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What holds for a whole archive.
+
+    Attributes:
+        kind: What it was made from.
+        notice: Under which terms the content is.
+        options: How processed scenes were made; empty for raw ones.
+        program: Name and version of the program that wrote it.
+        level: Compression level of zstd, 1..22; 0 where it stores.
+        is_complete: Whether processing had come to its end when it was packed.
+    """
+
+    kind: ArchiveKind
+    notice: str = ""
+    options: Mapping[str, bool | str] = field(default_factory=dict, hash=False)
+    program: str = ""
+    level: int = DEFAULT_LEVEL
+    is_complete: bool = True
+    format: str = _FORMAT
+    version: int = _FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What is in an archive.
+
+    Attributes:
+        head: What holds for all of it.
+        groups: The files that belong to no scene, then the scenes sorted by id, as they lie in the archive.
+        failures: Why scenes are missing that were asked for, by id.
+    """
+
+    head: Head
+    groups: tuple[Group, ...]
+    failures: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def files(self) -> Group:
+        """The files that belong to no scene."""
+        return self.groups[0]
+
+    @property
+    def scenes(self) -> tuple[Group, ...]:
+        """The scenes, sorted by id."""
+        return self.groups[1:]
+
+
+def find_twice(archives: Sequence[tuple[str, Index | None]]) -> list[tuple[str, str, str]]:
+    """Find scenes that are in several archives: id, and the names of the first archive and of another."""
+    holders: dict[str, str] = {}
+    return [
+        (scene.scene_id, holder, name)
+        for name, index in archives
+        for scene in (index.scenes if index is not None else ())
+        if (holder := holders.setdefault(scene.scene_id, name)) != name
+    ]
+
+
+def identify_scene(name: str) -> tuple[ArchiveKind, str, str] | None:
+    """Tell of a scene's file, by its path: the kind of the tree, the scene's id and its split; None of other files.
+
+    The split is that of its folder, or what the official lists say; empty where neither tells.
+    """
+    for kind, pattern in _SCENE_NAMES.items():
+        if match := pattern.fullmatch(name):
+            scene_id, folder = match["scene"], match["folder"] or ""
+            if kind is ArchiveKind.RAW:
+                folder = find_official_split(scene_id) or (Split.TEST if folder == "scans_test" else "")
+            return kind, scene_id, folder
+    return None
+
+
+def find_scene(kind: ArchiveKind, name: str) -> str | None:
+    """The scene that a file of such an archive belongs to, by its path; empty for none; None where it may not be."""
+    found = identify_scene(name)
+    if found is not None and found[0] is kind:
+        return found[1]
     return "" if _OTHER_NAME.fullmatch(name) else None
 
 
-def find_split(kind: ArchiveKind, name: str) -> str:
-    """The split of a file's scene: its folder, or what the official lists say; empty where neither tells."""
-    match = _SCENE_NAMES[kind].fullmatch(name)
-    if match is None:
-        return ""
-    if kind is ArchiveKind.PROCESSED:
-        return match["folder"]
-    return find_official_split(match["scene"]) or (Split.TEST if match["folder"] == "scans_test" else "")
-
-
 def check_names(kind: ArchiveKind, scene_id: str, names: list[str]) -> None:
-    """Check the names of one group.
+    """Check the names of the files of one group, in order; the scene is empty for those that belong to none.
 
-    Args:
-        kind: What the archive is made from.
-        scene_id: The scene; empty for the files that belong to none.
-        names: Of all its files, in order.
-
-    Raises:
-        ContentError: One is not that of a file of the scene, is there twice, or the files lie in several folders.
+    One that is not that of a file of the scene, is there twice, or lies in another folder is a `ContentError`.
     """
     for name in names:
         if find_scene(kind, name) != scene_id and not (not scene_id and name == FORMAT_NAME == names[0]):
             of = f"of {scene_id}" if scene_id else "that belongs to no scene"
             raise ContentError(f"{name[:100]!a} is not the name of a file {of} in a {kind} tree")
-    if len(set(names)) != len(names):
-        raise ContentError(f"{max(names, key=names.count)!a} is there twice")
-    if scene_id and len({name.rpartition("/")[0] for name in names}) != 1:
-        raise ContentError(f"the files of {scene_id} do not lie in one folder")
+    folders = {name.rpartition("/")[0] for name in names}
+    if len(set(names)) != len(names) or (scene_id and len(folders) != 1):
+        raise ContentError(f"a file of {scene_id or 'no scene'} is there twice, or they do not lie in one folder")
+
+
+@lru_cache(maxsize=256)
+def encode_header(name: str, size_bytes: int) -> bytes:
+    """The tar header of a file: rights 0644, time and owner 0, so that the same file always gives the same bytes."""
+    info = tarfile.TarInfo(name)
+    info.size = size_bytes
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def padding_bytes(size_bytes: int) -> int:
+    """How many zeros follow a file."""
+    return -size_bytes % BLOCK_BYTES
+
+
+def member_bytes(size_bytes: int) -> int:
+    """How much a file takes: header, content and padding."""
+    return BLOCK_BYTES + size_bytes + padding_bytes(size_bytes)
+
+
+def parse_header(header: Buffer) -> tuple[str, int]:
+    """Read name and size of a file.
+
+    A header that `encode_header` does not make (damaged, of a link, a device or a folder) is a `ContentError`.
+    """
+    try:
+        info = tarfile.TarInfo.frombuf(bytes(header), "utf-8", "strict")
+        expected = encode_header(info.name, info.size) if info.size >= 0 else b""
+    except (tarfile.HeaderError, ValueError) as error:
+        raise ContentError(f"a tar header is damaged: {error}") from None
+    if expected != header:
+        raise ContentError(f"a tar header is not as this program writes it: {info.name[:80]!a}")
+    return info.name, info.size
+
+
+def split_members(content: memoryview) -> list[tuple[str, int, int]]:
+    """Find the files in the tar bytes of one frame: name, offset of the content and size in bytes of each.
+
+    What is not a sequence of whole files is a `ContentError`.
+    """
+    members, position = [], 0
+    while position < len(content):
+        name, size_bytes = parse_header(content[position : position + BLOCK_BYTES])
+        members.append((name, position + BLOCK_BYTES, size_bytes))
+        position += member_bytes(size_bytes)
+    if position != len(content) or not members:
+        raise ContentError("a frame ends in the middle of a file")
+    return members
+
+
+def check_index_size(size_bytes: int, frame_count: int) -> None:
+    """Check that the index of so many frames may be so large, before it is read; else a `ContentError`."""
+    limit = min(_MAX_INDEX_BYTES, _FREE_INDEX_BYTES + _INDEX_BYTES_PER_FRAME * frame_count)
+    if size_bytes > limit:
+        problem = f"is said to have {size_bytes:,} bytes, at most {limit:,} for {frame_count:,} frames"
+        raise ContentError(f"the index {problem}")
+
+
+def encode_index(index: Index) -> bytes:
+    """Encode the index, one line for each group."""
+    failures = encode_json(dict(sorted(index.failures.items())))
+    groups = b",\n".join(map(encode_json, index.groups))
+    return b'{"head":%b,\n"failures":%b,\n"groups":[\n%b\n]}\n' % (encode_json(index.head), failures, groups)
+
+
+def parse_head(data: bytes) -> Head:
+    """Read the text that stands first in an archive; a `ContentError` where it is damaged or of another version."""
+    try:
+        return _check_version(parse_json(data, Head))
+    except ContentError as error:
+        raise ContentError(f"{FORMAT_NAME} is damaged: {error}") from None
+
+
+def parse_index(data: bytes) -> Index:
+    """Read the index, and check that it does not contradict itself and that all names are those of such a tree.
+
+    One that is damaged, of another version, or refused is a `ContentError`.
+    """
+    try:
+        index = parse_json(data, Index)
+        _check_version(index.head)
+        _check_groups(index)
+    except ContentError as error:
+        raise ContentError(f"the index is damaged: {error}") from None
+    return index
+
+
+def _check_version(head: Head) -> Head:
+    if (head.format, head.version) != (_FORMAT, _FORMAT_VERSION):
+        found = f"{head.format[:40]!a}, version {head.version}"
+        raise ContentError(f"the format is {found}, expected {_FORMAT!r}, {_FORMAT_VERSION}: update scannet-prep")
+    return head
+
+
+def _check_groups(index: Index) -> None:
+    names = [group.scene_id for group in index.groups]
+    if names[:1] != [""] or not all(map(SceneId.is_valid, names[1:])) or sorted(set(names)) != names:
+        raise ContentError("its scenes are not sorted, one is there twice, or something is not a scene id")
+    end, splits = 0, {"", *Split}
+    for group in index.groups:
+        if group.offset != end or group.split not in splits:
+            raise ContentError(f"{group.name}: does not follow the one before it, or its split does not exist")
+        end = group.end
+        _check_members(index.head.kind, group)
+
+
+def _check_members(kind: ArchiveKind, group: Group) -> None:
+    position = 0
+    for name, offset, size_bytes, sha256 in group.members:
+        if offset != position + BLOCK_BYTES or not _SHA256.fullmatch(sha256):
+            raise ContentError(f"{group.name}: {name[:100]!a} does not lie where tar would have it, or has no SHA-256")
+        position += member_bytes(size_bytes)
+    if position != group.size_bytes or not position:
+        raise ContentError(f"{group.name}: is said to have {group.size_bytes:,} bytes, its files have {position:,}")
+    names = [member.name for member in group.members]
+    check_names(kind, group.scene_id, names)
+    if group.scene_id and kind is ArchiveKind.PROCESSED and names != [f"{group.split}/{group.scene_id}.npz"]:
+        raise ContentError(f"{group.name}: holds {names[0][:100]!a}, expected its .npz in {group.split or 'a split'}")

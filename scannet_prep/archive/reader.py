@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from pathlib import Path
 
-from scannet_prep.archive.frames import (
-    MAX_HEADER_BYTES,
-    TruncatedError,
-    check_sizes,
-    decompress,
-    decompress_start,
-    read_size,
-)
-from scannet_prep.archive.index import Group, Index, Member, check_index_size, parse_index
-from scannet_prep.archive.layout import INDEX_NAME
-from scannet_prep.archive.seek_table import FOOTER_BYTES, SKIPPABLE_MAGIC, FrameRow, parse_footer, parse_seek_table
-from scannet_prep.archive.source import ByteSource, open_source
-from scannet_prep.archive.tar import BLOCK_BYTES, encode_header, is_header, split_members
+from scannet_prep.archive import frames, layout
+from scannet_prep.archive.layout import Group, Index, Member
+from scannet_prep.archive.source import SUFFIX, ByteSource, Place, open_source
 from scannet_prep.errors import ArchiveError, ContentError, ForeignFileError
 from scannet_prep.files import Buffer
 from scannet_prep.foreign import describe_beginning
 
 LOOK_BYTES = 1 << 18
-DAMAGED_HINT = "copy or fetch the archive again, or pack it again; scannet-prep unpack gets out all that is whole"
 
-_OWN_WORD = b"scannet-prep"  # in the name and in the text of the first file
+DAMAGED_HINT = "copy or fetch the archive again, or pack it again; scannet-prep unpack gets out all that is whole"
 _COMMANDS = {
     "a gzip file": "tar -xzf",
     "an xz file": "tar -xJf",
@@ -55,41 +43,28 @@ class Archive:
         TransferError: It is on a web server, which does not give it.
     """
 
-    def __init__(self, place: str | Path | ByteSource, *, certificates: bool | Path = True) -> None:
+    def __init__(self, place: Place, *, certificates: bool | Path = True) -> None:
         self.source = open_source(place, certificates=certificates)
         try:
             self.index, _ = read_index(self.source)
         except (ContentError, MemoryError) as error:
             self.source.close()
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
-            problem = "memory ran out" if isinstance(error, MemoryError) else str(error)
-            raise ArchiveError(self.name, f"is damaged or truncated: {problem}", DAMAGED_HINT) from None
+            raise ArchiveError(self.name, f"is damaged or truncated: {tell(error)}", DAMAGED_HINT) from None
 
     @property
     def name(self) -> str:
         """Path or address."""
         return self.source.name
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of the file."""
-        return self.source.size_bytes
-
     def read_member(self, group: Group, member: Member) -> memoryview:
-        """Read one file, checked by its SHA-256.
+        """Read one file, checked by the checksum of its frame or else by its SHA-256.
 
         Raises:
             ArchiveError: It is damaged, or the archive cannot be read.
             TransferError: It is on a web server, which does not give it.
         """
-        try:
-            stored = read_stored(self.source, group.offset, group.stored_bytes)
-            content, _ = decompress(stored, group.size_bytes)
-            data = content[member.offset : member.offset + member.size_bytes]
-            check_digest(member, data)
-        except (ContentError, MemoryError) as error:
-            raise ArchiveError(self.name, f"{group.name}: is damaged: {error}", DAMAGED_HINT) from None
-        return data
+        return read_member(self.source, group, member)
 
     def close(self) -> None:
         """Close the file; reading opens it again."""
@@ -107,98 +82,82 @@ class Archive:
 open_archive = Archive
 
 
-def read_index(source: ByteSource) -> tuple[Index, list[FrameRow]]:
-    """Read the index by the seek table; gives that, too.
-
-    Raises:
-        ContentError: The end of the file is damaged, or not that of an archive.
-        ArchiveError: The file cannot be read.
-    """
-    size_bytes = source.size_bytes
-    footer = source.read(max(0, size_bytes - FOOTER_BYTES), FOOTER_BYTES)
-    table_bytes = parse_footer(footer, size_bytes)
-    rows = parse_seek_table(source.read(size_bytes - table_bytes, table_bytes), size_bytes)
+def read_index(source: ByteSource) -> tuple[Index, list[frames.FrameRow]]:
+    """Read the index by the seek table; gives that, too. An end that is damaged or of another file: `ContentError`."""
+    rows = frames.read_seek_table(source)
     if len(rows) < 3:
         raise ContentError(f"the seek table names {len(rows)} frames, at least 3 are expected")
     offset = sum(row.stored_bytes for row in rows[:-2])
-    check_index_size(rows[-2].stored_bytes, len(rows))
-    stored = source.read(offset, rows[-2].stored_bytes)
-    index = decode_index(stored, len(rows) - 2)
+    layout.check_index_size(rows[-2].stored_bytes, len(rows))
+    index = decode_index(source.read(offset, rows[-2].stored_bytes), len(rows) - 2)
     if index.groups[-1].end != offset:
         raise ContentError("the frames that the index names do not end where it begins")
     return index, rows
 
 
 def decode_index(stored: Buffer, frame_count: int) -> Index:
-    """Read the index from its frame.
-
-    Raises:
-        ContentError: It is damaged.
-    """
-    size_bytes = read_size(stored[:MAX_HEADER_BYTES])
-    check_index_size(size_bytes, frame_count)
-    content, has_checksum = decompress(stored, size_bytes)
-    members = split_members(content)
-    if not has_checksum or [name for name, _, _ in members] != [INDEX_NAME]:
+    """Read the index from its frame; a `ContentError` where it is damaged."""
+    size_bytes = frames.read_size(stored[: frames.MAX_HEADER_BYTES])
+    layout.check_index_size(size_bytes, frame_count)
+    content, has_checksum = frames.decompress(stored, size_bytes)
+    members = layout.split_members(content)
+    if not has_checksum or [name for name, _, _ in members] != [layout.INDEX_NAME]:
         raise ContentError("the index is damaged: its checksum does not hold")
     _, start, length = members[0]
-    index = parse_index(bytes(content[start : start + length]))
+    index = layout.parse_index(bytes(content[start : start + length]))
     if len(index.groups) != frame_count:
         raise ContentError(f"the index names {len(index.groups):,} frames, the archive has {frame_count:,}")
-    for group in index.groups:
-        check_sizes(group.stored_bytes, group.size_bytes)
     return index
 
 
-def read_stored(source: ByteSource, offset: int, size_bytes: int) -> bytes:
-    """Read the frame of a group.
-
-    Raises:
-        TruncatedError: The file ends first.
-        ArchiveError: The file cannot be read.
-    """
-    stored = source.read(offset, size_bytes)
-    if len(stored) < size_bytes:
-        raise TruncatedError(f"the archive ends after {len(stored):,} of its {size_bytes:,} bytes")
+def read_stored(source: ByteSource, group: Group) -> bytes:
+    """Read the frame of a group; a `TruncatedError` where the file ends first."""
+    stored = source.read(group.offset, group.stored_bytes)
+    if len(stored) < group.stored_bytes:
+        raise frames.TruncatedError(f"the archive ends after {len(stored):,} of its {group.stored_bytes:,} bytes")
     return stored
 
 
-def check_digest(member: Member, data: Buffer) -> None:
-    """Check a file by its SHA-256.
+def read_member(source: ByteSource, group: Group, member: Member) -> memoryview:
+    """Read a file: one range of the archive, into memory that is nobody else's and writable.
 
     Raises:
-        ContentError: It is another one.
+        ArchiveError: Neither the checksum of its frame holds nor its SHA-256, or the archive cannot be read.
+        TransferError: The archive is on a web server, which does not give it.
     """
-    found = hashlib.sha256(data).hexdigest()
-    if found != member.sha256:
-        raise ContentError(f"{member.name} has the SHA-256 {found[:16]}..., expected {member.sha256[:16]}...")
+    try:
+        content, has_checksum = frames.decompress(read_stored(source, group), group.size_bytes)
+        data = member.of(content)
+        if not has_checksum:
+            member.check(data)
+    except (ContentError, MemoryError) as error:
+        raise ArchiveError(source.name, f"{group.name}: is damaged: {tell(error)}", DAMAGED_HINT) from None
+    return data
 
 
-def has_header(content: memoryview, member: Member) -> bool:
-    """Whether the tar header of a file says what the index says."""
-    return bytes(content[member.offset - BLOCK_BYTES : member.offset]) == encode_header(member.name, member.size_bytes)
+def tell(error: ContentError | MemoryError) -> str:
+    """What is wrong, in words."""
+    return "memory ran out" if isinstance(error, MemoryError) else error.message
 
 
 def check_beginning(start: bytes, name: str) -> None:
-    """Refuse a file that begins as no archive of this program does.
+    """Refuse a file that begins as no archive of this program does: a `ForeignFileError` says what it is.
 
     Args:
         start: Its beginning: `LOOK_BYTES`, or all there is.
         name: Its name, for messages and for what to type.
-
-    Raises:
-        ForeignFileError: It is something else; says what, and what to type.
     """
     what = describe_beginning(start) or "a file of another kind"
     quoted = shlex.quote(name)
-    if what == "a zstd file" or (start[1:4] == SKIPPABLE_MAGIC[1:] and start[0] >> 4 == SKIPPABLE_MAGIC[0] >> 4):
+    if what == "a zstd file" or (
+        start[1:4] == frames.SKIPPABLE_MAGIC[1:] and start[0] >> 4 == frames.SKIPPABLE_MAGIC[0] >> 4
+    ):
         # pzstd puts a skippable frame before each frame: 8 bytes, of which the last four say how many follow.
         skipped = 0 if what == "a zstd file" else 8 + int.from_bytes(start[4:8], "little")
-        content = decompress_start(start[skipped:], 8 * BLOCK_BYTES)
-        is_tar = content[257:262] == b"ustar"
-        if not content or _OWN_WORD in content or (is_tar and not is_header(content[:BLOCK_BYTES])):
+        content = frames.decompress_start(start[skipped:], 8 * layout.BLOCK_BYTES)
+        if not content or b"scannet-prep" in content:  # the name of the first file has it, and its text
             return  # one of ours, or damaged: who reads it says where
-        if is_tar:
+        if content[257:262] == b"ustar":
             problem, hint = "is a .tar.zst of another program", f"tar --zstd -xf {quoted}"
         else:
             problem, hint = "is a zstd file, but not an archive", f"zstd -d {quoted}"
@@ -208,6 +167,6 @@ def check_beginning(start: bytes, name: str) -> None:
         problem = "is a web page, not an archive: the server sent something else than the file"
         hint = "open it in a browser: it may ask for a login; then fetch the archive again"
     else:
-        problem = f"is {what}, not an archive of this program (.tar.zst)"
-        hint = f"{_COMMANDS[what]} {quoted}" if what in _COMMANDS else "name a .tar.zst that scannet-prep pack made"
+        problem = f"is {what}, not an archive of this program ({SUFFIX})"
+        hint = f"{_COMMANDS[what]} {quoted}" if what in _COMMANDS else f"name a {SUFFIX} that scannet-prep pack made"
     raise ForeignFileError(name, problem, hint)

@@ -2,58 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from pathlib import PurePosixPath
+from typing import Literal
 
-import numpy as np
-
-from scannet_prep.archive.frames import decompress
-from scannet_prep.archive.index import Group
-from scannet_prep.archive.layout import ArchiveKind
-from scannet_prep.archive.reader import DAMAGED_HINT, Archive, read_stored
-from scannet_prep.archive.shards import find_missing_shards
-from scannet_prep.archive.source import ByteSource
-from scannet_prep.errors import ArchiveError, ContentError, ManifestError, UsageError
+from scannet_prep.archive.layout import ArchiveKind, find_twice
+from scannet_prep.archive.reader import Archive, read_member
+from scannet_prep.archive.source import Place, find_missing_shards, open_sources
+from scannet_prep.errors import ArchiveError, ManifestError, UsageError
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
 from scannet_prep.processed.reader import check_split, warn_of_failures
 from scannet_prep.processed.scene_source import SceneSource
 from scannet_prep.scene import Split
 
-# What a sample shows of how it was made; scenes that differ in it do not belong into one dataset.
-_VISIBLE_OPTIONS = ("align_axis", "labels_from")
-
-
-class _Place(NamedTuple):
-    """Where a file lies.
-
-    Attributes:
-        source: Number of the archive.
-        offset: First byte of its frame in the archive.
-        stored_bytes: Size of the frame.
-        size_bytes: Size of the tar bytes in it.
-        start: First byte of the file in the tar bytes.
-        end: The byte after the last.
-        sha256: Of the file, 32 bytes.
-    """
-
-    source: int
-    offset: int
-    stored_bytes: int
-    size_bytes: int
-    start: int
-    end: int
-    sha256: bytes
-
-
-_PLACE = np.dtype([(name, "V32" if name == "sha256" else np.int64) for name in _Place._fields])
-
 
 class ArchiveReader(SceneSource):
     """The scenes of one split of an archive, or of several together.
 
-    Of what the archives say about themselves, only a few numbers for each scene of the split are kept, in arrays.
+    Of what the archives say about themselves, only where the files of the split lie is kept.
 
     Args:
         archives: Paths, addresses, or objects that read the bytes; in any order.
@@ -66,74 +32,51 @@ class ArchiveReader(SceneSource):
             shard of a set is missing.
         ManifestError: Processing had not finished when it was packed.
         UnknownSplitError: There are no scenes of that split.
-        UsageError: There is no archive, or it has no address.
+        UsageError: There is no archive, one is named twice, or it has no address.
         TransferError: It is on a web server, which does not give it.
     """
 
-    def __init__(self, archives: Sequence[str | Path | ByteSource], split: Split, *, is_list: bool = True) -> None:
+    def __init__(self, archives: Sequence[Place], split: Split, *, is_list: bool = True) -> None:
         if not archives:
             raise UsageError("the list of archives is empty", "name a folder, an archive, or all of its shards")
-        opened = [Archive(archive) for archive in archives]
+        opened = [Archive(source) for source in open_sources(archives)]
         names = [archive.name for archive in opened]
         _check_archives(opened)
-        found = sorted(
-            (scene.scene_id, number, scene)
-            for number, archive in enumerate(opened)
-            for scene in archive.index.scenes
-            if scene.split == split
-        )
-        vertex_counts = {name: scene.vertex_count for name, _, scene in found}
-        failures = {
-            scene_id: message
-            for archive in opened
-            for scene_id, message in archive.index.failures.items()
-            if scene_id not in vertex_counts
-        }
+        held = [(archive.source, scene) for archive in opened for scene in archive.index.scenes]
+        scenes = sorted((item for item in held if item[1].split == split), key=lambda item: item[1].scene_id)
+        vertex_counts = {scene.scene_id: scene.vertex_count for _, scene in scenes}
+        messages = [item for archive in opened for item in archive.index.failures.items()]
+        failures = {scene_id: message for scene_id, message in messages if scene_id not in vertex_counts}
         super().__init__(names if is_list else names[0], split, vertex_counts, failures)
-        present = {scene.split for archive in opened for scene in archive.index.scenes}
-        check_split(self.name, split, present, f"pack them: scannet-prep process --splits {split}, then pack again")
-        self._sources = [archive.source for archive in opened]
-        scenes = [_find_place(opened, number, scene, f"{split}/{name}.npz") for name, number, scene in found]
-        manifests = [
-            _find_place(opened, number, archive.index.files, MANIFEST_NAME) for number, archive in enumerate(opened)
-        ]
-        self._scenes, self._manifests = np.array(scenes, _PLACE), np.array(manifests, _PLACE)
+        hint = f"pack them: scannet-prep process --splits {split}, then pack again"
+        check_split(self.name, split, {scene.split for _, scene in held}, hint)
+        self._scenes = scenes
+        self._manifests = [(archive.source, archive.index.files) for archive in opened]
         if failures:
             warn_of_failures(self.name, failures, f"scannet-prep info {names[0]} lists them")
 
     def file_path(self, index: int) -> str:
         """The file of a scene, for messages."""
-        return f"{self._sources[self._scenes[index]['source']].name}: {self._split}/{self.scene_id(index)}.npz"
+        return f"{self._scenes[index][0].name}: {self._split}/{self.scene_id(index)}.npz"
 
     def how_to_add(self, scene_id: str) -> str:
         """What to type to get a scene that is missing."""
         return f"make it with scannet-prep process --scenes {scene_id}, then scannet-prep pack again"
 
     def read(self, index: int) -> memoryview:
-        """Read the whole file of a scene, into memory that is nobody else's and writable.
-
-        Raises:
-            MissingFileError: The archive is gone.
-            ArchiveError: The scene is damaged, or the archive is no longer the one that was opened.
-            TransferError: The archive is on a web server, which does not give it.
-        """
-        return self._read_file(self._scenes[index], self.scene_id(index))
+        """Read the whole file of a scene, into memory that is nobody else's and writable."""
+        source, scene = self._scenes[index]
+        return read_member(source, scene, scene.members[0])
 
     def count_raw_ids(self, raw_ids_key: Literal["nyu40_ids", "scannet_ids"]) -> list[Mapping[int, int]] | None:
-        """Vertices of each scene by raw id, from the manifests; None where they do not tell.
-
-        Raises:
-            ManifestError: A manifest is damaged.
-            ArchiveError: It cannot be read.
-            TransferError: The archive is on a web server, which does not give it.
-        """
+        """Vertices of each scene by raw id, from the manifests; None where they do not tell."""
         names = self.scene_ids
         entries: dict[str, SceneEntry] = {}
-        for place in self._manifests:
-            if entries.keys() >= set(names):
-                break  # the shards of a set have all the same manifest
-            data = bytes(self._read_file(place, MANIFEST_NAME))
-            entries.update(parse_manifest(data, f"{self._sources[place['source']].name}: {MANIFEST_NAME}").scenes)
+        for source, files in self._manifests:
+            member = files.find(MANIFEST_NAME)
+            if member is not None and not entries.keys() >= set(names):  # the shards of a set have all the same one
+                data = bytes(read_member(source, files, member))
+                entries.update(parse_manifest(data, f"{source.name}: {MANIFEST_NAME}").scenes)
         if not entries.keys() >= set(names):
             return None
         is_nyu40 = raw_ids_key == "nyu40_ids"
@@ -141,32 +84,8 @@ class ArchiveReader(SceneSource):
 
     def close(self) -> None:
         """Close the archives; reading opens them again."""
-        for source in self._sources:
+        for source, _ in self._manifests:
             source.close()
-
-    def _read_file(self, row: np.void, subject: str) -> memoryview:
-        """Read a file: one range of the archive, checked by the checksum of its frame or else by its SHA-256."""
-        place = _Place(*row.tolist())
-        source = self._sources[place.source]
-        try:
-            stored = read_stored(source, place.offset, place.stored_bytes)
-            content, has_checksum = decompress(stored, place.size_bytes)
-            data = content[place.start : place.end]
-            if not has_checksum and hashlib.sha256(data).digest() != place.sha256:
-                raise ContentError("neither the checksum of its frame holds nor its SHA-256")  # noqa: TRY301
-        except (ContentError, MemoryError) as error:
-            problem = "memory ran out" if isinstance(error, MemoryError) else f"is damaged: {error}"
-            raise ArchiveError(source.name, f"{subject}: {problem}", DAMAGED_HINT) from None
-        return data
-
-
-def _find_place(archives: Sequence[Archive], number: int, group: Group, name: str) -> _Place:
-    """Find a file by number of its archive, group and name."""
-    member = group.find(name)
-    if member is None:
-        raise ArchiveError(archives[number].name, f"{group.name}: has no file {name}", "pack it again")
-    start, size_bytes, sha256 = member.offset, member.size_bytes, bytes.fromhex(member.sha256)
-    return _Place(number, group.offset, group.stored_bytes, group.size_bytes, start, start + size_bytes, sha256)
 
 
 def _check_archives(archives: Sequence[Archive]) -> None:
@@ -181,37 +100,18 @@ def _check_archives(archives: Sequence[Archive]) -> None:
             )
             raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
         if not index.head.is_complete:
-            raise ManifestError(
-                f"{archive.name}: {MANIFEST_NAME}",
-                "says that processing had not finished when it was packed",
-                "run the same scannet-prep process command again, then scannet-prep pack",
-            )
-        for key in _VISIBLE_OPTIONS:
+            problem = "says that processing had not finished when it was packed"
+            hint = "run the same scannet-prep process command again, then scannet-prep pack"
+            raise ManifestError(f"{archive.name}: {MANIFEST_NAME}", problem, hint)
+        for key in ("align_axis", "labels_from"):  # a sample shows them: they do not go together in one dataset
             mine, theirs = first.index.head.options.get(key), index.head.options.get(key)
             if mine != theirs:
-                raise ArchiveError(
-                    archive.name,
-                    f"holds scenes that were made with {key}={theirs}, those of {first.name} with {key}={mine}",
-                    "name archives whose scenes were made with the same options",
-                )
-        if any(not scene.vertex_count for scene in index.scenes):
-            raise ArchiveError(archive.name, "does not say how many vertices its scenes have", "pack it again")
-    _check_set(archives)
-
-
-def _check_set(archives: Sequence[Archive]) -> None:
-    """Check that no shard is missing, and that no scene is there twice."""
+                problem = f"holds scenes that were made with {key}={theirs}, those of {first.name} with {key}={mine}"
+                raise ArchiveError(archive.name, problem, "name archives whose scenes were made with the same options")
     missing = find_missing_shards(archive.name for archive in archives)
     if missing:
-        raise ArchiveError(
-            archives[0].name,
-            f"belongs to a set of shards, of which {PurePosixPath(missing[0]).name} is missing",
-            "name all shards: ScanNet(sorted(glob.glob('...-of-...tar.zst')), ...); a part that is to be used alone "
-            "needs a name of its own",
-        )
-    holders: dict[str, Archive] = {}
-    for archive in archives:
-        for scene in archive.index.scenes:
-            if (holder := holders.setdefault(scene.scene_id, archive)) is not archive:
-                problem = f"holds {scene.scene_id}, and so does {holder.name}"
-                raise ArchiveError(archive.name, problem, "name only one of them")
+        problem = f"belongs to a set of shards, of which {PurePosixPath(missing[0]).name} is missing"
+        hint = "name all shards: ScanNet(sorted(glob.glob('...-of-...tar.zst')), ...); a part that is to be used alone "
+        raise ArchiveError(first.name, problem, f"{hint}needs a name of its own")
+    for scene_id, holder, name in find_twice([(archive.name, archive.index) for archive in archives]):
+        raise ArchiveError(name, f"holds {scene_id}, and so does {holder}", "name only one of them")

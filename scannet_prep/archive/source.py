@@ -1,17 +1,22 @@
-"""Where an archive's bytes come from: a file, an address on the web, or a pipe."""
+"""Where an archive's bytes come from: a file, an address on the web, a pipe; and which files are shards of one set."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from scannet_prep.errors import ArchiveError, MissingFileError, UsageError
+from scannet_prep.files import describe_kind
 from scannet_prep.remote.address import is_url
 
+SUFFIX = ".tar.zst"
+
+# Several archives instead of one, for services with a largest size: `name-00000-of-00004.tar.zst`.
+_SHARD_NAME = re.compile(rf"(.+)-(\d{{5}})-of-(\d{{5}}){re.escape(SUFFIX)}", re.ASCII | re.DOTALL)
 _OTHER_ADDRESS = re.compile(r"([A-Za-z][\w+.-]{1,10})://.+", re.ASCII | re.DOTALL)
 _PIECE_BYTES = 1 << 20
 _MAX_WALK_BYTES = 1 << 23
@@ -40,11 +45,15 @@ class ByteSource(Protocol):
         """Give back what is held open; reading opens it again."""
 
 
-def open_source(place: str | Path | ByteSource, *, certificates: bool | Path = True) -> ByteSource:
+# A path, an address (`https://` or `http://`), or an object that reads the bytes.
+Place: TypeAlias = str | Path | ByteSource
+
+
+def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource:
     """Make an object that reads the bytes of an archive.
 
     Args:
-        place: A path, an address (`https://` or `http://`), or such an object already.
+        place: Where the archive is.
         certificates: Of an address, whom to trust, as `RangeSource` takes it.
 
     Raises:
@@ -61,22 +70,13 @@ def open_source(place: str | Path | ByteSource, *, certificates: bool | Path = T
         return place
     match = _OTHER_ADDRESS.fullmatch(str(place))
     if match is not None and not Path(place).exists():
-        hint = "name a file, or an https:// address"
-        if match[1].lower() == "s3":
-            hint = (
-                f"copy it first (aws s3 cp {place} .), or use a signed https:// address of it "
-                f"(aws s3 presign {place}); those are read range by range"
-            )
+        hint = f"copy it first, or name an https:// address; of s3://, make a signed one: aws s3 presign {place}"
         raise UsageError(f"{place}: addresses of the kind {match[1]}:// are not read", hint)
     return FileSource(Path(place).expanduser())
 
 
-def open_sources(places: Sequence[str | Path | ByteSource], *, certificates: bool | Path = True) -> list[ByteSource]:
-    """Make objects that read the bytes of several archives.
-
-    Args:
-        places: As `open_source` takes them.
-        certificates: Likewise.
+def open_sources(places: Sequence[Place], *, certificates: bool | Path = True) -> list[ByteSource]:
+    """Do what `open_source` does for several archives.
 
     Raises:
         UsageError: The same archive is named twice, or it is not an address that this program reads.
@@ -120,19 +120,12 @@ class FileSource:
         return self._identity[0] if self._identity else 0
 
     def read(self, offset: int, size: int, /) -> bytes:
-        """Read so many bytes at an offset; fewer only where the file ends.
-
-        Raises:
-            ArchiveError: It cannot be read, or is no longer the file that was opened.
-        """
+        """Read so many bytes at an offset; fewer only where the file ends."""
         file = self.__dict__.get("_file") or self._open()
         try:
-            data = b""
-            while len(data) < size and (piece := os.pread(file.descriptor, size - len(data), offset + len(data))):
-                data += piece  # most often all of it
+            return os.pread(file.descriptor, size, offset)
         except OSError as error:
             raise ArchiveError(self._path, f"cannot be read at byte {offset:,}: {error.strerror or error}") from error
-        return data
 
     def close(self) -> None:
         """Close the file, when all threads that are reading have done so; reading opens it again."""
@@ -147,15 +140,13 @@ class FileSource:
             # Not blocking: a pipe is to be refused, not waited for.
             file = _OpenFile(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         except FileNotFoundError:
-            raise MissingFileError(
-                self._path, "no such archive", "name an archive (.tar.zst) that scannet-prep pack made"
-            ) from None
+            hint = "name an archive (.tar.zst) that scannet-prep pack made"
+            raise MissingFileError(self._path, "no such archive", hint) from None
         except OSError as error:
             raise ArchiveError(self._path, f"cannot be read: {error.strerror or error}") from error
         status = os.fstat(file.descriptor)
         if not stat.S_ISREG(status.st_mode):
-            what = "is a folder" if stat.S_ISDIR(status.st_mode) else "is a pipe or a device"
-            raise ArchiveError(self._path, f"{what}, expected an archive (.tar.zst)")
+            raise ArchiveError(self._path, f"is {describe_kind(status.st_mode)}, expected an archive ({SUFFIX})")
         identity = status.st_size, status.st_mtime_ns
         self._identity = self._identity or identity
         if identity != self._identity:
@@ -176,12 +167,7 @@ class _OpenFile:
 
 
 class PipeSource:
-    """An archive that comes through a pipe, from its beginning to its end.
-
-    Args:
-        descriptor: Number of the open file.
-        name: Its name, for messages.
-    """
+    """An archive that comes through a pipe, by the number of the open file, from its beginning to its end."""
 
     size_bytes = 0  # nobody knows
 
@@ -190,11 +176,7 @@ class PipeSource:
         self.name = name
 
     def read(self, _offset: int, size: int, /) -> bytes:
-        """Read the next bytes, at most so many; none where the pipe ends.
-
-        Raises:
-            ArchiveError: It cannot be read.
-        """
+        """Read the next bytes, at most so many; none where the pipe ends."""
         try:
             return os.read(self._descriptor, size)
         except OSError as error:
@@ -205,15 +187,7 @@ class PipeSource:
 
 
 class Stream:
-    """The bytes of a source in order, with a look ahead.
-
-    Args:
-        source: Where they come from.
-        offset: Where to begin.
-
-    Attributes:
-        offset: Where the next byte lies.
-    """
+    """The bytes of a source in order, with a look ahead; `offset` is where the next byte lies."""
 
     def __init__(self, source: ByteSource, offset: int = 0) -> None:
         self._source = source
@@ -248,3 +222,34 @@ class Stream:
             if not piece:
                 break
             self._buffer += piece
+
+
+def shard_path(path: Path, number: int, count: int) -> Path:
+    """Name of a shard of `name.tar.zst`."""
+    return path.with_name(f"{path.name.removesuffix(SUFFIX)}-{number:05d}-of-{count:05d}{SUFFIX}")
+
+
+def find_shards(path: Path) -> tuple[Path, ...]:
+    """All shards of `name.tar.zst` that lie in its folder, also those of several sets; sorted."""
+    stem = path.name.removesuffix(SUFFIX)
+    items = path.parent.glob(f"*{SUFFIX}")
+    return tuple(sorted(item for item in items if (match := _SHARD_NAME.fullmatch(item.name)) and match[1] == stem))
+
+
+def find_missing_shards(names: Iterable[str | Path]) -> tuple[str, ...]:
+    """The shards that are needed to make whole sets of those that are there; sorted.
+
+    A set may lie on several disks, or partly on the web: what belongs together is told by the last part of the names,
+    which are paths, or addresses as messages show them. Each is put beside the first that there is of its set.
+    """
+    sets: dict[tuple[str, int], dict[int, str]] = {}  # of each set the folders of its shards, by number
+    for name in map(str, names):
+        path = name.partition("?")[0] if is_url(name) else name
+        folder, slash, last = path.rpartition("/")
+        if match := _SHARD_NAME.fullmatch(last):
+            sets.setdefault((match[1], int(match[3])), {})[int(match[2])] = folder + slash
+    missing = []
+    for (stem, count), folders in sets.items():
+        path_of_set, first = Path(f"{stem}{SUFFIX}"), next(iter(folders.values()))
+        missing += [f"{first}{shard_path(path_of_set, item, count)}" for item in range(count) if item not in folders]
+    return tuple(sorted(missing))

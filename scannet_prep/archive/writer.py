@@ -5,21 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scannet_prep.archive.frames import DEFAULT_LEVEL, MAX_CONTENT_BYTES, checksum_of, compress
-from scannet_prep.archive.index import Group, Head, Index, Member, encode_head, encode_index
-from scannet_prep.archive.layout import FORMAT_NAME, INDEX_NAME, check_names
-from scannet_prep.archive.seek_table import FrameRow, encode_seek_table
-from scannet_prep.archive.tar import BLOCK_BYTES, END_OF_ARCHIVE, encode_header, member_bytes, padding_bytes
-from scannet_prep.archive.threads import map_in_threads
-from scannet_prep.errors import MissingFileError, SourceError
-from scannet_prep.files import Fingerprint, write_atomically
+from scannet_prep.archive import frames, layout
+from scannet_prep.archive.frames import MAX_CONTENT_BYTES, FrameRow
+from scannet_prep.archive.layout import BLOCK_BYTES, Group, Head, Index, Member
+from scannet_prep.errors import SourceError
+from scannet_prep.files import Fingerprint, describe_kind, open_file, write_atomically
 from scannet_prep.progress import NoProgress, Progress
+from scannet_prep.typed_json import encode_json
 
-_CHANGED_HINT = "wait until nothing writes there any more, then pack again"
+# In the index and the seek table, and of the frame's own framing; more than there is.
+_EXTRA_BYTES_PER_FILE = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,14 @@ class SourceFile:
 
     @classmethod
     def from_path(cls, name: str, path: Path, fingerprint: Fingerprint | None = None) -> SourceFile:
-        """Describe a file on the disk.
-
-        Raises:
-            MissingFileError: It is gone, or a link that leads nowhere.
-            SourceError: It is not a file, or cannot be looked at.
-        """
+        """Describe a file on the disk; a `SourceError` where it is not one, gone, or a link that leads nowhere."""
+        hint = "remove it, then pack again"
         try:
             status = path.stat()
-        except FileNotFoundError:
-            raise MissingFileError(path, "no such file, or a link that leads nowhere", _CHANGED_HINT) from None
         except OSError as error:
-            raise SourceError(path, f"cannot be read: {error.strerror or error}") from error
+            raise SourceError(path, f"cannot be read: {error.strerror or error}", hint) from error
         if not stat.S_ISREG(status.st_mode):
-            raise SourceError(path, "is not a file, but a folder, a pipe or a device", "remove it, then pack again")
+            raise SourceError(path, f"is {describe_kind(status.st_mode)}, expected a file", hint)
         return cls(name, path, status.st_size, status.st_mtime_ns, fingerprint)
 
     @classmethod
@@ -66,37 +60,24 @@ class SourceFile:
         return cls(name, Path(name), len(content), content=content)
 
     def read_into(self, target: memoryview) -> None:
-        """Read it.
+        """Read it; a `FileError` where it cannot be read, has changed, or is not what the manifest says.
 
         Args:
             target: As large as the file.
-
-        Raises:
-            SourceError: It cannot be read, has changed since it was found, or is not what the manifest says.
         """
         if self.content is not None:
             target[:] = self.content
             return
-        try:
-            with open(self.path, "rb", opener=_open_unblocked) as file:
-                done = file.readinto(target)
-                status = os.fstat(file.fileno())
-        except OSError as error:
-            raise SourceError(self.path, f"cannot be read: {error.strerror or error}") from error
-        if (status.st_size, status.st_mtime_ns) != (self.size_bytes, self.modified_ns):
-            how = f"{self.size_bytes:,} bytes at first, then {status.st_size:,}"
-            if status.st_size == self.size_bytes:
-                how = "it was written to, and has the same size"
-            raise SourceError(self.path, f"changed while it was packed: {how}", _CHANGED_HINT)
-        if done < len(target):
-            raise SourceError(self.path, f"gave {done:,} of {len(target):,} bytes", _CHANGED_HINT)
+        with open_file(self.path, sys.maxsize) as file:
+            done = os.readv(file.fileno(), [target])
+            status = os.fstat(file.fileno())
+        if (done, status.st_size, status.st_mtime_ns) != (len(target), self.size_bytes, self.modified_ns):
+            problem = f"changed while it was packed: {self.size_bytes:,} bytes at first, then {status.st_size:,}"
+            raise SourceError(self.path, problem, "wait until nothing writes there any more, then pack again")
         if self.fingerprint is not None and (found := Fingerprint.from_bytes(target)) != self.fingerprint:
-            raise SourceError(
-                self.path,
-                f"is not what the manifest says: {found.size_bytes:,} bytes with CRC-32 {found.crc32}, expected "
-                f"{self.fingerprint.size_bytes:,} with {self.fingerprint.crc32}",
-                "it is damaged or was replaced: process the scene again, then pack again",
-            )
+            problem = f"is not what the manifest says: {found.size_bytes:,} bytes with CRC-32 {found.crc32}"
+            hint = "it is damaged or was replaced: process the scene again, then pack again"
+            raise SourceError(self.path, problem, hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,21 +99,7 @@ class SourceGroup:
     @property
     def size_bytes(self) -> int:
         """Size of its tar bytes."""
-        return sum(member_bytes(file.size_bytes) for file in self.files)
-
-    def check_size(self) -> None:
-        """Check that it is not too large for a frame.
-
-        Raises:
-            SourceError: It is; names its largest file.
-        """
-        if self.size_bytes > MAX_CONTENT_BYTES:
-            largest = max(self.files, key=lambda file: file.size_bytes)
-            raise SourceError(
-                largest.path,
-                f"has {largest.size_bytes:,} bytes; all files of one scene may have {MAX_CONTENT_BYTES:,} together",
-                "move it elsewhere, then pack again",
-            )
+        return sum(layout.member_bytes(file.size_bytes) for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +121,7 @@ class Contents:
     @property
     def groups(self) -> tuple[SourceGroup, ...]:
         """All groups in order: first the description of the format and the files that belong to no scene."""
-        head_file = SourceFile.from_content(FORMAT_NAME, encode_head(self.head))
+        head_file = SourceFile.from_content(layout.FORMAT_NAME, encode_json(self.head) + b"\n")
         return (SourceGroup("", "", 0, (head_file, *self.files)), *self.scenes)
 
     @property
@@ -162,94 +129,91 @@ class Contents:
         """Size of the tar bytes of all groups."""
         return sum(group.size_bytes for group in self.groups)
 
+    def split(self, shard_bytes: int) -> list[Contents]:
+        """Divide the scenes into archives of at most a size, whatever they compress to.
 
-def iter_archive(
-    contents: Contents, *, level: int = DEFAULT_LEVEL, jobs: int = 1, progress: Progress | None = None
-) -> Iterator[bytes]:
+        Each gets a run of the scenes, and all files that belong to no scene, so that it is whole by itself. A scene
+        that is larger by itself gets an archive of its own, which is larger then.
+        """
+        first, *scenes = self.groups
+        start_bytes = 2 * first.size_bytes + _EXTRA_BYTES_PER_FILE * len(self.failures)
+        shards: list[list[SourceGroup]] = [[]]
+        size_bytes = start_bytes
+        for scene in scenes:
+            scene_bytes = scene.size_bytes + _EXTRA_BYTES_PER_FILE * (1 + len(scene.files))
+            if shards[-1] and size_bytes + scene_bytes > shard_bytes:
+                shards.append([])
+                size_bytes = start_bytes
+            shards[-1].append(scene)
+            size_bytes += scene_bytes
+        return [replace(self, scenes=tuple(shard)) for shard in shards]
+
+
+def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None = None) -> Iterator[bytes]:
     """Make an archive; its bytes in order.
 
     Args:
         contents: What goes in.
-        level: Compression level of zstd, 1..22, or 0 to store.
         jobs: How many threads compress.
         progress: Told of tar bytes.
 
     Raises:
-        SourceError: A file cannot be read, has changed since it was found, is not what a manifest says, or is too
-            large.
+        FileError: A file cannot be read, has changed since it was found, is not what a manifest says, or is too large.
     """
     progress = progress or NoProgress()
     groups, rows, offset = list[Group](), list[FrameRow](), 0
-    for group, stored in map_in_threads(
-        lambda group: _pack(group, contents.head, level),
+    for group, stored in frames.map_in_threads(
+        lambda group: _pack(group, contents.head),
         contents.groups,
         jobs=jobs,
         weigh=lambda item: 2 * item.size_bytes,
     ):
         groups.append(replace(group, offset=offset))
-        rows.append(FrameRow(len(stored), group.size_bytes, checksum_of(stored)))
+        rows.append(FrameRow.of(stored))
         offset += len(stored)
         yield stored
         progress.advance(group.size_bytes)
-    text = encode_index(Index(contents.head, tuple(groups), contents.failures))
-    index = encode_header(INDEX_NAME, len(text)) + text + bytes(padding_bytes(len(text)))
-    for content in (index, END_OF_ARCHIVE):
-        stored = compress(content, level)
-        rows.append(FrameRow(len(stored), len(content), checksum_of(stored)))
+    text = layout.encode_index(Index(contents.head, tuple(groups), contents.failures))
+    index = layout.encode_header(layout.INDEX_NAME, len(text)) + text + bytes(layout.padding_bytes(len(text)))
+    for content in (index, layout.END_OF_ARCHIVE):
+        stored = frames.compress(content, contents.head.level)
+        rows.append(FrameRow.of(stored))
         yield stored
-    yield encode_seek_table(rows)
+    yield frames.encode_seek_table(rows)
 
 
-def write_archive(
-    contents: Contents,
-    path: Path,
-    *,
-    level: int = DEFAULT_LEVEL,
-    jobs: int = 1,
-    progress: Progress | None = None,
-    observe: Callable[[bytes], object] = lambda _piece: None,
-) -> None:
-    """Write an archive, which gets its name when it is whole and on the disk.
-
-    Args:
-        contents: What goes in.
-        path: The file; an existing one is replaced.
-        level: Compression level of zstd, 1..22, or 0 to store.
-        jobs: How many threads compress.
-        progress: Told of tar bytes.
-        observe: Called with the bytes of the archive, in order.
+def write_archive(contents: Contents, path: Path, *, jobs: int = 1, progress: Progress | None = None) -> None:
+    """Write what `iter_archive` makes into a file, which gets its name when it is whole and on the disk.
 
     Raises:
-        SourceError: A file cannot be read, has changed since it was found, is not what a manifest says, or is too
-            large.
+        FileError: As `iter_archive` does.
         OutputError: The archive cannot be written. There is none then, or still the older one.
     """
-
-    def observed() -> Iterator[bytes]:
-        for piece in iter_archive(contents, level=level, jobs=jobs, progress=progress):
-            observe(piece)
-            yield piece
-
-    write_atomically(path, observed(), is_durable=True)
+    write_atomically(path, iter_archive(contents, jobs=jobs, progress=progress), is_durable=True)
 
 
-def _pack(source: SourceGroup, head: Head, level: int) -> tuple[Group, bytes]:
+def check_size(group: SourceGroup) -> None:
+    """Check that a group is not too large for a frame; else a `SourceError` names its largest file."""
+    if group.size_bytes > MAX_CONTENT_BYTES:
+        largest = max(group.files, key=lambda file: file.size_bytes)
+        limit = f"all files of one scene may have {MAX_CONTENT_BYTES:,} together"
+        raise SourceError(
+            largest.path, f"has {largest.size_bytes:,} bytes; {limit}", "move it elsewhere, then pack again"
+        )
+
+
+def _pack(source: SourceGroup, head: Head) -> tuple[Group, bytes]:
     """Make the frame of a group, which is said to begin at 0."""
-    source.check_size()
-    check_names(head.kind, source.scene_id, [file.name for file in source.files])
-    content, members, position = bytearray(source.size_bytes), list[Member](), 0
-    with memoryview(content) as room:
-        for file in source.files:
-            start = position + BLOCK_BYTES
-            end = start + file.size_bytes
-            room[position:start] = encode_header(file.name, file.size_bytes)
-            file.read_into(room[start:end])
-            members.append(Member(file.name, start, file.size_bytes, hashlib.sha256(room[start:end]).hexdigest()))
-            position = end + padding_bytes(file.size_bytes)
-    stored = compress(content, level)
+    layout.check_names(head.kind, source.scene_id, [file.name for file in source.files])
+    content = memoryview(bytearray(source.size_bytes))
+    members, position = list[Member](), 0
+    for file in source.files:
+        start = position + BLOCK_BYTES
+        end = start + file.size_bytes
+        content[position:start] = layout.encode_header(file.name, file.size_bytes)
+        file.read_into(content[start:end])
+        members.append(Member(file.name, start, file.size_bytes, hashlib.sha256(content[start:end]).hexdigest()))
+        position = end + layout.padding_bytes(file.size_bytes)
+    stored = frames.compress(content, head.level)
     group = Group(source.scene_id, source.split, source.vertex_count, 0, len(stored), len(content), tuple(members))
     return group, stored
-
-
-def _open_unblocked(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)  # of a pipe that took its place, the size tells

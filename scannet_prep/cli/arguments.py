@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from scannet_prep.errors import UsageError
 from scannet_prep.scene import Split
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from scannet_prep.stages.selection import Selection
 
 Commands = Any  # argparse's own type for subcommands is private
+Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
+_SIZE = re.compile(r"(\d{1,15})\s*(?:([kKMGT])(i?B)?|B)?")
+_POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -67,7 +70,7 @@ def add_selection_arguments(parser: CommandParser) -> None:
     group.add_argument("--limit", type=positive_number, metavar="N", help="at most N scenes")
 
 
-def add_jobs_argument(parser: CommandParser, workers: str = "worker processes") -> None:
+def add_jobs_argument(parser: Container, workers: str = "worker processes") -> None:
     """Add the number of worker processes or threads."""
     what = f"{workers} (default: the processors that affinity, container and Slurm grant)"
     parser.add_argument("--jobs", type=positive_number, metavar="N", help=what)
@@ -108,6 +111,19 @@ def positive_number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)
+
+
+def size_argument(text: str) -> int:
+    """Parse a size: `4GB` is 4 * 1000**3 bytes, `4G` and `4GiB` are 4 * 1024**3, as for split and other tools.
+
+    Raises:
+        argparse.ArgumentTypeError: It is something else.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or int(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; sizes are, for example, 4GB, 500MiB or 2G")
+    size: int = int(match[1]) * (1000 if match[3] == "B" else 1024) ** _POWERS.get(match[2], 0)
+    return size
 
 
 def place_argument(text: str) -> str | Path:

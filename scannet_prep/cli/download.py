@@ -71,7 +71,7 @@ def add_arguments(parser: CommandParser) -> None:
         help="for a server that is down from the start: 12h (default: 3m)",
     )  # fmt: skip
     server.add_argument("--base-url", metavar="URL", help="a mirror (default: the ScanNet server)")
-    add_trust_arguments(server)  # type: ignore[arg-type]  # argparse's groups take arguments as parsers do
+    add_trust_arguments(server)
     instead = parser.add_argument_group("instead of fetching").add_mutually_exclusive_group()
     instead.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     instead.add_argument(

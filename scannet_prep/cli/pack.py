@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,8 +32,6 @@ examples:
   scannet-prep pack --splits val -o data/val.tar.zst
   scannet-prep pack data/ScanNet -o data/raw.tar.zst --shard-size 4GB
 """
-_SIZE = re.compile(r"(\d{1,15})\s*(?:([kKMGT])(i?B)?|B)?")
-_POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 _PIPE = "-"
 
 
@@ -53,8 +50,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="compression level of zstd, 1..22 (default: 1); 0 stores: 11 %% larger, and a scene reads twice as fast",
     )  # fmt: skip
     options.add_argument(
-        "--shard-size", type=_size, metavar="SIZE",
-        help="several archives of at most this size, such as 4GB or 500MiB, and their SHA256SUMS",
+        "--shard-size", type=shared.size_argument, metavar="SIZE",
+        help="several archives of at most this size, such as 4GB or 500MiB",
     )  # fmt: skip
     options.add_argument(
         "--allow-incomplete", action="store_true", help="pack a processed folder though scenes of it are missing"
@@ -64,7 +61,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
-    shared.add_jobs_argument(run_options, "compressing threads")  # type: ignore[arg-type]  # groups do as parsers
+    shared.add_jobs_argument(run_options, "compressing threads")
     run_options.add_argument("--dry-run", action="store_true", help="say what would be packed, and do nothing")
 
 
@@ -86,19 +83,20 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         is_forced=arguments.force,
     )
     if arguments.dry_run:
-        scenes = [scene.scene_id for scene in plan.contents.scenes]
-        value = {"dry_run": True, "source": source, "target": plan.target, "scenes": scenes, "left_out": plan.left_out}
+        ids = [scene.scene_id for scene in plan.contents.scenes]
+        value = {"dry_run": True, "source": source, "target": plan.target, "scenes": ids, "left_out": plan.left_out}
         return console.result(_describe_plan(plan), value, 0)
     console.say(_describe_plan(plan))
     keep_freed_memory()
-    pipe = sys.stdout.fileno() if target is None else None
+    pipe = sys.stdout.fileno() if target is None else 1
     report = pack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress(), pipe=pipe)
     if report.missing:
         console.warn(f"warning: missing in the archive: {format_count(len(report.missing), 'scene')} that failed")
+    text = _describe_report(report, console.seconds)
     if target is None:
-        console.say(_describe_report(report, console.seconds))
+        console.say(text)
         return 0
-    return console.result(_describe_report(report, console.seconds), report, 0, source=source, seconds=console.seconds)
+    return console.result(text, report, 0, source=source, seconds=console.seconds)
 
 
 def _places(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
@@ -123,24 +121,15 @@ def _check_pipe(arguments: argparse.Namespace) -> None:
         raise UsageError("the archive would go to the terminal", hint)
 
 
-def _size(text: str) -> int:
-    """Parse a size: `4GB` is 4 * 1000**3 bytes, `4G` and `4GiB` are 4 * 1024**3, as for split and other tools."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or int(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; sizes are, for example, 4GB, 500MiB or 2G")
-    size: int = int(match[1]) * (1000 if match[3] == "B" else 1024) ** _POWERS.get(match[2], 0)
-    return size
-
-
 def _describe_plan(plan: PackPlan) -> str:
     contents = plan.contents
-    scenes = format_count(len(contents.scenes), f"{plan.kind} scene")
+    scenes = format_count(len(contents.scenes), f"{contents.head.kind} scene")
     files = format_count(sum(len(group.files) for group in contents.groups) - 1, "file")
     size = format_bytes(contents.size_bytes)
     lines = [f"pack: {plan.source} -> {plan.target or 'standard output'}: {scenes}, {files}, {size}"]
     if plan.left_out:
         names = f"{len(plan.left_out):,} ({join_names(plan.left_out)})"
-        lines.append(f"left out, because {plan.kind} trees have no such names: {names}")
+        lines.append(f"left out, because {contents.head.kind} trees have no such names: {names}")
     return "\n".join(lines)
 
 

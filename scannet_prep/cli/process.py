@@ -63,7 +63,7 @@ def add_arguments(parser: CommandParser) -> None:
     )  # fmt: skip
     add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
-    add_jobs_argument(run_options)  # type: ignore[arg-type]  # argparse's groups take arguments as parsers do
+    add_jobs_argument(run_options)
     run_options.add_argument("--force", action="store_true", help="make scenes again even if they are up to date")
     run_options.add_argument(
         "--checksum", action="store_true", help="read all files again, whatever their sizes and times are"

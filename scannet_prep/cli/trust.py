@@ -6,11 +6,11 @@ import argparse
 import warnings
 from pathlib import Path
 
-from scannet_prep.cli.arguments import CommandParser, path_argument
+from scannet_prep.cli.arguments import Container, path_argument
 from scannet_prep.cli.console import Console
 
 
-def add_trust_arguments(parser: CommandParser) -> None:
+def add_trust_arguments(parser: Container) -> None:
     """Add the choice of authorities."""
     trust = parser.add_mutually_exclusive_group()
     trust.add_argument("--ca-bundle", type=path_argument, metavar="FILE", help="certificate authorities to trust")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count, format_duration
@@ -52,9 +52,9 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )  # fmt: skip
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
-    shared.add_jobs_argument(run_options, "threads")  # type: ignore[arg-type]  # groups take arguments as parsers do
+    shared.add_jobs_argument(run_options, "threads")
     run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    add_trust_arguments(parser.add_argument_group("server, for addresses"))  # type: ignore[arg-type]  # as parsers do
+    add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -78,7 +78,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         to_write = f"{format_count(plan.needed_files, 'file')}, {format_bytes(plan.needed_bytes)}"
         text = f"{_describe_start(plan)}\nto write: {to_write} (dry run: nothing was written)"
-        return console.result(text, _plan_to_json(plan), 0)
+        value = {"dry_run": True, "out_dir": plan.out_dir}
+        value["archives"] = [reader.name for reader in plan.readers]
+        value |= {"scenes": plan.scene_ids, "present": plan.there_count}
+        return console.result(text, value | {"missing_files": plan.needed_files, "missing_bytes": plan.needed_bytes}, 0)
     console.say(_describe_start(plan))
     report = unpack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     for warning in report.warnings:
@@ -87,9 +90,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"replaced: {name}")
     for damage in report.damages:
         console.warn(f"damaged: {damage}")
-    return console.result(
-        _describe_report(report, console.seconds), report, 0 if report.is_whole else 3, seconds=console.seconds
-    )
+    text, status = _describe_report(report, console.seconds), 0 if report.is_whole else 3
+    return console.result(text, report, status, seconds=console.seconds)
 
 
 def _check_pipe(arguments: argparse.Namespace) -> None:
@@ -105,24 +107,12 @@ def _check_pipe(arguments: argparse.Namespace) -> None:
 
 
 def _describe_start(plan: UnpackPlan) -> str:
-    names = join_names([source.name for source in plan.sources])
-    if None in plan.groups:
+    names = join_names([reader.name for reader in plan.readers])
+    if not plan.has_indexes:
         return f"unpack: {names}, from its beginning to its end"
     scenes = format_count(len(plan.scene_ids), f"{plan.kind} scene")
     there = f", {plan.there_count:,} of them there already (and checked now)" if plan.there_count else ""
     return f"unpack: {names} -> {plan.out_dir}: {scenes}{there}, {format_bytes(plan.size_bytes)}"
-
-
-def _plan_to_json(plan: UnpackPlan) -> dict[str, Any]:
-    return {
-        "dry_run": True,
-        "archives": [source.name for source in plan.sources],
-        "out_dir": plan.out_dir,
-        "scenes": plan.scene_ids,
-        "present": plan.there_count,
-        "missing_files": plan.needed_files,
-        "missing_bytes": plan.needed_bytes,
-    }
 
 
 def _describe_report(report: UnpackReport, seconds: float) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scannet_prep.archive.shards import SUFFIX
-from scannet_prep.archive.source import ByteSource
+from scannet_prep.archive.source import SUFFIX, ByteSource
 from scannet_prep.backports import StrEnum
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.foreign import LOOK_BYTES, ZSTD_MAGIC, describe_beginning

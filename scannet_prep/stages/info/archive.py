@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scannet_prep.archive.index import Group
-from scannet_prep.archive.layout import ArchiveKind
+from scannet_prep.archive.layout import Group
 from scannet_prep.archive.reader import Archive
-from scannet_prep.archive.shards import find_missing_shards
-from scannet_prep.archive.source import ByteSource, open_sources
+from scannet_prep.archive.source import Place, find_missing_shards, open_sources
 from scannet_prep.errors import FileError
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
 from scannet_prep.scene import Split
@@ -68,13 +66,12 @@ class ArchiveInfo:
     label_sets: dict[str, ClassTable] = field(hash=False)
 
 
-def read_archives(archives: Sequence[str | Path | ByteSource], *, certificates: bool | Path = True) -> ArchiveInfo:
+def read_archives(archives: Sequence[Place], *, certificates: bool | Path = True) -> ArchiveInfo:
     """Find out what is in archives.
 
     Args:
         archives: Paths, addresses, or objects that read the bytes.
-        certificates: Of addresses, whom to trust: True for the system's authorities, a file with others, False to
-            accept any certificate.
+        certificates: Of addresses, whom to trust, as `RangeSource` takes it.
 
     Raises:
         MissingFileError: There is no such file.
@@ -88,7 +85,17 @@ def read_archives(archives: Sequence[str | Path | ByteSource], *, certificates: 
     groups = [group for index in indexes for group in index.groups]
     scenes = [group for group in groups if group.scene_id]
     held = sorted({scene.scene_id for scene in scenes})
-    entries, unreadable = _read_manifests(opened)
+    entries: dict[str, SceneEntry] = {}  # the manifests of shards name all scenes, and are the same
+    unreadable = []
+    for archive in opened:
+        files = archive.index.files
+        try:
+            if (member := files.find(MANIFEST_NAME)) is not None:
+                data = bytes(archive.read_member(files, member))
+                entries |= parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}").scenes
+        except FileError as error:
+            unreadable.append(Finding.from_exception(error, archive.name, ""))
+        archive.close()
     annotated = [entries[name] for name in held if name in entries and entries[name].split is not Split.TEST]
     names = tuple(archive.name for archive in opened)
     return ArchiveInfo(
@@ -100,7 +107,7 @@ def read_archives(archives: Sequence[str | Path | ByteSource], *, certificates: 
         scene_ids=tuple(held),
         vertices=sum(scene.vertex_count for scene in scenes),
         files=sum(len(group.members) for group in groups) - len(indexes),
-        size_bytes=sum(archive.size_bytes for archive in opened),
+        size_bytes=sum(archive.source.size_bytes for archive in opened),
         content_bytes=sum(group.size_bytes for group in groups),
         splits=count_by_split((scene.split or None, _count(scene)) for scene in scenes),
         options=heads[0].options,
@@ -110,27 +117,10 @@ def read_archives(archives: Sequence[str | Path | ByteSource], *, certificates: 
         notice=heads[0].notice,
         failures={name: text for index in indexes for name, text in index.failures.items() if name not in held},
         missing_shards=find_missing_shards(names),
-        unreadable=unreadable,
+        unreadable=tuple(unreadable),
         label_sets=make_class_tables(annotated) if entries else {},
     )
 
 
 def _count(scene: Group) -> dict[str, int]:
     return {"vertices": scene.vertex_count, "stored_bytes": scene.stored_bytes, "size_bytes": scene.size_bytes}
-
-
-def _read_manifests(archives: Sequence[Archive]) -> tuple[dict[str, SceneEntry], tuple[Finding, ...]]:
-    """Read the manifests of processed archives; those of shards name all scenes, and are the same."""
-    entries: dict[str, SceneEntry] = {}
-    faults = []
-    for archive in archives:
-        files = archive.index.files
-        member = files.find(MANIFEST_NAME) if archive.index.head.kind is ArchiveKind.PROCESSED else None
-        try:
-            if member is not None:
-                data = bytes(archive.read_member(files, member))
-                entries |= parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}").scenes
-        except FileError as error:
-            faults.append(Finding.from_exception(error, archive.name, ""))
-        archive.close()
-    return entries, tuple(faults)

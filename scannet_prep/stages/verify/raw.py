@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.labels import LABEL_MAP_NAME, LabelMap, builtin_label_map, find_label_map, read_label_map
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
-from scannet_prep.raw.lock import LOCK_NAME
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock
 from scannet_prep.release import SPLIT_DIRS
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.finding import CheckTask, Findings, list_some, note_strangers
 from scannet_prep.stages.selection import Selection, select_scenes
-from scannet_prep.stages.verify.digests import RecordedFile, check_digests, read_locks
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFile:
+    """What is on record of one file.
+
+    Attributes:
+        path: The file.
+        entry: The digest and size that it should have.
+        source: The lock file that says so.
+        hint: What to do about it if it differs.
+    """
+
+    path: Path
+    entry: LockEntry
+    source: Path
+    hint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +75,7 @@ def plan_raw(
         scene = scenes.get(SceneId(failure.scene_id))
         message = failure.message.removeprefix(f"{raw_dir}: ")
         findings.error(scene.directory if scene else raw_dir, message, failure.hint, scene_id=failure.scene_id)
-    recorded = read_locks(raw_dir, against, findings)
+    recorded = _read_locks(raw_dir, against, findings)
     beside_scenes = recorded.get(raw_dir, [])
     check_digests(beside_scenes, findings)
     found = ((scenes[scene_id], split) for scene_id, split in selected.scenes)
@@ -76,6 +94,38 @@ def plan_raw(
             findings.attempt(parent, note_strangers, parent, _belongs_beside_scenes, findings)
     present = {scene_id: find_official_split(scene_id) for scene_id in scenes}
     return tasks, present, _check_label_map(raw_dir, findings), compared_files
+
+
+def _read_locks(raw_dir: Path, against: Path | None, findings: Findings) -> dict[Path, list[RecordedFile]]:
+    """Read by folder what is on record of the files of a tree; of another copy, only of files that are here too."""
+    own_path = raw_dir / LOCK_NAME
+    own = findings.attempt(own_path, read_lock, own_path) if own_path.exists() else None
+    recorded = [
+        RecordedFile(raw_dir / name, entry, own_path, "download it again") for name, entry in (own or {}).items()
+    ]
+    if against is not None:
+        hint = "one of the two copies is damaged, or of another version"
+        theirs = [RecordedFile(raw_dir / name, entry, against, hint) for name, entry in read_lock(against).items()]
+        recorded += [item for item in theirs if item.path.exists()]
+    by_folder = defaultdict[Path, list[RecordedFile]](list)
+    for item in recorded:
+        by_folder[item.path.parent].append(item)
+    return by_folder
+
+
+def check_digests(recorded: Iterable[RecordedFile], findings: Findings) -> None:
+    """Compare files with what is on record of them."""
+    for item in recorded:
+        name, expected = item.source.name, item.entry
+        if not item.path.exists():
+            findings.error(item.path, f"no such file, though {name} records it", item.hint)
+            continue
+        found = findings.attempt(item.path, digest_file, item.path)
+        if found is not None and found != expected:
+            sizes = f"{found.size_bytes:,} bytes, sha256 {found.sha256[:12]}"
+            of_record = f"{expected.size_bytes:,}, {expected.sha256[:12]}"
+            message = f"is not the file that {name} records: {sizes}, expected {of_record}"
+            findings.error(item.path, message, item.hint)
 
 
 def _belongs_beside_scenes(name: str) -> bool:

@@ -32,8 +32,7 @@ from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.stages.finding import Findings, note_strangers
 from scannet_prep.stages.process.make_scene import RawFiles, process_scene, read_ply_labels
-from scannet_prep.stages.verify.digests import check_digests
-from scannet_prep.stages.verify.raw import RawTask
+from scannet_prep.stages.verify.raw import RawTask, check_digests
 
 _READERS: dict[Content, Callable[[Path], Any]] = {
     Content.MESH: read_mesh,

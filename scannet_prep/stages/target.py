@@ -10,31 +10,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from scannet_prep.archive.index import Group
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind
-from scannet_prep.errors import (
-    DiskFullError,
-    FileError,
-    LockError,
-    ManifestError,
-    MissingFileError,
-    OutputError,
-    ScanNetPrepError,
-)
+from scannet_prep.errors import DiskFullError, FileError, ManifestError, OutputError, ScanNetPrepError
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import (
-    Buffer,
-    make_directory,
-    read_file,
-    remove_temporaries,
-    write_atomically,
-    write_if_changed,
-)
+from scannet_prep.files import Buffer, make_directory, read_file, remove_temporaries, write_atomically
 from scannet_prep.processed import folder as lists
 from scannet_prep.processed import manifest as manifests
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.processed.state import find_entries, find_mixture
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, encode_lock, parse_lock, read_lock
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, parse_lock, read_lock, write_lock
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.selection import Selection
@@ -61,7 +45,7 @@ class UnpackedFile(NamedTuple):
 class Target:
     """A folder that archives of one kind are unpacked into.
 
-    Nothing is written before `write` finds something that is missing; what killed runs left is removed at once.
+    Nothing is written before something is found to be missing; what killed runs left is removed at once.
 
     Args:
         kind: What the archives were made from.
@@ -69,8 +53,6 @@ class Target:
         selection: Which scenes were asked for.
 
     Attributes:
-        kind: As given.
-        out_dir: As given.
         scenes: The files of each scene that is there now, by id.
         failures: Scenes that could not be unpacked, by id.
 
@@ -80,23 +62,20 @@ class Target:
     """
 
     def __init__(self, kind: ArchiveKind, out_dir: Path, selection: Selection) -> None:
-        self.out_dir = out_dir
         self.scenes: dict[str, list[UnpackedFile]] = {}
         self.failures: dict[str, SceneFailure] = {}
-        self.kind = kind
-        self._selection = selection
+        self._kind, self._out_dir, self._selection = kind, out_dir, selection
         self._others: dict[str, UnpackedFile] = {}
         self._lock = threading.Lock()
         self._has_begun = False
         self._came = Manifest()
         self._came_digests: dict[str, LockEntry] = {}
-        with suppress(MissingFileError):
+        with suppress(FileError):
             if (found := str(identify_tree(out_dir))) != kind:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
         for folder in (out_dir, *(out_dir / split for split in Split)):
             remove_temporaries(folder)  # also where nothing else is left to do
-        previous = manifests.read_manifest(out_dir) if kind is ArchiveKind.PROCESSED else None
-        self._previous = previous or Manifest()
+        self._previous = (manifests.read_manifest(out_dir) if kind is ArchiveKind.PROCESSED else None) or Manifest()
 
     @property
     def files(self) -> list[UnpackedFile]:
@@ -116,7 +95,7 @@ class Target:
             OutputError: The folder cannot be written to.
         """
         own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, *lists.encode_lists(Manifest())}
-        if self.kind is ArchiveKind.PROCESSED and MANIFEST_NAME in files:
+        if self._kind is ArchiveKind.PROCESSED and MANIFEST_NAME in files:
             came = manifests.parse_manifest(files[MANIFEST_NAME], f"{MANIFEST_NAME} of the archive")
             failures = {
                 name: failure
@@ -129,45 +108,37 @@ class Target:
                 self._came.is_complete and came.is_complete,
                 came.program_version,
             )
-            if (fault := find_mixture(self.out_dir, {**self._previous.scenes, **self.expected})) is not None:
+            if (fault := find_mixture(self._out_dir, {**self._previous.scenes, **self.expected})) is not None:
                 raise ManifestError(fault.place, fault.problem, f"{_ELSEWHERE}: no dataset can be read from both")
-        if self.kind is ArchiveKind.RAW and LOCK_NAME in files:
-            with suppress(LockError):  # it was packed as it was; without it, verify takes the files as they are
+        if self._kind is ArchiveKind.RAW and LOCK_NAME in files:
+            with suppress(FileError):  # it was packed as it was; without it, verify takes the files as they are
                 self._came_digests |= parse_lock(files[LOCK_NAME], Path(LOCK_NAME))
         for name, data in files.items():
             if name not in own and not name.startswith(OWN_PREFIX):
                 self._others[name] = self._write_file(name, data)
 
-    def write(self, group: Group, contents: list[memoryview]) -> list[UnpackedFile] | OutputError | FileError:
-        """Write the files of a scene; may be called in several threads.
-
-        Returns:
-            What became of them; or why they cannot be written, if that concerns this scene alone.
+    def write(self, scene_id: str, contents: Mapping[str, Buffer]) -> None:
+        """Write the files of a scene, or take note of why they cannot be written; may be called in several threads.
 
         Raises:
             DiskFullError: The disk is full.
             OutputError: The folder cannot be written to.
         """
-        if self.kind is ArchiveKind.RAW:
-            remove_temporaries((self.out_dir / group.members[0].name).parent)
         try:
-            return [self._write_file(member.name, data) for member, data in zip(group.members, contents, strict=True)]
+            if self._kind is ArchiveKind.RAW:
+                remove_temporaries((self._out_dir / next(iter(contents))).parent)
+            self.scenes[scene_id] = [self._write_file(name, data) for name, data in contents.items()]
         except (OutputError, FileError) as error:
             if isinstance(error, DiskFullError) or not self._has_begun:
                 raise
-            return error
+            self.fail(scene_id, error)
 
     def fail(self, scene_id: str, error: ScanNetPrepError) -> None:
-        """A scene could not be unpacked. Files that were written before it turned out to be damaged are removed.
-
-        Args:
-            scene_id: The scene.
-            error: Why.
-        """
+        """Take note of a scene that could not be unpacked; what was written before that was known is removed."""
         self.failures[scene_id] = SceneFailure(scene_id, type(error).__name__, error.message, error.hint)
         for file in self.scenes.pop(scene_id, []):
             if file.outcome != "kept":
-                (self.out_dir / file.name).unlink(missing_ok=True)
+                (self._out_dir / file.name).unlink(missing_ok=True)
 
     def end(self) -> None:
         """All has been done that could be: bring what the folder says of itself up to date.
@@ -175,47 +146,36 @@ class Target:
         Raises:
             OutputError: The folder cannot be written to.
         """
-        if self.kind is ArchiveKind.PROCESSED:
+        if self._kind is ArchiveKind.PROCESSED:
             manifest = self._merge_manifest()
-            manifests.write_manifest(self.out_dir, manifest)
-            lists.write_lists(self.out_dir, manifest)
-            lists.mark_finished(self.out_dir)
+            manifests.write_manifest(self._out_dir, manifest)
+            lists.write_lists(self._out_dir, manifest)
+            lists.mark_finished(self._out_dir)
         else:
             self._merge_lock()
-            self._update_failed_list()
-
-    def _begin_writing(self) -> None:
-        """Before the first file: mark the folder as unfinished."""
-        with self._lock:
-            if not self._has_begun:
-                if self.kind is ArchiveKind.PROCESSED:
-                    lists.mark_unfinished(self.out_dir)
-                self._has_begun = True
+            lists.write_failed_list(self._out_dir, sorted(self.failures))
 
     def _write_file(self, name: str, data: Buffer) -> UnpackedFile:
-        path = self.out_dir / name
-        self._check_parents(path)
+        path = self._out_dir / name
+        for folder in path.relative_to(self._out_dir).parents[:-1]:
+            if (self._out_dir / folder).is_symlink():  # it may lead anywhere
+                problem = f"{self._out_dir / folder}: is a link, and files would be written elsewhere"
+                raise OutputError(problem, f"remove it, or {_ELSEWHERE}")
         if _has_content(path, data):
             return UnpackedFile(name, len(data), "kept")
-        self._begin_writing()
+        with self._lock:
+            if not self._has_begun and self._kind is ArchiveKind.PROCESSED:
+                lists.mark_unfinished(self._out_dir)
+            self._has_begun = True
         is_there = os.path.lexists(path)
         make_directory(path.parent)
         write_atomically(path, [data])
         return UnpackedFile(name, len(data), "replaced" if is_there else "written")
 
-    def _check_parents(self, path: Path) -> None:
-        """Check that no folder below ours is a link: it may lead anywhere."""
-        for folder in path.relative_to(self.out_dir).parents:
-            if (self.out_dir / folder).is_symlink() and folder != Path():
-                raise OutputError(
-                    f"{self.out_dir / folder}: is a link, and files would be written elsewhere",
-                    f"remove it, or {_ELSEWHERE}",
-                )
-
     def _merge_manifest(self) -> Manifest:
         came = {name: entry for name, entry in self._came.scenes.items() if name in self.scenes}
         # What is damaged, and was not asked for now, `verify` names.
-        scenes, _ = find_entries(self.out_dir, {**self._previous.scenes, **came}, self.failures)
+        scenes, _ = find_entries(self._out_dir, {**self._previous.scenes, **came}, self.failures)
         all_failures = {**self._previous.failures, **self._came.failures, **self.failures}
         failures = {name: failure for name, failure in all_failures.items() if name not in scenes}
         is_same = (scenes, failures) == (self._came.scenes, self._came.failures)
@@ -225,22 +185,11 @@ class Target:
     def _merge_lock(self) -> None:
         """Record in `scannet.lock` what that of the archive says of the files that are there now."""
         found = {file.name: self._came_digests[file.name] for file in self.files if file.name in self._came_digests}
-        if not found:
-            return
-        path = self.out_dir / LOCK_NAME
-        try:
-            entries = read_lock(path)
-        except (MissingFileError, LockError):
-            entries = {}
-        write_if_changed(path, encode_lock(entries | found), is_durable=True)
-
-    def _update_failed_list(self) -> None:
-        """List the scenes that failed, now or in an earlier run; none that has come since."""
-        listed = set(self.failures)
-        with suppress(MissingFileError):
-            lines = read_file(self.out_dir / lists.FAILED_NAME).decode("utf-8", "replace").splitlines()
-            listed |= {line for line in lines if line and not line.startswith("#") and line not in self.scenes}
-        lists.write_failed_list(self.out_dir, sorted(listed))
+        entries = dict[str, LockEntry]()
+        with suppress(FileError):
+            entries = read_lock(self._out_dir / LOCK_NAME)
+        if found:
+            write_lock(self._out_dir / LOCK_NAME, entries | found)
 
 
 def _has_content(path: Path, data: Buffer) -> bool:

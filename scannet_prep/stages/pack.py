@@ -1,0 +1,275 @@
+"""A folder of scenes in, one archive or several shards out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scannet_prep.archive.frames import MAX_LEVEL
+from scannet_prep.archive.layout import DEFAULT_LEVEL, ArchiveKind
+from scannet_prep.archive.reader import Archive
+from scannet_prep.archive.source import SUFFIX, find_shards, shard_path
+from scannet_prep.archive.writer import Contents, iter_archive, write_archive
+from scannet_prep.errors import FileError, ForeignFileError, OutputError, ScanNetPrepError, UsageError
+from scannet_prep.files import describe_kind, make_directory, open_file, output_error, run_lock
+from scannet_prep.progress import NoProgress, Progress
+from scannet_prep.space import check_space
+from scannet_prep.stages.contents import find_contents
+from scannet_prep.stages.selection import Selection
+
+# The least that was measured of real scenes is 0.74 of a processed scene, and 0.28 of a raw one.
+_LEAST_SHARD_BYTES = 1_000_000
+_PARTIAL_SUFFIX = f"{SUFFIX}.partial"
+_LEAST_RATIO = {ArchiveKind.PROCESSED: 0.6, ArchiveKind.RAW: 0.2}
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenArchive:
+    """One archive that was written, or is up to date.
+
+    Attributes:
+        path: Where; None for a pipe.
+        size_bytes: Its size.
+        scenes: How many scenes are in it.
+    """
+
+    path: Path | None
+    size_bytes: int
+    scenes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackPlan:
+    """What `run` is going to do; making it writes nothing.
+
+    Attributes:
+        target: The archive; None for a pipe.
+        shard_bytes: Largest size of a file where there are to be several; None for one file.
+        may_be_same: Whether `target` may hold all of it already, which `run` finds out by reading it.
+        left_out: Files and folders that are not packed, because their names are not those of such a tree.
+    """
+
+    source: Path
+    target: Path | None
+    contents: Contents
+    shard_bytes: int | None
+    may_be_same: bool
+    left_out: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PackReport:
+    """What `run` did.
+
+    Attributes:
+        archives: One archive, or the shards.
+        kind: What was packed.
+        splits: Splits of the scenes, sorted.
+        scenes: How many scenes are in all archives.
+        vertices: Of all scenes; 0 where they were not counted.
+        size_bytes: Size of all archives.
+        source_bytes: Size of the tar bytes.
+        up_to_date: Whether nothing had to be done: the archive was read, and holds just what the folder does.
+        missing: Why scenes are not there that failed in processing, by id.
+    """
+
+    archives: tuple[WrittenArchive, ...]
+    kind: ArchiveKind
+    splits: tuple[str, ...]
+    scenes: int
+    vertices: int
+    size_bytes: int
+    source_bytes: int
+    up_to_date: bool
+    missing: Mapping[str, str] = field(hash=False)
+
+
+def plan(
+    source: Path,
+    target: Path | None,
+    *,
+    selection: Selection | None = None,
+    level: int = DEFAULT_LEVEL,
+    shard_bytes: int | None = None,
+    allows_incomplete: bool = False,
+    is_forced: bool = False,
+) -> PackPlan:
+    """Decide what to pack; nothing is written, and no scene is read.
+
+    Args:
+        source: A processed folder or a raw tree.
+        target: The archive, `*.tar.zst`; None for a pipe.
+        selection: Which scenes; all by default.
+        level: Compression level of zstd, 1..22; 0 stores.
+        shard_bytes: Largest size of a file, for several shards; None for one file.
+        allows_incomplete: Whether a processed folder may lack scenes that failed, or that its manifest names.
+        is_forced: Whether to pack again what is up to date, and to replace an archive that holds more scenes.
+
+    Raises:
+        UsageError: What was asked for contradicts itself, or would replace an archive that holds more.
+        FileError: The folder does not exist, holds no scenes, or is one that cannot be packed.
+        OutputError: The target cannot be written.
+    """
+    if not 0 <= level <= MAX_LEVEL:
+        raise UsageError(f"the level is {level}, expected 0..{MAX_LEVEL}")
+    if shard_bytes is not None and shard_bytes < _LEAST_SHARD_BYTES:
+        raise UsageError(f"the shards would have {shard_bytes:,} bytes, expected at least {_LEAST_SHARD_BYTES:,}")
+    if target is None and shard_bytes is not None:
+        raise UsageError("a pipe takes one archive", "name a file: -o FILE")
+    if target is not None:
+        target = _check_target(target)
+    contents, left_out = find_contents(
+        source, selection or Selection(), level=level, allows_incomplete=allows_incomplete
+    )
+    if not contents.scenes:
+        hint = "name other splits, or another folder"
+        raise FileError(source, "holds no scenes of those that were asked for", hint)
+    if target is not None and not is_forced:
+        for path in (target,) if shard_bytes is None else find_shards(target):
+            _check_replaced(path, contents)
+    may_be_same = target is not None and shard_bytes is None and not is_forced and target.exists()
+    return PackPlan(source, target, contents, shard_bytes, may_be_same, left_out)
+
+
+def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe: int = 1) -> PackReport:
+    """Write the archive of a plan. It gets its name when it is whole and on the disk.
+
+    Args:
+        plan: From `plan`.
+        jobs: How many threads compress.
+        progress: Told of tar bytes.
+        pipe: Number of the open file that takes the archive, where the plan has no target.
+
+    Raises:
+        FileError: A file cannot be read, or changed since it was found.
+        OutputError: The archive cannot be written; then there is none, or still the older one.
+        LockedError: Another run is writing into the same folder.
+    """
+    progress, contents, is_same = progress or NoProgress(), plan.contents, False
+    if plan.target is None:
+        archives = _write_pipe(contents, pipe, jobs, progress)
+    else:
+        folder = plan.target.parent
+        make_directory(folder)
+        with run_lock(folder):
+            for left in folder.glob(f".*{_PARTIAL_SUFFIX}"):  # by killed runs
+                shutil.rmtree(left, ignore_errors=True)
+            is_same = plan.may_be_same and _is_same(plan.target, contents, jobs, progress)
+            if is_same:
+                archives = [WrittenArchive(plan.target, plan.target.stat().st_size, len(contents.scenes))]
+            else:
+                check_space(folder, int(contents.size_bytes * _LEAST_RATIO[contents.head.kind]))
+                archives = _write_files(plan, plan.target, jobs, progress)
+    return PackReport(
+        archives=tuple(archives),
+        kind=contents.head.kind,
+        splits=tuple(sorted({scene.split for scene in contents.scenes} - {""})),
+        scenes=len(contents.scenes),
+        vertices=sum(scene.vertex_count for scene in contents.scenes),
+        size_bytes=sum(archive.size_bytes for archive in archives),
+        source_bytes=contents.size_bytes,
+        up_to_date=is_same,
+        missing=contents.failures,
+    )
+
+
+def _check_target(target: Path) -> Path:
+    """Follow a link to the file that is going to be replaced, so that the link stays; refuse what cannot be one."""
+    if not target.name.endswith(SUFFIX):
+        raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it so: -o {target.stem}{SUFFIX}")
+    if target.is_symlink():
+        target = target.resolve()
+    if target.exists() and not target.is_file():
+        problem = f"{target}: is {describe_kind(target.stat().st_mode)}, and a file would take its place"
+        raise OutputError(problem, f"name a file, or write to a pipe: scannet-prep pack - > {target}")
+    return target
+
+
+def _check_replaced(path: Path, contents: Contents) -> None:
+    """Refuse to replace an archive by one that holds less, or something else; a damaged one is made anew.
+
+    Raises:
+        UsageError: It holds more, or is a file of another kind.
+    """
+    hint = "name another file with -o, or add --force"
+    try:
+        with Archive(path) as archive:
+            index = archive.index
+    except ForeignFileError as error:
+        raise UsageError(f"{path}: {error.problem}, and would be replaced", hint) from None
+    except FileError:
+        return
+    if index.head.kind is not contents.head.kind:
+        raise UsageError(f"{path}: holds {index.head.kind} scenes, and would be replaced by another kind", hint)
+    lost = sorted({scene.scene_id for scene in index.scenes} - {scene.scene_id for scene in contents.scenes})
+    if lost:
+        problem = f"holds {len(lost):,} scenes that the new archive would not, for example {lost[0]}"
+        raise UsageError(f"{path}: {problem}", hint)
+
+
+def _is_same(target: Path, contents: Contents, jobs: int, progress: Progress) -> bool:
+    """Whether a file is just the archive that would be written, byte for byte; reading ends where it is not."""
+    progress.start("compare", contents.size_bytes, "B")
+    try:
+        with open_file(target, sys.maxsize) as file:
+            pieces = iter_archive(contents, jobs=jobs, progress=progress)
+            return all(file.read(len(piece)) == piece for piece in pieces) and not file.read(1)
+    finally:
+        progress.finish()
+
+
+def _write_pipe(contents: Contents, pipe: int, jobs: int, progress: Progress) -> list[WrittenArchive]:
+    size_bytes = 0
+    progress.start("pack", contents.size_bytes, "B")
+    try:
+        for piece in iter_archive(contents, jobs=jobs, progress=progress):
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(pipe, rest) :]
+            size_bytes += len(piece)
+    except ScanNetPrepError:
+        raise
+    except BrokenPipeError:
+        problem = "standard output: the program reading the pipe has stopped"
+        raise OutputError(problem, "check its error message") from None
+    except OSError as error:
+        raise output_error(Path("standard output"), error, "then pack again") from error
+    finally:
+        progress.finish()
+    return [WrittenArchive(None, size_bytes, len(contents.scenes))]
+
+
+def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) -> list[WrittenArchive]:
+    """Write one archive or all shards into a folder of their own, then let them take the places of earlier ones.
+
+    A run that is killed meanwhile leaves the old ones, or a set that lacks shards, which readers refuse; never a
+    mixture.
+    """
+    parts, paths = [plan.contents], [target]
+    if plan.shard_bytes is not None:
+        parts = plan.contents.split(plan.shard_bytes)
+        paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
+    partial_dir = target.with_name(f".{target.name.removesuffix(SUFFIX)}{_PARTIAL_SUFFIX}")
+    make_directory(partial_dir)
+    progress.start("pack", sum(part.size_bytes for part in parts), "B")
+    try:
+        for path, part in zip(paths, parts, strict=True):
+            write_archive(part, partial_dir / path.name, jobs=jobs, progress=progress)
+        for old in find_shards(target) if plan.shard_bytes is not None else ():
+            old.unlink()
+        for path in paths:
+            (partial_dir / path.name).replace(path)
+    except ScanNetPrepError:
+        raise
+    except OSError as error:
+        raise output_error(target, error) from error
+    finally:
+        progress.finish()
+        shutil.rmtree(partial_dir, ignore_errors=True)
+    return [
+        WrittenArchive(path, path.stat().st_size, len(part.scenes)) for path, part in zip(paths, parts, strict=True)
+    ]
