@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from scannet_prep.archive.source import is_url
 from scannet_prep.archive.writer import Contents, SourceGroup
-from scannet_prep.remote.address import is_url
 
 SUFFIX = ".tar.zst"
 

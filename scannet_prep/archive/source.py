@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scannet_prep.errors import ArchiveError, MissingFileError, UsageError
-from scannet_prep.remote.address import is_url
 
 _OTHER_ADDRESS = re.compile(r"([A-Za-z][\w+.-]{1,10})://.+", re.ASCII | re.DOTALL)
 _PIECE_BYTES = 1 << 20
@@ -38,6 +37,11 @@ class ByteSource(Protocol):
 
     def close(self) -> None:
         """Give back what is held open; reading opens it again."""
+
+
+def is_url(place: object) -> bool:
+    """Whether it is an address on the web; a `Path` is none, also where it looks like one."""
+    return isinstance(place, str) and place.lower().startswith(("https://", "http://"))
 
 
 def open_source(place: str | Path | ByteSource, *, certificates: bool | Path = True) -> ByteSource:
