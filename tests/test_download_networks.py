@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from certificates import make_private_authority
-from commands import digests, run_command
+from commands import digests, run_main
 from downloads import MESH, Bar, fetch, fetched, plan, words
 from release_server import Redirect, ReleaseServer, Set, Status, always, ending
 
@@ -45,16 +45,16 @@ def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(release_di
     ca, certificate = make_private_authority(tmp_path / "authority")
     with ReleaseServer(release_dir, certificate=certificate) as server:
         data_dir = tmp_path / "data"
-        outcome = run_command(*words(SCENES, server.base_url, data_dir, "--json"))
+        outcome = run_main(*words(SCENES, server.base_url, data_dir, "--json"))
         assert (outcome.status, outcome.json["error"]) == (1, "CertificateError")
         assert "the certificate cannot be verified" in outcome.json["message"]
         assert "--ca-bundle" in outcome.json["hint"]
         assert server.connection_count <= 8  # one or two for each of four threads: not one for each file
         assert {path.name for path in data_dir.iterdir()} == {"terms_accepted.txt"}
-        outcome = run_command(*words(SCENES, server.base_url, data_dir, "--limit", "1", "--insecure"))
+        outcome = run_main(*words(SCENES, server.base_url, data_dir, "--limit", "1", "--insecure"))
         assert outcome.status == 0
         assert "warning: --insecure" in outcome.stderr
-        assert run_command(*words(SCENES, server.base_url, data_dir, "--ca-bundle", ca)).status == 0
+        assert run_main(*words(SCENES, server.base_url, data_dir, "--ca-bundle", ca)).status == 0
         assert fetched(data_dir) == digests(release_dir)
 
 
@@ -80,6 +80,7 @@ def test_authorities_that_the_environment_names_count_for_this_machine_too(
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # not for this machine
     with ReleaseServer(release_dir, certificate=certificate_path) as server:
         assert not fetch(server, tmp_path, SCENES).failures
+        assert all(CONTACT_URL in request.headers["user-agent"] for request in server.requests())
 
 
 @pytest.mark.parametrize(
@@ -125,20 +126,6 @@ def test_early_hints_are_passed_over(release_dir: Path, tmp_path: Path) -> None:
     with ReleaseServer(release_dir, faults=[always(None, Set(before=hints))]) as server:
         assert not fetch(server, tmp_path, SCENES).failures
     assert fetched(tmp_path) == digests(release_dir)
-
-
-def test_a_page_for_everything_is_told_to_be_a_login_page(release_dir: Path, tmp_path: Path) -> None:
-    with ReleaseServer(release_dir, faults=[always(None, Status(200, body=b"<html>Sign in</html>"))]) as server:
-        outcome = run_command(*words(SCENES, server.base_url, tmp_path))
-    assert outcome.status == 1
-    assert "a web page in place of the file" in outcome.stderr
-    assert "may be the login page of your network" in outcome.stderr
-
-
-def test_a_server_is_told_whom_to_ask(release_dir: Path, tmp_path: Path) -> None:
-    with ReleaseServer(release_dir) as server:
-        fetch(server, tmp_path, SCENES)
-        assert all(CONTACT_URL in request.headers["user-agent"] for request in server.requests())
 
 
 def resolve_to(*addresses: tuple[Any, ...]) -> Any:

@@ -45,7 +45,7 @@ from scannet_prep.errors import (
     TransferError,
     UsageError,
 )
-from scannet_prep.remote.policy import TransferPolicy
+from scannet_prep.remote.gate import TransferPolicy
 from scannet_prep.remote.ranges import TAIL_BYTES, RangeSource
 
 PATH = f"{ROOT}scannet.tar.zst"

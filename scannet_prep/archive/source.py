@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeAlias
 
 from scannet_prep.errors import ArchiveError, MissingFileError, UsageError
 from scannet_prep.files import describe_kind
-from scannet_prep.remote.address import is_url
 
 SUFFIX = ".tar.zst"
 
@@ -47,6 +46,11 @@ class ByteSource(Protocol):
 
 # A path, an address (`https://` or `http://`), or an object that reads the bytes.
 Place: TypeAlias = str | Path | ByteSource
+
+
+def is_url(place: object) -> bool:
+    """Whether it is an address on the web; a `Path` is none, also where it looks like one."""
+    return isinstance(place, str) and place.lower().startswith(("https://", "http://"))
 
 
 def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource:

@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scannet_prep.cli.arguments import (
     CommandParser,
@@ -25,7 +25,6 @@ from scannet_prep.errors import DiskFullError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
-    from scannet_prep.release import FileKind
     from scannet_prep.stages.download import DownloadPlan, DownloadReport
 
 SUMMARY = "fetch the raw files that are needed"
@@ -47,7 +46,6 @@ HTTPS_PROXY, NO_PROXY and REQUESTS_CA_BUNDLE count too
 examples:
   scannet-prep download --types seg --dry-run
   scannet-prep download --types seg --accept-terms
-  scannet-prep download --types seg --splits val --limit 10
   scannet-prep download --types seg --scenes @data/ScanNet/failed.txt
   scannet-prep download --types seg --print-urls aria2 > urls.txt
 """
@@ -82,7 +80,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.release import BASE_URL
-    from scannet_prep.remote.policy import TransferPolicy
+    from scannet_prep.remote.gate import TransferPolicy
     from scannet_prep.stages import download
 
     base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
@@ -90,7 +88,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.print_urls:
         return _print_urls(plan, arguments.print_urls, console)
     if arguments.dry_run:
-        return console.result(_describe_plan(plan), _plan_to_json(plan), 0)
+        return _show_plan(plan, console)
     certificates = certificates_from(arguments, console)
     download.check(plan, jobs=arguments.jobs, certificates=certificates)
     _ask_for_terms(arguments, console)
@@ -114,7 +112,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _ask_for_terms(arguments: argparse.Namespace, console: Console) -> None:
     """Record that the terms are accepted, if they are; ask only on a terminal."""
     from scannet_prep.release import TERMS_URL
-    from scannet_prep.stages.download.terms import accept_terms, has_accepted_terms, require_terms
+    from scannet_prep.stages.download.planning import accept_terms, has_accepted_terms, require_terms
 
     is_accepted = arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1"
     is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty() and not console.is_json
@@ -142,26 +140,18 @@ def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
 
 def _describe_needed(plan: DownloadPlan) -> str:
     """How much is to be fetched, as far as that is known."""
-    unknown = ", ".join(kind.suffix for kind in plan.unknown_kinds)
+    unknown = ", ".join(dict.fromkeys(file.kind.suffix for file in plan.missing if file.kind.typical_bytes is None))
     return f"about {format_bytes(plan.needed_bytes)}" + (f", and {unknown} of unknown size" if unknown else "")
 
 
-def _count_kinds(plan: DownloadPlan) -> list[tuple[str, str, int, int, int | None]]:
-    """Type, split, files, files that are there, and bytes to fetch, if known, of each kind and split."""
-    groups: dict[tuple[FileKind, str], list[bool]] = {}
-    for file in plan.files:
-        groups.setdefault((file.kind, str(file.split or "")), []).append(file.local_path in plan.present)
-    return [
-        (kind.suffix, split, len(there), sum(there), kind.typical_bytes and kind.typical_bytes * there.count(False))
-        for (kind, split), there in groups.items()
-    ]
-
-
-def _describe_plan(plan: DownloadPlan) -> str:
-    cells = [
-        [suffix, split or "-", f"{count:,}", f"{there:,}", "unknown" if size is None else format_bytes(size)]
-        for suffix, split, count, there, size in _count_kinds(plan)
-    ]
+def _show_plan(plan: DownloadPlan, console: Console) -> int:
+    present = Counter((file.kind, file.split) for file in plan.files if file.local_path in plan.present)
+    cells, kinds = [], []
+    for (kind, split), count in Counter((file.kind, file.split) for file in plan.files).items():
+        there, each = present[kind, split], kind.typical_bytes
+        size = "unknown" if each is None else format_bytes(each * (count - there))
+        cells.append([kind.suffix, split or "-", f"{count:,}", f"{there:,}", size])
+        kinds.append({"type": kind.suffix, "split": str(split or ""), "files": count, "present": there})
     lines = [
         format_table(["type", "split", "files", "already there", "about"], cells, right=frozenset({2, 3, 4})),
         "",
@@ -173,30 +163,24 @@ def _describe_plan(plan: DownloadPlan) -> str:
         lines.append(error.message)
     lines += [f"left over from another download program: {path}" for path in plan.orphans]
     lines.append("(dry run: nothing was fetched; whether files already there are whole is checked by a run)")
-    return "\n".join(lines)
-
-
-def _plan_to_json(plan: DownloadPlan) -> dict[str, Any]:
-    return {
+    value = {
         "dry_run": True,
         "data_dir": str(plan.data_dir),
         "base_url": plan.shown_base_url,
         "files": len(plan.files),
         "present": len(plan.present),
         "missing_bytes": plan.needed_bytes,
-        "kinds": [
-            {"type": suffix, "split": split, "files": count, "present": there}
-            for suffix, split, count, there, _ in _count_kinds(plan)
-        ],
+        "kinds": kinds,
     }
+    return console.result("\n".join(lines), value, 0)
 
 
 def _describe_report(report: DownloadReport, seconds: float) -> str:
     from scannet_prep.stages.download import FileOutcome
 
     counts = report.counts()
-    counts["all"] = sum(counts.values(), Counter[FileOutcome]())
-    rows = [[suffix, *(f"{found[outcome]:,}" for outcome in FileOutcome)] for suffix, found in counts.items()]
+    counts["all"] = {outcome: sum(found[outcome] for found in counts.values()) for outcome in FileOutcome}
+    rows = [[suffix, *(f"{count:,}" for count in found.values())] for suffix, found in counts.items()]
     rate = format_bytes(int(report.received_bytes / max(seconds, 1e-3)))
     lines = [
         format_table(["type", *FileOutcome], rows, right=frozenset({1, 2, 3, 4})),

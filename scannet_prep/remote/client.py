@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import http.client
 import io
+import re
 import socket
 import ssl
 import threading
@@ -23,15 +24,17 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from scannet_prep.errors import ServerDownError, UsageError
-from scannet_prep.remote.address import public_url
-from scannet_prep.remote.policy import TransferPolicy
-from scannet_prep.remote.trouble import FEW_TRIES, RELEASE_HINTS, AttemptError, Hints, raise_for_status, translated
+from scannet_prep.remote.gate import TransferPolicy
+from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url, raise_for_status, translated
 from scannet_prep.version import CONTACT_URL, VERSION
 
-_CHUNK_BYTES = 256 * 1024
+_PIECE_BYTES = 1 << 20
+_HEAD_BYTES = 1 << 16
 _STOP_LOOK_S = 0.2  # how often a thread that waits looks whether it is to stop
 _MAX_KEPT = 64  # connections
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
+_CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE)
+_CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 
 
 class Answer:
@@ -41,25 +44,44 @@ class Answer:
         status: 200, 206 or 416.
         headers: Their names in any case.
         is_encoded: Whether the body is compressed, although that was not asked for; offsets then mean nothing.
+        size_bytes: Of the whole file; None where the answer does not tell.
+        span: What comes of it, first byte and the one after the last; None where it comes not, or nobody knows.
     """
 
-    def __init__(self, response: requests.Response, limit: RateLimit) -> None:
-        self._response = response
-        self._limit = limit
+    def __init__(self, response: requests.Response, client: Client) -> None:
+        self._response, self._client = response, client
         self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
         self.is_encoded = self.headers.get("Content-Encoding", "").strip().lower() not in ("", "identity")
+        self.size_bytes: int | None = None
+        self.span: tuple[int, int] | None = None
+        match = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
+        if self.status != 200 and match is not None:
+            self.size_bytes = int(match[3])
+            if self.status == 206 and match[1] and not self.is_encoded:
+                self.span = int(match[1]), int(match[2]) + 1
+        length = self.headers.get("Content-Length", "")
+        # Chunks have lengths of their own, which count instead (RFC 9112, 6.3).
+        is_length = not self.is_encoded and "Transfer-Encoding" not in self.headers
+        if self.status == 200 and is_length and _CONTENT_LENGTH.fullmatch(length):
+            self.size_bytes = int(length)
+            self.span = 0, self.size_bytes
 
-    def read_chunks(self) -> Iterator[bytes]:
+    @property
+    def range(self) -> str:
+        """What the server says of the range that it sends, for messages."""
+        return repr(self.headers.get("Content-Range", "no range")[:80])
+
+    def read_pieces(self) -> Iterator[bytes]:
         """Give the body piece by piece, as it comes, without any compression.
 
         Raises:
             AttemptError: It comes too slowly.
             ServerDownError: The transfers were stopped.
         """
-        while chunk := self._response.raw.read1(_CHUNK_BYTES, decode_content=self.is_encoded):
-            yield chunk
-            self._limit.count(len(chunk))
+        while piece := self._response.raw.read1(_PIECE_BYTES, decode_content=self.is_encoded):
+            yield piece
+            self._client.count(len(piece))
 
 
 class Client:
@@ -69,29 +91,23 @@ class Client:
         base_url: Where the addresses begin.
         policy: How patient to be.
         certificates: True for the system's authorities, a file with others, False to accept any certificate.
-        hints: What to say about refusals.
 
     Attributes:
         policy: How patient to be.
         stop: Ends all waiting for content once it is set.
-        limit: Counts the bytes of all answers.
+        received_bytes: How much has come until now.
 
     Raises:
         UsageError: The file of certificate authorities cannot be used.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        policy: TransferPolicy,
-        certificates: bool | Path,
-        hints: Hints = RELEASE_HINTS,
-    ) -> None:
+    def __init__(self, base_url: str, policy: TransferPolicy, certificates: bool | Path) -> None:
         self.policy = policy
         self.stop = threading.Event()
+        self.received_bytes = 0
         self._verify = find_certificates(base_url, certificates)
-        self._hints = hints
-        self.limit = RateLimit(policy.bytes_per_s, self.stop)
+        self._lock = threading.Lock()
+        self._free_s = 0.0  # until then, the bandwidth is used up
         self._watch = _Watch(policy, self.stop)
         host = urlsplit(base_url).hostname or ""
         # Proxies are for other machines, also where the environment forgets to say so.
@@ -120,7 +136,7 @@ class Client:
         """
         self._watch.expect_answer()
         with (
-            translated(public_url(url), self._hints),
+            translated(public_url(url)),
             self._session.request(
                 method,
                 url,
@@ -133,39 +149,20 @@ class Client:
                 allow_redirects=True,
             ) as response,
         ):
-            raise_for_status(response, self._hints)
+            raise_for_status(response)
             self._watch.expect_body()
-            yield Answer(response, self.limit)
-
-
-class RateLimit:
-    """Keeps all connections together under a bandwidth; shared by threads.
-
-    Args:
-        bytes_per_s: None for no limit.
-        stop: Ends all waiting once it is set.
-
-    Attributes:
-        received_bytes: How much has come until now.
-    """
-
-    def __init__(self, bytes_per_s: float | None, stop: threading.Event) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._stop = stop
-        self._lock = threading.Lock()
-        self._free_s = 0.0
-        self.received_bytes = 0
+            yield Answer(response, self)
 
     def count(self, size_bytes: int) -> None:
-        """Count bytes that have come, and wait as long as they may take."""
+        """Count bytes that have come, and wait as long as all connections together may take for them."""
         with self._lock:
             self.received_bytes += size_bytes
-            if self._bytes_per_s is None:
+            if self.policy.bytes_per_s is None:
                 return
             now_s = time.monotonic()
-            self._free_s = max(self._free_s, now_s) + size_bytes / self._bytes_per_s
+            self._free_s = max(self._free_s, now_s) + size_bytes / self.policy.bytes_per_s
             pause_s = self._free_s - now_s
-        self._stop.wait(pause_s)
+        self.stop.wait(pause_s)
 
 
 def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
@@ -184,8 +181,7 @@ def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
     hint = "a file of certificates (PEM) is expected"
     found: str | bool = certificates if isinstance(certificates, bool) else str(certificates)
     if certificates is True:
-        with requests.Session() as session:
-            found = session.merge_environment_settings(base_url, {}, None, True, None)["verify"] or True
+        found = requests.Session().merge_environment_settings(base_url, {}, None, True, None)["verify"] or True
         hint = "the environment names it: mend or unset REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE, or use --ca-bundle"
     if isinstance(found, bool) or (certificates is True and Path(found).is_dir()):
         return found
@@ -200,12 +196,7 @@ def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
 
 
 def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | None:
-    """Find out from which address to connect: from an IPv4 one where IPv6 leads nowhere, else from any (None).
-
-    Args:
-        url: Of the server.
-        timeout_s: How long to try IPv6.
-    """
+    """Find out from which address to connect: from an IPv4 one where IPv6 leads nowhere, else from any (None)."""
     address = urlsplit(url)
     if requests.utils.get_environ_proxies(url):
         return None
@@ -213,9 +204,7 @@ def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | N
         found = socket.getaddrinfo(address.hostname, address.port or address.scheme, type=socket.SOCK_STREAM)
         if {item[0] for item in found} == {socket.AF_INET, socket.AF_INET6} and found[0][0] == socket.AF_INET6:
             try:
-                with socket.socket(socket.AF_INET6) as sock:
-                    sock.settimeout(timeout_s)
-                    sock.connect(found[0][4])
+                socket.create_connection((str(found[0][4][0]), found[0][4][1]), timeout_s).close()
             except OSError:
                 return ("0.0.0.0", 0)  # noqa: S104 - connects only, does not listen
     return None
@@ -226,14 +215,15 @@ class _Session(requests.Session):
         """Where an answer leads; encryption is never given up on the way."""
         try:
             target = super().get_redirect_target(resp)
-        except ValueError:  # not even text
+            place = urljoin(resp.url, target or "")
+            is_plain = resp.url.startswith("https:") and urlsplit(place).scheme == "http"
+        except ValueError:  # not even text, or not an address: requests says so of the latter
             resp.close()
             raise
-        with suppress(ValueError):  # not an address: requests says so
-            if target and resp.url.startswith("https:") and urlsplit(urljoin(resp.url, target)).scheme == "http":
-                resp.close()
-                place = public_url(urljoin(resp.url, target))
-                raise AttemptError(f"is redirected to an address without encryption: {place}", tries=1, is_answer=True)
+        if is_plain:
+            resp.close()
+            reason = f"is redirected to an address without encryption: {public_url(place)}"
+            raise AttemptError(reason, tries=1, is_answer=True)
         return target
 
 
@@ -271,7 +261,8 @@ class _Watch(threading.local):
         began_s = time.monotonic()
         while True:
             self._raise_if_over(began_s)
-            sock.settimeout(_STOP_LOOK_S)
+            if sock.gettimeout() != _STOP_LOOK_S:
+                sock.settimeout(_STOP_LOOK_S)
             with suppress(TimeoutError):
                 count: int = sock.recv_into(target)
                 break
@@ -327,7 +318,7 @@ class _WatchedResponse(http.client.HTTPResponse):
     def __init__(self, watch: _Watch, sock: Any, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - handed through
         super().__init__(sock, *arguments, **options)
         raw: Any = self.fp
-        self.fp = io.BufferedReader(_WatchedSocket(raw.detach(), sock, watch), _CHUNK_BYTES)
+        self.fp = io.BufferedReader(_WatchedSocket(raw.detach(), sock, watch), _HEAD_BYTES)
 
     def _read_status(self) -> tuple[str, int, str]:
         """Pass over what comes before the answer itself, such as 103 Early Hints."""

@@ -20,13 +20,50 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from scannet_prep.errors import RefusedError, ServerDownError
-from scannet_prep.remote.policy import TransferPolicy
 from scannet_prep.remote.trouble import AttemptError
 
 _FEW_ANSWERS = 5  # so many refusals in a row, before anything was ever served, mean that it is the wrong server
 _FIRST_SPACING_S = 0.05
 _MORE_CONNECTIONS = 0.1  # after each success: a connection more after ten of them
 _LESS_SPACING = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class TransferPolicy:
+    """How patient a run is.
+
+    Attributes:
+        connect_timeout_s: Longest time to connect.
+        answer_timeout_s: Longest time from a request to the end of the answer's headers.
+        slowest_bytes_per_s: A body that comes more slowly than this, over `slow_window_s`, is broken off and resumed.
+        slow_window_s: See above.
+        tries: So many failures of a file, while the server serves others, give it up.
+        first_delay_s: Mean pause after the first failure; doubled after each further one.
+        longest_delay_s: Longest pause.
+        longest_retry_after_s: A server that asks for a longer pause than this gets this one.
+        outage_patience_s: How long the server may serve nothing.
+        first_answer_patience_s: The same while it has not served anything in this run.
+        untold_outage_s: Outages that are shorter are not told.
+        bytes_per_s: Of all connections together at most; None for no limit.
+    """
+
+    connect_timeout_s: float = 20.0
+    answer_timeout_s: float = 60.0
+    slowest_bytes_per_s: float = 1_000.0
+    slow_window_s: float = 60.0
+    tries: int = 8
+    first_delay_s: float = 0.5
+    longest_delay_s: float = 60.0
+    longest_retry_after_s: float = 3600.0
+    outage_patience_s: float = 4 * 3600.0
+    first_answer_patience_s: float = 180.0
+    untold_outage_s: float = 5.0
+    bytes_per_s: float | None = None
+
+    def pause_s(self, failures: int, asked_s: float) -> float:
+        """How long to wait after so many failures in a row, at random and not in step, or where asked to."""
+        mean_s = min(self.first_delay_s * 2.0 ** min(failures - 1, 30), self.longest_delay_s) if failures else 0.0
+        return max(mean_s * random.uniform(0.5, 1.5), min(asked_s, self.longest_retry_after_s))  # noqa: S311
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,13 +223,12 @@ class Gate:
                 self._slow_down(now_s)
             if self._closed_s is not None and ticket is not self._trial:
                 return  # of the same moment as the failure that closed the gate
-            pause_s = policy.delay_s(self._failures) * random.uniform(0.5, 1.5) if self._failures else 0.0  # noqa: S311
+            pause_s = policy.pause_s(self._failures, error.retry_after_s)
             self._closed_s = self._closed_s or now_s
             self._failures += 1
             self._answers += error.is_answer
             self._reason, self._hint = error.reason, error.hint
-            asked_s = min(error.retry_after_s, policy.longest_retry_after_s)
-            self._next_s = now_s + max(pause_s, asked_s, self._spacing_s)
+            self._next_s = now_s + max(pause_s, self._spacing_s)
             if not self._is_told and self._next_s - self._closed_s >= policy.untold_outage_s:
                 self._is_told = True
                 note = (

@@ -1,23 +1,105 @@
-"""Receives one file of the release into a partial file, resumption included."""
+"""Receives one file of the release into a partial file, resumption included.
+
+What has arrived of a file so far is in hidden files beside the final one:
+
+    .<final name>.part          the bytes
+    .<final name>.part.version  the ETag or Last-Modified that they came with; without it, they cannot be resumed
+
+One run at a time works in a folder, so that nobody else writes into them.
+"""
 
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
+from scannet_prep.files import make_directory, output_error
 from scannet_prep.remote.client import Answer, Client
-from scannet_prep.remote.partial import Partial
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError
 from scannet_prep.space import format_bytes
 
-CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE)
-
-_CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 _PROOF_BYTES = 128 * 1024  # no page that says that the server is down is as long
 
 
-def receive(client: Client, url: str, partial: Partial, max_bytes: int, on_chunk: Callable[[bool], None]) -> None:
+class Partial:
+    """The bytes of one file that have arrived so far. Opens them, or begins anew.
+
+    Args:
+        target: The final name.
+
+    Raises:
+        OutputError: The folder cannot be written to, or the disk is full; all methods may raise it.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.path = partial_path(target)
+        self._target = target
+        self._version_path = self.path.with_name(f"{self.path.name}.version")
+        make_directory(target.parent)
+        with self._writing():
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.size_bytes = os.fstat(self._descriptor).st_size
+        self.validator = ""
+        with suppress(OSError):
+            self.validator = self._version_path.read_bytes()[:1000].decode("latin-1")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise output_error(self._target, error) from error
+
+    def free_bytes(self) -> int:
+        """Free space on its disk."""
+        status = os.fstatvfs(self._descriptor)
+        return status.f_bavail * status.f_frsize
+
+    def append(self, data: bytes) -> None:
+        """Add bytes at the end."""
+        rest = memoryview(data)
+        with self._writing():
+            while rest:
+                written = os.write(self._descriptor, rest)
+                self.size_bytes += written
+                rest = rest[written:]
+
+    def restart(self, validator: str = "") -> None:
+        """Drop all bytes; those to come have the given validator."""
+        with self._writing():
+            if self.size_bytes:
+                os.ftruncate(self._descriptor, 0)  # first: the old bytes must never stand beside the new validator
+            self.size_bytes = 0
+            if validator != self.validator:
+                self._version_path.write_bytes(validator.encode("latin-1", "replace"))
+        self.validator = validator
+
+    def publish(self) -> None:
+        """Give the file its final name."""
+        with self._writing():
+            os.fsync(self._descriptor)
+            self.path.replace(self._target)
+            self._version_path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Leave the bytes to the next run; where there are none, or they cannot be resumed, remove them."""
+        os.close(self._descriptor)
+        if not (self.size_bytes and self.validator):
+            with suppress(OSError):
+                self._version_path.unlink(missing_ok=True)
+                if self.path.stat().st_size == self.size_bytes:  # after `publish`, it is not there
+                    self.path.unlink()
+
+
+def partial_path(target: Path) -> Path:
+    """Where the bytes of a file are until it is whole."""
+    return target.with_name(f".{target.name}.part")
+
+
+def receive(client: Client, url: str, partial: Partial, max_bytes: int, on_piece: Callable[[bool], None]) -> None:
     """Make one request for what is missing of a file, and append what it gives: the file is complete afterwards.
 
     Args:
@@ -25,7 +107,7 @@ def receive(client: Client, url: str, partial: Partial, max_bytes: int, on_chunk
         url: The address.
         partial: What has arrived before.
         max_bytes: No file of this kind is larger.
-        on_chunk: Called after each piece; told whether so much has come that it must be content.
+        on_piece: Called after each piece; told whether so much has come that it must be content.
 
     Raises:
         AttemptError: It is not complete.
@@ -37,17 +119,17 @@ def receive(client: Client, url: str, partial: Partial, max_bytes: int, on_chunk
     if partial.size_bytes:
         headers = {"Range": f"bytes={partial.size_bytes}-", "If-Range": partial.validator}
     with client.open(url, headers) as answer:
-        chunks = answer.read_chunks()
+        pieces = answer.read_pieces()
         if answer.status == 200:  # looked at before all that has arrived is given up for it
-            chunks = _refuse_pages(chunks)
+            pieces = _refuse_pages(pieces)
         expected_bytes = _begin(answer, partial)
         _check_size(expected_bytes or 0, partial, max_bytes)
         received_bytes = 0
-        for chunk in chunks if partial.size_bytes != expected_bytes else ():
-            _check_size(partial.size_bytes + len(chunk), partial, max_bytes)
-            partial.append(chunk)
-            received_bytes += len(chunk)
-            on_chunk(received_bytes >= _PROOF_BYTES)
+        for piece in pieces if partial.size_bytes != expected_bytes else ():
+            _check_size(partial.size_bytes + len(piece), partial, max_bytes)
+            partial.append(piece)
+            received_bytes += len(piece)
+            on_piece(received_bytes >= _PROOF_BYTES)
     if expected_bytes is not None and partial.size_bytes != expected_bytes:
         found = partial.size_bytes
         if found > expected_bytes:
@@ -64,13 +146,9 @@ def ask_for_end(client: Client, url: str, size_bytes: int) -> None:
         AttemptError: The server does not give it, or has something else there.
     """
     with client.open(url, {"Range": f"bytes={size_bytes - 1}-"}) as answer:
-        match = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-        found_bytes = int(match[3]) if match else _content_length(answer)
         if answer.status == 200:  # ranges are ignored: what comes is left
-            next(_refuse_pages(answer.read_chunks()))
-        elif match is None:
-            found_bytes = size_bytes
-        if found_bytes not in (None, size_bytes):
+            next(_refuse_pages(answer.read_pieces()))
+        if answer.size_bytes not in (None, size_bytes):
             raise AttemptError("something else in place of what was served before")
 
 
@@ -81,31 +159,23 @@ def find_size(client: Client, url: str) -> int | None:
         AttemptError: The server does not answer that.
     """
     with client.open(url, {}, "HEAD") as answer:
-        return _content_length(answer)
+        return answer.size_bytes
 
 
 def _begin(answer: Answer, partial: Partial) -> int | None:
     """Prepare the partial file for the body to come; gives the size that the whole file has to have, if known."""
-    status, headers = answer.status, answer.headers
-    if status == 200:  # a first request, or the server ignores ranges, or has a new version
-        partial.restart(_validator(answer))
-        return _content_length(answer)
-    content_range = headers.get("Content-Range", "")
-    match = CONTENT_RANGE.fullmatch(content_range)
-    if status == 206:
-        if match is None or match[1] is None or int(match[1]) != partial.size_bytes or answer.is_encoded:
-            partial.restart()
-            raise AttemptError(f"asked to go on, the server sent {content_range[:80] or 'no range'!r}")
-        if not partial.size_bytes:  # not asked for, but a whole file all the same
-            partial.restart(_validator(answer))
-        elif not _may_be_same_version(headers, partial.validator):
-            partial.restart()
-            raise AttemptError("asked to go on, the server sent the rest of another version")
-        return int(match[3])
-    if match is not None and partial.size_bytes and match[3] == str(partial.size_bytes):
-        return partial.size_bytes  # 416: it was whole already
+    there_bytes, is_rest = partial.size_bytes, answer.span is not None and answer.span[0] == partial.size_bytes
+    if answer.status == 200 or (is_rest and not there_bytes):
+        partial.restart(_validator(answer))  # a first request, or the server ignores ranges, or has a new version
+        return answer.size_bytes
+    if is_rest and _may_be_same_version(answer, partial.validator):
+        return answer.size_bytes
+    if answer.status == 416 and there_bytes and answer.size_bytes == there_bytes:
+        return there_bytes  # it was whole already
     partial.restart()
-    raise AttemptError("the server has a shorter file than what had arrived")
+    if is_rest:
+        raise AttemptError("asked to go on, the server sent the rest of another version")
+    raise AttemptError(f"asked to go on from byte {there_bytes:,}, the server sent {answer.range}")
 
 
 def _check_size(size_bytes: int, partial: Partial, max_bytes: int) -> None:
@@ -127,13 +197,13 @@ def _check_size(size_bytes: int, partial: Partial, max_bytes: int) -> None:
         )
 
 
-def _refuse_pages(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Give the same chunks, unless they are a page: no file of the release begins with `<`, nor is one empty.
+def _refuse_pages(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Give the same pieces, unless they are a page: no file of the release begins with `<`, nor is one empty.
 
     Raises:
         AttemptError: They are.
     """
-    first = next(chunks, b"")
+    first = next(pieces, b"")
     if not first or first.lstrip().startswith(b"<"):
         raise AttemptError(
             f"{'a web page' if first else 'nothing'} in place of the file",
@@ -141,7 +211,7 @@ def _refuse_pages(chunks: Iterator[bytes]) -> Iterator[bytes]:
             tries=FEW_TRIES,
             is_answer=True,
         )
-    return itertools.chain([first], chunks)
+    return itertools.chain([first], pieces)
 
 
 def _validator(answer: Answer) -> str:
@@ -152,20 +222,11 @@ def _validator(answer: Answer) -> str:
     return etag if etag.startswith('"') else answer.headers.get("Last-Modified", "")
 
 
-def _may_be_same_version(headers: Mapping[str, str], validator: str) -> bool:
+def _may_be_same_version(answer: Answer, validator: str) -> bool:
     """Whether the rest of a file goes with what has arrived: servers that ignore `If-Range` send that of any version.
 
     The answer has to repeat an ETag (RFC 9110, 15.3.7), but not a date.
     """
     if validator.startswith('"'):
-        return headers.get("ETag") == validator
-    return headers.get("Last-Modified", validator) == validator
-
-
-def _content_length(answer: Answer) -> int | None:
-    length = answer.headers.get("Content-Length", "")
-    # Chunks have lengths of their own, which count instead (RFC 9112, 6.3).
-    is_length = (
-        not answer.is_encoded and "Transfer-Encoding" not in answer.headers and _CONTENT_LENGTH.fullmatch(length)
-    )
-    return int(length) if is_length else None
+        return answer.headers.get("ETag") == validator
+    return answer.headers.get("Last-Modified", validator) == validator

@@ -21,38 +21,22 @@ from scannet_prep.errors import (
     ScanNetPrepError,
     TransferError,
 )
-from scannet_prep.remote.address import public_url
 
 FEW_TRIES = 3
 """So many failures that cost much, silence or whole bodies that are not the file, give a file up."""
 
 _BUSY_TRIES = 30  # 429 is hardly ever about a file
+_CERTIFICATE_ERRORS = (ssl.SSLCertVerificationError, urllib3.util.ssl_match_hostname.CertificateError)
+_ACCESS_HINT = (
+    "ScanNet's server wants the terms signed, and a mirror may need another base URL; name who asks as "
+    "https://USER:PASSWORD@HOST/... or in ~/.netrc; a signed address may have expired"
+)
+_CERTIFICATE_HINT = (
+    "name a file with the authority of the server, or of your network's proxy: --ca-bundle FILE, "
+    "REQUESTS_CA_BUNDLE=FILE, or certificates=Path(FILE) in Python"
+)
 _PROXY_HINT = (
     "HTTPS_PROXY and HTTP_PROXY look like http://USER:PASSWORD@HOST:PORT; for socks5:// install requests[socks]"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """What to do about refusals; it depends on what is asked for.
-
-    Attributes:
-        access: Where the server wants to know who asks, or refuses.
-        address: Where the address cannot be used.
-        certificate: Where nobody that is trusted has signed the certificate.
-        missing: Where the server has no such file.
-    """
-
-    access: str
-    address: str
-    certificate: str
-    missing: str = ""
-
-
-RELEASE_HINTS = Hints(
-    access="access rests on having signed the terms; a mirror may need another base URL",
-    address="give the address of a mirror as https://...",
-    certificate="name a file with the authority of the mirror, or of your network's proxy: --ca-bundle FILE",
 )
 
 
@@ -79,7 +63,26 @@ class AttemptError(Exception):
     error_type: type[TransferError | FileError] = TransferError
 
 
-def raise_for_status(response: requests.Response, hints: Hints) -> None:
+def public_url(url: str) -> str:
+    """An address without what may be secret in it: user, password, and the query, which holds signatures and tokens."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets that do not close
+        return f"{url.partition(':')[0]}://..."
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=host, query="..." if parts.query else "", fragment="").geturl()
+
+
+def is_server_address(text: str) -> bool:
+    """Whether an address names a server on the web, and a port that there can be."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an address between them, a port that is not a number
+        return False
+
+
+def raise_for_status(response: requests.Response) -> None:
     """Turn a status that brings no content into an error; 416 is left to those who asked for a range.
 
     Raises:
@@ -94,66 +97,14 @@ def raise_for_status(response: requests.Response, hints: Hints) -> None:
         raise ProxyError(f"the proxy wants a user and password ({what})", _PROXY_HINT)
     if status in {404, 410}:
         reason = f"the server has no such file ({status})"
-        raise AttemptError(reason, hints.missing, tries=1, is_answer=True, error_type=NotOnServerError)
+        hint = "look at the address in a browser; names are case-sensitive"
+        raise AttemptError(reason, hint, tries=1, is_answer=True, error_type=NotOnServerError)
     if status < 500 and status not in {408, 425, 429}:
-        hint = hints.access if status in {401, 403} else ""
+        hint = _ACCESS_HINT if status in {401, 403} else ""
         raise AttemptError(what, hint, tries=1, is_answer=True, error_type=RefusedError)
     pause_s = parse_retry_after(response.headers.get("Retry-After", ""))
     tries = _BUSY_TRIES if status == 429 else 0
     raise AttemptError(what, tries=tries, is_busy=status in {429, 503} or bool(pause_s), retry_after_s=pause_s)
-
-
-@contextmanager
-def translated(url: str, hints: Hints) -> Iterator[None]:
-    """Turn the errors of requests and urllib3 into ours, without what may be secret in the address.
-
-    Raises:
-        AttemptError: Another attempt may help, or only this file is concerned.
-        CertificateError, ProxyError: Nothing can be fetched at all.
-    """
-    try:
-        yield
-    except (AttemptError, ScanNetPrepError):
-        raise
-    except requests.exceptions.SSLError as error:
-        raise _translate_tls(error, url, hints) from None
-    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
-        raise _translate(error, url, hints) from None
-
-
-def _translate_tls(error: requests.exceptions.SSLError, url: str, hints: Hints) -> Exception:
-    reason = _innermost(error)
-    kinds = (ssl.SSLCertVerificationError, urllib3.util.ssl_match_hostname.CertificateError)
-    if not any(isinstance(item, kinds) for item in _unwrap(error)):
-        return AttemptError(reason)  # broken off while the connection was being secured
-    asked = public_url(str(error.request.url)) if error.request is not None else url
-    text, hint = f"{asked}: the certificate cannot be verified: {reason}", hints.certificate
-    if "expired" in reason or "not yet valid" in reason:
-        hint = "the server's certificate is out of date, or this machine's clock is wrong: check `date`"
-    elif "mismatch" in reason or "doesn't match" in reason:
-        hint = "the address leads to another server: check the base URL, and whether your network redirects it"
-    # A file that is redirected to another server says nothing about this one.
-    is_server = urlsplit(asked).netloc == urlsplit(url).netloc
-    return CertificateError(text, hint) if is_server else AttemptError(text, hint, tries=1)
-
-
-def _translate(error: Exception, url: str, hints: Hints) -> Exception:
-    kinds, reason = requests.exceptions, _innermost(error)
-    if isinstance(error, kinds.ProxyError) and "failed: 407" not in reason:
-        return AttemptError(f"the proxy does not connect: {reason}", _PROXY_HINT)
-    request = getattr(error, "request", None)
-    # Where the address of the file is in order, that of the proxy is not.
-    is_malformed = isinstance(error, kinds.InvalidURL) and request is not None and public_url(request.url) == url
-    if is_malformed or isinstance(error, (kinds.InvalidProxyURL, kinds.ProxyError)) or "SOCKS support" in reason:
-        return ProxyError(f"the proxy cannot be used: {'malformed address' if is_malformed else reason}", _PROXY_HINT)
-    if isinstance(error, kinds.TooManyRedirects):
-        return AttemptError("is redirected in a circle", tries=1, is_answer=True)
-    if isinstance(error, (kinds.ReadTimeout, kinds.InvalidHeader)):
-        return AttemptError(reason, tries=FEW_TRIES)
-    if isinstance(error, ValueError):  # redirections to what is not an address
-        reason = f"the address cannot be used: {type(error).__name__}"
-        return AttemptError(reason, hints.address, tries=1, is_answer=True)
-    return AttemptError(reason)
 
 
 def parse_retry_after(value: str) -> float:
@@ -164,16 +115,59 @@ def parse_retry_after(value: str) -> float:
         return 0.0
 
 
-def _unwrap(error: BaseException) -> Iterator[BaseException]:
+@contextmanager
+def translated(url: str) -> Iterator[None]:
+    """Turn the errors of requests and urllib3 into ours, without what may be secret in the address.
+
+    Raises:
+        AttemptError: Another attempt may help, or only this file is concerned.
+        CertificateError, ProxyError: Nothing can be fetched at all.
+    """
+    try:
+        yield
+    except (AttemptError, ScanNetPrepError):
+        raise
+    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
+        raise _translate(error, url) from None
+
+
+def _translate(error: Exception, url: str) -> Exception:
+    kinds, inner = requests.exceptions, list(_unwrap(error))
+    reason = f"{type(inner[-1]).__name__}: {inner[-1]}"[:200]
+    request = getattr(error, "request", None)
+    asked = public_url(str(request.url)) if request is not None else ""
+    if isinstance(error, kinds.SSLError) and any(isinstance(item, _CERTIFICATE_ERRORS) for item in inner):
+        return _certificate_error(reason, asked or url, url)
+    if isinstance(error, kinds.ProxyError) and "failed: 407" not in reason:
+        return AttemptError(f"the proxy does not connect: {reason}", _PROXY_HINT)
+    # Where the address of the file is in order, that of the proxy is not.
+    is_malformed = isinstance(error, kinds.InvalidURL) and asked == url
+    if is_malformed or isinstance(error, (kinds.InvalidProxyURL, kinds.ProxyError)) or "SOCKS support" in reason:
+        return ProxyError(f"the proxy cannot be used: {'malformed address' if is_malformed else reason}", _PROXY_HINT)
+    if isinstance(error, kinds.TooManyRedirects):
+        return AttemptError("is redirected in a circle", tries=1, is_answer=True)
+    if isinstance(error, (kinds.ReadTimeout, kinds.InvalidHeader)):
+        return AttemptError(reason, tries=FEW_TRIES)
+    if isinstance(error, ValueError):  # redirections to what is not an address
+        reason = f"the address cannot be used: {type(error).__name__}"
+        return AttemptError(reason, "an address looks like https://HOST/PATH", tries=1, is_answer=True)
+    return AttemptError(reason)
+
+
+def _certificate_error(reason: str, asked: str, url: str) -> Exception:
+    text, hint = f"{asked}: the certificate cannot be verified: {reason}", _CERTIFICATE_HINT
+    if "expired" in reason or "not yet valid" in reason:
+        hint = "the server's certificate is out of date, or this machine's clock is wrong: check `date`"
+    elif "mismatch" in reason or "doesn't match" in reason:
+        hint = "the address leads to another server: check the base URL, and whether your network redirects it"
+    # A file that is redirected to another server says nothing about this one.
+    is_server = urlsplit(asked).netloc == urlsplit(url).netloc
+    return CertificateError(text, hint) if is_server else AttemptError(text, hint, tries=1)
+
+
+def _unwrap(error: object) -> Iterator[BaseException]:
     """An error, and those inside the wrappings of requests and urllib3."""
-    inner: object = error
-    while isinstance(inner, BaseException):
-        yield inner
-        wrapped = next((item for item in inner.args if isinstance(item, BaseException)), None)
-        inner = getattr(inner, "reason", None) if wrapped is None else wrapped
-
-
-def _innermost(error: BaseException) -> str:
-    """The reason inside the wrappings."""
-    *_, inner = _unwrap(error)
-    return f"{type(inner).__name__}: {inner}"[:200]
+    while isinstance(error, BaseException):
+        yield error
+        wrapped = next((item for item in error.args if isinstance(item, BaseException)), None)
+        error = getattr(error, "reason", None) if wrapped is None else wrapped

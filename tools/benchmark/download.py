@@ -22,7 +22,7 @@ from scannet_prep.scene import SceneId
 from scannet_prep.stages import download
 from scannet_prep.stages.download import FileOutcome
 from scannet_prep.stages.download.checks import check_file
-from scannet_prep.stages.download.terms import accept_terms
+from scannet_prep.stages.download.planning import accept_terms
 from scannet_prep.stages.selection import Selection
 
 if TYPE_CHECKING:

@@ -6,28 +6,18 @@ import os
 import random
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
-from scannet_prep.errors import (
-    DiskFullError,
-    FileError,
-    MissingFileError,
-    NotOnServerError,
-    OutputError,
-    TransferError,
-)
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock
-from scannet_prep.remote.address import public_url
-from scannet_prep.remote.catalog import RemoteFile
+from scannet_prep.errors import DiskFullError, FileError, NotOnServerError, OutputError, TransferError
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import Gate, Ticket
-from scannet_prep.remote.partial import Partial
-from scannet_prep.remote.transfer import ask_for_end, find_size, receive
-from scannet_prep.remote.trouble import FEW_TRIES, AttemptError
+from scannet_prep.remote.transfer import Partial, ask_for_end, find_size, receive
+from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
 from scannet_prep.stages.download.checks import Facts, check_file, find_contradictions
-from scannet_prep.stages.download.planning import DownloadPlan, FileOutcome, FileResult
+from scannet_prep.stages.download.planning import DownloadPlan, FileOutcome, FileResult, RemoteFile
 
 _KNOWN_CHOICE = 3  # of so many files that were served before, the smallest is asked for
 
@@ -64,6 +54,10 @@ class Task:
     next_s: float = 0.0
     is_active: bool = False
 
+    def fail(self, reason: str, place: object, hint: str = "", outcome: FileOutcome = FileOutcome.FAILED) -> None:
+        """Settle it: the file is not there."""
+        self.result = FileResult(self.file, outcome, 0, reason, str(place), hint)
+
 
 @dataclass(eq=False)
 class Bringing:
@@ -75,14 +69,11 @@ class Bringing:
         gate: Gives leave for them.
         tell: Told in words what happens; the first argument is the same for what is told once only.
         is_strict: Whether to look into files too whose digest is the recorded one.
+        locked: What is recorded of the files that are whole. Threads change single entries, which needs no lock.
 
     Attributes:
-        locked: What is recorded of the files that are whole. Threads change single entries, which needs no lock.
         mended: Files that were there, but damaged, and were fetched again.
         opened: Files whose permissions were repaired.
-
-    Raises:
-        LockError: `scannet.lock` is damaged.
     """
 
     plan: DownloadPlan
@@ -90,17 +81,16 @@ class Bringing:
     gate: Gate
     tell: Callable[[str, str], None]
     is_strict: bool
-    locked: dict[str, LockEntry] = field(init=False)
+    locked: dict[str, LockEntry]
     mended: list[str] = field(default_factory=list, init=False)
     opened: list[str] = field(default_factory=list, init=False)
+    _known: list[tuple[int, str]] = field(default_factory=list, init=False)  # served before: sizes and addresses
+    _may_ask_sizes: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        """Read what is recorded."""
-        self.locked = read_locked(self.plan)
+        """Find out how files are to be opened to others."""
         self._umask = os.umask(0)
         os.umask(self._umask)
-        self._known: list[tuple[int, str]] = []
-        self._may_ask_sizes = True
 
     def adopt(self, tasks: Sequence[Task]) -> None:
         """Give those files of a scene their result that are there and whole, or that cannot be replaced."""
@@ -111,20 +101,16 @@ class Bringing:
                 self._look(task)
             except FileError as error:
                 faults[task] = error.problem
-            except FileNotFoundError:
-                task.result = self._failed(task, "is a link that leads nowhere", "mend the link, or remove it")
             except OSError as error:
-                task.result = self._failed(task, error.strerror or str(error))
-        found = {task.file.kind.suffix: task.facts for task in present if task not in faults and task.facts}
-        contradictions = find_contradictions(found)
+                is_lost = isinstance(error, FileNotFoundError)
+                reason = "is a link that leads nowhere" if is_lost else error.strerror or str(error)
+                task.fail(reason, self.plan.data_dir / task.file.local_path, "mend the link, or move it away")
+        contradictions = _contradictions(task for task in present if task not in faults)
         for task in present:
             path = self.plan.data_dir / task.file.local_path
             fault = faults.get(task) or contradictions.get(task.file.kind.suffix)
             if task.result is None and fault is None:
-                size_bytes = path.stat().st_size
-                task.result = FileResult(task.file, FileOutcome.PRESENT, size_bytes)
-                task.shown_bytes = size_bytes
-                self._known.append((size_bytes, self.plan.url(task.file)))
+                self._settle(task, FileOutcome.PRESENT, path.stat().st_size)
             elif task.result is None:
                 self.tell("", f"{path}: {fault}; fetching it again")
                 task.is_damaged, task.facts = True, None
@@ -143,7 +129,10 @@ class Bringing:
             if is_own:
                 task.failures += 1
                 if task.failures >= (task.error.tries or self.client.policy.tries):
-                    self.give_up(task)
+                    what = f"{task.failures} attempts failed, the last one: " if task.failures > 1 else ""
+                    is_missing = task.error.error_type is NotOnServerError
+                    outcome = FileOutcome.MISSING if is_missing else FileOutcome.FAILED
+                    task.fail(what + task.error.reason, self._place(task), task.error.hint, outcome)
                     return
             if is_own is not None:
                 task.error = None
@@ -161,44 +150,34 @@ class Bringing:
         except DiskFullError:
             raise
         except OutputError as error:
-            task.result = self._failed(task, error.message, error.hint)
+            path = self.plan.data_dir / task.file.local_path
+            task.fail(error.message.removeprefix(f"{path}: "), path, error.hint)
 
     def _put_off(self, task: Task, error: AttemptError) -> None:
         task.error = error
-        pause_s = self.client.policy.delay_s(task.failures + 1) * random.uniform(0.5, 1.5)  # noqa: S311 - not in step
-        task.next_s = task.failed_s + max(pause_s, min(error.retry_after_s, self.client.policy.longest_retry_after_s))
+        task.next_s = task.failed_s + self.client.policy.pause_s(task.failures + 1, error.retry_after_s)
         if error.tries == FEW_TRIES:
             self.tell(error.reason, f"{self._place(task)}: {error.reason}; it is tried again after the others")
-
-    def give_up(self, task: Task) -> None:
-        """Make the last failure of a file its result."""
-        error = task.error or AttemptError("not tried")
-        reason = error.reason
-        if task.failures > 1:
-            reason = f"{task.failures} attempts failed, the last one: {reason}"
-        outcome = FileOutcome.MISSING if error.error_type is NotOnServerError else FileOutcome.FAILED
-        task.result = FileResult(task.file, outcome, 0, reason, self._place(task), error.hint)
-        task.shown_bytes = 0
 
     def _place(self, task: Task) -> str:
         return public_url(self.plan.url(task.file))
 
-    def _failed(self, task: Task, reason: str, hint: str = "") -> FileResult:
-        path = self.plan.data_dir / task.file.local_path
-        return FileResult(task.file, FileOutcome.FAILED, 0, reason.removeprefix(f"{path}: "), str(path), hint)
+    def _settle(self, task: Task, outcome: FileOutcome, size_bytes: int) -> None:
+        task.result, task.shown_bytes = FileResult(task.file, outcome, size_bytes), size_bytes
+        self._known.append((size_bytes, self.plan.url(task.file)))
 
     def _look(self, task: Task) -> None:
-        """Check a file that is there.
+        """Check a file that is there, and record it.
 
         Raises:
             FileError: It is damaged.
+            OSError: Something else has its name, or it cannot be looked at.
         """
         name = task.file.local_path
         path, entry = self.plan.data_dir / name, self.locked.get(name)
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # a pipe would never end
-            task.result = self._failed(task, "is not a file", "move it away")
-            return
+            raise OSError("is not a file")
         with suppress(OSError):  # somebody else's file: nothing to be done
             if stat.S_IMODE(status.st_mode) == 0o600 and self._umask != 0o077:  # as the official script leaves it
                 path.chmod(0o666 & ~self._umask)
@@ -210,28 +189,21 @@ class Bringing:
             sizes = f"{found.size_bytes:,} bytes, expected {entry.size_bytes:,}"
             raise FileError(path, f"is not the file recorded in {LOCK_NAME}: {sizes}")
         if entry is None or self.is_strict:
-            try:
-                task.facts = check_file(task.file, path)
-                if entry is None:
-                    self._compare_size(task, status.st_size)
-            except FileError:
-                self.locked.pop(name, None)
-                raise
+            self.locked.pop(name, None)
+            task.facts = check_file(task.file, path)
+        if entry is None:
+            server_bytes = self._ask_size(task)
+            if server_bytes not in (None, status.st_size):
+                raise FileError(path, f"has {status.st_size:,} bytes, but the server's has {server_bytes:,}")
         self.locked[name] = found
 
-    def _compare_size(self, task: Task, size_bytes: int) -> None:
-        """Compare a file that nobody knows with the server's, if that tells its size; after a failure, never again.
-
-        Raises:
-            FileError: It has another size.
-        """
-        try:
-            found = find_size(self.client, self.plan.url(task.file)) if self._may_ask_sizes else None
-        except (AttemptError, TransferError):
-            self._may_ask_sizes, found = False, None
-        if found not in (None, size_bytes):
-            path = self.plan.data_dir / task.file.local_path
-            raise FileError(path, f"has {size_bytes:,} bytes, but the server's has {found:,}")
+    def _ask_size(self, task: Task) -> int | None:
+        """How large the server's file is, if it tells; after a failure, it is never asked again."""
+        if self._may_ask_sizes:
+            with suppress(AttemptError, TransferError):
+                return find_size(self.client, self.plan.url(task.file))
+            self._may_ask_sizes = False
+        return None
 
     def _ask_for_known(self) -> None:
         """Ask for the end of a file that was served before, now or in an earlier run.
@@ -252,16 +224,15 @@ class Bringing:
         Raises:
             AttemptError: No more of it has come than ever before.
         """
-        path = self.plan.data_dir / task.file.local_path
-        with closing(Partial(path)) as partial:
+        with closing(Partial(self.plan.data_dir / task.file.local_path)) as partial:
 
-            def on_chunk(is_content: bool) -> None:
+            def on_piece(is_content: bool) -> None:
                 task.shown_bytes = partial.size_bytes
                 if is_content:
                     self.gate.served(ticket)
 
             try:
-                receive(self.client, self.plan.url(task.file), partial, task.file.kind.max_bytes, on_chunk)
+                receive(self.client, self.plan.url(task.file), partial, task.file.kind.max_bytes, on_piece)
                 self._accept(task, partial)
             except AttemptError:
                 task.failed_s = time.monotonic()
@@ -291,18 +262,16 @@ class Bringing:
         if entry is not None and found != entry:
             partial.restart()
             what = f"{found.size_bytes:,} bytes, sha256 {found.sha256[:12]}"
-            expected = f"{entry.size_bytes:,}, {entry.sha256[:12]}"
-            lock_path = self.plan.data_dir / LOCK_NAME
-            reason = f"is not what {LOCK_NAME} records: {what}, expected {expected}"
-            hint = f"to accept the server's new version, remove its line from {lock_path}"
-            task.result = FileResult(task.file, FileOutcome.FAILED, 0, reason, self._place(task), hint)
+            reason = f"{what}, expected {entry.size_bytes:,}, {entry.sha256[:12]}"
+            hint = f"to accept the server's new version, remove its line from {self.plan.data_dir / LOCK_NAME}"
+            task.fail(f"is not what {LOCK_NAME} records: {reason}", self._place(task), hint)
             return
         partial.publish()
         self.locked[name] = found
-        self._known.append((found.size_bytes, self.plan.url(task.file)))
         if task.is_damaged:
             self.mended.append(name)
-        task.facts, task.result = facts, FileResult(task.file, FileOutcome.FETCHED, found.size_bytes)
+        task.facts = facts
+        self._settle(task, FileOutcome.FETCHED, found.size_bytes)
 
     def _check_siblings(self, task: Task, facts: Facts) -> None:
         """Compare a file with those of its scene that are there and whole.
@@ -310,27 +279,16 @@ class Bringing:
         Raises:
             FileError: They do not fit together.
         """
-        found = {task.file.kind.suffix: facts}
         for sibling in task.siblings:
             is_there = sibling.result is not None and not sibling.result.is_failure
-            path = self.plan.data_dir / sibling.file.local_path
             if is_there and sibling.facts is None:
                 with suppress(FileError):  # its digest is the recorded one: a matter for `verify`
-                    sibling.facts = check_file(sibling.file, path)
-            if is_there and sibling.facts is not None:
-                found[sibling.file.kind.suffix] = sibling.facts
-        problem = find_contradictions(found).get(task.file.kind.suffix)
+                    sibling.facts = check_file(sibling.file, self.plan.data_dir / sibling.file.local_path)
+        problem = _contradictions(task.siblings, {task.file.kind.suffix: facts}).get(task.file.kind.suffix)
         if problem:
             raise FileError(self.plan.data_dir / task.file.local_path, problem)
 
 
-def read_locked(plan: DownloadPlan) -> dict[str, LockEntry]:
-    """What is recorded of the files of a raw tree; nothing where there is no record yet.
-
-    Raises:
-        LockError: It is damaged.
-    """
-    try:
-        return read_lock(plan.data_dir / LOCK_NAME)
-    except MissingFileError:
-        return {}
+def _contradictions(tasks: Iterable[Task], more: dict[str, Facts] | None = None) -> dict[str, str]:
+    """What does not fit together, by suffix, of files that were looked into."""
+    return find_contradictions({task.file.kind.suffix: task.facts for task in tasks if task.facts} | (more or {}))

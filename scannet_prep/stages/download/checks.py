@@ -17,14 +17,15 @@ from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_segments
 from scannet_prep.release import AGGREGATION, LABELS_MESH, MESH, SEGMENTS, Content
-from scannet_prep.remote.catalog import RemoteFile
 from scannet_prep.scene import Split
+from scannet_prep.stages.download.planning import RemoteFile
 
 _OF_ONE_MESH = frozenset({MESH.suffix, LABELS_MESH.suffix, SEGMENTS.suffix})
 # Version 4 of the sensor stream (SensReader in ScanNet's repository): a header with a name of any length in it, frames
 # of 96 bytes with colour and depth after each, and at times the number of IMU frames, all of one size.
+_SENS_START = struct.Struct("<IQ")
 _SENS_HEADER = struct.Struct("<64f2i4IfQ")
-_SENS_FRAME = struct.Struct("<64x2Q2Q")
+_SENS_FRAME = struct.Struct("<80x2Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,22 +121,18 @@ def _check_zip(path: Path) -> None:
 
 
 def _check_sensor_stream(path: Path) -> None:
-    with path.open("rb") as file:
-        size_bytes = os.fstat(file.fileno()).st_size
-        start = file.read(12)
-        if len(start) < 12 or start[:4] != b"\4\0\0\0":
-            raise FileError(path, f"begins with {start[:4]!r}, expected version 4 of the sensor stream")
-        file.seek(int.from_bytes(start[4:], "little"), os.SEEK_CUR)
-        header = file.read(_SENS_HEADER.size)
-        count = _SENS_HEADER.unpack(header)[-1] if len(header) == _SENS_HEADER.size else 0
-        for index in range(count):
-            frame = file.read(_SENS_FRAME.size)
-            content_bytes = sum(_SENS_FRAME.unpack(frame)[2:]) if len(frame) == _SENS_FRAME.size else 0
-            file.seek(content_bytes, os.SEEK_CUR)
-            if not content_bytes or file.tell() > size_bytes:
-                raise FileError(path, f"ends within frame {index:,} of {count:,}")
-        rest = size_bytes - file.tell()
-        imu_count = int.from_bytes(file.read(8), "little")
-        is_end = rest == 0 or (rest >= 8 and (rest - 8) % max(1, imu_count) == 0 and (rest > 8) == (imu_count > 0))
-        if not count or not is_end:
-            raise FileError(path, f"has {rest:,} bytes after its {count:,} frames")
+    size_bytes, count = path.stat().st_size, 0
+    try:
+        with path.open("rb") as file:
+            version, name_bytes = _SENS_START.unpack(file.read(_SENS_START.size))
+            file.seek(name_bytes, os.SEEK_CUR)
+            count = _SENS_HEADER.unpack(file.read(_SENS_HEADER.size))[-1]
+            for _ in range(count):
+                file.seek(sum(_SENS_FRAME.unpack(file.read(_SENS_FRAME.size))), os.SEEK_CUR)
+            rest = size_bytes - file.tell()
+            imu_count = int.from_bytes(file.read(8), "little")
+    except (struct.error, OSError, OverflowError):
+        raise FileError(path, f"is truncated, or no sensor stream: {size_bytes:,} bytes, {count:,} frames") from None
+    is_end = rest == 0 or (rest >= 8 and (rest - 8) % max(1, imu_count) == 0 and (rest > 8) == (imu_count > 0))
+    if version != 4 or not count or not is_end:
+        raise FileError(path, f"version {version}, expected 4; {rest:,} bytes after its {count:,} frames")

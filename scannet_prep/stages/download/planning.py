@@ -1,7 +1,8 @@
-"""What a download is going to do, and what it did."""
+"""What a download is going to do, and what it did: the server's files, and where they belong on disk."""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -10,19 +11,29 @@ from pathlib import Path
 from typing import Any
 
 from scannet_prep.backports import StrEnum
-from scannet_prep.errors import DiskFullError, UsageError
-from scannet_prep.files import check_is_folder
+from scannet_prep.errors import DiskFullError, TermsError, UsageError
+from scannet_prep.files import check_is_folder, make_directory, write_atomically
 from scannet_prep.raw.layout import find_orphans
-from scannet_prep.release import BASE_URL, FileKind
-from scannet_prep.remote.address import is_server_address, public_url
-from scannet_prep.remote.catalog import RemoteFile, list_files, parse_types
-from scannet_prep.remote.partial import partial_path
-from scannet_prep.scene import Split
+from scannet_prep.release import (
+    BASE_URL,
+    KINDS,
+    LABEL_MAP,
+    SEGMENTATION_KINDS,
+    SPLIT_DIRS,
+    TERMS_URL,
+    Content,
+    FileKind,
+)
+from scannet_prep.remote.transfer import partial_path
+from scannet_prep.remote.trouble import is_server_address, public_url
+from scannet_prep.scene import SceneId, Split
 from scannet_prep.space import check_space, format_bytes
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.selection import Selection, select_scenes
+from scannet_prep.typed_json import to_plain
 
-MAX_JOBS = 8  # the server belongs to a university chair
+_PRESETS = {"seg": (*(kind.suffix for kind in SEGMENTATION_KINDS), LABEL_MAP.suffix)}
+TERMS_RECORD_NAME = "terms_accepted.txt"
 
 
 class FileOutcome(StrEnum):
@@ -32,6 +43,25 @@ class FileOutcome(StrEnum):
     PRESENT = "already there"
     MISSING = "missing upstream"
     FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of the release.
+
+    Attributes:
+        kind: What it is.
+        scene_id: The scene it belongs to; None for the label map.
+        split: The split of that scene; None for the label map.
+        remote_path: Address below the base URL.
+        local_path: Place below the data folder, with `/`.
+    """
+
+    kind: FileKind
+    scene_id: SceneId | None
+    split: Split | None
+    remote_path: str
+    local_path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +121,6 @@ class DownloadPlan:
         return [file for file in self.files if file.local_path not in self.present]
 
     @property
-    def unknown_kinds(self) -> list[FileKind]:
-        """Kinds of missing files whose size is not known beforehand."""
-        return [kind for kind in dict.fromkeys(file.kind for file in self.missing) if kind.typical_bytes is None]
-
-    @property
     def needed_bytes(self) -> int:
         """Typical size of what is still to come; kinds of unknown size count as nothing."""
         return max(0, sum(file.kind.typical_bytes or 0 for file in self.missing) - self.partial_bytes)
@@ -115,18 +140,17 @@ class DownloadPlan:
         Raises:
             DiskFullError: They do not.
         """
-        missing: dict[Path, list[RemoteFile]] = {}
-        for file in self.missing:
-            missing.setdefault((self.data_dir / file.local_path.partition("/")[0]).resolve(), []).append(file)
         disks: dict[int, tuple[Path, int, int]] = {}
-        for folder, files in missing.items():
+        tops = Counter((file.local_path.partition("/")[0], file.kind.typical_bytes or 0) for file in self.missing)
+        for (top, typical_bytes), count in tops.items():
+            folder = (self.data_dir / top).resolve()
             existing = next(path for path in (folder, *folder.parents) if path.exists())
-            _, size_bytes, count = disks.get(existing.stat().st_dev, (folder, -self.partial_bytes, 0))
-            size_bytes += sum(file.kind.typical_bytes or 0 for file in files)
-            disks[existing.stat().st_dev] = folder, size_bytes, count + len(files)
+            disk = existing.stat().st_dev
+            _, size_bytes, files = disks.get(disk, (folder, -self.partial_bytes, 0))
+            disks[disk] = folder, size_bytes + typical_bytes * count, files + count
         try:
-            for folder, size_bytes, count in disks.values():
-                check_space(folder, max(0, size_bytes), count)
+            for folder, size_bytes, files in disks.values():
+                check_space(folder, max(0, size_bytes), files)
         except DiskFullError as error:
             hint = f"{error.hint}, or fetch less with --splits or --limit"
             if self.partial_bytes:
@@ -170,37 +194,32 @@ class DownloadReport:
             lines.append((f"{first.outcome}: {text}", first.hint))
         return lines
 
-    def counts(self) -> dict[str, Counter[FileOutcome]]:
+    def counts(self) -> dict[str, dict[FileOutcome, int]]:
         """Number of files by kind and outcome."""
-        found: dict[str, Counter[FileOutcome]] = {}
+        found: dict[str, dict[FileOutcome, int]] = {}
         for item in self.results:
-            found.setdefault(item.file.kind.suffix, Counter())[item.outcome] += 1
+            found.setdefault(item.file.kind.suffix, dict.fromkeys(FileOutcome, 0))[item.outcome] += 1
         return found
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values."""
-        return {
-            "data_dir": str(self.data_dir),
-            "kinds": {
-                suffix: {str(outcome): counts[outcome] for outcome in FileOutcome}
-                for suffix, counts in self.counts().items()
-            },
-            "failures": [
-                {
-                    "path": item.file.local_path,
-                    "scene_id": item.file.scene_id,
-                    "outcome": str(item.outcome),
-                    "message": item.message,
-                    "hint": item.hint,
-                }
-                for item in self.failures
-            ],
-            "mended": list(self.mended),
-            "permissions_repaired": list(self.opened),
-            "orphans": [str(path) for path in self.orphans],
-            "received_bytes": self.received_bytes,
-            "size_bytes": sum(item.size_bytes for item in self.results),
-        }
+        value: dict[str, Any] = to_plain(
+            {
+                "data_dir": self.data_dir,
+                "kinds": self.counts(),
+                "failures": [
+                    {"path": item.file.local_path, "scene_id": item.file.scene_id}
+                    | {name: getattr(item, name) for name in ("outcome", "message", "hint")}
+                    for item in self.failures
+                ],
+                "mended": self.mended,
+                "permissions_repaired": self.opened,
+                "orphans": self.orphans,
+                "received_bytes": self.received_bytes,
+                "size_bytes": sum(item.size_bytes for item in self.results),
+            }
+        )
+        return value
 
 
 def plan(
@@ -242,3 +261,68 @@ def plan(
         orphans=tuple(orphan for folder in folders for orphan in find_orphans(folder)),
         partial_bytes=sum(path.stat().st_size for path in partials if path.exists()),
     )
+
+
+def parse_types(words: Sequence[str]) -> tuple[FileKind, ...]:
+    """Turn presets and suffixes into kinds of files, each once.
+
+    Raises:
+        UsageError: One is neither a preset nor one of the official suffixes.
+    """
+    known = {**KINDS, LABEL_MAP.suffix: LABEL_MAP}
+    suffixes = dict.fromkeys(suffix for word in words for suffix in _PRESETS.get(word, (word,)))
+    for suffix in suffixes:
+        if suffix not in known:
+            hint = f"presets: {', '.join(_PRESETS)}; types: {', '.join(known)}"
+            raise UsageError(f"{suffix!r} is not a type of file", hint)
+    return tuple(known[suffix] for suffix in suffixes)
+
+
+def list_files(scenes: Sequence[tuple[SceneId, Split]], kinds: Sequence[FileKind]) -> list[RemoteFile]:
+    """List the files of the given kinds that exist for the given scenes, the label map first.
+
+    Addresses and places are those of the official download script (as of 2026).
+    """
+    files = []
+    if LABEL_MAP in kinds:
+        files.append(RemoteFile(LABEL_MAP, None, None, f"v2/tasks/{LABEL_MAP.suffix}", LABEL_MAP.suffix))
+    for scene_id, split in scenes:
+        for kind in kinds:
+            if split in kind.splits:
+                name = f"{scene_id}/{scene_id}{kind.suffix}"
+                # The sensor streams of train and val never moved when version 2 came out.
+                version = "v1" if kind.content is Content.SENSOR_STREAM and split is not Split.TEST else "v2"
+                place = f"{SPLIT_DIRS[split]}/{name}"
+                files.append(RemoteFile(kind, scene_id, split, f"{version}/scans/{name}", place))
+    return files
+
+
+def has_accepted_terms(data_dir: Path) -> bool:
+    """Whether the folder records that the terms were accepted."""
+    return (data_dir / TERMS_RECORD_NAME).is_file()
+
+
+def require_terms(data_dir: Path) -> None:
+    """Make sure that the terms were accepted.
+
+    Raises:
+        TermsError: They were not.
+    """
+    if not has_accepted_terms(data_dir):
+        raise TermsError(
+            f"the ScanNet Terms of Use have not been accepted: {TERMS_URL}",
+            "read them, sign them as they say, then add --accept-terms or set SCANNET_PREP_ACCEPT_TERMS=1",
+        )
+
+
+def accept_terms(data_dir: Path) -> None:
+    """Record in the data folder that the terms were accepted, and when.
+
+    Raises:
+        OutputError: The folder cannot be written to.
+    """
+    if not has_accepted_terms(data_dir):
+        make_directory(data_dir)
+        now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+        text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
+        write_atomically(data_dir / TERMS_RECORD_NAME, [text.encode()])

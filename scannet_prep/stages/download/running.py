@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
-import os
 import queue
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from scannet_prep.errors import (
-    DiskFullError,
-    MissingFileError,
-    OutputError,
-    RefusedError,
-    ScanNetPrepError,
-    ServerDownError,
-    TransferError,
-    UnknownSceneError,
-    UsageError,
-)
-from scannet_prep.files import make_directory, output_error, run_lock
+from scannet_prep.errors import MissingFileError, OutputError, RefusedError, ServerDownError, TransferError, UsageError
+from scannet_prep.files import make_directory, run_lock
 from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
 from scannet_prep.progress import NoProgress, Progress
-from scannet_prep.raw.lock import LOCK_NAME, write_lock
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, read_lock, write_lock
 from scannet_prep.release import BASE_URL
 from scannet_prep.remote.client import Client, find_certificates
-from scannet_prep.remote.gate import Gate
-from scannet_prep.remote.policy import TransferPolicy
-from scannet_prep.scene import SceneId
-from scannet_prep.stages.download.bringing import Bringing, Task, read_locked
-from scannet_prep.stages.download.planning import MAX_JOBS, DownloadPlan, DownloadReport, FileOutcome, FileResult
-from scannet_prep.stages.download.terms import require_terms
-from scannet_prep.stages.selection import parse_scene_ids
+from scannet_prep.remote.gate import Gate, TransferPolicy
+from scannet_prep.stages.download.bringing import Bringing, Task
+from scannet_prep.stages.download.planning import DownloadPlan, DownloadReport, FileOutcome, require_terms
 
+_MAX_JOBS = 8  # the server belongs to a university chair
 _LOOK_S = 0.2
 _WAIT_S = 0.02  # a thread without work looks so often whether there is some
-_LOCK_INTERVAL_S = 10.0
 _STILL_S = 20.0  # so long without a byte, and it is said what is waited for
 _STOP_S = 1.5
-_FEW_FILES = 5
 
 
 def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True) -> None:
@@ -50,15 +33,13 @@ def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True
     Raises:
         UsageError: Too many jobs, or the file of certificates cannot be used.
         LockError: `scannet.lock` is damaged.
-        OutputError: The folder is read-only, or the disk will not hold it.
+        DiskFullError: The disk will not hold it.
     """
-    if not 1 <= jobs <= MAX_JOBS:
-        raise UsageError(f"{jobs} connections at a time, expected 1 to {MAX_JOBS}", "the server is shared: be polite")
+    if not 1 <= jobs <= _MAX_JOBS:
+        raise UsageError(f"{jobs} connections at a time, expected 1 to {_MAX_JOBS}", "the server is shared: be polite")
     find_certificates(plan.base_url, certificates)
-    read_locked(plan)
+    _read_locked(plan)
     plan.check_room()
-    if plan.missing and plan.data_dir.exists() and not os.access(plan.data_dir, os.W_OK | os.X_OK):
-        raise output_error(plan.data_dir, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def run(
@@ -83,7 +64,7 @@ def run(
         is_strict: Look into files too whose digest is the recorded one, and fetch those again that are damaged.
 
     Raises:
-        TermsError: The terms of use have not been accepted, see `scannet_prep.stages.download.terms`.
+        TermsError: The terms of use have not been accepted, see `accept_terms`.
         UsageError: Too many jobs, or the file of certificates cannot be used.
         LockedError: Another run is working in the folder.
         LockError: `scannet.lock` is damaged.
@@ -96,28 +77,20 @@ def run(
         require_terms(plan.data_dir)
     make_directory(plan.data_dir)
     with run_lock(plan.data_dir):
-        return _Run(plan, jobs, policy or TransferPolicy(), certificates, progress or NoProgress(), is_strict).run()
+        client = Client(plan.base_url, policy or TransferPolicy(), certificates)
+        return _Run(plan, client, jobs, progress or NoProgress(), is_strict).run()
 
 
 class _Run:
     """One run: threads bring files; the main thread alone tells of it."""
 
-    def __init__(
-        self,
-        plan: DownloadPlan,
-        jobs: int,
-        policy: TransferPolicy,
-        certificates: bool | Path,
-        progress: Progress,
-        is_strict: bool,
-    ) -> None:
-        self._plan = plan
-        self._progress = progress
+    def __init__(self, plan: DownloadPlan, client: Client, jobs: int, progress: Progress, is_strict: bool) -> None:
+        self._plan, self._client, self._progress = plan, client, progress
         self._events: queue.SimpleQueue[tuple[str, str] | BaseException | None] = queue.SimpleQueue()
-        self._client = Client(plan.base_url, policy, certificates)
-        self._stop = self._client.stop
-        self._gate = Gate(jobs, policy, self._stop, lambda text: self._events.put(("", text)))
-        self._bringing = Bringing(plan, self._client, self._gate, lambda *event: self._events.put(event), is_strict)
+        self._gate = Gate(jobs, client.policy, client.stop, lambda text: self._events.put(("", text)))
+        self._bringing = Bringing(
+            plan, client, self._gate, lambda *event: self._events.put(event), is_strict, _read_locked(plan)
+        )
         self._tasks = [Task(file) for file in plan.files]
         scenes: dict[object, list[Task]] = {}
         for task in self._tasks:
@@ -131,7 +104,7 @@ class _Run:
         self._unsettled = list(self._tasks)
         self._told: set[str] = set()
         self._shown_bytes = 0
-        self._moved_s = self._saved_s = time.monotonic()
+        self._moved_s = time.monotonic()
         self._threads = [threading.Thread(target=self._work, name="download", daemon=True) for _ in range(jobs)]
 
     def run(self) -> DownloadReport:
@@ -140,14 +113,12 @@ class _Run:
             for thread in self._threads:
                 thread.start()
             while self._unsettled:
-                try:
+                with suppress(queue.Empty):
                     self._handle(self._events.get(timeout=_LOOK_S))
-                except queue.Empty:
-                    self._show()
-            self._show()
+                self._show()
         except BaseException:
             self._end()
-            with suppress(ScanNetPrepError, OSError):  # what ended the run is what has to be told
+            with suppress(OutputError):  # what ended the run is what has to be told
                 self._save()
             raise
         self._end()
@@ -158,7 +129,7 @@ class _Run:
             mended=tuple(sorted(self._bringing.mended)),
             opened=tuple(sorted(self._bringing.opened)),
             orphans=self._plan.orphans,
-            received_bytes=self._client.limit.received_bytes,
+            received_bytes=self._client.received_bytes,
         )
 
     def _handle(self, event: tuple[str, str] | BaseException | None) -> None:
@@ -167,22 +138,13 @@ class _Run:
                 self._tell(key, text)
             case ServerDownError():
                 for task in self._unsettled:
-                    reason, place = event.message, self._plan.shown_base_url
-                    task.result = FileResult(task.file, FileOutcome.FAILED, 0, reason, place, event.hint)
-            case RefusedError() if len(self._unsettled) <= _FEW_FILES:
-                for task in self._unsettled:
-                    self._bringing.give_up(task)
+                    task.fail(event.message, self._plan.shown_base_url, event.hint)
             case RefusedError():
                 is_other = self._plan.base_url != BASE_URL
                 what = f"{self._plan.shown_base_url}: does not look like the ScanNet server; " if is_other else ""
                 raise TransferError(what + event.message, event.hint or f"the base URL looks like {BASE_URL}")
-            case DiskFullError():
-                left = sum(task.file.kind.typical_bytes or 0 for task in self._unsettled)
-                more = f"about {left:,} bytes in {len(self._unsettled):,} files are still to come"
-                raise DiskFullError(f"{event.message}; {more}", event.hint)
             case BaseException():
                 raise event
-        self._show()
 
     def _tell(self, key: str, text: str) -> None:
         """Tell something, once for each key."""
@@ -192,41 +154,37 @@ class _Run:
 
     def _show(self) -> None:
         """Tell how far it is; what is settled is looked at no more."""
-        now_s = time.monotonic()
         tasks, self._unsettled = self._unsettled, []
         for task in tasks:
             result = task.result
             if result is None:
                 self._unsettled.append(task)
                 continue
+            task.shown_bytes = result.size_bytes
             if result.is_failure:
-                task.shown_bytes = 0
                 self._tell(f"{result.outcome} {result.reason}", f"{result.outcome}: {result.message}")
             # The total was an estimate; now this file's part of it is known.
             self._progress.resize(result.size_bytes - (result.file.kind.typical_bytes or 0))
         shown_bytes = sum(task.shown_bytes for task in self._tasks)
         if shown_bytes != self._shown_bytes:
-            self._moved_s = now_s
-        self._progress.status(self._describe_state(now_s))
+            self._moved_s = time.monotonic()
+        self._progress.status(self._describe_state())
         self._progress.advance(shown_bytes - self._shown_bytes)
         self._shown_bytes = shown_bytes
-        if now_s - self._saved_s > _LOCK_INTERVAL_S:
-            self._saved_s = now_s
-            self._save_lock()
 
-    def _describe_state(self, now_s: float) -> str:
-        count, total = len(self._tasks) - len(self._unsettled), len(self._tasks)
-        state = f"{count:,}/{total:,} files"
+    def _describe_state(self) -> str:
+        state = f"{len(self._tasks) - len(self._unsettled):,}/{len(self._tasks):,} files"
         if self._gate.state:
             return f"{state}, {self._gate.state}"
+        still_s = time.monotonic() - self._moved_s
         active = [task.file.local_path for task in self._unsettled if task.is_active]
-        if now_s - self._moved_s < _STILL_S or not active:
+        if still_s < _STILL_S or not active:
             return state
         more = f" and {len(active) - 1} more" if len(active) > 1 else ""
-        return f"{state}, nothing has come for {now_s - self._moved_s:.0f} s, waiting for {active[0]}{more}"
+        return f"{state}, nothing has come for {still_s:.0f} s, waiting for {active[0]}{more}"
 
     def _end(self) -> None:
-        self._stop.set()
+        self._client.stop.set()
         deadline_s = time.monotonic() + _STOP_S
         for thread in [thread for thread in self._threads if thread.ident is not None]:  # interrupted at once
             thread.join(max(0.0, deadline_s - time.monotonic()))
@@ -237,26 +195,16 @@ class _Run:
                     folder.rmdir()
         self._progress.finish()
 
-    def _save_lock(self) -> None:
-        path = self._plan.data_dir / LOCK_NAME
-        if self._bringing.locked or path.exists():
-            write_lock(path, dict(self._bringing.locked))
-
     def _save(self) -> None:
-        """Record what is whole, and list the scenes that failed, with those of an earlier list that are left to do.
-
-        Raises:
-            OutputError: The folder cannot be written to, and something was fetched.
-        """
-        results = [task.result for task in self._tasks if task.result is not None]
-        failed = {item.file.scene_id for item in results if item.is_failure and item.file.scene_id is not None}
-        unfinished = {task.file.scene_id for task in self._tasks if task.result is None}
-        settled = {task.file.scene_id for task in self._tasks} - unfinished
+        """Record what is whole, and list the scenes that failed; of an earlier list, what is unfinished stays on it."""
+        path, is_left = self._plan.data_dir / LOCK_NAME, (self._plan.data_dir / FAILED_NAME).exists()
+        failed = {task.file.scene_id for task in self._tasks if (task.result.is_failure if task.result else is_left)}
         try:
-            self._save_lock()
-            write_failed_list(self._plan.data_dir, sorted(failed | (_read_failed_list(self._plan.data_dir) - settled)))
+            if self._bringing.locked or path.exists():
+                write_lock(path, dict(self._bringing.locked))
+            write_failed_list(self._plan.data_dir, sorted(scene_id for scene_id in failed if scene_id is not None))
         except OutputError as error:
-            if any(item.outcome is FileOutcome.FETCHED for item in results):
+            if any(task.result is not None and task.result.outcome is FileOutcome.FETCHED for task in self._tasks):
                 raise
             self._progress.note(f"not recorded: {error.message}")
 
@@ -276,24 +224,23 @@ class _Run:
                         self._due.put((task.next_s, next(self._order), [task]))
                 self._events.put(None)
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
-            if not self._stop.is_set():
+            if not self._client.stop.is_set():
                 self._events.put(error)
 
     def _take(self) -> list[Task] | None:
         """Wait for work: the files of the next scene, else one that failed; None where the run is over."""
-        while not self._stop.is_set():
+        while not self._client.stop.is_set():
             with suppress(queue.Empty):
                 item = self._due.get_nowait()
                 if item[0] <= time.monotonic():
                     return item[-1]
                 self._due.put(item)
-            self._stop.wait(_WAIT_S)
+            self._client.stop.wait(_WAIT_S)
         return None
 
 
-def _read_failed_list(data_dir: Path) -> set[SceneId]:
-    """What an earlier run has listed; nothing where that is not a list of scenes."""
+def _read_locked(plan: DownloadPlan) -> dict[str, LockEntry]:
     try:
-        return set(parse_scene_ids([f"@{data_dir / FAILED_NAME}"]))
-    except (MissingFileError, UnknownSceneError):
-        return set()
+        return read_lock(plan.data_dir / LOCK_NAME)
+    except MissingFileError:
+        return {}
