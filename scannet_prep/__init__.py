@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scannet_prep.errors import ScanNetPrepError
     from scannet_prep.labels import SCANNET20, SCANNET200, LabelClass, LabelSet
     from scannet_prep.processed.scene import ProcessedScene, read_processed
-    from scannet_prep.sampling.samplers import EvalSampler, PointBudgetBatchSampler
+    from scannet_prep.sampling.samplers import EvalSampler, PointBudgetBatchSampler, WithEpoch
     from scannet_prep.scene import SceneId, Split
     from scannet_prep.splits import official_scenes
 
@@ -33,6 +33,7 @@ __all__ = [
     "ScanNetPrepError",
     "SceneId",
     "Split",
+    "WithEpoch",
     "__version__",
     "collate",
     "collate_torch",
@@ -55,6 +56,7 @@ _HOMES = {
     "ScanNetPrepError": "errors",
     "SceneId": "scene",
     "Split": "scene",
+    "WithEpoch": "sampling.samplers",
     "collate": "collation",
     "collate_torch": "collation",
     "official_scenes": "splits",

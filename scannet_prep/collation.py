@@ -25,7 +25,7 @@ from scannet_prep.errors import UsageError
 # Arrays with a row for each point; all others have ends of their own.
 VERTEX_KEYS = frozenset({"points", "normals", "colors", "labels", "instances", "segments", "grid"})
 # Arrays of numbers of points, which count from the beginning of the batch when they are joined, and along which axis.
-_INDEX_AXES = {"inverse": 0, "edge_index": 1}
+_INDEX_AXES = {"inverse": 0, "faces": 0, "edge_index": 1}
 _ALIGNMENT = 64
 
 
@@ -51,6 +51,8 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
         - `offset`: int64 (B,), where each scene ends in them, cumulative; the last is N;
         - `batch`: int64 (N,), the number of the scene in the batch, for each point;
         - `scene_ids`: list of B str;
+        - `axis_alignment`: float64 (B, 4, 4);
+        - `faces`: int (F, 3), whose numbers become those of the batch, and `faces_offset`: where each scene ends in it;
         - `inverse`: after `GridSample`, int64, for each vertex from before, its place in the arrays of this batch (-1
           stays -1), and `inverse_offset`: where each scene ends in it;
         - `edge_index`, of a transform of yours, in the convention of torch_geometric: int (2, E), pairs of points,
@@ -73,6 +75,8 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
         values = [sample[key] for sample in samples]
         if key == "scene_id":
             batch["scene_ids"] = values
+        elif key == "axis_alignment":
+            batch[key] = np.stack(values)
         elif any(isinstance(value, np.ndarray) and value.ndim for value in values):
             axis = _INDEX_AXES.get(key, 0)
             _check_arrays(key, axis, samples)

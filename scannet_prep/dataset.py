@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.annotate import AnnotatedGroup
 from scannet_prep.backports import add_note
 from scannet_prep.errors import ScanNetPrepError, TransformError, UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.reader import FolderReader
-from scannet_prep.processed.scene import check_identity
+from scannet_prep.processed.scene import check_identity, parse_meta
 from scannet_prep.processed.scene_source import SceneSource
 from scannet_prep.scene import Split
-from scannet_prep.splits import find_official_split
+from scannet_prep.splits import find_official_split, read_scene_list
 
 if TYPE_CHECKING:
     from typing import Self
@@ -28,12 +30,51 @@ if TYPE_CHECKING:
     from scannet_prep.archive.source import ByteSource
 
 Place: TypeAlias = "str | Path | ByteSource"
-Sample: TypeAlias = dict[str, Any]
-Transform: TypeAlias = Callable[[Sample, np.random.Generator], Any]
+SplitName: TypeAlias = Literal["train", "val", "test"]
+_KEYS = (
+    "points", "normals", "colors", "labels", "instances", "segments", "axis_alignment", "faces", "scene_id",
+)  # fmt: skip
+_TYPES: dict[str, Any] = {"normals": np.float32, "instances": np.int64, "segments": np.int64}
 Formula: TypeAlias = Literal["inverse", "inverse_sqrt", "median_frequency", "log"]
 
 
-class ScanNet:
+if TYPE_CHECKING:
+    # What a DataLoader of PyTorch takes, where that is installed; at run time, anything with a length and items.
+    from torch.utils.data import Dataset
+
+    class Sample(TypedDict, total=False):
+        """One scene, or as much of it as was asked for; see `ScanNet`."""
+
+        points: NDArray[np.float32]
+        normals: NDArray[np.float32]
+        colors: NDArray[np.uint8]
+        labels: NDArray[np.int64]
+        instances: NDArray[np.int64]
+        segments: NDArray[np.int64]
+        axis_alignment: NDArray[np.float64]
+        faces: NDArray[np.int32]
+        scene_id: str
+
+    _Base = Dataset[Any]
+else:
+    _Base = object
+
+    class Sample(dict):
+        """A dict that shows types and shapes of its arrays, not their content."""
+
+        def __repr__(self) -> str:
+            """One line a key."""
+            shown = (
+                f"{key!r}: {value.dtype} {value.shape}" if isinstance(value, np.ndarray) else f"{key!r}: {value!r}"
+                for key, value in self.items()
+            )
+            return "{" + ",\n ".join(shown) + "}"
+
+
+Transform: TypeAlias = "Callable[[Any, np.random.Generator], Any]"
+
+
+class ScanNet(_Base):
     """One split of ScanNet, for `torch.utils.data.DataLoader` or for a plain loop.
 
     A sample is a dict of contiguous, writable arrays; V vertices, in mesh order:
@@ -44,6 +85,8 @@ class ScanNet:
     - `labels`: int64 (V,), train id of the label set, `ignore_id` where unlabeled; all of them in test scenes;
     - `instances`: int64 (V,), group id, -1 where there is none;
     - `segments`: int64 (V,), contiguous index of the segment (superpoint); -1 in scenes that have none (test);
+    - `axis_alignment`: float64 (4, 4), aligned <- scan, whichever of the two frames `points` is in;
+    - `faces`: int32 (F, 3), indices of vertices, where they were kept (`process --faces`);
     - `scene_id`: str.
 
     Both label sets can be read from any processed folder or archive. Picklable, safe under fork, spawn and forkserver,
@@ -66,6 +109,8 @@ class ScanNet:
         ignore_id: Stands for unlabeled in `labels`.
         transform: Called with each sample and a random generator; what it returns is what `ds[i]` gives.
         seed: Of the random generator. Runs that are to differ need another one here as well as in the sampler.
+        scenes: Only these: scene ids, in any order, such as the index of a table; or a file of them, one a line.
+        keys: Only these of a sample, and `scene_id`; what is left out is not read. All by default.
 
     Attributes:
         split: The split.
@@ -81,18 +126,21 @@ class ScanNet:
             a list; or a shard of a set is missing.
         TransferError: The web server does not give the archive.
         UnknownSplitError: There is no such split, or there are no scenes of it.
-        UsageError: `labels` is not a label set, `seed` is negative, or the list is empty.
+        UnknownSceneError: A scene of `scenes` is not there, or of another split.
+        UsageError: There is no such key, `labels` is not a label set, `seed` is negative, or the list is empty.
     """
 
     def __init__(
         self,
         path: Place | Sequence[Place],
         *,
-        split: str,
+        split: SplitName | Split,
         labels: LabelSet = SCANNET20,
         ignore_id: int = -1,
         transform: Transform | None = None,
         seed: int = 0,
+        scenes: str | Path | Iterable[str] | None = None,
+        keys: Iterable[str] | None = None,
     ) -> None:
         if not isinstance(labels, LabelSet):
             raise UsageError(
@@ -105,7 +153,12 @@ class ScanNet:
         self.ignore_id = ignore_id
         self.transform = transform
         self.seed = seed
+        self._keys = _KEYS if keys is None else tuple(keys)
+        if unknown := set(self._keys).difference(_KEYS):
+            raise UsageError(f"{min(unknown)!r} is not a key of a sample", f"there are: {', '.join(_KEYS)}")
         self._reader = _open_scenes(path, self.split)
+        if scenes is not None:
+            self._restrict(read_scene_list(Path(scenes).expanduser()) if isinstance(scenes, str | Path) else scenes)
         self._plain_reads = np.zeros(len(self), np.int64)  # of each scene, without an epoch
 
     def __len__(self) -> int:
@@ -131,6 +184,30 @@ class ScanNet:
     def lengths(self) -> NDArray[np.int64]:
         """Number of vertices of each scene, int64 (len,), a copy; known without opening the scenes."""
         return self._reader.lengths.copy()
+
+    def __contains__(self, scene_id: object) -> bool:
+        """Whether there is a scene of that id."""
+        return isinstance(scene_id, str) and self._reader.find(scene_id) is not None
+
+    def subset(self, scenes: Iterable[int | str]) -> ScanNet:
+        """The same dataset with only some scenes: ids or indices, in any order; they are sorted by id.
+
+        Raises:
+            IndexError: An index is out of range.
+            UnknownSceneError: This dataset has no scene of such an id.
+        """
+        part = copy.copy(self)
+        part._restrict(scenes)  # noqa: SLF001 - one of us
+        return part
+
+    def groups(self, scene: int | str) -> tuple[AnnotatedGroup, ...]:
+        """The annotated groups of a scene: what `instances` counts, with raw category, ids, size and box.
+
+        Raises:
+            IndexError, UnknownSceneError, FileError, TransferError: As for `dataset[scene]`.
+        """
+        index = self._find(scene) if isinstance(scene, str) else self._check_index(scene)
+        return parse_meta(self._open(index), self._reader.file_path(index)).groups
 
     def __getitem__(self, key: int | str | tuple[int | str, int]) -> Any:  # noqa: ANN401 - a transform's result
         """Read one scene, by index or by scene id; with an epoch, `ds[index, epoch]`, for the transform.
@@ -230,6 +307,12 @@ class ScanNet:
             scenes = [count_ids(self._open(index).read(key)) for index in range(len(self))]
         return count_classes(scenes, self.label_set)
 
+    def _restrict(self, scenes: Iterable[int | str]) -> None:
+        found = {self._find(scene) if isinstance(scene, str) else self._check_index(scene) for scene in scenes}
+        self._reader = copy.copy(self._reader)
+        self._reader.restrict(np.array(sorted(found), np.int64))
+        self._plain_reads = np.zeros(len(self), np.int64)
+
     def _choose_epoch(self, index: int) -> int:
         """The epoch of an index that comes without one."""
         if self.split is not Split.TRAIN:
@@ -279,22 +362,27 @@ class ScanNet:
 
     def _read(self, index: int) -> Sample:
         npz = self._open(index)
-        raw_ids = npz.read(self.label_set.raw_ids_key)
-        segments = npz.read("segments").astype(np.int64) if "segments" in npz.keys else np.full(len(raw_ids), -1)
-        return {
-            "points": npz.read("points"),
-            "normals": npz.read("normals").astype(np.float32),
-            "colors": npz.read("colors"),
-            "labels": self.label_set.train_ids_from_raw_ids(raw_ids, self.ignore_id),
-            "instances": npz.read("instances").astype(np.int64),
-            "segments": segments,
-            "scene_id": self._reader.scene_id(index),
-        }
+        sample: dict[str, Any] = Sample()  # type: ignore[assignment]  # a dict, while it is being filled
+        for key in self._keys:
+            if key == "scene_id":
+                continue
+            if key == "labels":
+                raw_ids = npz.read(self.label_set.raw_ids_key)
+                sample[key] = self.label_set.train_ids_from_raw_ids(raw_ids, self.ignore_id)
+            elif key in npz.keys:
+                array = npz.read(key)
+                sample[key] = array.astype(_TYPES[key]) if key in _TYPES else array
+            elif key == "segments":
+                sample[key] = np.full(self._reader.lengths[index], -1)
+        sample["scene_id"] = self._reader.scene_id(index)
+        return sample  # type: ignore[return-value]
 
 
 def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:
-    if isinstance(path, str | Path) and "://" not in str(path) and not _is_archive(Path(path)):
-        return FolderReader(Path(path), split)
+    if isinstance(path, str | Path) and "://" not in str(path):
+        path = Path(path).expanduser()
+        if not _is_archive(path):
+            return FolderReader(path, split)
     from scannet_prep.archive.scenes import ArchiveReader  # training from a folder needs no zstandard
 
     if isinstance(path, Sequence) and not isinstance(path, str):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
+from scannet_prep.files import read_file
 from scannet_prep.scene import SceneId, Split
 
 
@@ -22,6 +24,17 @@ def official_scenes(split: Split) -> tuple[SceneId, ...]:
 def find_official_split(scene_id: str) -> Split | None:
     """The split that the official lists put a scene into; None where it is in none of them."""
     return _splits_by_scene().get(scene_id)
+
+
+def read_scene_list(path: Path) -> list[str]:
+    """Read a list of scene ids, one a line; `#` begins a comment. What the lines hold is not checked.
+
+    Raises:
+        MissingFileError: There is no such file.
+        FileError: It cannot be read.
+    """
+    lines = read_file(path).decode("utf-8", "replace").splitlines()
+    return [name for line in lines if (name := line.partition("#")[0].strip())]
 
 
 @cache

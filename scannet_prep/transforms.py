@@ -12,7 +12,7 @@ Move points first, then sample: what moves points leaves out `grid`, whose cells
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,18 +25,25 @@ Sample: TypeAlias = dict[str, Any]
 Step: TypeAlias = Callable[[Sample, np.random.Generator], Any]
 
 
+_OTHER_KEYS = {"inverse", "axis_alignment"}  # have no row for each vertex, even where the numbers are equal
+
+
 class Compose:
     """Applies transforms one after the other, with the same generator.
 
     Args:
-        steps: Callables of (sample, generator). They pickle if they stand at the top level of a module.
+        steps: Callables of (sample, generator), or a list of them. They pickle if they stand at the top level of a
+            module.
 
     Attributes:
         steps: As given.
     """
 
-    def __init__(self, *steps: Step) -> None:
-        self.steps = steps
+    def __init__(self, *steps: Step | Sequence[Step]) -> None:
+        # Also a list of them, as in torchvision.
+        self.steps: tuple[Step, ...] = tuple(
+            step for item in steps for step in (item if isinstance(item, Sequence) else [item])
+        )
 
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Any:  # noqa: ANN401 - what the last returns
         """Apply them."""
@@ -342,8 +349,8 @@ def _select(sample: Sample, kept: NDArray[np.int64]) -> dict[str, Any]:
         kept: Their indices, (N,).
 
     Returns:
-        The same, with N vertices. Where `GridSample` has left an `inverse`, it points to the new places, and is -1 for
-        vertices whose representative is gone.
+        The same, with N vertices and without `faces`. Where `GridSample` has left an `inverse`, it points to the new
+        places, and is -1 for vertices whose representative is gone.
 
     Raises:
         UsageError: There is an `edge_index`, whose numbers would no longer hold.
@@ -355,9 +362,10 @@ def _select(sample: Sample, kept: NDArray[np.int64]) -> dict[str, Any]:
     count = len(sample["points"])
     result = {
         key: value.take(kept, axis=0)
-        if isinstance(value, np.ndarray) and value.ndim and len(value) == count and key != "inverse"
+        if isinstance(value, np.ndarray) and value.ndim and len(value) == count and key not in _OTHER_KEYS
         else value
         for key, value in sample.items()
+        if key != "faces"  # triangles would lack corners
     }
     if "inverse" in sample:
         places = np.full(count + 1, -1, np.int64)  # the last for -1

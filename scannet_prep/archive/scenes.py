@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scannet_prep.archive.layout import ArchiveKind, find_twice
 from scannet_prep.archive.reader import Archive, read_member
 from scannet_prep.archive.source import Place, find_missing_shards, open_sources
@@ -54,6 +57,11 @@ class ArchiveReader(SceneSource):
         self._manifests = [(archive.source, archive.index.files) for archive in opened]
         if failures:
             warn_of_failures(self.name, failures, f"scannet-prep info {names[0]} lists them")
+
+    def restrict(self, indices: NDArray[np.int64]) -> None:
+        """Keep only the scenes at these positions, which are ascending."""
+        super().restrict(indices)
+        self._scenes = [self._scenes[index] for index in indices.tolist()]
 
     def file_path(self, index: int) -> str:
         """The file of a scene, for messages."""

@@ -62,6 +62,10 @@ class SceneSource(ABC):
         index = int(np.searchsorted(self._scene_ids, np.bytes_(name)))
         return index if index < len(self) and self._scene_ids[index] == name else None
 
+    def restrict(self, indices: NDArray[np.int64]) -> None:
+        """Keep only the scenes at these positions, which are ascending."""
+        self._scene_ids, self.lengths = self._scene_ids[indices], self.lengths[indices]
+
     def why_missing(self, scene_id: str) -> str:
         """What processing said of a scene that failed; empty where it said nothing."""
         return self._failures.get(scene_id, "")

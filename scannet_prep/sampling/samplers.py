@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -216,6 +216,38 @@ class PointBudgetBatchSampler(RankedSampler):
         generator = np.random.default_rng(seeds) if self._shuffle else None
         plan = make_plan(self._packing, self._lengths, self._max_points, self.world_size, generator)
         return plan.take(np.arange(self.steps_before * self.world_size, len(plan)))
+
+
+class WithEpoch:
+    """Gives `(index, epoch)` for each index of another sampler, so that transforms of `ScanNet` know the epoch.
+
+    For samplers of PyTorch, such as `RandomSampler` and `DistributedSampler`; ours know it by themselves.
+
+    Args:
+        sampler: Gives indices.
+
+    Attributes:
+        sampler: As given.
+        epoch: What is given with each index; `set_epoch` changes it.
+    """
+
+    def __init__(self, sampler: Collection[int]) -> None:
+        self.sampler = sampler
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        """Number of indices."""
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Indices, each with the epoch."""
+        return ((index, self.epoch) for index in self.sampler)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next, to the other sampler too if it wants to know."""
+        self.epoch = epoch
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
 
 
 class EvalSampler(RankedSampler):

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from scannet_prep.errors import UnknownSceneError, UsageError
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import read_file
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.splits import find_official_split
+from scannet_prep.splits import find_official_split, read_scene_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +115,8 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
         names, where = [word], ""
         if word.startswith("@"):
             path = Path(word[1:]).expanduser()
-            lines = read_file(path).decode("utf-8", "replace").splitlines()
-            names, where = [line.partition("#")[0].strip() for line in lines], f"{path}: "
-        for name in filter(None, names):
+            names, where = read_scene_list(path), f"{path}: "
+        for name in names:
             if not SceneId.is_valid(name):
                 raise UnknownSceneError(f"{where}{name[:80]!r} is not a scene id", _suggest(name))
             found[SceneId(name)] = None
