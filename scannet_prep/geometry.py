@@ -6,15 +6,19 @@ A compiled loop takes the place of this where numba is installed; the results ar
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.compiled import MIN_SINE_SQUARED, compile_geometry
+from scannet_prep.compiled import MIN_SINE_SQUARED, compile_geometry, has_compiled_loops
 
 # Faces are gone through in parts whose arrays stay in the processor's cache.
 _FACES_AT_ONCE = 16_384
+# To load numba takes as long as it saves in so many scenes of the release.
+_MESHES_WITHOUT_LOOP = 64
+_meshes = itertools.count()
 
 
 def points_and_normals(
@@ -39,7 +43,8 @@ def points_and_exact_normals(
     positions: NDArray[np.floating[Any]], faces: NDArray[np.int32], aligned_from_scan: NDArray[np.float64] | None
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Compute `points_and_normals`, with the normals as they are before they are rounded, float64 (V, 3)."""
-    loop = compile_geometry() if positions.dtype == np.float32 else None
+    is_worth_it = has_compiled_loops() or next(_meshes) >= _MESHES_WITHOUT_LOOP
+    loop = compile_geometry() if is_worth_it and positions.dtype == np.float32 else None
     if loop is not None:
         matrix = np.empty((0, 4)) if aligned_from_scan is None else np.ascontiguousarray(aligned_from_scan, np.float64)
         return loop(np.ascontiguousarray(positions), np.ascontiguousarray(faces), matrix)
@@ -52,8 +57,8 @@ def points_and_exact_normals(
     return points, _unit_normals(exact, faces)
 
 
-def has_compiled_loop() -> bool:
-    """Whether the compiled loop is in use."""
+def load_compiled_loop() -> bool:
+    """Use the compiled loop from now on; gives whether there is one. A process that makes many scenes does so itself."""
     return compile_geometry() is not None
 
 

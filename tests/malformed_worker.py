@@ -23,7 +23,7 @@ import tiny
 from tiny import Ply
 
 from scannet_prep.errors import AnnotationError, FileError, ScanNetPrepError
-from scannet_prep.geometry import has_compiled_loop
+from scannet_prep.geometry import load_compiled_loop
 from scannet_prep.labels import builtin_label_map, read_label_map
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import (
@@ -167,7 +167,7 @@ def peak_bytes() -> int:
 
 
 def main(kind: str, seed: int) -> None:
-    has_compiled_loop()
+    load_compiled_loop()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     result: dict = {"kind": kind, "mutations": 0, "values": 0, "errors": 0, "faults": []}
     with tempfile.TemporaryDirectory() as name:

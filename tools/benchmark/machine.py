@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-from scannet_prep.geometry import has_compiled_loop
+from scannet_prep.geometry import load_compiled_loop
 
 
 def describe_machine() -> dict[str, str]:
@@ -18,7 +18,7 @@ def describe_machine() -> dict[str, str]:
         "system": platform.system(),
         "Python": platform.python_version(),
         "numpy": version("numpy"),
-        "numba": version("numba") if has_compiled_loop() else "not used",
+        "numba": version("numba") if load_compiled_loop() else "not used",
         "deflate": version("deflate"),
         "scannet_prep": version("scannet-prep"),
     }
