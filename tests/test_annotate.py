@@ -12,7 +12,7 @@ from tiny import group
 
 from scannet_prep.annotate import MAX_GROUPS, Annotation, annotate, clean_ply_labels
 from scannet_prep.errors import AnnotationError
-from scannet_prep.labels import SCANNET20, SCANNET200, LabelMap, RawIds, builtin_label_map
+from scannet_prep.labels import LabelMap, RawIds, builtin_label_map
 from scannet_prep.raw.aggregation import parse_aggregation
 from scannet_prep.raw.segments import parse_segments
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
@@ -68,29 +68,6 @@ def test_an_unknown_raw_category_is_unlabeled_keeps_its_instance_and_is_warned_a
         SceneWarning(WarningKind.UNKNOWN_CATEGORY, "trashcan", 2),
         SceneWarning(WarningKind.UNKNOWN_CATEGORY, "dishrack", 1),
     )
-
-
-@pytest.mark.parametrize(
-    ("raw_category", "scannet_id", "nyu40_id", "label20", "label200"),
-    [
-        ("wall", 1, 1, 1, 1),
-        ("chair", 2, 5, 5, 2),
-        ("floor", 3, 2, 2, 3),
-        ("crate", 233, 39, 20, 141),
-        ("stick", 1163, 40, 0, 173),
-        ("object", 1163, 40, 0, 173),
-        ("wardrobe cabinet", 1177, 39, 20, 0),
-        ("pillow", 13, 18, 0, 12),
-        ("rug", 61, 40, 0, 0),
-    ],
-)
-def test_both_ids_come_from_the_same_row_of_the_label_map(
-    raw_category, scannet_id, nyu40_id, label20, label200
-) -> None:
-    found = annotate_groups([group(0, [0], raw_category)])
-    assert (found.scannet_ids[0], found.nyu40_ids[0]) == (scannet_id, nyu40_id)
-    assert SCANNET20.labels_from_raw_ids(found.nyu40_ids)[0] == label20
-    assert SCANNET200.labels_from_raw_ids(found.scannet_ids)[0] == label200
 
 
 @pytest.mark.parametrize("name", ["Chair", " chair", "chair ", "chairs\u200b"])
