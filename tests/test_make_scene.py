@@ -63,19 +63,6 @@ def test_align_axis_moves_points_and_turns_normals_bit_for_bit_as_the_loops_do(t
     assert scene.meta.options.align_axis
 
 
-@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r\r\n"])
-def test_line_ends_do_not_matter(tmp_path, newline: str) -> None:
-    files = {
-        SEGMENTS: segments_file(newline=newline),
-        AGGREGATION: aggregation_file(newline=newline),
-        INFO: info_file("", "sceneType = Bedroom / Hotel ", "", newline=newline),
-    }
-    scene = process_tiny(tmp_path, files)
-    assert scene.labels.tolist() == list(tiny.LABELS20)
-    assert scene.axis_alignment.tolist() == np.reshape(tiny.ALIGNMENT, (4, 4)).tolist()
-    assert (scene.meta.scene_type, scene.meta.warnings) == ("Bedroom / Hotel", ())
-
-
 def test_an_axis_alignment_that_is_missing_or_no_rotation_is_warned_about(tmp_path) -> None:
     scene = process_tiny(tmp_path / "not needed", {INFO: None})
     assert scene.meta.warnings == (SceneWarning(WarningKind.NO_INFO),)

@@ -86,17 +86,11 @@ def test_a_missing_array_is_named_and_files_of_other_programs_are_refused(tmp_pa
             read_processed(tmp_path / "other.npz")
 
 
-@pytest.mark.parametrize("dtype", ["<M8[s]", [("a", "<i4")], ">f4", "S4", "<c8"], ids=str)
-def test_arrays_of_types_that_no_scene_has_are_refused(dtype) -> None:
-    with pytest.raises(ProcessedFileError, match="has a header of another program"):
-        NpzReader(encode({"array": np.zeros(3, dtype)}), PATH).read("array")
-
-
 @pytest.mark.parametrize(
     ("descr", "shape"),
     [("|a5", "(0,)"), ("<U0", "(4,)"), ("|V0", "(2,)"), ("<U0", "()"), ("<f4", f"(0, {10**30})"), ("|S0", "(3,)"),
      ("|V9999999999", "(0,)"), ("<c8", "(0,)"), ("|O8", "(0,)"), ("<i3", "(0,)"),
-     ("<f4", "(0, 9999999999, 9999999999)"),
+     ("<f4", "(0, 9999999999, 9999999999)"), ("<M8[s]", "(0,)"), (">f4", "(0,)"),
      pytest.param("<U9999999999", "(0,)", marks=pytest.mark.skipif(np.__version__[0] == "1", reason="of NumPy 2")),
      ("<i4", "(-1, 0)")],
 )  # fmt: skip
@@ -106,6 +100,9 @@ def test_headers_that_numpy_itself_would_stumble_over_are_refused(descr: str, sh
     with pytest.raises(ProcessedFileError) as caught:
         reader.read("a")
     assert caught.value.path == PATH
+    record = encode({"array": np.zeros(3, [("a", "<i4")])})
+    with pytest.raises(ProcessedFileError, match="has a header of another program"):
+        NpzReader(record, PATH).read("array")
 
 
 def craft(header: str) -> bytes:
