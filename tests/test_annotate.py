@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import group
 
-from scannet_prep.annotate import MAX_GROUPS, Annotation, annotate, clean_ply_labels
-from scannet_prep.errors import AnnotationError
+from scannet_prep.annotate import MAX_GROUPS, Annotation, annotate
 from scannet_prep.labels import LabelMap, RawIds, builtin_label_map
 from scannet_prep.raw.aggregation import parse_aggregation
 from scannet_prep.raw.segments import parse_segments
@@ -104,12 +103,9 @@ def test_group_ids_that_cannot_tell_the_groups_apart_are_replaced_by_the_file_or
     assert found.warnings == (SceneWarning(WarningKind.RENUMBERED_GROUPS, fault, 2),)
 
 
-def test_more_groups_than_int16_can_number_are_an_error_and_just_as_many_are_not() -> None:
-    ids_of_segments = tuple(range(MAX_GROUPS + 1))
-    groups = [group(number, [number], "chair") for number in range(MAX_GROUPS + 1)]
-    with pytest.raises(AnnotationError, match="32,768 groups"):
-        annotate_groups(groups, ids_of_segments)
-    found = annotate_groups(groups[:-1], ids_of_segments)
+def test_as_many_groups_as_int16_can_number_are_kept() -> None:
+    groups = [group(number, [number], "chair") for number in range(MAX_GROUPS)]
+    found = annotate_groups(groups, tuple(range(MAX_GROUPS + 1)))
     assert found.instances.tolist() == [*range(MAX_GROUPS), -1]
 
 
@@ -120,13 +116,6 @@ def test_a_label_map_that_disagrees_with_the_built_in_one_counts_and_is_warned_a
     assert [warning.kind for warning in found.warnings] == [WarningKind.LABEL_MAP_DIFFERS]
     assert "'floor' is ScanNet id 9, nyu40 id 9 in" in found.warnings[0].text
     assert "but ScanNet id 3, nyu40 id 2 in the built-in" in found.warnings[0].text
-
-
-def test_labels_of_a_mesh_that_are_no_nyu40_ids_become_unlabeled_and_are_counted() -> None:
-    found, warnings = clean_ply_labels(np.array([0, 1, 40, 41, 50, 50, 149, 65_535], np.uint16))
-    assert (found.tolist(), found.dtype) == ([0, 1, 40, 0, 0, 0, 0, 0], np.uint8)
-    assert warnings == (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, "41, 50, 149, 65535", 5),)
-    assert clean_ply_labels(np.array([0, 39], np.uint16))[1] == ()
 
 
 NAMES = st.sampled_from(["wall", "floor", "chair", "wardrobe cabinet", "rug", "trashcan", "stick", "ceiling"])

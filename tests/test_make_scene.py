@@ -48,13 +48,6 @@ def test_arrays_have_the_types_and_shapes_that_are_promised(tmp_path) -> None:
     assert arrays["faces"].tolist() == [list(face) for face in tiny.FACES]
 
 
-def test_scannet200_changes_labels_and_nothing_else(tmp_path) -> None:
-    twenty, two_hundred = process_tiny(tmp_path / "a"), process_tiny(tmp_path / "b", scannet200=True)
-    assert two_hundred.labels.tolist() == list(tiny.LABELS200)
-    for key in set(twenty.arrays()) - {"labels", "meta"}:
-        np.testing.assert_array_equal(twenty.arrays()[key], two_hundred.arrays()[key])
-
-
 def test_align_axis_moves_points_and_turns_normals_bit_for_bit_as_the_loops_do(tmp_path) -> None:
     scene = process_tiny(tmp_path, align_axis=True)
     exact = oracles.aligned_points(tiny.POSITIONS, np.reshape(tiny.ALIGNMENT, (4, 4)))
@@ -117,7 +110,7 @@ def test_the_high_resolution_aggregation_stands_in_only_where_there_is_no_other(
         process_tiny(tmp_path / "b", {AGGREGATION: b"", HIRES: aggregation_file()})
 
 
-def test_an_absurdly_long_category_and_too_many_groups_name_the_file(tmp_path) -> None:
+def test_an_absurdly_long_category_and_too_many_groups_are_errors_that_name_the_file(tmp_path) -> None:
     with pytest.raises(FileError, match=r"aggregation\.json: segGroups\[0\]\.label has 100,000 characters"):
         process_tiny(tmp_path / "a", {AGGREGATION: aggregation_file([group(0, [0], "x" * 100_000)])})
     groups = [group(number, [number], "chair") for number in range(32_768)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import resource
@@ -10,7 +9,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from commands import Outcome, digests, run_command, run_main
 
@@ -83,12 +81,6 @@ def test_the_bytes_do_not_depend_on_jobs_and_a_second_run_keeps_them_unless_forc
         assert is_untouched == (key == "kept")
 
 
-def foreign_file() -> bytes:
-    file = io.BytesIO()
-    np.savez(file, points=np.zeros((800, 3), np.float32))
-    return file.getvalue()
-
-
 def flip(data: bytes, place: int) -> bytes:
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
@@ -96,7 +88,7 @@ def flip(data: bytes, place: int) -> bytes:
 DAMAGES = [
     lambda data: data[:-100],
     lambda _: b"",
-    lambda _: foreign_file(),
+    lambda _: b"PK\x05\x06" + bytes(18),  # a file of another program, without arrays
     lambda data: flip(data, len(data) // 2),
     lambda data: flip(data, data.index(b"\x35\xd9") + 6),  # padding, which nobody reads
     lambda data: flip(data, data.rindex(b"PK\x01\x02") + 5),

@@ -213,9 +213,6 @@ def test_scene_that_failed_is_an_error_with_its_reason_and_its_older_file_a_note
     assert re.search("this scene failed.*empty", findings[0][3])
 
 
-# The command
-
-
 def test_people_get_findings_hints_and_what_to_type(raw_dir: Path) -> None:
     path = raw_file(raw_dir, INFO.suffix, TEST)
     path.unlink()

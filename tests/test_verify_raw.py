@@ -313,16 +313,6 @@ def test_split_without_scenes_is_an_error(raw_dir: Path, out_dir: Path, verify: 
         assert "holds no scenes of the splits test" in verify.value["message"]
 
 
-def test_scene_folder_that_may_not_be_read_is_one_error(raw_dir: Path, verify: Verify) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("the superuser may read everything")
-    (raw_dir / FOLDER).chmod(0)
-    try:
-        check_one(verify(raw_dir), "error", TRAIN, FOLDER, "Permission denied")
-    finally:
-        (raw_dir / FOLDER).chmod(0o755)
-
-
 def test_copies_are_compared_by_their_lock_files(raw_dir: Path, tmp_path: Path, verify: Verify) -> None:
     name, lock = relative(TRAIN, INFO.suffix), tmp_path / "their.lock"
     data = (raw_dir / name).read_bytes()
