@@ -31,11 +31,6 @@ def compile_parser() -> Callable[[NDArray[np.uint8], NDArray[np.int64]], int] | 
     return compile_loop(_parse_numbers, "int64(Array(uint8, 1, 'C', readonly=True), int64[::1])")
 
 
-def has_compiled_loops() -> bool:
-    """Whether this process has loaded numba already, which takes half a second."""
-    return bool(compile_geometry.cache_info().currsize)
-
-
 def compile_loop(function: Callable[..., Any], signature: str) -> Callable[..., Any] | None:
     """Compile a function of arrays; `signature` is as numba writes it. None where numba is missing or does not work."""
     for keeps_code in (True, False):

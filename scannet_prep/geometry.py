@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.compiled import MIN_SINE_SQUARED, compile_geometry, has_compiled_loops
+from scannet_prep.compiled import MIN_SINE_SQUARED, compile_geometry
 
 # Faces are gone through in parts whose arrays stay in the processor's cache.
 _FACES_AT_ONCE = 16_384
@@ -43,7 +43,7 @@ def points_and_exact_normals(
     positions: NDArray[np.floating[Any]], faces: NDArray[np.int32], aligned_from_scan: NDArray[np.float64] | None
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Compute `points_and_normals`, with the normals as they are before they are rounded, float64 (V, 3)."""
-    is_worth_it = has_compiled_loops() or next(_meshes) >= _MESHES_WITHOUT_LOOP
+    is_worth_it = compile_geometry.cache_info().currsize or next(_meshes) >= _MESHES_WITHOUT_LOOP
     loop = compile_geometry() if is_worth_it and positions.dtype == np.float32 else None
     if loop is not None:
         matrix = np.empty((0, 4)) if aligned_from_scan is None else np.ascontiguousarray(aligned_from_scan, np.float64)
@@ -58,7 +58,7 @@ def points_and_exact_normals(
 
 
 def load_compiled_loop() -> bool:
-    """Use the compiled loop from now on; gives whether there is one. A process that makes many scenes does so itself."""
+    """Use the compiled loop from now on, as a process of many scenes does by itself; gives whether there is one."""
     return compile_geometry() is not None
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from scannet_prep.cli.main import main
 
-WITHOUT_NUMBA = str(Path(__file__).with_name("without_numba"))
 COMMAND = [sys.executable, "-W", "error", "-m", "scannet_prep"]
 
 
@@ -31,23 +30,18 @@ class Outcome:
 
 
 def run_main(*words: str | Path, cwd: Path | None = None) -> Outcome:
-    """Run the command in this process, with one worker unless told otherwise: for what needs no process of its own.
-
-    Workers do without numba, whose import takes longer than what they do here.
-    """
+    """Run the command in this process, with one worker unless told otherwise: for what needs no process of its own."""
     argv, before = [*map(str, words)], Path.cwd()
     if argv and argv[0] in {"process", "verify", "info"} and "--jobs" not in argv:
         argv += ["--jobs", "1"]
     out, err = io.StringIO(), io.StringIO()
     os.chdir(cwd or before)
-    sys.path.insert(0, WITHOUT_NUMBA)  # workers are given this path
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status = main(argv)
     except SystemExit as stop:  # after a help text
         status = int(stop.code or 0)
     finally:
-        sys.path.remove(WITHOUT_NUMBA)
         os.chdir(before)
     return Outcome(status, out.getvalue(), err.getvalue())
 

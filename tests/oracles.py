@@ -33,15 +33,13 @@ def scannet200_ids() -> list[int]:
     return sorted(int(row["scannet_id"]) for row in _read_asset("scannet200.csv", ","))
 
 
-def _is_repetition(group: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]) -> bool:
-    return any(
-        group["label"] == other["label"] and set(group["segments"]) == set(other["segments"]) for other in earlier
-    )
-
-
 def group_of_vertices(segment_ids: Sequence[int], groups: Sequence[Mapping[str, Any]]) -> list[int | None]:
-    """For each vertex, the position of the group that it ends up in: file order, the last one wins."""
-    counting = [position for position, group in enumerate(groups) if not _is_repetition(group, groups[:position])]
+    """For each vertex, the position of the group that it ends up in: file order, the last one wins.
+
+    A repetition of an earlier group does not count.
+    """
+    contents = [(group["label"], set(group["segments"])) for group in groups]
+    counting = [position for position, content in enumerate(contents) if content not in contents[:position]]
     found: list[int | None] = []
     for segment_id in segment_ids:
         winner = None

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import group
 
-from scannet_prep.annotate import MAX_GROUPS, Annotation, annotate, clean_ply_labels
-from scannet_prep.errors import AnnotationError
-from scannet_prep.labels import SCANNET20, SCANNET200, LabelMap, RawIds, builtin_label_map
+from scannet_prep.annotate import MAX_GROUPS, Annotation, annotate
+from scannet_prep.labels import LabelMap, RawIds, builtin_label_map
 from scannet_prep.raw.aggregation import parse_aggregation
 from scannet_prep.raw.segments import parse_segments
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
@@ -70,29 +69,6 @@ def test_an_unknown_raw_category_is_unlabeled_keeps_its_instance_and_is_warned_a
     )
 
 
-@pytest.mark.parametrize(
-    ("raw_category", "scannet_id", "nyu40_id", "label20", "label200"),
-    [
-        ("wall", 1, 1, 1, 1),
-        ("chair", 2, 5, 5, 2),
-        ("floor", 3, 2, 2, 3),
-        ("crate", 233, 39, 20, 141),
-        ("stick", 1163, 40, 0, 173),
-        ("object", 1163, 40, 0, 173),
-        ("wardrobe cabinet", 1177, 39, 20, 0),
-        ("pillow", 13, 18, 0, 12),
-        ("rug", 61, 40, 0, 0),
-    ],
-)
-def test_both_ids_come_from_the_same_row_of_the_label_map(
-    raw_category, scannet_id, nyu40_id, label20, label200
-) -> None:
-    found = annotate_groups([group(0, [0], raw_category)])
-    assert (found.scannet_ids[0], found.nyu40_ids[0]) == (scannet_id, nyu40_id)
-    assert SCANNET20.labels_from_raw_ids(found.nyu40_ids)[0] == label20
-    assert SCANNET200.labels_from_raw_ids(found.scannet_ids)[0] == label200
-
-
 @pytest.mark.parametrize("name", ["Chair", " chair", "chair ", "chairs\u200b"])
 def test_raw_categories_are_matched_to_the_letter(name: str) -> None:
     assert annotate_groups([group(0, [0], name)]).warnings == (SceneWarning(WarningKind.UNKNOWN_CATEGORY, name, 1),)
@@ -127,12 +103,9 @@ def test_group_ids_that_cannot_tell_the_groups_apart_are_replaced_by_the_file_or
     assert found.warnings == (SceneWarning(WarningKind.RENUMBERED_GROUPS, fault, 2),)
 
 
-def test_more_groups_than_int16_can_number_are_an_error_and_just_as_many_are_not() -> None:
-    ids_of_segments = tuple(range(MAX_GROUPS + 1))
-    groups = [group(number, [number], "chair") for number in range(MAX_GROUPS + 1)]
-    with pytest.raises(AnnotationError, match="32,768 groups"):
-        annotate_groups(groups, ids_of_segments)
-    found = annotate_groups(groups[:-1], ids_of_segments)
+def test_as_many_groups_as_int16_can_number_are_kept() -> None:
+    groups = [group(number, [number], "chair") for number in range(MAX_GROUPS)]
+    found = annotate_groups(groups, tuple(range(MAX_GROUPS + 1)))
     assert found.instances.tolist() == [*range(MAX_GROUPS), -1]
 
 
@@ -143,13 +116,6 @@ def test_a_label_map_that_disagrees_with_the_built_in_one_counts_and_is_warned_a
     assert [warning.kind for warning in found.warnings] == [WarningKind.LABEL_MAP_DIFFERS]
     assert "'floor' is ScanNet id 9, nyu40 id 9 in" in found.warnings[0].text
     assert "but ScanNet id 3, nyu40 id 2 in the built-in" in found.warnings[0].text
-
-
-def test_labels_of_a_mesh_that_are_no_nyu40_ids_become_unlabeled_and_are_counted() -> None:
-    found, warnings = clean_ply_labels(np.array([0, 1, 40, 41, 50, 50, 149, 65_535], np.uint16))
-    assert (found.tolist(), found.dtype) == ([0, 1, 40, 0, 0, 0, 0, 0], np.uint8)
-    assert warnings == (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, "41, 50, 149, 65535", 5),)
-    assert clean_ply_labels(np.array([0, 39], np.uint16))[1] == ()
 
 
 NAMES = st.sampled_from(["wall", "floor", "chair", "wardrobe cabinet", "rug", "trashcan", "stick", "ceiling"])

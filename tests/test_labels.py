@@ -81,10 +81,8 @@ def test_copies_with_any_line_ends_say_the_same(tmp_path: Path, newline: str) ->
     assert found.rows == {"wall": (1, 1), "chair": (2, 5), "object": (1163, 40)}
     assert found.source == str(path)
     assert found.digest == read_label_map(write_map(tmp_path, *reversed(ROWS), newline="\n")).digest
-
-
-def test_columns_are_found_by_name_and_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
-    path = write_map(tmp_path, "5\twall\t1", header="\ufeffnyu40id\traw_category\tid")
+    # Columns are found by name, and a byte order mark does no harm.
+    path = write_map(tmp_path, "5\twall\t1", header="\ufeffnyu40id\traw_category\tid", newline=newline)
     assert read_label_map(path).rows == {"wall": RawIds(1, 5)}
 
 
@@ -148,19 +146,18 @@ def test_a_copy_that_ends_within_a_row_is_refused(tmp_path: Path) -> None:
             read_label_map(path)
 
 
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
-        (b"", "is empty"),
-        (b"\r\n\r\n", "is empty"),
-        (b"<html>", "has no column"),
-        (b"id\xff\n", "is not UTF-8 text: byte 2"),
-    ],
-)
-def test_what_is_no_label_map_is_refused(tmp_path: Path, data: bytes, problem: str) -> None:
-    (tmp_path / "map.tsv").write_bytes(data)
-    with pytest.raises(LabelMapError, match=problem):
-        read_label_map(tmp_path / "map.tsv")
+def test_what_is_no_label_map_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "map.tsv"
+    texts = {
+        b"": "is empty",
+        b"\r\n\r\n": "is empty",
+        b"<html>": "has no column",
+        b"id\xff\n": "is not UTF-8 text: byte 2",
+    }
+    for data, problem in texts.items():
+        path.write_bytes(data)
+        with pytest.raises(LabelMapError, match=problem):
+            read_label_map(path)
 
 
 def test_the_map_beside_the_scenes_is_found_also_from_the_folder_of_scenes(tmp_path: Path) -> None:

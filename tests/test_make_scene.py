@@ -6,7 +6,7 @@ import pytest
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written, segments_file, write_tiny
+from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written, segments_file
 
 from scannet_prep.errors import AggregationError, AnnotationError, FileError, MissingFileError
 from scannet_prep.processed.scene import encode_processed, find_problems
@@ -48,13 +48,6 @@ def test_arrays_have_the_types_and_shapes_that_are_promised(tmp_path) -> None:
     assert arrays["faces"].tolist() == [list(face) for face in tiny.FACES]
 
 
-def test_scannet200_changes_labels_and_nothing_else(tmp_path) -> None:
-    twenty, two_hundred = process_tiny(tmp_path / "a"), process_tiny(tmp_path / "b", scannet200=True)
-    assert two_hundred.labels.tolist() == list(tiny.LABELS200)
-    for key in set(twenty.arrays()) - {"labels", "meta"}:
-        np.testing.assert_array_equal(twenty.arrays()[key], two_hundred.arrays()[key])
-
-
 def test_align_axis_moves_points_and_turns_normals_bit_for_bit_as_the_loops_do(tmp_path) -> None:
     scene = process_tiny(tmp_path, align_axis=True)
     exact = oracles.aligned_points(tiny.POSITIONS, np.reshape(tiny.ALIGNMENT, (4, 4)))
@@ -63,20 +56,9 @@ def test_align_axis_moves_points_and_turns_normals_bit_for_bit_as_the_loops_do(t
     assert scene.meta.options.align_axis
 
 
-@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r\r\n"])
-def test_line_ends_do_not_matter(tmp_path, newline: str) -> None:
-    files = {
-        SEGMENTS: segments_file(newline=newline),
-        AGGREGATION: aggregation_file(newline=newline),
-        INFO: info_file("", "sceneType = Bedroom / Hotel ", "", newline=newline),
-    }
-    scene = process_tiny(tmp_path, files)
-    assert scene.labels.tolist() == list(tiny.LABELS20)
-    assert scene.axis_alignment.tolist() == np.reshape(tiny.ALIGNMENT, (4, 4)).tolist()
-    assert (scene.meta.scene_type, scene.meta.warnings) == ("Bedroom / Hotel", ())
-
-
 def test_an_axis_alignment_that_is_missing_or_no_rotation_is_warned_about(tmp_path) -> None:
+    scene = process_tiny(tmp_path / "not needed", {INFO: None})
+    assert scene.meta.warnings == (SceneWarning(WarningKind.NO_INFO),)
     scene = process_tiny(tmp_path / "none", {INFO: info_file(alignment=None)}, align_axis=True)
     assert scene.axis_alignment.tolist() == np.eye(4).tolist()
     assert (scene.points == np.array(tiny.POSITIONS)).all()
@@ -111,10 +93,6 @@ def test_a_test_scene_has_no_annotation_and_that_is_no_failure(tmp_path, info, w
     assert scene.meta.warnings == tuple(map(SceneWarning, warnings))
 
 
-def test_metadata_is_needed_only_where_points_are_aligned(tmp_path) -> None:
-    assert process_tiny(tmp_path, {INFO: None}).meta.warnings == (SceneWarning(WarningKind.NO_INFO),)
-
-
 def test_the_high_resolution_aggregation_stands_in_only_where_there_is_no_other(tmp_path) -> None:
     other = aggregation_file([group(0, [0, 2, 4, 5], "chair")])
     for files, warnings in (
@@ -132,25 +110,12 @@ def test_the_high_resolution_aggregation_stands_in_only_where_there_is_no_other(
         process_tiny(tmp_path / "b", {AGGREGATION: b"", HIRES: aggregation_file()})
 
 
-def test_an_absurdly_long_category_and_too_many_groups_name_the_file(tmp_path) -> None:
+def test_an_absurdly_long_category_and_too_many_groups_are_errors_that_name_the_file(tmp_path) -> None:
     with pytest.raises(FileError, match=r"aggregation\.json: segGroups\[0\]\.label has 100,000 characters"):
         process_tiny(tmp_path / "a", {AGGREGATION: aggregation_file([group(0, [0], "x" * 100_000)])})
     groups = [group(number, [number], "chair") for number in range(32_768)]
     with pytest.raises(AnnotationError, match=r"scene0000_00\.aggregation\.json: has 32,768 groups"):
         process_tiny(tmp_path / "b", {AGGREGATION: aggregation_file(groups)})
-
-
-def test_what_macos_and_broken_downloads_leave_beside_the_files_changes_nothing(tmp_path) -> None:
-    clean = encode_processed(process_tiny(tmp_path / "a"))
-    scene = write_tiny(tmp_path / "b")
-    for name in ("._scene0000_00_vh_clean_2.ply", "._scene0000_00.aggregation.json", "tmpabc123"):
-        (scene.directory / name).write_bytes(b"\x00\x05\x16\x07 no scene")
-    assert encode_processed(process_written(scene)) == clean
-
-
-def test_files_of_another_scene_are_warned_about(tmp_path) -> None:
-    scene = process_tiny(tmp_path, {SEGMENTS: segments_file(scene_id="scene0001_00")})
-    assert [warning.kind for warning in scene.meta.warnings] == [WarningKind.OTHER_SCENE]
 
 
 def test_labels_from_ply_give_nyu40_and_the_aggregation_still_gives_the_rest(tmp_path) -> None:

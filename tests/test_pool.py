@@ -97,16 +97,12 @@ def test_the_number_of_workers_is_the_smallest_of_all_limits(tmp_path: Path) -> 
         ("4:memory:/job\n", {"memory/job/cpu.max": "50000 100000\n"}, False),
     ],
 )
-def test_the_quota_of_a_container_counts(
-    tmp_path: Path, membership: str, files: dict[str, str], is_limited: bool
-) -> None:
+def test_the_quota_of_a_container_counts(tmp_path: Path, membership: str, files: dict[str, str], is_limited) -> None:
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        if path.name == "cpu.cfs_quota_us":
-            path.with_name("cpu.cfs_period_us").write_text("100000\n")
+        path.with_name("cpu.cfs_period_us").write_text("100000\n")
     (tmp_path / "membership").write_text(membership)
     unlimited = default_worker_count({}, tmp_path / "none", tmp_path / "membership")
-    count = default_worker_count({}, tmp_path, tmp_path / "membership")
-    assert count == (1 if is_limited else unlimited)
+    assert default_worker_count({}, tmp_path, tmp_path / "membership") == (1 if is_limited else unlimited)

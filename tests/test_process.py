@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import resource
 import shutil
-import stat
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 from commands import Outcome, digests, run_command, run_main
 
 from scannet_prep import ScanNet, Split, official_scenes, read_processed
 from scannet_prep.errors import ManifestError
-from scannet_prep.processed.manifest import Manifest, read_manifest
 from scannet_prep.synthetic import make_scene, write_label_map, write_release, write_scene
 
 TRAIN, TRAIN_2, VAL, TEST, UNLISTED = "scene0000_00", "scene0001_00", "scene0011_00", "scene0707_00", "scene9000_00"
@@ -52,10 +49,8 @@ def mesh_path(raw_dir: Path, scene_id: str) -> Path:
     return next(raw_dir.rglob(f"{scene_id}_vh_clean_2.ply"))
 
 
-def manifest_of(out_dir: Path) -> Manifest:
-    manifest = read_manifest(out_dir)
-    assert manifest is not None
-    return manifest
+def manifest_of(out_dir: Path) -> Any:
+    return json.loads((out_dir / "manifest.json").read_text())
 
 
 def test_a_run_writes_scenes_manifest_terms_and_lists(whole_dir: Path) -> None:
@@ -69,9 +64,9 @@ def test_a_run_writes_scenes_manifest_terms_and_lists(whole_dir: Path) -> None:
     assert (out_dir / "scannetv2_val_npz.txt").read_text() == f"val/{VAL}.npz\n"
     assert (out_dir / "scannetv2_test.txt").read_text() == f"test/{TEST}.npz\n"
     assert "Terms of Use" in (out_dir / "TERMS.txt").read_text()
-    manifest = json.loads((out_dir / "manifest.json").read_text())
-    assert manifest["complete"] is True
-    assert {name: entry["vertices"] for name, entry in manifest["scenes"].items()} == dict.fromkeys(SCENES, 800)
+    assert manifest_of(out_dir)["complete"] is True
+    vertices = {name: entry["vertices"] for name, entry in manifest_of(out_dir)["scenes"].items()}
+    assert vertices == dict.fromkeys(SCENES, 800)
 
 
 def test_the_bytes_do_not_depend_on_jobs_and_a_second_run_keeps_them_unless_forced(
@@ -86,12 +81,6 @@ def test_the_bytes_do_not_depend_on_jobs_and_a_second_run_keeps_them_unless_forc
         assert is_untouched == (key == "kept")
 
 
-def foreign_file() -> bytes:
-    file = io.BytesIO()
-    np.savez(file, points=np.zeros((800, 3), np.float32))
-    return file.getvalue()
-
-
 def flip(data: bytes, place: int) -> bytes:
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
@@ -99,7 +88,7 @@ def flip(data: bytes, place: int) -> bytes:
 DAMAGES = [
     lambda data: data[:-100],
     lambda _: b"",
-    lambda _: foreign_file(),
+    lambda _: b"PK\x05\x06" + bytes(18),  # a file of another program, without arrays
     lambda data: flip(data, len(data) // 2),
     lambda data: flip(data, data.index(b"\x35\xd9") + 6),  # padding, which nobody reads
     lambda data: flip(data, data.rindex(b"PK\x01\x02") + 5),
@@ -163,31 +152,26 @@ def test_other_options_are_announced_and_a_mixture_is_no_dataset(raw_dir: Path, 
     assert len(ScanNet(out_dir, split="train")) == 2
 
 
-def test_a_bad_scene_stops_no_other_and_can_be_tried_again_from_the_list(raw_dir: Path, tmp_path: Path) -> None:
-    path, out_dir = mesh_path(raw_dir, VAL), tmp_path / "new"
+def test_a_bad_scene_stops_no_other_leaves_the_lists_and_can_be_tried_again(raw_dir: Path, out_dir: Path) -> None:
+    path, before = mesh_path(raw_dir, VAL), digests(out_dir)
     whole = path.read_bytes()
     path.write_bytes(whole[:-500])
-    outcome = process(raw_dir, out_dir)
+    outcome = process(raw_dir, out_dir, "--force")
     assert (outcome.status, outcome.json["made"]) == (3, [TRAIN, TRAIN_2, TEST])
     (failure,) = outcome.json["failures"]
     assert failure["scene_id"] == VAL
     assert failure["message"].startswith(f"{path}: is damaged or truncated ({len(whole) - 500:,} bytes): ")
-    assert "scannetv2_val_npz.txt" in digests(out_dir)
+    assert digests(out_dir)[f"val/{VAL}.npz"] == before[f"val/{VAL}.npz"]  # the result of the good input
+    assert (out_dir / "scannetv2_val_npz.txt").read_text() == ""
+    assert (list(manifest_of(out_dir)["scenes"]), list(manifest_of(out_dir)["failures"])) == (
+        [TRAIN, TRAIN_2, TEST],
+        [VAL],
+    )
+    (out_dir / f"val/{VAL}.npz").unlink()
     path.write_bytes(whole)
     outcome = process(raw_dir, out_dir, "--scenes", f"@{out_dir / 'failed.txt'}")
     assert (outcome.status, outcome.json["made"]) == (0, [VAL])
-    assert not (out_dir / "failed.txt").exists()
-    assert (sorted(manifest_of(out_dir).scenes), dict(manifest_of(out_dir).failures)) == (SCENES, {})
-
-
-def test_a_good_result_outlives_damage_to_its_input_but_leaves_the_lists(raw_dir: Path, out_dir: Path) -> None:
-    before = digests(out_dir)[f"val/{VAL}.npz"]
-    mesh_path(raw_dir, VAL).write_bytes(b"<html>")
-    assert process(raw_dir, out_dir).status == 3
-    assert digests(out_dir)[f"val/{VAL}.npz"] == before
-    assert (out_dir / "scannetv2_val_npz.txt").read_text() == ""
-    assert VAL not in manifest_of(out_dir).scenes
-    assert VAL in manifest_of(out_dir).failures
+    assert digests(out_dir) == before  # without failed.txt
 
 
 def test_scene_folders_directly_below_are_found_and_stray_files_ignored(raw_dir: Path, out_dir: Path) -> None:
@@ -211,7 +195,7 @@ def test_a_scene_in_no_official_list_needs_a_split_and_is_in_one_only(raw_dir: P
         assert (outcome.status, outcome.json["made"]) == (0, [UNLISTED])
         assert f"in no official list, and put into {split} as asked: 1 scene ({UNLISTED})" in outcome.stderr
         assert [path.parent.name for path in out_dir.rglob("scene*.npz")] == [split]
-        assert manifest_of(out_dir).scenes[UNLISTED].split == split
+        assert manifest_of(out_dir)["scenes"][UNLISTED]["split"] == split
     assert (out_dir / "scannetv2_train_npz.txt").read_text() == ""
 
 
@@ -229,22 +213,17 @@ def test_splits_scenes_and_limit_choose_and_a_dry_run_writes_nothing(raw_dir: Pa
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "message"),
-    [
-        (["--jobs", "-1"], 2, "'-1' is not a positive whole number"),
-        (["--scenes", TEST, "--splits", "train"], 2, f"{TEST} is in the split test, but only train was asked for"),
-        (["--scenes", "@nowhere.txt"], 1, "nowhere.txt: no such file"),
-        (["--scenes", "scene0002_00"], 3, "has no folder scene0002_00"),
-    ],
-)
-def test_wrong_requests_are_told_from_each_other(
-    whole_dir: Path, tmp_path: Path, words: list[str], status: int, message: str
-) -> None:
-    outcome = process(whole_dir / "ScanNet", tmp_path, *words)
-    assert (outcome.status, outcome.json["exit_status"]) == (status, status)
-    assert message in outcome.stderr
-    assert not list(tmp_path.rglob("*.npz"))
+def test_wrong_requests_are_told_from_each_other(whole_dir: Path, tmp_path: Path) -> None:
+    for words, status, message in (
+        ("--jobs -1", 2, "'-1' is not a positive whole number"),
+        (f"--scenes {TEST} --splits train", 2, f"{TEST} is in the split test, but only train was asked for"),
+        ("--scenes @nowhere.txt", 1, "nowhere.txt: no such file"),
+        ("--scenes scene0002_00", 3, "has no folder scene0002_00"),
+    ):
+        outcome = process(whole_dir / "ScanNet", tmp_path, *words.split())
+        assert (outcome.status, outcome.json["exit_status"]) == (status, status)
+        assert message in outcome.stderr
+        assert not list(tmp_path.rglob("*.npz"))
 
 
 def test_a_folder_that_is_not_there_or_cannot_be_made_is_an_error(whole_dir: Path, tmp_path: Path) -> None:
@@ -285,11 +264,6 @@ def test_the_label_map_is_found_beside_the_scenes_and_the_built_in_one_gives_the
     assert "label map: the built-in label map" in outcome.stderr
     write_label_map(raw_dir)
     assert process(raw_dir / "scans", out_dir).json["made"] == []
-
-
-def test_files_are_readable_by_whom_the_umask_allows(whole_dir: Path, tmp_path: Path) -> None:
-    run_command("process", whole_dir / "ScanNet", "-o", tmp_path, "--jobs", "1", umask=0o027)
-    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_file()} == {0o640}
 
 
 def test_a_disk_that_takes_no_more_ends_the_run_and_leaves_no_half_file(whole_dir: Path, tmp_path: Path) -> None:

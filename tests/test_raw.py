@@ -23,10 +23,11 @@ NEWLINES = (b"\n", b"\r\n", b"\r\r\n")
 @given(
     st.lists(st.one_of(st.integers(0, 50), st.integers(0, 2**63 - 1)), min_size=1, max_size=40),
     st.sampled_from(["", " "]),
+    st.sampled_from(["\n", "\r\n", "\r\r\n"]),
 )
 @settings(max_examples=150, deadline=None)
-def test_segments_agree_with_np_unique_on_both_ways_to_read_them(ids, space) -> None:
-    found = parse_segments(tiny.segments_file(tuple(ids), space=space), PATH)
+def test_segments_agree_with_np_unique_on_both_ways_to_read_them(ids, space, newline) -> None:
+    found = parse_segments(tiny.segments_file(tuple(ids), space=space, newline=newline), PATH)
     raw_ids, indices = np.unique(np.array(ids, np.int64), return_inverse=True)
     assert found.raw_ids.tolist() == raw_ids.tolist()
     assert found.indices.tolist() == indices.tolist()
@@ -80,9 +81,7 @@ def test_groups_are_read_with_all_that_the_file_says() -> None:
         (0, 0, "floor"), (1, 2, "wall"), (7, 9, "door"),
     ]  # fmt: skip
     assert (found.groups[2].segment_ids, found.groups[2].null_count) == ((4, 5), 1)
-
-
-def test_names_that_are_null_or_missing_are_empty() -> None:
+    # Names that are null or missing are empty.
     for text in ('{"segGroups": []}', '{"segGroups": [], "sceneId": null, "segmentsFile": null}'):
         found = parse_aggregation(text.encode(), PATH)
         assert (found.scene_id, found.segments_name, found.groups) == ("", "", ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -20,7 +19,9 @@ from scannet_prep.files import run_lock
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.processed.scene import encode_processed
+from scannet_prep.scene import SceneId
 from scannet_prep.stages.process import ProcessReport, plan, run
+from scannet_prep.stages.selection import Selection
 
 TRAIN, OTHER = tiny.SCENE_ID, "scene0001_00"
 MESH, AGGREGATION, INFO = "_vh_clean_2.ply", ".aggregation.json", ".txt"
@@ -70,6 +71,7 @@ def test_scenes_that_are_not_folders_and_folders_in_the_way_are_failures_with_th
     path = two_dir / f"out/train/{OTHER}.npz"
     path.unlink()
     path.mkdir()
+    (two_dir / "out/manifest.json").write_text("{}")  # is made again from the files
     for is_forced in (False, True):
         report = process(two_dir, is_forced=is_forced)
         assert (report.made, report.kept) == (((TRAIN,), ()) if is_forced else ((), (TRAIN,)))
@@ -90,7 +92,16 @@ def test_what_is_not_a_regular_file_is_a_failure_at_once(tmp_path: Path, kind: s
             tiny.process_written(scene)
 
 
-def test_without_a_manifest_the_files_say_whether_the_folder_is_usable(two_dir: Path) -> None:
+def test_what_the_files_say_of_their_options_and_scenes_counts(two_dir: Path) -> None:
+    # An interrupted run left other options, and the next one was about the other scene.
+    path = two_dir / f"out/train/{OTHER}.npz"
+    whole = path.read_bytes()
+    path.write_bytes(b"".join(encode_processed(process_tiny(two_dir / "other options", scene_id=OTHER))))
+    (two_dir / "out/unfinished.txt").touch()
+    process(two_dir, selection=Selection(scene_ids=(SceneId(TRAIN),)))
+    with pytest.raises(ManifestError, match="made with different options"):
+        ScanNet(two_dir / "out", split="train")
+    path.write_bytes(whole)
     (two_dir / "out/manifest.json").unlink()
     assert len(ScanNet(two_dir / "out", split="train")) == 2
     path = two_dir / f"out/train/{TRAIN}.npz"
@@ -99,16 +110,6 @@ def test_without_a_manifest_the_files_say_whether_the_folder_is_usable(two_dir: 
         ScanNet(two_dir / "out", split="train")
     path.rename(two_dir / f"out/train/{OTHER}.npz")
     with pytest.raises(FileError, match="holds 'scene0000_00', expected scene0001_00"):
-        ScanNet(two_dir / "out", split="train")
-
-
-def test_what_an_interrupted_run_left_is_not_taken_for_what_the_manifest_says(two_dir: Path) -> None:
-    other = process_tiny(two_dir / "other", scene_id=OTHER)
-    (two_dir / f"out/train/{OTHER}.npz").write_bytes(b"".join(encode_processed(other)))
-    (two_dir / "out/unfinished.txt").touch()
-    shutil.rmtree(two_dir / f"raw/scans/{OTHER}")
-    process(two_dir)
-    with pytest.raises(ManifestError, match="made with different options"):
         ScanNet(two_dir / "out", split="train")
 
 
@@ -141,14 +142,6 @@ def test_a_manifest_with_a_value_of_another_kind_is_damaged(
     (tmp_path / "manifest.json").write_text(text.replace(old, new, 1))
     with pytest.raises(ManifestError, match="is damaged"):
         read_manifest(tmp_path)
-
-
-def test_a_damaged_manifest_is_made_again_from_the_files(two_dir: Path) -> None:
-    path = two_dir / "out/manifest.json"
-    text = path.read_text()
-    path.write_text(text.replace('"complete": true', '"complete": "false"', 1))
-    assert process(two_dir).kept == (TRAIN, OTHER)
-    assert path.read_text() == text
 
 
 def test_a_second_run_in_the_same_folder_says_who_is_at_work_and_a_killed_one_holds_no_lock(tmp_path: Path) -> None:

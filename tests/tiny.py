@@ -42,7 +42,6 @@ NYU40_IDS = (2, 2, 1, 1, 1, 0)
 SCANNET_IDS = (3, 3, 1, 1, 1, 0)
 INSTANCES = (0, 0, 1, 1, 1, -1)
 LABELS20 = (2, 2, 1, 1, 1, 0)
-LABELS200 = (3, 3, 1, 1, 1, 0)
 S = 5**-0.5
 NORMALS = ((0, 0, 1), (0, 0, 1), (0, -S, 2 * S), (0, -2 * S, S), (0, -1, 0), (0, -1, 0))
 
@@ -151,13 +150,9 @@ def aggregation_file(groups: Any = GROUPS, *, newline: str = "\r\n", scene_id: s
     return json.dumps(document, indent=1).replace("\n", newline).encode()
 
 
-def info_file(*lines: str, newline: str = "\r\n", alignment: object = ALIGNMENT) -> bytes:
-    """The text of `.txt`; `alignment` None leaves it out, a text stands for itself."""
-    head = []
-    if isinstance(alignment, str):
-        head = [f"axisAlignment = {alignment}"]
-    elif isinstance(alignment, tuple):
-        head = ["axisAlignment = " + "".join(f"{number:.6f} " for number in alignment)]
+def info_file(*lines: str, newline: str = "\r\n", alignment: Sequence[float] | None = ALIGNMENT) -> bytes:
+    """The text of `.txt`; `alignment` None leaves it out."""
+    head = ["axisAlignment = " + "".join(f"{number:.6f} " for number in alignment)] if alignment else []
     return "".join(line + newline for line in [*head, "numDepthFrames = 12", *lines]).encode()
 
 

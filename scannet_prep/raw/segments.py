@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.compiled import compile_parser, has_compiled_loops
+from scannet_prep.compiled import compile_geometry, compile_parser
 from scannet_prep.errors import SegmentsError
 from scannet_prep.files import Buffer, read_file
 from scannet_prep.raw.json_text import Id, parse_document, parse_id, parse_name
@@ -91,7 +91,7 @@ def _parse_plain_list(text: bytes) -> NDArray[np.int64] | None:
     It is a megabyte of text, and goes straight into an array. None where anything is unusual.
     """
     numbers = text[1:-1]
-    loop = compile_parser() if has_compiled_loops() else None
+    loop = compile_parser() if compile_geometry.cache_info().currsize else None  # where numba was worth loading
     if not text.startswith(b"[") or not numbers:
         return None
     if loop is not None:
