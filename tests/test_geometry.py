@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ needs_numba = pytest.mark.skipif(not load_compiled_loop(), reason="numba is not 
 
 def compute_in_numpy(*arguments: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(geometry, "compile_geometry", lambda: None)
+        patch.setattr(geometry, "compile_geometry", cache(lambda: None))
         return points_and_exact_normals(*arguments)
 
 
