@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.annotate import AnnotatedGroup
 from scannet_prep.backports import add_note
+from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.errors import ScanNetPrepError, TransformError, UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.processed.manifest import count_ids
@@ -35,7 +36,6 @@ _KEYS = (
     "points", "normals", "colors", "labels", "instances", "segments", "axis_alignment", "faces", "scene_id",
 )  # fmt: skip
 _TYPES: dict[str, Any] = {"normals": np.float32, "instances": np.int64, "segments": np.int64}
-Formula: TypeAlias = Literal["inverse", "inverse_sqrt", "median_frequency", "log"]
 
 
 if TYPE_CHECKING:
@@ -396,33 +396,3 @@ def _is_archive(path: Path) -> bool:
         return not path.is_dir() and (path.exists() or path.suffix == ".zst")
     except OSError:  # a name that is too long, or a folder that may not be looked into: opening it says so
         return path.suffix == ".zst"
-
-
-def count_classes(scenes: Sequence[Mapping[int, int]], label_set: LabelSet) -> NDArray[np.int64]:
-    """Vertices by scene and class, int64 (scenes, classes), from vertices by raw id of each scene."""
-    rows = [[scene.get(raw_id, 0) for raw_id in label_set.ids] for scene in scenes]
-    return np.array(rows, np.int64).reshape(len(rows), len(label_set))
-
-
-def weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.float32]:
-    """Weights, float32 (classes,), from vertices by scene and class, (scenes, classes)."""
-    if formula not in get_args(Formula):
-        raise UsageError(
-            f"{formula!r} is not a formula for class weights", f"there are: {', '.join(get_args(Formula))}"
-        )
-    totals = counts.sum(axis=0)
-    occurs = totals > 0
-    if not occurs.any():
-        raise UsageError("no vertex has a class, so there is nothing to weigh", 'take the weights of split="train"')
-    shares = totals[occurs] / totals.sum()
-    labeled = counts.sum(axis=1, keepdims=True)  # of each scene
-    frequencies = totals[occurs] / ((counts[:, occurs] > 0) * labeled).sum(axis=0)
-    weights = {
-        "inverse": 1 / shares,
-        "inverse_sqrt": 1 / np.sqrt(shares),
-        "log": 1 / np.log(1.02 + shares),
-        "median_frequency": np.median(frequencies) / frequencies,
-    }[formula]
-    result = np.zeros(len(totals), np.float32)
-    result[occurs] = weights / weights.mean()
-    return result

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.source import ByteSource
-from scannet_prep.dataset import Formula, ScanNet, count_classes, weigh_classes
+from scannet_prep.class_weights import Formula, count_classes, weigh_classes
+from scannet_prep.dataset import ScanNet
 from scannet_prep.errors import ManifestError, UsageError
 from scannet_prep.files import open_file, write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map

@@ -64,14 +64,15 @@ def test_an_unknown_raw_category_is_unlabeled_keeps_its_instance_and_is_warned_a
     found = annotate_groups([group(0, [0], "trashcan"), group(1, [2], "dishrack"), group(2, [4], "trashcan")])
     assert ids(found) == ([0] * 6, [0] * 6, [0, 0, 1, 1, 2, -1])
     assert found.warnings == (
-        SceneWarning(WarningKind.UNKNOWN_CATEGORY, "trashcan", 2),
-        SceneWarning(WarningKind.UNKNOWN_CATEGORY, "dishrack", 1),
+        SceneWarning(WarningKind.UNKNOWN_CATEGORY, "'trashcan' (did you mean 'trash can'?)", 2),
+        SceneWarning(WarningKind.UNKNOWN_CATEGORY, "'dishrack' (did you mean 'dish rack'?)", 1),
     )
 
 
 @pytest.mark.parametrize("name", ["Chair", " chair", "chair ", "chairs\u200b"])
 def test_raw_categories_are_matched_to_the_letter(name: str) -> None:
-    assert annotate_groups([group(0, [0], name)]).warnings == (SceneWarning(WarningKind.UNKNOWN_CATEGORY, name, 1),)
+    subject = f"{name!r} (did you mean 'chair'?)"
+    assert annotate_groups([group(0, [0], name)]).warnings == (SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, 1),)
 
 
 def test_segment_ids_that_no_vertex_has_are_ignored_and_counted() -> None:

@@ -22,7 +22,7 @@ PLANTED = (
     ("geometry", "from requests.adapters import HTTPAdapter", "scannet_prep.geometry -> requests"),
     ("dataset", "import plyfile", "scannet_prep.dataset -> plyfile"),
     ("progress", "from tqdm.auto import tqdm", "scannet_prep.progress -> tqdm"),
-    ("dataset", "def late():\n    import torch.utils.data", "scannet_prep.dataset -> torch"),
+    ("geometry", "def late():\n    import torch.utils.data", "scannet_prep.geometry -> torch"),
 )
 
 

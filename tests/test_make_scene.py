@@ -111,7 +111,10 @@ def test_the_high_resolution_aggregation_stands_in_only_where_there_is_no_other(
 
 
 def test_an_absurdly_long_category_and_too_many_groups_are_errors_that_name_the_file(tmp_path) -> None:
-    with pytest.raises(FileError, match=r"aggregation\.json: segGroups\[0\]\.label has 100,000 characters"):
+    with pytest.raises(
+        FileError,
+        match=r"aggregation\.json: is damaged: Expected `str` of length <= 1000 - at `\$\.segGroups\[0\]\.label`",
+    ):
         process_tiny(tmp_path / "a", {AGGREGATION: aggregation_file([group(0, [0], "x" * 100_000)])})
     groups = [group(number, [number], "chair") for number in range(32_768)]
     with pytest.raises(AnnotationError, match=r"scene0000_00\.aggregation\.json: has 32,768 groups"):

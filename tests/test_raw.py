@@ -91,17 +91,17 @@ def test_groups_are_read_with_all_that_the_file_says() -> None:
 @pytest.mark.parametrize(
     ("groups", "place"),
     [
-        (None, "segGroups is None"),
-        ({}, "segGroups is {}"),
-        ([3], r"segGroups\[0\] is 3"),
-        ([tiny.GROUPS[0], tiny.group(1, None, "chair")], r"segGroups\[1\]\.segments is None"),
-        ([tiny.group(1, [0, 1.5], "chair")], r"segGroups\[0\]\.segments\[1\] is 1\.5"),
+        (None, r"got `null` - at `\$\.segGroups`"),
+        ({}, r"got `object` - at `\$\.segGroups`"),
+        ([3], r"at `\$\.segGroups\[0\]`"),
+        ([tiny.GROUPS[0], tiny.group(1, None, "chair")], r"at `\$\.segGroups\[1\]\.segments`"),
+        ([tiny.group(1, [0, 1.5], "chair")], r"got `float` - at `\$\.segGroups\[0\]\.segments\[1\]`"),
         ([tiny.group(1, [0, "x"], "chair")], r"segGroups\[0\]\.segments\[1\] is 'x'"),
         ([tiny.group(1, [0, [1]], "chair")], r"segments\[1\]"),
-        ([tiny.group(True, [0], "chair")], r"segGroups\[0\]\.id is True"),
+        ([tiny.group(True, [0], "chair")], r"got `bool` - at `\$\.segGroups\[0\]\.id`"),
         ([tiny.group(1, [0], "chair", "one")], r"segGroups\[0\]\.objectId is 'one'"),
-        ([tiny.group(1, [0], None)], r"segGroups\[0\]\.label is None"),
-        ([tiny.group(1, [0], 5)], r"segGroups\[0\]\.label is 5"),
+        ([tiny.group(1, [0], None)], r"at `\$\.segGroups\[0\]\.label`"),
+        ([tiny.group(1, [0], 5)], r"got `int` - at `\$\.segGroups\[0\]\.label`"),
     ],
 )
 def test_groups_that_are_no_groups_are_refused_with_their_place(groups, place: str) -> None:
@@ -114,8 +114,8 @@ def test_groups_that_are_no_groups_are_refused_with_their_place(groups, place: s
     ("data", "problem"),
     [
         (b"", "is empty"), (b"  <!DOCTYPE html>", "is a web page, expected JSON"),
-        (b"\x00" * 64, "is nothing but zeros"), (b"[" * 100_000, "is not JSON"), (b'{"a":' * 100_000, "is not JSON"),
-        (b'{"a": "\xff"}', "is not JSON"), (b"[1, 2]", "holds a JSON list, expected an object"),
+        (b"\x00" * 64, "is nothing but zeros"), (b"[" * 100_000, "is damaged"), (b'{"a":' * 100_000, "is not JSON"),
+        (b'{"a": "\xff"}', "is not JSON"), (b"[1, 2]", "Expected `object`, got `array`"),
     ],
     ids=lambda value: str(value)[:20],
 )  # fmt: skip

@@ -87,7 +87,8 @@ def test_normals_agree_with_the_oracles_before_the_cast(raw: RawScene, monkeypat
 def test_the_processed_scene_agrees_with_the_oracles(made, raw: RawScene) -> None:
     out_dir, options, report = made
     assert (report.made, report.kept, report.failures) == ((SCENE_ID,), (), ())
-    expected = [SceneWarning(WarningKind.UNKNOWN_CATEGORY, name, n) for name, n in (("trashcan", 3), ("dishrack", 1))]
+    unknown = (("'trashcan' (did you mean 'trash can'?)", 3), ("'dishrack' (did you mean 'dish rack'?)", 1))
+    expected = [SceneWarning(WarningKind.UNKNOWN_CATEGORY, name, count) for name, count in unknown]
     assert [(item.text, item.scenes) for item in report.warnings] == [(item.text, (SCENE_ID,)) for item in expected]
     path = out_dir / "train" / f"{SCENE_ID}.npz"
     assert report.size_bytes == path.stat().st_size <= 23 * 81_369  # bytes for each vertex

@@ -109,7 +109,7 @@ def test_what_the_files_say_of_their_options_and_scenes_counts(two_dir: Path) ->
     with pytest.raises(FileError, match="made with different options"):
         ScanNet(two_dir / "out", split="train")
     path.rename(two_dir / f"out/train/{OTHER}.npz")
-    with pytest.raises(FileError, match="holds 'scene0000_00', expected scene0001_00"):
+    with pytest.raises(FileError, match="holds 'scene0000_00' of train, expected scene0001_00"):
         ScanNet(two_dir / "out", split="train")
 
 
