@@ -68,6 +68,7 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
     keys = _check_keys(samples)
     counts = [len(sample["points"]) for sample in samples]
     offset = np.cumsum(counts, dtype=np.int64)
+    starts: list[int] = (offset - counts).tolist()
     batch = Batch()
     for key in keys:
         values = [sample[key] for sample in samples]
@@ -77,7 +78,9 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
             axis = _INDEX_AXES.get(key, 0)
             _check_arrays(key, axis, samples)
             if key in _INDEX_AXES:
-                values = [_shift(*pair) for pair in zip(values, (offset - counts).tolist(), strict=True)]
+                values = [
+                    np.where(value < 0, value, value + start) for value, start in zip(values, starts, strict=True)
+                ]
             batch[key] = np.concatenate(values, axis)
             if key not in VERTEX_KEYS:
                 batch[f"{key}_offset"] = np.cumsum([value.shape[axis] for value in values], dtype=np.int64)
@@ -138,24 +141,16 @@ def _check_keys(samples: Sequence[dict[str, Any]]) -> list[str]:
 
 def _check_arrays(key: str, axis: int, samples: Sequence[dict[str, Any]]) -> None:
     """Check that arrays can be joined without changing them."""
-    first = samples[0]
+    expected = _describe(samples[0][key], axis)
     for sample in samples:
-        kind = _describe(sample[key], axis)
-        if kind != _describe(first[key], axis) or np.ndim(sample[key]) <= axis:
+        value, count = sample[key], len(sample["points"])
+        if _describe(value, axis) != expected or np.ndim(value) <= axis:
+            found = f"{_name(sample)} has {_describe(value, axis)}, {_name(samples[0])} has {expected}"
             raise UsageError(
-                f"{key!r} cannot be joined: {_name(sample)} has {kind}, "
-                f"{_name(first)} has {_describe(first[key], axis)}",
-                "a transform must return the same types for every scene",
+                f"{key!r} cannot be joined: {found}", "a transform must return the same types for all scenes"
             )
-        if key in VERTEX_KEYS and len(sample[key]) != len(sample["points"]):
-            raise UsageError(
-                f"{_name(sample)}: {key!r} has {len(sample[key])} rows, but there are {len(sample['points'])} points"
-            )
-
-
-def _shift(indices: NDArray[Any], start: int) -> NDArray[Any]:
-    """Numbers of points that count from where the batch begins; -1 stays."""
-    return np.where(indices < 0, indices, indices + indices.dtype.type(start))
+        if key in VERTEX_KEYS and len(value) != count:
+            raise UsageError(f"{_name(sample)}: {key!r} has {len(value)} rows, but there are {count} points")
 
 
 def _name(sample: dict[str, Any]) -> str:

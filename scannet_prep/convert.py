@@ -77,10 +77,7 @@ def to_pointcept(batch: dict[str, Any]) -> dict[str, Tensor]:
     import torch
 
     if "grid" not in batch:
-        raise UsageError(
-            "the batch has no grid, from which Pointcept's grid_coord is made",
-            "put GridSample(0.02) behind all transforms that move points",
-        )
+        raise UsageError("the batch has no grid", "put GridSample(0.02) behind all transforms that move points")
     return {
         "coord": batch["points"],
         "grid_coord": batch["grid"].long(),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,28 @@ from numpy.typing import NDArray
 from scannet_prep.errors import UsageError
 
 Sample: TypeAlias = dict[str, Any]
+T = TypeVar("T")
 Step: TypeAlias = Callable[[Sample, np.random.Generator], Any]
+
+
+def _checked(kind: type = float, /, **limits: tuple[float | str, float]) -> Callable[[type[T]], type[T]]:
+    """Let a dataclass refuse arguments that are not numbers from the lowest (or another argument) to the highest."""
+
+    def check(transform: object) -> None:
+        types = int | np.integer if kind is int else int | float | np.number
+        for name, (lowest, highest) in limits.items():
+            value = getattr(transform, name)
+            least: float = getattr(transform, lowest) if isinstance(lowest, str) else lowest
+            if not isinstance(value, types) or not least <= value <= highest:
+                expected = f"at least {least:g}" if highest == np.inf else f"from {least:g} to {highest:g}"
+                message = f"{name} is {value!r}, expected a {'whole ' * (kind is int)}number {expected}"
+                raise UsageError(f"{type(transform).__name__}: {message}")
+
+    def decorate(transform_class: type[T]) -> type[T]:
+        transform_class.__post_init__ = check  # type: ignore[attr-defined]
+        return transform_class
+
+    return decorate
 
 
 class Compose:
@@ -58,6 +79,7 @@ class Compose:
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(max_angle=(0, np.pi))
 class RotateZ:
     """Rotates points and normals about the z axis, by an angle that is uniform in [-max_angle, max_angle].
 
@@ -66,10 +88,6 @@ class RotateZ:
     """
 
     max_angle: float = np.pi
-
-    def __post_init__(self) -> None:
-        """Check the argument."""
-        _check(self, "max_angle", 0, np.pi)
 
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
         """Change `points` and `normals`."""
@@ -87,6 +105,7 @@ class RotateZ:
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(probability=(0, 1))
 class Flip:
     """Reflects points and normals in x, and in y, each with a probability of its own.
 
@@ -95,10 +114,6 @@ class Flip:
     """
 
     probability: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Check the argument."""
-        _check(self, "probability", 0, 1)
 
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
         """Change `points` and `normals`."""
@@ -110,6 +125,7 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(smallest=(1e-6, np.inf), largest=("smallest", np.inf))
 class Scale:
     """Scales points about the origin, alike in all directions, by a factor that is uniform in [smallest, largest].
 
@@ -123,17 +139,13 @@ class Scale:
     smallest: float = 0.9
     largest: float = 1.1
 
-    def __post_init__(self) -> None:
-        """Check the arguments."""
-        _check(self, "smallest", 1e-6)
-        _check(self, "largest", self.smallest)
-
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
         """Change `points`."""
         return _move(sample, sample["points"] * np.float32(generator.uniform(self.smallest, self.largest)))
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(sigma=(0, np.inf), limit=(0, np.inf))
 class Jitter:
     """Adds normal noise to each coordinate, cut at a largest distance. Normals stay as they are.
 
@@ -144,11 +156,6 @@ class Jitter:
 
     sigma: float = 0.005
     limit: float = 0.02
-
-    def __post_init__(self) -> None:
-        """Check the arguments."""
-        _check(self, "sigma", 0)
-        _check(self, "limit", 0)
 
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
         """Change `points`."""
@@ -176,6 +183,7 @@ class Normalize:
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(shift=(0, 255), noise=(0, 255))
 class ColorJitter:
     """Shifts the colours of the scene, each channel by itself, and adds noise to those of each vertex.
 
@@ -190,11 +198,6 @@ class ColorJitter:
     shift: float = 12.0
     noise: float = 6.0
 
-    def __post_init__(self) -> None:
-        """Check the arguments."""
-        _check(self, "shift", 0, 255)
-        _check(self, "noise", 0, 255)
-
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
         """Change `colors`."""
         colors = _colors_as_given(sample, self)
@@ -207,6 +210,7 @@ class ColorJitter:
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(int, max_points=(1, np.inf))
 class CropPoints:
     """Keeps the vertices nearest to a random vertex, where the scene has more than it may.
 
@@ -217,10 +221,6 @@ class CropPoints:
     """
 
     max_points: int
-
-    def __post_init__(self) -> None:
-        """Check the argument."""
-        _check(self, "max_points", 1, is_whole=True)
 
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
         """Crop."""
@@ -239,6 +239,7 @@ class CropPoints:
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(share=(0, 1))
 class Drop:
     """Drops a share of the vertices, chosen at random; at least one stays. Vertices stay in their order.
 
@@ -248,10 +249,6 @@ class Drop:
 
     share: float = 0.2
 
-    def __post_init__(self) -> None:
-        """Check the argument."""
-        _check(self, "share", 0, 1)
-
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
         """Drop."""
         count = len(sample["points"])
@@ -260,6 +257,7 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(size=(1e-6, np.inf))
 class GridSample:
     """Keeps one vertex, chosen at random, of all that lie in the same cell of a grid (voxel).
 
@@ -277,10 +275,6 @@ class GridSample:
 
     size: float
     has_inverse: bool = True
-
-    def __post_init__(self) -> None:
-        """Check the argument."""
-        _check(self, "size", 1e-6)
 
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
         """Sample."""
@@ -306,23 +300,12 @@ class GridSample:
         return {**result, "inverse": inverse} if self.has_inverse else result
 
 
-def _check(transform: object, name: str, lowest: float, highest: float = np.inf, *, is_whole: bool = False) -> None:
-    """Refuse an argument of a transform that is not a number in its range."""
-    value = getattr(transform, name)
-    types = int | np.integer if is_whole else int | float | np.number
-    if not isinstance(value, types) or not lowest <= value <= highest:
-        expected = f"at least {lowest:g}" if highest == np.inf else f"from {lowest:g} to {highest:g}"
-        raise UsageError(
-            f"{type(transform).__name__}: {name} is {value!r}, expected a {'whole ' * is_whole}number {expected}"
-        )
-
-
 def _colors_as_given(sample: Sample, transform: object) -> NDArray[np.uint8]:
     """The colours of a sample, uint8 (V, 3); refuses those that have been normalized."""
     colors: NDArray[np.uint8] = sample["colors"]
     if colors.dtype != np.uint8:
         raise UsageError(
-            f"{type(transform).__name__}: colors are {colors.dtype}, expected uint8, 0..255", "put it before Normalize"
+            f"{type(transform).__name__}: colors are {colors.dtype}, expected uint8", "put it before Normalize"
         )
     return colors
 
@@ -349,9 +332,7 @@ def _select(sample: Sample, kept: NDArray[np.int64]) -> dict[str, Any]:
         UsageError: There is an `edge_index`, whose numbers would no longer hold.
     """
     if "edge_index" in sample:
-        raise UsageError(
-            "the sample has an edge_index, whose numbers would no longer hold", "make the edges afterwards"
-        )
+        raise UsageError("the sample has an edge_index, whose numbers would no longer hold", "add edges afterwards")
     count = len(sample["points"])
     result = {
         key: value.take(kept, axis=0)

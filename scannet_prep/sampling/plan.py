@@ -180,26 +180,6 @@ class PlanSummary:
         return text
 
 
-def summarize(plan: Plan, lengths: NDArray[np.int64], max_points: int, world_size: int, epoch: int) -> PlanSummary:
-    """Measure a plan, which has at least one step."""
-    loads = plan.loads(lengths)
-    steps = loads.reshape(-1, world_size)
-    means = np.maximum(steps.mean(axis=1), 1e-9)  # a step of empty scenes takes as long on all ranks
-    scenes = np.unique(plan.scenes)
-    return PlanSummary(
-        epoch=epoch,
-        step_count=len(steps),
-        world_size=world_size,
-        scene_count=len(scenes),
-        padding=len(plan.scenes) - len(scenes),
-        oversize=int((lengths[scenes] > max_points).sum()),
-        max_points=max_points,
-        fill=float(np.minimum(loads, max_points).mean() / max_points),
-        imbalance=float(np.maximum(steps.max(axis=1) / means, 1).mean()),
-        largest=int(loads.max()),
-    )
-
-
 def _pack_best_fit(order: list[int], lengths: list[int], max_points: int, max_scenes: int) -> list[list[int]]:
     """Pack scenes, the largest first, into few batches: each goes where it leaves the least room."""
     batches: list[list[int]] = []

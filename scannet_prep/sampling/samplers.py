@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.sampling.plan import Plan, PlanSummary, make_plan, pack, summarize
+from scannet_prep.sampling.plan import Plan, PlanSummary, make_plan, pack
 from scannet_prep.sampling.ranks import RankedSampler, check_number
 from scannet_prep.version import VERSION
 
@@ -116,10 +116,7 @@ class PointBudgetBatchSampler(RankedSampler):
         self._check_rank()
         if self._steps_given and self._steps_given == self.steps_left:
             if self._shuffle:
-                raise UsageError(
-                    f"epoch {self.epoch} has been given out already: its batches and random numbers would come again",
-                    "call sampler.set_epoch(epoch) before each epoch",
-                )
+                raise UsageError(f"epoch {self.epoch} has been given out already", "call set_epoch before each epoch")
             self.steps_before = 0  # all of it, also where the last time was only the rest of it
         if not self._is_compared:  # once: what has been planned together stays together
             self._is_compared = True
@@ -190,7 +187,23 @@ class PointBudgetBatchSampler(RankedSampler):
 
     def describe(self) -> PlanSummary:
         """Tell steps, fill and imbalance of the epoch, or of what is left of it; `print` shows them as text."""
-        return summarize(self._plan(), self._lengths, self._max_points, self.world_size, self.epoch)
+        plan = self._plan()
+        loads = plan.loads(self._lengths)
+        steps = loads.reshape(-1, self.world_size)
+        means = np.maximum(steps.mean(axis=1), 1e-9)  # a step of empty scenes takes as long on all ranks
+        scenes = np.unique(plan.scenes)
+        return PlanSummary(
+            epoch=self.epoch,
+            step_count=len(steps),
+            world_size=self.world_size,
+            scene_count=len(scenes),
+            padding=len(plan.scenes) - len(scenes),
+            oversize=int((self._lengths[scenes] > self._max_points).sum()),
+            max_points=self._max_points,
+            fill=float(np.minimum(loads, self._max_points).mean() / self._max_points),
+            imbalance=float(np.maximum(steps.max(axis=1) / means, 1).mean()),
+            largest=int(loads.max()),
+        )
 
     def _settings(self) -> dict[str, Any]:
         """What plans depend on, beside the epoch."""
