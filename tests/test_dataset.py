@@ -20,9 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import run_command
-from sample_transforms import draw, fail_on_third_scene
-from training_sources import KINDS, SIZES, TRAIN, Stored, flip, store
+from training_sources import KINDS, SIZES, TRAIN, Stored, draw, fail_on_third_scene, flip, process_into, store
 
 from scannet_prep import SCANNET20, SCANNET200, LabelSet, ScanNet, read_processed
 from scannet_prep.errors import (
@@ -191,11 +189,15 @@ def send_some(dataset: ScanNet, order: list[int], connection: Any) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    ("stored", "start_method"),
+    [*((kind, "fork") for kind in KINDS), ("folder", "spawn"), ("archive", "forkserver"), ("url", "spawn")],
+    indirect=["stored"],
+)
 def test_processes_read_at_the_same_time(stored: Stored, start_method: str) -> None:
     context = multiprocessing.get_context(start_method)
     dataset = ScanNet(stored.place, split="train")
-    order = [0, 2, 1] * 10
+    order = [0, 2, 1] * 5
     expected = [dataset[index] for index in range(3)]
     pipes, processes = [], []
     for _ in range(2):
@@ -417,7 +419,7 @@ def put_other_scene(path: Path) -> None:
 
 def put_other_mesh(path: Path) -> None:
     write_release(path.parent / "raw", [path.stem], vertices=950)
-    assert run_command("process", path.parent / "raw", "-o", path.parent / "out", "--scannet200").status == 0
+    process_into(path.parent / "raw", path.parent / "out")
     shutil.copy(path.parent / f"out/train/{path.name}", path)
 
 
@@ -455,7 +457,7 @@ def test_scenes_that_failed_are_warned_about_and_explained(
 ) -> None:
     raw_dir = Path(shutil.copytree(training_folder.parent / "ScanNet", tmp_path / "ScanNet"))
     (raw_dir / "scans/scene0001_00/scene0001_00_vh_clean_2.ply").unlink()
-    assert run_command("process", raw_dir, "-o", folder, "--scannet200").status == 3
+    assert len(process_into(raw_dir, folder).failures) == 1
     with store(kind, folder, tmp_path / "stored") as stored:
         with pytest.warns(UserWarning, match="failed in processing are missing: 1, for example scene0001_00") as warned:
             dataset = ScanNet(stored.place, split="train")
