@@ -111,8 +111,8 @@ class ScanNet:
 
     def __repr__(self) -> str:
         """Place, split, number of scenes and label set."""
-        made = f"ScanNet({self._reader.place!r}, split={str(self.split)!r}, labels={self.label_set.name})"
-        return f"{made}: {len(self)} scenes"
+        made = f"{self._reader.place!r}, split={str(self.split)!r}, labels={self.label_set.name}"
+        return f"ScanNet({made}): {len(self)} scenes"
 
     @property
     def scene_ids(self) -> list[str]:

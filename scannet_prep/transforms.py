@@ -46,6 +46,7 @@ def _checked(kind: type = float, /, **limits: tuple[float | str, float]) -> Call
     return decorate
 
 
+@dataclass(frozen=True, init=False, repr=False)
 class Compose:
     """Applies transforms one after the other, with the same generator.
 
@@ -56,22 +57,16 @@ class Compose:
         steps: As given.
     """
 
+    steps: tuple[Step, ...]
+
     def __init__(self, *steps: Step) -> None:
-        self.steps = steps
+        object.__setattr__(self, "steps", steps)
 
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Any:  # noqa: ANN401 - what the last returns
         """Apply them."""
         for step in self.steps:
             sample = step(sample, generator)
         return sample
-
-    def __eq__(self, other: object) -> bool:
-        """Whether the other applies equal transforms."""
-        return isinstance(other, Compose) and self.steps == other.steps
-
-    def __hash__(self) -> int:
-        """Of the transforms."""
-        return hash(self.steps)
 
     def __repr__(self) -> str:
         """As it is made."""

@@ -86,7 +86,9 @@ def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
     write_atomically(files.path(INFO), [_info_text(scene)])
     if split is not Split.TEST:
         labels = _nyu40_ids(scene)
-        write_atomically(files.path(LABELS_MESH), _mesh_chunks(scene, _label_palette()[labels], labels))
+        palette = np.full((MAX_NYU40_ID + 1, 3), 128, np.uint8)  # ScanNet20's own colours, else grey, or black for none
+        palette[[0, *SCANNET20.ids]] = [(0, 0, 0), *SCANNET20.colors]
+        write_atomically(files.path(LABELS_MESH), _mesh_chunks(scene, palette[labels], labels))
         write_atomically(files.path(SEGMENTS), [_segments_text(scene)])
         write_atomically(files.path(AGGREGATION), [_aggregation_text(scene)])
     return files.directory
@@ -142,13 +144,6 @@ def _nyu40_ids(scene: SyntheticScene) -> NDArray[np.uint8]:
     }
     names, places = np.unique(scene.segment_ids, return_inverse=True)
     return np.array([label_of.get(name, 0) for name in names.tolist()], np.uint8)[places]
-
-
-def _label_palette() -> NDArray[np.uint8]:
-    """uint8 (41, 3): a colour for each nyu40 id; ScanNet20's own, grey for other classes, black for unannotated."""
-    palette = np.full((MAX_NYU40_ID + 1, 3), 128, np.uint8)
-    palette[[0, *SCANNET20.ids]] = [(0, 0, 0), *SCANNET20.colors]
-    return palette
 
 
 def _segments_text(scene: SyntheticScene) -> bytes:
