@@ -116,10 +116,8 @@ def _take_arrays(sample: Any, number: int) -> dict[str, Any]:  # noqa: ANN401 - 
     """Check that a sample is one, and turn its tensors into arrays."""
     arrays = {key: _as_array(value) for key, value in sample.items()} if isinstance(sample, dict) else {}
     if not isinstance(arrays.get("points"), np.ndarray) or not arrays["points"].ndim:
-        raise UsageError(
-            f"sample {number} is a {type(sample).__name__} of {list(arrays)}, expected a dict with an array points",
-            "a transform must return such a dict; or give the loader a collate_fn of your own",
-        )
+        message = f"sample {number} is a {type(sample).__name__} of {list(arrays)}, expected a dict with points"
+        raise UsageError(message, "a transform must return such a dict; or give the loader another collate_fn")
     return arrays
 
 
@@ -129,11 +127,9 @@ def _check_keys(samples: Sequence[dict[str, Any]]) -> list[str]:
         raise UsageError("there are no samples to join")
     for sample in samples:
         if set(sample) != set(samples[0]):
-            raise UsageError(
-                f"samples have different keys: {_name(sample)} has {', '.join(sorted(sample))}; "
-                f"{_name(samples[0])} has {', '.join(sorted(samples[0]))}",
-                "a transform must return the same keys for every scene",
-            )
+            found, expected = (f"{_name(one)} has {', '.join(sorted(one))}" for one in (sample, samples[0]))
+            hint = "a transform must return the same keys for every scene"
+            raise UsageError(f"samples have different keys: {found}; {expected}", hint)
     if clash := {"offset", "batch", "scene_ids", *(f"{key}_offset" for key in samples[0])} & set(samples[0]):
         raise UsageError(f"{_name(samples[0])} has a key {min(clash)!r}, which the batch needs", "give it another name")
     return list(samples[0])
@@ -146,9 +142,7 @@ def _check_arrays(key: str, axis: int, samples: Sequence[dict[str, Any]]) -> Non
         value, count = sample[key], len(sample["points"])
         if _describe(value, axis) != expected or np.ndim(value) <= axis:
             found = f"{_name(sample)} has {_describe(value, axis)}, {_name(samples[0])} has {expected}"
-            raise UsageError(
-                f"{key!r} cannot be joined: {found}", "a transform must return the same types for all scenes"
-            )
+            raise UsageError(f"{key!r} cannot be joined: {found}", "a transform must return the same types every time")
         if key in VERTEX_KEYS and len(value) != count:
             raise UsageError(f"{_name(sample)}: {key!r} has {len(value)} rows, but there are {count} points")
 

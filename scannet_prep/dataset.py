@@ -230,10 +230,9 @@ class ScanNet:
         try:
             index = operator.index(key)
         except TypeError:
-            raise UsageError(
-                f"{key!r:.80} is not a scene; expected an index, a scene id, or a pair of one of them and the epoch",
-                "for slices [dataset[i] for i in range(3)]; for batches DataLoader(dataset, batch_sampler=sampler)",
-            ) from None
+            message = f"{key!r:.80} is not a scene; expected an index, a scene id, or a pair of one and the epoch"
+            hint = "for slices [dataset[i] for i in range(3)]; for batches DataLoader(dataset, batch_sampler=sampler)"
+            raise UsageError(message, hint) from None
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is out of range: {self._reader.name} has {len(self)} {self.split} scenes")
         return index % len(self)

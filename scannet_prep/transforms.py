@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 
+Ints: TypeAlias = NDArray[np.int64]
 Sample: TypeAlias = dict[str, Any]
 T = TypeVar("T")
-Step: TypeAlias = Callable[[Sample, np.random.Generator], Any]
+Step: TypeAlias = Callable[[Sample, Generator], Any]
 
 
 def _checked(kind: type = float, /, **limits: tuple[float | str, float]) -> Callable[[type[T]], type[T]]:
@@ -62,7 +64,7 @@ class Compose:
     def __init__(self, *steps: Step) -> None:
         object.__setattr__(self, "steps", steps)
 
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Any:  # noqa: ANN401 - what the last returns
+    def __call__(self, sample: Sample, generator: Generator) -> Any:  # noqa: ANN401 - what the last returns
         """Apply them."""
         for step in self.steps:
             sample = step(sample, generator)
@@ -84,7 +86,7 @@ class RotateZ:
 
     max_angle: float = np.pi
 
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points` and `normals`."""
         angle = generator.uniform(-self.max_angle, self.max_angle)
         cosine, sine = math.cos(angle), math.sin(angle)
@@ -110,7 +112,7 @@ class Flip:
 
     probability: float = 0.5
 
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points` and `normals`."""
         mapped = {key: sample[key].copy() for key in ("points", "normals") if key in sample}
         for axis in np.flatnonzero(generator.random(2) < self.probability):
@@ -134,7 +136,7 @@ class Scale:
     smallest: float = 0.9
     largest: float = 1.1
 
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points`."""
         return _move(sample, sample["points"] * np.float32(generator.uniform(self.smallest, self.largest)))
 
@@ -152,7 +154,7 @@ class Jitter:
     sigma: float = 0.005
     limit: float = 0.02
 
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points`."""
         points = sample["points"]
         noise = generator.standard_normal(points.shape, np.float32) * np.float32(self.sigma)
@@ -166,7 +168,7 @@ class Normalize:
     The middle is that of the bounding box. Colours become float32, c / 127.5 - 1.
     """
 
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:  # noqa: ARG002
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:  # noqa: ARG002
         """Change `points` and `colors`."""
         points, colors = sample["points"], _colors_as_given(sample, self)
         if not len(points):
@@ -193,7 +195,7 @@ class ColorJitter:
     shift: float = 12.0
     noise: float = 6.0
 
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `colors`."""
         colors = _colors_as_given(sample, self)
         shift = generator.uniform(-self.shift, self.shift, 3).astype(np.float32)
@@ -217,7 +219,7 @@ class CropPoints:
 
     max_points: int
 
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Crop."""
         points = sample["points"]
         if len(points) <= self.max_points:
@@ -244,7 +246,7 @@ class Drop:
 
     share: float = 0.2
 
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Drop."""
         count = len(sample["points"])
         kept_count = max(min(count, 1), count - round(self.share * count))
@@ -271,7 +273,7 @@ class GridSample:
     size: float
     has_inverse: bool = True
 
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Sample."""
         if "inverse" in sample:
             raise UsageError("GridSample: the sample has an inverse map already", "use GridSample once")
@@ -312,7 +314,7 @@ def _move(sample: Sample, points: NDArray[Any], **changed: NDArray[Any]) -> dict
     return result
 
 
-def _select(sample: Sample, kept: NDArray[np.int64]) -> dict[str, Any]:
+def _select(sample: Sample, kept: Ints) -> dict[str, Any]:
     """Keep some vertices, in every array of the vertices.
 
     Args:
@@ -329,12 +331,10 @@ def _select(sample: Sample, kept: NDArray[np.int64]) -> dict[str, Any]:
     if "edge_index" in sample:
         raise UsageError("the sample has an edge_index, whose numbers would no longer hold", "add edges afterwards")
     count = len(sample["points"])
-    result = {
-        key: value.take(kept, axis=0)
-        if isinstance(value, np.ndarray) and value.ndim and len(value) == count and key != "inverse"
-        else value
-        for key, value in sample.items()
-    }
+    result = dict(sample)
+    for key, value in sample.items():
+        if isinstance(value, np.ndarray) and value.ndim and len(value) == count and key != "inverse":
+            result[key] = value.take(kept, axis=0)
     if "inverse" in sample:
         places = np.full(count + 1, -1, np.int64)  # the last for -1
         places[kept] = np.arange(len(kept))
@@ -342,9 +342,7 @@ def _select(sample: Sample, kept: NDArray[np.int64]) -> dict[str, Any]:
     return result
 
 
-def _choose_one_each(
-    keys: NDArray[np.int64], bits: int, generator: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _choose_one_each(keys: Ints, bits: int, generator: Generator) -> tuple[Ints, Ints]:
     """Choose one position at random for each key that occurs.
 
     Args:

@@ -43,15 +43,15 @@ class RankedSampler:
         )
         rank = found[0] if rank is None else check_number(rank, "rank", 0)
         world_size = found[1] if world_size is None else check_number(world_size, "world_size", 1)
-        if rank is None and world_size is None:
-            _refuse_other_launchers()
+        for name in _LAUNCHERS if rank is None and world_size is None else ():
+            if os.environ.get(name, "1") not in {"", "0", "1"}:
+                message = f"this process is one of {os.environ[name]} ({name}), but WORLD_SIZE is not set"
+                raise UsageError(f"{message}: all would get the same data", f"{_GIVE}; for one by itself, 0 and 1")
         if rank is None and world_size in {None, 1}:
             rank, world_size = 0, 1
         if rank is None or world_size is None or rank >= world_size:
-            raise UsageError(
-                f"the rank is {rank}, the number of ranks is {world_size}: both must be known, and the first be less",
-                _GIVE,
-            )
+            message = f"the rank is {rank}, the number of ranks is {world_size}: both must be known, the first less"
+            raise UsageError(message, _GIVE)
         self.rank, self.world_size = rank, world_size
 
     def _check_rank(self) -> None:
@@ -65,10 +65,8 @@ class RankedSampler:
         while frame is not None:
             name = type(frame.f_locals.get("self")).__name__
             if name in _SHARDERS:
-                raise UsageError(
-                    f"this is the share of rank {self.rank} of {self.world_size}, and {name} takes only some of it",
-                    _SHARDERS[name],
-                )
+                share = f"this is the share of rank {self.rank} of {self.world_size}"
+                raise UsageError(f"{share}, and {name} takes only some of it", _SHARDERS[name])
             frame = frame.f_back
 
     def _compare_ranks(self, facts: Mapping[str, object]) -> None:
@@ -114,10 +112,3 @@ def _read_variable(name: str) -> int | None:
     if text and not (text.isascii() and text.isdigit()):
         raise UsageError(f"the environment variable {name} is {text!r}, expected a whole number", _GIVE)
     return int(text) if text else None
-
-
-def _refuse_other_launchers() -> None:
-    for name in _LAUNCHERS:
-        if os.environ.get(name, "1") not in {"", "0", "1"}:
-            message = f"this process is one of {os.environ[name]} ({name}), but WORLD_SIZE is not set"
-            raise UsageError(f"{message}: all would get the same data", f"{_GIVE}; if each works for itself, 0 and 1")

@@ -80,10 +80,8 @@ class PointBudgetBatchSampler(RankedSampler):
         self._seed = check_number(seed, "seed", 0)
         self._shuffle = bool(shuffle)
         if len(self._lengths) < self.world_size:
-            raise UsageError(
-                f"there are {len(self._lengths)} scenes for {self.world_size} ranks: some would have nothing to do",
-                f"train on at most {len(self._lengths)} ranks (torchrun --nproc_per_node), or with more scenes",
-            )
+            message = f"there are {len(self._lengths)} scenes for {self.world_size} ranks: some would be idle"
+            raise UsageError(message, f"train on at most {len(self._lengths)} ranks, or with more scenes")
         self._packing = pack(self._lengths, self._max_points, self._max_scenes or len(self._lengths), self.world_size)
         self.epoch = 0
         self.steps_before = 0
@@ -153,10 +151,8 @@ class PointBudgetBatchSampler(RankedSampler):
         """
         steps_done = self._steps_given if steps_done is None else check_number(steps_done, "steps_done", 0)
         if steps_done > self.steps_left:
-            raise UsageError(
-                f"steps_done is {steps_done}, but this iteration over epoch {self.epoch} has {self.steps_left} steps",
-                "count from where the epoch began, or since load_state_dict: enumerate(loader, start=1)",
-            )
+            message = f"steps_done is {steps_done}, but this iteration over epoch {self.epoch} has {self.steps_left}"
+            raise UsageError(message, "count since the epoch began, or load_state_dict: enumerate(loader, start=1)")
         epoch, done = divmod(self.epoch * len(self) + self.steps_before + steps_done, len(self))
         return {"epoch": epoch, "steps_done": done, **self._settings()}
 
@@ -291,8 +287,6 @@ def _check_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
     array = np.zeros(0) if hasattr(lengths, "lengths") else np.asarray(lengths)  # a dataset would be read as an array
     is_valid = array.ndim == 1 and len(array) and np.issubdtype(array.dtype, np.integer)
     if not is_valid or array.astype(np.int64).min() < 0:
-        raise UsageError(
-            f"lengths is {lengths!r:.80}, expected the vertices of each scene: whole numbers from 0, in one dimension",
-            "pass dataset.lengths",
-        )
+        message = f"lengths is {lengths!r:.80}, expected the vertices of each scene, whole numbers from 0"
+        raise UsageError(message, "pass dataset.lengths")
     return array.astype(np.int64)

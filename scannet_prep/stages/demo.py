@@ -133,11 +133,8 @@ def _serve(paths: Mapping[str, Path]) -> Iterator[str]:
             """Nothing on standard error."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_port}/"
         finally:
             server.shutdown()
-            thread.join()

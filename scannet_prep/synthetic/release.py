@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS,
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.synthetic.scene import SyntheticScene, make_scene, with_known_irregularity
+
+Bytes: TypeAlias = NDArray[np.uint8]
 
 _FACE = np.dtype([("count", "u1"), ("vertex_indices", "<i4", (3,))])
 _PLY_TYPES = {"<f4": "float", "|u1": "uchar", "<u2": "ushort"}
@@ -113,9 +116,7 @@ def write_label_map(raw_dir: Path) -> Path:
     return path
 
 
-def _mesh_chunks(
-    scene: SyntheticScene, colors: NDArray[np.uint8], labels: NDArray[np.uint8] | None = None
-) -> list[bytes]:
+def _mesh_chunks(scene: SyntheticScene, colors: Bytes, labels: Bytes | None = None) -> list[bytes]:
     """Content of a PLY file: header, vertices, faces."""
     columns = dict(zip(("x", "y", "z", "red", "green", "blue"), (*scene.positions.T, *colors.T), strict=True))
     columns["alpha"] = np.full(len(colors), 255, np.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from scannet_prep.errors import UsageError
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.synthetic.room import SHELL, Room, furnish
+
+Ids: TypeAlias = NDArray[np.integer[Any]]
 
 MIN_VERTICES = 500
 
@@ -158,9 +161,7 @@ def _renumber_faces(room: Room, kept: NDArray[np.int64]) -> NDArray[np.int32]:
     return faces.take(np.argsort(faces.min(1), kind="stable"), axis=0)
 
 
-def _annotate(
-    room: Room, owners: NDArray[np.int64], segment_ids: NDArray[np.int32], rng: np.random.Generator
-) -> tuple[SyntheticGroup, ...]:
+def _annotate(room: Room, owners: Ids, segment_ids: Ids, rng: np.random.Generator) -> tuple[SyntheticGroup, ...]:
     """Group segments to objects in random order; a quarter of floor, ceiling and walls is left out."""
     names, first = np.unique(segment_ids, return_index=True)
     objects = []
