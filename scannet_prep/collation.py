@@ -70,6 +70,7 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
     keys = _check_keys(samples)
     counts = [len(sample["points"]) for sample in samples]
     offset = np.cumsum(counts, dtype=np.int64)
+    starts: list[int] = (offset - counts).tolist()
     batch = Batch()
     for key in keys:
         values = [sample[key] for sample in samples]
@@ -81,7 +82,9 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
             axis = _INDEX_AXES.get(key, 0)
             _check_arrays(key, axis, samples)
             if key in _INDEX_AXES:
-                values = [_shift(*pair) for pair in zip(values, (offset - counts).tolist(), strict=True)]
+                values = [
+                    np.where(value < 0, value, value + start) for value, start in zip(values, starts, strict=True)
+                ]
             batch[key] = np.concatenate(values, axis)
             if key not in VERTEX_KEYS:
                 batch[f"{key}_offset"] = np.cumsum([value.shape[axis] for value in values], dtype=np.int64)
@@ -117,10 +120,8 @@ def _take_arrays(sample: Any, number: int) -> dict[str, Any]:  # noqa: ANN401 - 
     """Check that a sample is one, and turn its tensors into arrays."""
     arrays = {key: _as_array(value) for key, value in sample.items()} if isinstance(sample, dict) else {}
     if not isinstance(arrays.get("points"), np.ndarray) or not arrays["points"].ndim:
-        raise UsageError(
-            f"sample {number} is a {type(sample).__name__} of {list(arrays)}, expected a dict with an array points",
-            "a transform must return such a dict; or give the loader a collate_fn of your own",
-        )
+        message = f"sample {number} is a {type(sample).__name__} of {list(arrays)}, expected a dict with points"
+        raise UsageError(message, "a transform must return such a dict; or give the loader another collate_fn")
     return arrays
 
 
@@ -130,11 +131,9 @@ def _check_keys(samples: Sequence[dict[str, Any]]) -> list[str]:
         raise UsageError("there are no samples to join")
     for sample in samples:
         if set(sample) != set(samples[0]):
-            raise UsageError(
-                f"samples have different keys: {_name(sample)} has {', '.join(sorted(sample))}; "
-                f"{_name(samples[0])} has {', '.join(sorted(samples[0]))}",
-                "a transform must return the same keys for every scene",
-            )
+            found, expected = (f"{_name(one)} has {', '.join(sorted(one))}" for one in (sample, samples[0]))
+            hint = "a transform must return the same keys for every scene"
+            raise UsageError(f"samples have different keys: {found}; {expected}", hint)
     if clash := {"offset", "batch", "scene_ids", *(f"{key}_offset" for key in samples[0])} & set(samples[0]):
         raise UsageError(f"{_name(samples[0])} has a key {min(clash)!r}, which the batch needs", "give it another name")
     return list(samples[0])
@@ -142,24 +141,14 @@ def _check_keys(samples: Sequence[dict[str, Any]]) -> list[str]:
 
 def _check_arrays(key: str, axis: int, samples: Sequence[dict[str, Any]]) -> None:
     """Check that arrays can be joined without changing them."""
-    first = samples[0]
+    expected = _describe(samples[0][key], axis)
     for sample in samples:
-        kind = _describe(sample[key], axis)
-        if kind != _describe(first[key], axis) or np.ndim(sample[key]) <= axis:
-            raise UsageError(
-                f"{key!r} cannot be joined: {_name(sample)} has {kind}, "
-                f"{_name(first)} has {_describe(first[key], axis)}",
-                "a transform must return the same types for every scene",
-            )
-        if key in VERTEX_KEYS and len(sample[key]) != len(sample["points"]):
-            raise UsageError(
-                f"{_name(sample)}: {key!r} has {len(sample[key])} rows, but there are {len(sample['points'])} points"
-            )
-
-
-def _shift(indices: NDArray[Any], start: int) -> NDArray[Any]:
-    """Numbers of points that count from where the batch begins; -1 stays."""
-    return np.where(indices < 0, indices, indices + indices.dtype.type(start))
+        value, count = sample[key], len(sample["points"])
+        if _describe(value, axis) != expected or np.ndim(value) <= axis:
+            found = f"{_name(sample)} has {_describe(value, axis)}, {_name(samples[0])} has {expected}"
+            raise UsageError(f"{key!r} cannot be joined: {found}", "a transform must return the same types every time")
+        if key in VERTEX_KEYS and len(value) != count:
+            raise UsageError(f"{_name(sample)}: {key!r} has {len(value)} rows, but there are {count} points")
 
 
 def _name(sample: dict[str, Any]) -> str:

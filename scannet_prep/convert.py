@@ -35,10 +35,8 @@ def to_ocnn(batch: dict[str, Any], *, scale: float = OCTFORMER_SCALE) -> Any:  #
 
     extent = float(batch["points"].abs().max())
     if extent > scale:
-        raise UsageError(
-            f"points reach {extent:.2f} m from the origin, expected at most {scale:g} m (scale)",
-            "put Normalize() last among the transforms that move points, or choose a larger scale",
-        )
+        message = f"points reach {extent:.2f} m from the origin, expected at most {scale:g} m (scale)"
+        raise UsageError(message, "put Normalize() behind all transforms that move points, or take a larger scale")
     points = Points(
         batch["points"] / scale, batch["normals"], _colors(batch), batch["labels"] + 1,
         batch_id=batch["batch"].unsqueeze(1), batch_size=len(batch["offset"]),
@@ -77,10 +75,7 @@ def to_pointcept(batch: dict[str, Any]) -> dict[str, Tensor]:
     import torch
 
     if "grid" not in batch:
-        raise UsageError(
-            "the batch has no grid, from which Pointcept's grid_coord is made",
-            "put GridSample(0.02) behind all transforms that move points",
-        )
+        raise UsageError("the batch has no grid", "put GridSample(0.02) behind all transforms that move points")
     return {
         "coord": batch["points"],
         "grid_coord": batch["grid"].long(),

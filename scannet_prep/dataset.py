@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.annotate import AnnotatedGroup
-from scannet_prep.backports import add_note
 from scannet_prep.class_weights import Formula, count_classes, weigh_classes
-from scannet_prep.errors import ScanNetPrepError, TransformError, UnknownSceneError, UsageError
+from scannet_prep.errors import TransformError, UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
@@ -143,9 +142,7 @@ class ScanNet(_Base):
         keys: Iterable[str] | None = None,
     ) -> None:
         if not isinstance(labels, LabelSet):
-            raise UsageError(
-                f"labels is {labels!r}, expected a label set", "from scannet_prep import SCANNET20, SCANNET200"
-            )
+            raise UsageError(f"labels is {labels!r}, expected a label set", "labels=SCANNET20, or labels=SCANNET200")
         if operator.index(seed) < 0:
             raise UsageError(f"seed is {seed}, expected a whole number from 0", "seed=0")
         self.split = Split.parse(split)
@@ -167,8 +164,8 @@ class ScanNet(_Base):
 
     def __repr__(self) -> str:
         """Place, split, number of scenes and label set."""
-        made = f"ScanNet({self._reader.place!r}, split={str(self.split)!r}, labels={self.label_set.name})"
-        return f"{made}: {len(self)} scenes"
+        made = f"{self._reader.place!r}, split={str(self.split)!r}, labels={self.label_set.name}"
+        return f"ScanNet({made}): {len(self)} scenes"
 
     @property
     def path(self) -> str | list[str]:
@@ -224,27 +221,18 @@ class ScanNet(_Base):
         """
         scene, epoch = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
         index = self._find(scene) if isinstance(scene, str) else self._check_index(scene)
-        try:
-            sample = self._read(index)
-        except ScanNetPrepError:
-            raise  # it names the file
-        except Exception as error:
-            add_note(error, f"while reading {self._reader.file_path(index)}")
-            raise
+        sample = self._read(index)
         if self.transform is None:
             return sample
-        if epoch is None:
-            epoch = self._choose_epoch(index)
-        if (epoch := operator.index(epoch)) < 0:
+        epoch = self._choose_epoch(index) if epoch is None else operator.index(epoch)
+        if epoch < 0:
             raise UsageError(f"epoch is {epoch}, expected a whole number from 0", f"dataset[{index}, 0]")
         try:
             return self.transform(sample, np.random.default_rng(np.random.SeedSequence((self.seed, epoch, index))))
         except Exception as error:
-            path = self._reader.file_path(index)
-            raise TransformError(
-                f"{self._reader.scene_id(index)} ({path}): the transform failed: {type(error).__name__}: {error}",
-                f"see it again with dataset[{index}, {epoch}]",
-            ) from error
+            where = f"{self._reader.scene_id(index)} ({self._reader.file_path(index)})"
+            message = f"{where}: the transform failed: {type(error).__name__}: {error}"
+            raise TransformError(message, f"see it again with dataset[{index}, {epoch}]") from error
 
     def __iter__(self) -> Iterator[Any]:
         """All samples, in order."""
@@ -330,10 +318,9 @@ class ScanNet(_Base):
         try:
             index = operator.index(key)
         except TypeError:
-            raise UsageError(
-                f"{key!r:.80} is not a scene; expected an index, a scene id, or a pair of one of them and the epoch",
-                "for slices [dataset[i] for i in range(3)]; for batches DataLoader(dataset, batch_sampler=sampler)",
-            ) from None
+            message = f"{key!r:.80} is not a scene; expected an index, a scene id, or a pair of one and the epoch"
+            hint = "for slices [dataset[i] for i in range(3)]; for batches DataLoader(dataset, batch_sampler=sampler)"
+            raise UsageError(message, hint) from None
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is out of range: {self._reader.name} has {len(self)} {self.split} scenes")
         return index % len(self)
@@ -343,15 +330,11 @@ class ScanNet(_Base):
         if index is not None:
             return index
         if reason := self._reader.why_missing(scene_id):
-            raise UnknownSceneError(
-                f"{scene_id} failed in processing: {reason}", "mend it, then run scannet-prep process again"
-            )
+            raise UnknownSceneError(f"{scene_id} failed in processing: {reason}", "mend it, then process again")
         official = find_official_split(scene_id)
-        hint = ""
-        if official is not None and official != self.split:
+        hint = self._reader.how_to_add(scene_id) if official is not None else ""
+        if official not in {None, self.split}:
             hint = f"it is a {official} scene: ScanNet({self._reader.place!r}, split={str(official)!r})"
-        elif official is not None:
-            hint = self._reader.how_to_add(scene_id)
         raise UnknownSceneError(f"{self._reader.name}: has no {self.split} scene {scene_id!r}", hint)
 
     def _open(self, index: int) -> NpzReader:

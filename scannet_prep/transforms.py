@@ -14,20 +14,44 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 
+Ints: TypeAlias = NDArray[np.int64]
 Sample: TypeAlias = dict[str, Any]
-Step: TypeAlias = Callable[[Sample, np.random.Generator], Any]
+T = TypeVar("T")
+Step: TypeAlias = Callable[[Sample, Generator], Any]
 
 
-_OTHER_KEYS = {"inverse", "axis_alignment"}  # have no row for each vertex, even where the numbers are equal
+_OTHER_KEYS = {"inverse", "axis_alignment", "faces"}  # have no row for each vertex, even where the numbers are equal
 
 
+def _checked(kind: type = float, /, **limits: tuple[float | str, float]) -> Callable[[type[T]], type[T]]:
+    """Let a dataclass refuse arguments that are not numbers from the lowest (or another argument) to the highest."""
+
+    def check(transform: object) -> None:
+        types = int | np.integer if kind is int else int | float | np.number
+        for name, (lowest, highest) in limits.items():
+            value = getattr(transform, name)
+            least: float = getattr(transform, lowest) if isinstance(lowest, str) else lowest
+            if not isinstance(value, types) or not least <= value <= highest:
+                expected = f"at least {least:g}" if highest == np.inf else f"from {least:g} to {highest:g}"
+                message = f"{name} is {value!r}, expected a {'whole ' * (kind is int)}number {expected}"
+                raise UsageError(f"{type(transform).__name__}: {message}")
+
+    def decorate(transform_class: type[T]) -> type[T]:
+        transform_class.__post_init__ = check  # type: ignore[attr-defined]
+        return transform_class
+
+    return decorate
+
+
+@dataclass(frozen=True, init=False, repr=False)
 class Compose:
     """Applies transforms one after the other, with the same generator.
 
@@ -39,25 +63,17 @@ class Compose:
         steps: As given.
     """
 
-    def __init__(self, *steps: Step | Sequence[Step]) -> None:
-        # Also a list of them, as in torchvision.
-        self.steps: tuple[Step, ...] = tuple(
-            step for item in steps for step in (item if isinstance(item, Sequence) else [item])
-        )
+    steps: tuple[Step, ...]
 
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Any:  # noqa: ANN401 - what the last returns
+    def __init__(self, *steps: Step | Sequence[Step]) -> None:
+        flat = [step for item in steps for step in (item if isinstance(item, Sequence) else [item])]
+        object.__setattr__(self, "steps", tuple(flat))
+
+    def __call__(self, sample: Sample, generator: Generator) -> Any:  # noqa: ANN401 - what the last returns
         """Apply them."""
         for step in self.steps:
             sample = step(sample, generator)
         return sample
-
-    def __eq__(self, other: object) -> bool:
-        """Whether the other applies equal transforms."""
-        return isinstance(other, Compose) and self.steps == other.steps
-
-    def __hash__(self) -> int:
-        """Of the transforms."""
-        return hash(self.steps)
 
     def __repr__(self) -> str:
         """As it is made."""
@@ -65,6 +81,7 @@ class Compose:
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(max_angle=(0, np.pi))
 class RotateZ:
     """Rotates points and normals about the z axis, by an angle that is uniform in [-max_angle, max_angle].
 
@@ -74,11 +91,7 @@ class RotateZ:
 
     max_angle: float = np.pi
 
-    def __post_init__(self) -> None:
-        """Check the argument."""
-        _check(self, "max_angle", 0, np.pi)
-
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points` and `normals`."""
         angle = generator.uniform(-self.max_angle, self.max_angle)
         cosine, sine = math.cos(angle), math.sin(angle)
@@ -94,6 +107,7 @@ class RotateZ:
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(probability=(0, 1))
 class Flip:
     """Reflects points and normals in x, and in y, each with a probability of its own.
 
@@ -103,11 +117,7 @@ class Flip:
 
     probability: float = 0.5
 
-    def __post_init__(self) -> None:
-        """Check the argument."""
-        _check(self, "probability", 0, 1)
-
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points` and `normals`."""
         mapped = {key: sample[key].copy() for key in ("points", "normals") if key in sample}
         for axis in np.flatnonzero(generator.random(2) < self.probability):
@@ -117,6 +127,7 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(smallest=(1e-6, np.inf), largest=("smallest", np.inf))
 class Scale:
     """Scales points about the origin, alike in all directions, by a factor that is uniform in [smallest, largest].
 
@@ -130,17 +141,13 @@ class Scale:
     smallest: float = 0.9
     largest: float = 1.1
 
-    def __post_init__(self) -> None:
-        """Check the arguments."""
-        _check(self, "smallest", 1e-6)
-        _check(self, "largest", self.smallest)
-
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points`."""
         return _move(sample, sample["points"] * np.float32(generator.uniform(self.smallest, self.largest)))
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(sigma=(0, np.inf), limit=(0, np.inf))
 class Jitter:
     """Adds normal noise to each coordinate, cut at a largest distance. Normals stay as they are.
 
@@ -152,12 +159,7 @@ class Jitter:
     sigma: float = 0.005
     limit: float = 0.02
 
-    def __post_init__(self) -> None:
-        """Check the arguments."""
-        _check(self, "sigma", 0)
-        _check(self, "limit", 0)
-
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points`."""
         points = sample["points"]
         noise = generator.standard_normal(points.shape, np.float32) * np.float32(self.sigma)
@@ -171,7 +173,7 @@ class Normalize:
     The middle is that of the bounding box. Colours become float32, c / 127.5 - 1.
     """
 
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:  # noqa: ARG002
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:  # noqa: ARG002
         """Change `points` and `colors`."""
         points, colors = sample["points"], _colors_as_given(sample, self)
         if not len(points):
@@ -183,6 +185,7 @@ class Normalize:
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(shift=(0, 255), noise=(0, 255))
 class ColorJitter:
     """Shifts the colours of the scene, each channel by itself, and adds noise to those of each vertex.
 
@@ -197,12 +200,7 @@ class ColorJitter:
     shift: float = 12.0
     noise: float = 6.0
 
-    def __post_init__(self) -> None:
-        """Check the arguments."""
-        _check(self, "shift", 0, 255)
-        _check(self, "noise", 0, 255)
-
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `colors`."""
         colors = _colors_as_given(sample, self)
         shift = generator.uniform(-self.shift, self.shift, 3).astype(np.float32)
@@ -214,6 +212,7 @@ class ColorJitter:
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(int, max_points=(1, np.inf))
 class CropPoints:
     """Keeps the vertices nearest to a random vertex, where the scene has more than it may.
 
@@ -225,11 +224,7 @@ class CropPoints:
 
     max_points: int
 
-    def __post_init__(self) -> None:
-        """Check the argument."""
-        _check(self, "max_points", 1, is_whole=True)
-
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Crop."""
         points = sample["points"]
         if len(points) <= self.max_points:
@@ -246,6 +241,7 @@ class CropPoints:
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(share=(0, 1))
 class Drop:
     """Drops a share of the vertices, chosen at random; at least one stays. Vertices stay in their order.
 
@@ -255,11 +251,7 @@ class Drop:
 
     share: float = 0.2
 
-    def __post_init__(self) -> None:
-        """Check the argument."""
-        _check(self, "share", 0, 1)
-
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Drop."""
         count = len(sample["points"])
         kept_count = max(min(count, 1), count - round(self.share * count))
@@ -267,6 +259,7 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+@_checked(size=(1e-6, np.inf))
 class GridSample:
     """Keeps one vertex, chosen at random, of all that lie in the same cell of a grid (voxel).
 
@@ -285,11 +278,7 @@ class GridSample:
     size: float
     has_inverse: bool = True
 
-    def __post_init__(self) -> None:
-        """Check the argument."""
-        _check(self, "size", 1e-6)
-
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Sample."""
         if "inverse" in sample:
             raise UsageError("GridSample: the sample has an inverse map already", "use GridSample once")
@@ -313,23 +302,12 @@ class GridSample:
         return {**result, "inverse": inverse} if self.has_inverse else result
 
 
-def _check(transform: object, name: str, lowest: float, highest: float = np.inf, *, is_whole: bool = False) -> None:
-    """Refuse an argument of a transform that is not a number in its range."""
-    value = getattr(transform, name)
-    types = int | np.integer if is_whole else int | float | np.number
-    if not isinstance(value, types) or not lowest <= value <= highest:
-        expected = f"at least {lowest:g}" if highest == np.inf else f"from {lowest:g} to {highest:g}"
-        raise UsageError(
-            f"{type(transform).__name__}: {name} is {value!r}, expected a {'whole ' * is_whole}number {expected}"
-        )
-
-
 def _colors_as_given(sample: Sample, transform: object) -> NDArray[np.uint8]:
     """The colours of a sample, uint8 (V, 3); refuses those that have been normalized."""
     colors: NDArray[np.uint8] = sample["colors"]
     if colors.dtype != np.uint8:
         raise UsageError(
-            f"{type(transform).__name__}: colors are {colors.dtype}, expected uint8, 0..255", "put it before Normalize"
+            f"{type(transform).__name__}: colors are {colors.dtype}, expected uint8", "put it before Normalize"
         )
     return colors
 
@@ -341,7 +319,7 @@ def _move(sample: Sample, points: NDArray[Any], **changed: NDArray[Any]) -> dict
     return result
 
 
-def _select(sample: Sample, kept: NDArray[np.int64]) -> dict[str, Any]:
+def _select(sample: Sample, kept: Ints) -> dict[str, Any]:
     """Keep some vertices, in every array of the vertices.
 
     Args:
@@ -356,17 +334,13 @@ def _select(sample: Sample, kept: NDArray[np.int64]) -> dict[str, Any]:
         UsageError: There is an `edge_index`, whose numbers would no longer hold.
     """
     if "edge_index" in sample:
-        raise UsageError(
-            "the sample has an edge_index, whose numbers would no longer hold", "make the edges afterwards"
-        )
+        raise UsageError("the sample has an edge_index, whose numbers would no longer hold", "add edges afterwards")
     count = len(sample["points"])
-    result = {
-        key: value.take(kept, axis=0)
-        if isinstance(value, np.ndarray) and value.ndim and len(value) == count and key not in _OTHER_KEYS
-        else value
-        for key, value in sample.items()
-        if key != "faces"  # triangles would lack corners
-    }
+    result = dict(sample)
+    result.pop("faces", None)  # triangles would lack corners
+    for key, value in sample.items():
+        if isinstance(value, np.ndarray) and value.ndim and len(value) == count and key not in _OTHER_KEYS:
+            result[key] = value.take(kept, axis=0)
     if "inverse" in sample:
         places = np.full(count + 1, -1, np.int64)  # the last for -1
         places[kept] = np.arange(len(kept))
@@ -374,9 +348,7 @@ def _select(sample: Sample, kept: NDArray[np.int64]) -> dict[str, Any]:
     return result
 
 
-def _choose_one_each(
-    keys: NDArray[np.int64], bits: int, generator: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _choose_one_each(keys: Ints, bits: int, generator: Generator) -> tuple[Ints, Ints]:
     """Choose one position at random for each key that occurs.
 
     Args:

@@ -1,32 +1,39 @@
-"""Training on several ranks, by the real torchrun with gloo: no hang, and nothing lost."""
+"""Training on several ranks with gloo, by the real torchrun and in forked processes: no hang, and nothing lost."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
+import runpy
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from training_sources import TRAIN, pack_into
+from training_sources import TRAIN, die_on_third_scene, pack_into
 
+from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNet, ScanNetPrepError, collate_torch
+from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitter, Normalize, RotateZ
+
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
-JOB = Path(__file__).parent / "training_job.py"
 EPOCHS = 3
+TRANSFORM = Compose(RotateZ(), Flip(), Jitter(), Normalize(), GridSample(0.05, has_inverse=False), CropPoints(400))
 
 
-def torchrun(rank_count: int, *words: str | Path, job: Path = JOB, cwd: Path | None = None) -> tuple[int, str]:
-    """Run the job; a hang ends it, and the test.
+def torchrun(rank_count: int, *words: str | Path, job: Path, cwd: Path | None = None) -> tuple[int, str]:
+    """Run a job; a hang ends it, and the test.
 
     Returns:
         Exit status and what it printed.
     """
-    pytest.importorskip("torch")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={rank_count}", job]
     environment = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
     process = subprocess.Popen(
@@ -43,28 +50,105 @@ def torchrun(rank_count: int, *words: str | Path, job: Path = JOB, cwd: Path | N
     return process.returncode, output
 
 
-def read_logs(out_dir: Path, rank_count: int) -> list[list[dict[str, Any]]]:
-    return [
-        [json.loads(line) for line in (out_dir / f"rank{rank}.jsonl").read_text().splitlines()]
-        for rank in range(rank_count)
-    ]
+def be_rank(job: Callable[..., None], rank: int, out_dir: Path, arguments: tuple[Any, ...]) -> None:
+    """What a process of torchrun's is: its rank in the environment, its output in a file."""
+    # Threads of PyTorch's do not survive a fork.
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": f"{rank}", "WORLD_SIZE": "2"}
+    sys.stdout = sys.stderr = (out_dir / f"output{rank}.txt").open("a", buffering=1)
+    job(out_dir, *arguments)
 
 
-def scenes_by_step(logs: list[list[dict[str, Any]]]) -> list[tuple[int, list[list[str]]]]:
+def run_two_ranks(job: Callable[..., None], out_dir: Path, *arguments: Any) -> list[int | None]:
+    """Run a function in two forked processes, which have torch already; when one ends badly, the other is ended.
+
+    Returns:
+        Their exit statuses, None where one hangs.
+    """
+    (out_dir / "store").unlink(missing_ok=True)
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=be_rank, args=(job, rank, out_dir, arguments)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for _ in range(1200):
+        alive = [process for process in ranks if process.is_alive()]
+        if not alive or any(process.exitcode for process in ranks):
+            break
+        alive[0].join(0.1)
+    found = [process.exitcode for process in ranks]
+    for process in ranks:
+        process.kill()
+        process.join()
+    return found
+
+
+def join_group(out_dir: Path) -> Any:
+    from torch import distributed
+
+    rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    distributed.init_process_group("gloo", init_method=f"file://{out_dir}/store", rank=rank, world_size=world_size)
+    return distributed
+
+
+def train(out_dir: Path, folder: Path, dies_in_worker: bool = False, die_at: tuple[int, int] | None = None) -> None:
+    """Train, go on where a checkpoint is, evaluate, and note the scenes of each step."""
+    distributed = join_group(out_dir)
+    dataset = ScanNet(folder, split="train", transform=die_on_third_scene if dies_in_worker else TRANSFORM)
+    sampler = PointBudgetBatchSampler(dataset.lengths, max_points=1600, seed=5)
+    assert (sampler.rank, sampler.world_size) == (distributed.get_rank(), distributed.get_world_size())
+    loader = torch.utils.data.DataLoader(
+        dataset, batch_sampler=sampler, collate_fn=collate_torch, num_workers=1, persistent_workers=True
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 20).double()
+    checkpoint_path = out_dir / "checkpoint.pt"
+    if checkpoint_path.exists():
+        checkpoint = torch.load(checkpoint_path)
+        model.load_state_dict(checkpoint["model"])
+        sampler.load_state_dict(checkpoint["sampler"])
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (out_dir / f"rank{sampler.rank}.jsonl").open("a", buffering=1) as log:
+        for epoch in range(sampler.epoch, EPOCHS):
+            sampler.set_epoch(epoch)
+            for steps_done, batch in enumerate(loader, start=1):
+                optimizer.zero_grad()
+                scores = parallel(torch.cat([batch["points"], batch["colors"]], dim=1).double())
+                torch.nn.functional.cross_entropy(scores, batch["labels"], ignore_index=-1).backward()
+                optimizer.step()
+                log.write(json.dumps({"epoch": epoch, "scenes": batch["scene_ids"]}) + "\n")
+                if sampler.rank == 0:
+                    state = {"model": model.state_dict(), "sampler": sampler.state_dict(steps_done=steps_done)}
+                    torch.save(state, out_dir / "new.pt")
+                    (out_dir / "new.pt").replace(checkpoint_path)
+                distributed.barrier()
+                if die_at == (epoch, steps_done) and sampler.rank == 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+    everything: list[list[str]] = [[]] * 2
+    distributed.all_gather_object(everything, [dataset.scene_ids[index] for index in EvalSampler(dataset.lengths)])
+    if sampler.rank == 0:
+        torch.save(model.state_dict(), out_dir / "final.pt")
+        (out_dir / "evaluated.json").write_text(json.dumps(everything))
+    distributed.destroy_process_group()
+
+
+def scenes_by_step(out_dir: Path) -> list[tuple[int, list[list[str]]]]:
     """Epoch and the scenes of each rank, step by step; fails where ranks have different numbers of steps."""
+    logs = [
+        [json.loads(line) for line in (out_dir / f"rank{rank}.jsonl").read_text().splitlines()] for rank in range(2)
+    ]
     return [(step[0]["epoch"], [line["scenes"] for line in step]) for step in zip(*logs, strict=True)]
 
 
 @pytest.fixture(scope="module")
 def two_ranks(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out_dir = tmp_path_factory.mktemp("two")
-    status, output = torchrun(2, training_folder, out_dir)
-    assert status == 0, output
+    assert run_two_ranks(train, out_dir, training_folder) == [0, 0], (out_dir / "output0.txt").read_text()
     return out_dir
 
 
 def test_two_ranks_do_every_scene_once_an_epoch_in_as_many_steps(two_ranks: Path) -> None:
-    steps = scenes_by_step(read_logs(two_ranks, 2))
+    steps = scenes_by_step(two_ranks)
     for epoch in range(EPOCHS):
         seen = Counter(scene for number, step in steps if number == epoch for scenes in step for scene in scenes)
         assert seen == Counter(TRAIN)
@@ -74,63 +158,48 @@ def test_two_ranks_do_every_scene_once_an_epoch_in_as_many_steps(two_ranks: Path
 
 
 def test_a_killed_run_goes_on_where_it_stopped(training_folder: Path, tmp_path: Path, two_ranks: Path) -> None:
-    torch = pytest.importorskip("torch")
-    status, output = torchrun(2, training_folder, tmp_path, "--die-at", "1", "1")
-    assert status != 0, output
-    before = scenes_by_step(read_logs(tmp_path, 2))
-    whole = scenes_by_step(read_logs(two_ranks, 2))
+    assert -signal.SIGKILL in run_two_ranks(train, tmp_path, training_folder, False, (1, 1))
+    before, whole = scenes_by_step(tmp_path), scenes_by_step(two_ranks)
     assert whole[: len(before)] == before
     assert before[-1][0] == whole[len(before)][0] == 1, "it was to die within epoch 1"
-    status, output = torchrun(2, training_folder, tmp_path)
-    assert status == 0, output
-    assert scenes_by_step(read_logs(tmp_path, 2)) == whole
+    assert run_two_ranks(train, tmp_path, training_folder) == [0, 0]
+    assert scenes_by_step(tmp_path) == whole
     expected = torch.load(two_ranks / "final.pt")
     for name, value in torch.load(tmp_path / "final.pt").items():
         assert torch.equal(value, expected[name])
 
 
-LATE = """
-import sys
-from torch import distributed
-from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNetPrepError
+def complain(out_dir: Path) -> None:
+    """Print the complaints of samplers that were made too early, or that differ between ranks."""
 
-def complain(sampler):
-    try:
-        list(sampler)
-    except ScanNetPrepError as error:
-        print(error, "/", error.hint)
+    def print_error(sampler: Any) -> None:
+        try:
+            list(sampler)
+        except ScanNetPrepError as error:
+            print(error, "/", error.hint)
 
-rank = int(sys.argv[1])
-early = [PointBudgetBatchSampler([10] * 8, max_points=20), EvalSampler([10] * 8)]
-distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
-complain(early[0])
-complain(early[1])
-complain(PointBudgetBatchSampler([10] * (8 + rank), max_points=20))
-resumed = PointBudgetBatchSampler([10] * 8, max_points=20)
-if rank == 0:
-    resumed.load_state_dict(resumed.state_dict(steps_done=1))
-complain(resumed)
-late = PointBudgetBatchSampler([10] * 8, max_points=20)
-print(late.rank, late.world_size, len(list(late)))
-distributed.barrier()
-distributed.destroy_process_group()
-"""
+    rank = int(os.environ.pop("RANK"))
+    world_size = os.environ.pop("WORLD_SIZE")
+    early = [PointBudgetBatchSampler([10] * 8, max_points=20), EvalSampler([10] * 8)]
+    os.environ |= {"RANK": f"{rank}", "WORLD_SIZE": world_size}
+    distributed = join_group(out_dir)
+    print_error(early[0])
+    print_error(early[1])
+    print_error(PointBudgetBatchSampler([10] * (8 + rank), max_points=20))
+    resumed = PointBudgetBatchSampler([10] * 8, max_points=20)
+    if rank == 0:
+        resumed.load_state_dict(resumed.state_dict(steps_done=1))
+    print_error(resumed)
+    late = PointBudgetBatchSampler([10] * 8, max_points=20)
+    print(late.rank, late.world_size, len(list(late)))
+    distributed.barrier()
+    distributed.destroy_process_group()
 
 
 def test_samplers_that_were_made_too_early_or_that_differ_between_ranks_say_so(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    environment = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", LATE, str(rank), str(tmp_path / "store")],
-            env=environment, stdout=subprocess.PIPE, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    for rank, process in enumerate(running):
-        output, _ = process.communicate(timeout=120)
-        assert process.returncode == 0
-        *early, scenes, state, last = output.splitlines()
+    assert run_two_ranks(complain, tmp_path) == [0, 0]
+    for rank in range(2):
+        *early, scenes, state, last = (tmp_path / f"output{rank}.txt").read_text().splitlines()
         assert last == f"{rank} 2 2"
         assert len(early) == 2
         for complaint in early:
@@ -138,6 +207,12 @@ def test_samplers_that_were_made_too_early_or_that_differ_between_ranks_say_so(t
             assert "init_process_group before you make the sampler" in complaint
         assert "rank 1 has scene_count=9, rank 0 has 8" in scenes
         assert "rank 1 has steps done=0, rank 0 has 1" in state
+
+
+def run_script(out_dir: Path, name: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": (out_dir / "port").read_text()}
+    os.chdir(out_dir)
+    runpy.run_path(name, run_name="__main__")
 
 
 def test_the_scripts_of_the_training_page_run_on_two_ranks(training_folder: Path, tmp_path: Path) -> None:
@@ -150,13 +225,14 @@ def test_the_scripts_of_the_training_page_run_on_two_ranks(training_folder: Path
     status, output = torchrun(2, job=tmp_path / "train.py", cwd=tmp_path)
     assert status == 0, output
     assert re.findall(r"epoch (\d), step \d+: loss \d+\.\d{3}\n", output) == ["0", "1", "2"]
-    status, output = torchrun(2, job=tmp_path / "evaluate.py", cwd=tmp_path)
-    assert status == 0, output
-    assert re.search(r"^accuracy [01]\.\d{3}$", output, re.MULTILINE)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        (tmp_path / "port").write_text(str(free.getsockname()[1]))
+    assert run_two_ranks(run_script, tmp_path, "evaluate.py") == [0, 0]
+    assert re.search(r"^accuracy [01]\.\d{3}$", (tmp_path / "output0.txt").read_text(), re.MULTILINE)
 
 
 def test_a_worker_that_dies_ends_the_job_with_a_message(training_folder: Path, tmp_path: Path) -> None:
-    status, output = torchrun(2, training_folder, tmp_path, "--die-in", "worker")
-    assert status != 0
+    assert any(run_two_ranks(train, tmp_path, training_folder, True))
+    output = (tmp_path / "output0.txt").read_text() + (tmp_path / "output1.txt").read_text()
     assert "DataLoader worker (pid" in output
     assert "killed by signal: Killed" in output

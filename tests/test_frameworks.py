@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sampling_plans import make_sampler
 from test_distributed import torchrun
+from test_sampling import make_sampler
 from training_sources import TRAIN
 
 from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNet, collate_torch
@@ -39,7 +39,7 @@ class BatchSamplerShard:
 
 def test_a_second_sharding_is_refused_and_what_to_change_is_named() -> None:
     for sampler in (make_sampler([10] * 8, 0, 2, max_points=20), EvalSampler([10] * 8, rank=1, world_size=2)):
-        with pytest.raises(UsageError, match=r"rank . of 2 its share, and BatchSamplerShard takes only some") as caught:
+        with pytest.raises(UsageError, match=r"share of rank . of 2, and BatchSamplerShard takes only some") as caught:
             list(BatchSamplerShard(sampler))
         assert "accelerator.prepare" in caught.value.hint
         assert len(list(sampler)) == len(sampler)
@@ -62,7 +62,7 @@ def test_lightning_finds_set_epoch_and_covers_every_scene_once(training_folder: 
 def test_lightning_with_its_own_sampler_fails_naming_the_option(training_folder: Path, tmp_path: Path) -> None:
     status, output = torchrun(2, "lightning's sampler", training_folder, tmp_path, job=JOB)
     assert status != 0
-    assert "takes only some of that: scenes would be left out" in output
+    assert "takes only some of it" in output
     assert "hint: Trainer(use_distributed_sampler=False)" in output
 
 
@@ -70,7 +70,7 @@ def test_lightning_with_its_own_sampler_fails_naming_the_option(training_folder:
 def test_a_loader_that_accelerate_prepared_fails_naming_the_remedy(training_folder: Path, tmp_path: Path) -> None:
     status, output = torchrun(2, "accelerate", training_folder, tmp_path, job=JOB)
     assert status == 0, output
-    assert len(re.findall(r"rank [01]: this sampler gives rank [01] of 2 its share", output)) == 4
+    assert len(re.findall(r"rank [01]: this is the share of rank [01] of 2", output)) == 4
     assert output.count("hint: do not pass this loader to accelerator.prepare") == 4
 
 

@@ -1,9 +1,11 @@
-"""Batches by a budget of points: plans that agree, cover every scene once, and keep their limits."""
+"""Batches by a budget of points: plans that agree, cover every scene once, keep their limits, and can be resumed."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections import Counter
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -12,21 +14,64 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_plans import (
-    all_samplers,
-    check_batches,
-    count_scenes,
-    make_sampler,
-    problems,
-    realistic_lengths,
-    steps_of,
-)
 
 from scannet_prep import EvalSampler, PointBudgetBatchSampler
 from scannet_prep.errors import UsageError
 
+Step = list[list[int]]  # the batch of each rank
 
-@settings(max_examples=60)
+
+def make_sampler(lengths: Any, rank: int = 0, world_size: int = 1, **options: Any) -> PointBudgetBatchSampler:
+    return PointBudgetBatchSampler(lengths, rank=rank, world_size=world_size, **options)
+
+
+def all_samplers(lengths: Any, world_size: int, **options: Any) -> list[PointBudgetBatchSampler]:
+    return [make_sampler(lengths, rank, world_size, **options) for rank in range(world_size)]
+
+
+def steps_of(samplers: list[PointBudgetBatchSampler]) -> list[Step]:
+    """What all ranks get, step by step; fails where one has more steps than another."""
+    batches = [[[index for index, _ in batch] for batch in sampler] for sampler in samplers]
+    return [list(step) for step in zip(*batches, strict=True)]
+
+
+def count_scenes(steps: list[Step]) -> Counter[int]:
+    return Counter(scene for step in steps for batch in step for scene in batch)
+
+
+def check_batches(steps: list[Step], lengths: Any, max_points: int, max_scenes: int | None = None) -> None:
+    for step in steps:
+        for batch in step:
+            assert batch
+            assert len(set(batch)) == len(batch)
+            assert sum(lengths[scene] for scene in batch) <= max_points or len(batch) == 1
+            assert max_scenes is None or len(batch) <= max_scenes
+
+
+def realistic_lengths(seed: int = 0, count: int = 1201) -> Any:
+    """Log-normal, mean 149,000, at most 550,000, as in the train split."""
+    sizes = np.random.default_rng(seed).lognormal(0, 0.6, count)
+    for _ in range(50):
+        sizes = np.clip(sizes * 149_000 / sizes.mean(), 5_000, 550_000)
+    return sizes.astype(np.int64)
+
+
+@st.composite
+def problems(draw: Any) -> dict[str, Any]:
+    """Lengths, limits and ranks, with many ties, scenes above the budget, and just enough scenes."""
+    world_size = draw(st.integers(1, 9))
+    sizes = st.one_of(st.integers(0, 100), st.sampled_from([1, 33, 34, 50, 51, 99, 100, 101, 500]))
+    return {
+        "lengths": draw(st.lists(sizes, min_size=world_size, max_size=60)),
+        "max_points": draw(st.sampled_from([1, 50, 100, 101, 150, 1000, 10_000])),
+        "max_scenes": draw(st.sampled_from([None, 1, 2, 3, 7])),
+        "world_size": world_size,
+        "seed": draw(st.integers(0, 3)),
+        "shuffle": draw(st.booleans()),
+    }
+
+
+@settings(max_examples=30)
 @given(problems(), st.lists(st.integers(0, 1000), min_size=1, max_size=3, unique=True))
 def test_all_ranks_have_equal_steps_that_cover_every_scene_within_the_limits(
     problem: dict[str, Any], epochs: list[int]
@@ -62,7 +107,7 @@ def test_lengths_that_hardly_fit_have_as_many_steps_and_another_plan_in_every_ep
 ) -> None:
     samplers = all_samplers(lengths, world_size, max_points=100)
     plans = []
-    for epoch in range(40 if world_size == 1 else 10):
+    for epoch in range(12 if world_size == 1 else 4):
         for sampler in samplers:
             sampler.set_epoch(epoch)
         plans.append(steps_of(samplers))
@@ -115,10 +160,10 @@ def test_other_scenes_share_a_batch_in_the_next_epoch() -> None:
         assert len(before & after) < 0.03 * len(before)
 
 
-def test_a_hundred_thousand_scenes_are_planned() -> None:
-    sampler = make_sampler(realistic_lengths(count=100_000), 3, 8, max_points=600_000)
+def test_tens_of_thousands_of_scenes_are_planned() -> None:
+    sampler = make_sampler(realistic_lengths(count=30_000), 3, 8, max_points=600_000)
     assert sampler.describe().fill > 0.97
-    assert sum(len(batch) for batch in sampler) == pytest.approx(100_000 / 8, rel=0.05)
+    assert sum(len(batch) for batch in sampler) == pytest.approx(30_000 / 8, rel=0.05)
 
 
 def test_a_scene_above_the_budget_is_a_batch_of_its_own() -> None:
@@ -235,3 +280,110 @@ def test_evaluation_gives_every_scene_to_one_rank_once_and_deals_by_size(lengths
     for step in range(len(lengths) // world_size):
         found = sorted((lengths[hand[step]] for hand in hands), reverse=True)
         assert found == order[step * world_size : (step + 1) * world_size]
+
+
+@settings(max_examples=12)
+@given(problems(), st.data())
+def test_resuming_at_any_step_gives_the_rest_of_the_uninterrupted_order(problem: dict[str, Any], data: Any) -> None:
+    samplers = all_samplers(**problem)
+    epoch = data.draw(st.integers(0, 5))
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    whole = steps_of(samplers)
+    for done in range(len(whole) + 1):
+        states = [sampler.state_dict(steps_done=done) for sampler in samplers]
+        assert all(state == states[0] for state in states)
+        resumed = all_samplers(**problem)
+        for sampler in resumed:
+            sampler.load_state_dict(json.loads(json.dumps(states[0])))
+            sampler.set_epoch(sampler.epoch)  # as at the top of a loop over epochs
+        assert resumed[0].epoch == (epoch if done < len(whole) else epoch + 1)
+        if done < len(whole):
+            assert steps_of(resumed) == whole[done:]
+
+
+def test_with_another_number_of_ranks_the_epoch_begins_again_with_a_warning() -> None:
+    state = make_sampler([10] * 8, 0, 2, max_points=20).state_dict(steps_done=1)
+    sampler = make_sampler([10] * 8, max_points=20)
+    with pytest.warns(
+        UserWarning, match="saved with world_size=2, this sampler has world_size=1: epoch 0 begins again"
+    ):
+        sampler.load_state_dict(state)
+    assert list(sampler) == list(make_sampler([10] * 8, max_points=20))
+
+
+def test_an_epoch_is_not_given_out_twice_by_mistake() -> None:
+    sampler = make_sampler([10] * 8, max_points=20)
+    next(iter(sampler))  # reading only the first batch does not use up the epoch
+    first = list(sampler)
+    with pytest.raises(UsageError, match="epoch 0 has been given out already") as caught:
+        list(sampler)
+    assert "set_epoch" in caught.value.hint
+    sampler.set_epoch(0)
+    assert list(sampler) == first
+
+
+def test_an_iteration_that_is_under_way_keeps_its_epoch() -> None:
+    sampler = make_sampler([10] * 8, max_points=20)
+    iterator = iter(sampler)
+    next(iterator)
+    sampler.set_epoch(1)
+    assert {epoch for batch in iterator for _, epoch in batch} == {0}
+    assert {epoch for batch in sampler for _, epoch in batch} == {1}
+
+
+def test_the_state_of_a_resumed_epoch_counts_from_where_it_was_resumed() -> None:
+    whole = list(make_sampler([10] * 20, max_points=20))
+    sampler = make_sampler([10] * 20, max_points=20)
+    for done, left in ((3, whole[3:]), (2, whole[5:]), (0, whole[5:])):
+        sampler.load_state_dict(sampler.state_dict(steps_done=done))
+        assert sampler.steps_left == len(left)
+        assert list(sampler) == left
+    assert len(sampler) == len(whole)
+    with pytest.raises(UsageError, match=f"steps_done is {len(left) + 1}, but this iteration over epoch 0 has"):
+        sampler.state_dict(steps_done=len(left) + 1)
+    sampler.set_epoch(1)
+    assert sampler.steps_left == len(whole)
+
+
+def test_without_shuffling_all_of_the_epoch_comes_again_after_the_rest_of_it() -> None:
+    sampler = make_sampler([10] * 8, max_points=20, shuffle=False)
+    whole = list(sampler)
+    sampler.load_state_dict(sampler.state_dict(steps_done=3))
+    assert list(sampler) == whole[3:]
+    assert list(sampler) == whole == list(sampler)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_points": 30}, "saved with max_points=20, this sampler has max_points=30"),
+        ({"max_scenes": 2}, "max_scenes=None"),
+        ({"seed": 5}, "seed=0"),
+        ({"shuffle": False}, "shuffle=True"),
+        ({"lengths": [10] * 9}, "scene_count=8, this sampler has scene_count=9"),
+        ({"lengths": [10] * 7 + [11]}, "lengths_crc32"),
+    ],
+)
+def test_a_state_of_other_scenes_or_arguments_is_refused(change: dict[str, Any], message: str) -> None:
+    options: dict[str, Any] = {"lengths": [10] * 8, "max_points": 20, "rank": 0, "world_size": 1}
+    state = PointBudgetBatchSampler(**options).state_dict(steps_done=1)
+    with pytest.raises(UsageError, match=message) as caught:
+        PointBudgetBatchSampler(**options | change).load_state_dict(state)
+    assert "set_epoch" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"version": 1}, {"epoch": None}, {"epoch": -1}, {"steps_done": [1]}, {"steps_done": -1}, {"steps_done": 1.5},
+        {"steps_done": 400}, {"epoch": 0.5},
+    ],
+)  # fmt: skip
+def test_a_damaged_state_is_refused_and_changes_nothing(damage: dict[str, Any]) -> None:
+    sampler = make_sampler([10] * 8, max_points=20)
+    state = sampler.state_dict(steps_done=1)
+    for bad in ({}, state | damage):
+        with pytest.raises(UsageError, match="state"):
+            sampler.load_state_dict(bad)
+    assert sampler.steps_left == len(sampler)

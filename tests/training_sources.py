@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +14,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from commands import run_command
 
+from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.remote import ranges
-from scannet_prep.stages import pack
+from scannet_prep.stages import pack, process
 from scannet_prep.synthetic import write_release
 
 KINDS = ("folder", "archive", "shards", "url")
@@ -48,9 +51,12 @@ def make_folder(root: Path) -> Path:
     """Process synthetic scenes of the sizes above into a folder, beside their raw tree."""
     for scene_id, vertices in SIZES.items():
         write_release(root / "ScanNet", [scene_id], vertices=vertices)
-    outcome = run_command("process", root / "ScanNet", "-o", root / "processed", "--scannet200", "--jobs", "1")
-    assert outcome.status == 0, outcome.stderr
+    assert not process_into(root / "ScanNet", root / "processed").failures
     return root / "processed"
+
+
+def process_into(raw_dir: Path, folder: Path) -> process.ProcessReport:
+    return process.run(process.plan(raw_dir, folder, ProcessOptions(scannet200=True)), jobs=1)
 
 
 def make_source(kind: str, folder: Path) -> Path:
@@ -129,3 +135,25 @@ def flip(path: Path, offset: int) -> None:
     data = bytearray(path.read_bytes())
     data[offset] ^= 4
     path.write_bytes(data)
+
+
+def draw(sample: dict[str, Any], generator: np.random.Generator) -> list[int]:
+    """What the generator gives."""
+    return generator.integers(0, 1 << 30, 3).tolist()
+
+
+def draw_in_sample(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    return sample | {"drawn": int(generator.integers(0, 1 << 30))}
+
+
+def fail_on_third_scene(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    if sample["scene_id"] == "scene0000_02":
+        raise ZeroDivisionError("no such voxel")
+    return sample
+
+
+def die_on_third_scene(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    """Die as from the kernel's out-of-memory killer."""
+    if sample["scene_id"] == "scene0000_02":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
+
+Ints: TypeAlias = NDArray[np.int64]
 
 # The room that is left in the batches, so that scenes can change places from epoch to epoch. With 1.5 % and sizes like
 # those of ScanNet's scenes, 1 % of the pairs that share a batch do so again in the next epoch (0.3 % would by chance).
@@ -29,20 +33,20 @@ class Plan:
         ends: Where each batch ends in `scenes`, int64 (K,), cumulative.
     """
 
-    scenes: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    scenes: Ints
+    ends: Ints
 
     def __len__(self) -> int:
         """Number of batches."""
         return len(self.ends)
 
     @property
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Ints:
         """Scenes in each batch, int64 (K,)."""
         return np.diff(self.ends, prepend=0)
 
     @property
-    def starts(self) -> NDArray[np.int64]:
+    def starts(self) -> Ints:
         """Where each batch begins in `scenes`, int64 (K,)."""
         return self.ends - self.counts
 
@@ -51,13 +55,13 @@ class Plan:
         scenes: list[int] = self.scenes[self.ends[index - 1] if index else 0 : self.ends[index]].tolist()
         return scenes
 
-    def loads(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def loads(self, lengths: Ints) -> Ints:
         """Vertices of each batch, int64 (K,)."""
         sums = np.concatenate([[0], np.cumsum(lengths[self.scenes], dtype=np.int64)])
-        loads: NDArray[np.int64] = sums[self.ends] - sums[self.starts]
+        loads: Ints = sums[self.ends] - sums[self.starts]
         return loads
 
-    def take(self, order: NDArray[np.int64]) -> Plan:
+    def take(self, order: Ints) -> Plan:
         """Some of the batches, in the given order."""
         counts = self.counts[order]
         ends = np.cumsum(counts)
@@ -65,7 +69,7 @@ class Plan:
         return Plan(self.scenes[np.arange(len(shifts)) + shifts], ends)
 
 
-def pack(lengths: NDArray[np.int64], max_points: int, max_scenes: int, world_size: int) -> Plan:
+def pack(lengths: Ints, max_points: int, max_scenes: int, world_size: int) -> Plan:
     """Pack all scenes into batches whose number is a multiple of the number of ranks.
 
     Nothing is random, so the result is the same on every rank and in every epoch.
@@ -99,13 +103,7 @@ def pack(lengths: NDArray[np.int64], max_points: int, max_scenes: int, world_siz
     return Plan(scenes, np.cumsum([len(batch) for batch in batches], dtype=np.int64))
 
 
-def make_plan(
-    packing: Plan,
-    lengths: NDArray[np.int64],
-    max_points: int,
-    world_size: int,
-    generator: np.random.Generator | None,
-) -> Plan:
+def make_plan(packing: Plan, lengths: Ints, max_points: int, world_size: int, generator: Generator | None) -> Plan:
     """Plan an epoch.
 
     Args:
@@ -180,26 +178,6 @@ class PlanSummary:
         return text
 
 
-def summarize(plan: Plan, lengths: NDArray[np.int64], max_points: int, world_size: int, epoch: int) -> PlanSummary:
-    """Measure a plan, which has at least one step."""
-    loads = plan.loads(lengths)
-    steps = loads.reshape(-1, world_size)
-    means = np.maximum(steps.mean(axis=1), 1e-9)  # a step of empty scenes takes as long on all ranks
-    scenes = np.unique(plan.scenes)
-    return PlanSummary(
-        epoch=epoch,
-        step_count=len(steps),
-        world_size=world_size,
-        scene_count=len(scenes),
-        padding=len(plan.scenes) - len(scenes),
-        oversize=int((lengths[scenes] > max_points).sum()),
-        max_points=max_points,
-        fill=float(np.minimum(loads, max_points).mean() / max_points),
-        imbalance=float(np.maximum(steps.max(axis=1) / means, 1).mean()),
-        largest=int(loads.max()),
-    )
-
-
 def _pack_best_fit(order: list[int], lengths: list[int], max_points: int, max_scenes: int) -> list[list[int]]:
     """Pack scenes, the largest first, into few batches: each goes where it leaves the least room."""
     batches: list[list[int]] = []
@@ -217,7 +195,7 @@ def _pack_best_fit(order: list[int], lengths: list[int], max_points: int, max_sc
     return batches
 
 
-def _mix(packing: Plan, lengths: NDArray[np.int64], max_points: int, generator: np.random.Generator) -> Plan:
+def _mix(packing: Plan, lengths: Ints, max_points: int, generator: Generator) -> Plan:
     """Make a random packing from one that fits, with the same number of batches and within the same limits.
 
     Packing shuffled scenes from scratch would need one batch more in some epochs than in others. So the batches are

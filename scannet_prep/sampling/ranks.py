@@ -10,13 +10,9 @@ from typing import Any
 
 from scannet_prep.errors import UsageError
 
-_GIVE = "pass both: rank=..., world_size=...; torchrun sets RANK and WORLD_SIZE"
-# Launchers that tell their processes in other words: number of processes, rank.
-_LAUNCHERS = (
-    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    ("PMI_SIZE", "PMI_RANK"),
-)
+_GIVE = "pass both: rank=..., world_size=... (srun tells SLURM_PROCID, SLURM_STEP_NUM_TASKS); torchrun sets them"
+# Launchers that tell their processes in other words how many there are: Slurm, Open MPI, MPICH.
+_LAUNCHERS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 # What gives each rank only some of what a sampler gives, which is one rank's share already: class, and how to avoid it.
 _SHARDERS = {
     "_DatasetSamplerWrapper": "Trainer(use_distributed_sampler=False), or the same of Fabric's setup_dataloaders",
@@ -47,35 +43,30 @@ class RankedSampler:
         )
         rank = found[0] if rank is None else check_number(rank, "rank", 0)
         world_size = found[1] if world_size is None else check_number(world_size, "world_size", 1)
-        if rank is None and world_size is None:
-            _refuse_other_launchers()
+        for name in _LAUNCHERS if rank is None and world_size is None else ():
+            if os.environ.get(name, "1") not in {"", "0", "1"}:
+                message = f"this process is one of {os.environ[name]} ({name}), but WORLD_SIZE is not set"
+                raise UsageError(f"{message}: all would get the same data", f"{_GIVE}; for one by itself, 0 and 1")
         if rank is None and world_size in {None, 1}:
             rank, world_size = 0, 1
         if rank is None or world_size is None or rank >= world_size:
-            raise UsageError(
-                f"the rank is {rank}, the number of ranks is {world_size}: both must be known, and the first be less",
-                _GIVE + "; under srun, rank=int(os.environ['SLURM_PROCID'])",
-            )
+            message = f"the rank is {rank}, the number of ranks is {world_size}: both must be known, the first less"
+            raise UsageError(message, _GIVE)
         self.rank, self.world_size = rank, world_size
 
     def _check_rank(self) -> None:
         """Check, where an iteration begins, that the rank is still right, and that nothing shards its share again."""
         joined = None if self._is_given else _ask_torch()
         if joined is not None and joined != (self.rank, self.world_size):
-            raise UsageError(
-                f"this sampler was made for rank {self.rank} of {self.world_size}, but torch.distributed was "
-                f"initialized afterwards and says rank {joined[0]} of {joined[1]}",
-                "call torch.distributed.init_process_group before you make the sampler",
-            )
+            made = f"this sampler was made for rank {self.rank} of {self.world_size}"
+            hint = "call torch.distributed.init_process_group before you make the sampler"
+            raise UsageError(f"{made}, but now torch.distributed says rank {joined[0]} of {joined[1]}", hint)
         frame = sys._getframe() if self.world_size > 1 else None  # noqa: SLF001 - there is no other way to know
         while frame is not None:
             name = type(frame.f_locals.get("self")).__name__
             if name in _SHARDERS:
-                raise UsageError(
-                    f"this sampler gives rank {self.rank} of {self.world_size} its share, and {name} takes only some "
-                    "of that: scenes would be left out",
-                    _SHARDERS[name],
-                )
+                share = f"this is the share of rank {self.rank} of {self.world_size}"
+                raise UsageError(f"{share}, and {name} takes only some of it", _SHARDERS[name])
             frame = frame.f_back
 
     def _compare_ranks(self, facts: Mapping[str, object]) -> None:
@@ -90,14 +81,10 @@ class RankedSampler:
         group = None if distributed.get_backend() == "gloo" else distributed.new_group(backend="gloo")
         found: list[dict[str, object]] = [{}] * self.world_size
         distributed.all_gather_object(found, dict(facts), group)
-        for rank, others in enumerate(found):
-            for name, value in others.items():
-                if value != found[0][name]:
-                    raise UsageError(
-                        f"rank {rank} has {name}={value!r}, rank 0 has {found[0][name]!r}: they would follow different "
-                        "plans, so that scenes would be repeated and others left out",
-                        "give all ranks the same scenes, arguments, versions and checkpoint",
-                    )
+        for rank, (name, value) in ((rank, item) for rank, others in enumerate(found) for item in others.items()):
+            if value != found[0][name]:
+                message = f"rank {rank} has {name}={value!r}, rank 0 has {found[0][name]!r}: their plans would differ"
+                raise UsageError(message, "give all ranks the same scenes, arguments, versions and checkpoint")
 
 
 def check_number(value: int, name: str, smallest: int) -> int:
@@ -121,20 +108,7 @@ def _ask_torch() -> tuple[int, int] | None:
 
 
 def _read_variable(name: str) -> int | None:
-    text = os.environ.get(name)
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit()):
+    text = os.environ.get(name, "")
+    if text and not (text.isascii() and text.isdigit()):
         raise UsageError(f"the environment variable {name} is {text!r}, expected a whole number", _GIVE)
-    return int(text)
-
-
-def _refuse_other_launchers() -> None:
-    for size_name, rank_name in _LAUNCHERS:
-        text = os.environ.get(size_name, "")
-        if text.isascii() and text.isdigit() and int(text) > 1:
-            raise UsageError(
-                f"this process is one of {text} ({size_name}), but WORLD_SIZE is not set: all would get the same data",
-                f"rank=int(os.environ[{rank_name!r}]), world_size=int(os.environ[{size_name!r}]); "
-                "or, if each works for itself, rank=0, world_size=1",
-            )
+    return int(text) if text else None

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.sampling.plan import Plan, PlanSummary, make_plan, pack, summarize
+from scannet_prep.sampling.plan import Plan, PlanSummary, make_plan, pack
 from scannet_prep.sampling.ranks import RankedSampler, check_number
 from scannet_prep.version import VERSION
 
@@ -80,10 +80,8 @@ class PointBudgetBatchSampler(RankedSampler):
         self._seed = check_number(seed, "seed", 0)
         self._shuffle = bool(shuffle)
         if len(self._lengths) < self.world_size:
-            raise UsageError(
-                f"there are {len(self._lengths)} scenes for {self.world_size} ranks: some would have nothing to do",
-                f"train on at most {len(self._lengths)} ranks (torchrun --nproc_per_node), or with more scenes",
-            )
+            message = f"there are {len(self._lengths)} scenes for {self.world_size} ranks: some would be idle"
+            raise UsageError(message, f"train on at most {len(self._lengths)} ranks, or with more scenes")
         self._packing = pack(self._lengths, self._max_points, self._max_scenes or len(self._lengths), self.world_size)
         self.epoch = 0
         self.steps_before = 0
@@ -116,10 +114,7 @@ class PointBudgetBatchSampler(RankedSampler):
         self._check_rank()
         if self._steps_given and self._steps_given == self.steps_left:
             if self._shuffle:
-                raise UsageError(
-                    f"epoch {self.epoch} has been given out already: its batches and random numbers would come again",
-                    "call sampler.set_epoch(epoch) before each epoch",
-                )
+                raise UsageError(f"epoch {self.epoch} has been given out already", "call set_epoch before each epoch")
             self.steps_before = 0  # all of it, also where the last time was only the rest of it
         if not self._is_compared:  # once: what has been planned together stays together
             self._is_compared = True
@@ -156,10 +151,8 @@ class PointBudgetBatchSampler(RankedSampler):
         """
         steps_done = self._steps_given if steps_done is None else check_number(steps_done, "steps_done", 0)
         if steps_done > self.steps_left:
-            raise UsageError(
-                f"steps_done is {steps_done}, but this iteration over epoch {self.epoch} has {self.steps_left} steps",
-                "count from where the epoch began, or since load_state_dict: enumerate(loader, start=1)",
-            )
+            message = f"steps_done is {steps_done}, but this iteration over epoch {self.epoch} has {self.steps_left}"
+            raise UsageError(message, "count since the epoch began, or load_state_dict: enumerate(loader, start=1)")
         epoch, done = divmod(self.epoch * len(self) + self.steps_before + steps_done, len(self))
         return {"epoch": epoch, "steps_done": done, **self._settings()}
 
@@ -190,7 +183,23 @@ class PointBudgetBatchSampler(RankedSampler):
 
     def describe(self) -> PlanSummary:
         """Tell steps, fill and imbalance of the epoch, or of what is left of it; `print` shows them as text."""
-        return summarize(self._plan(), self._lengths, self._max_points, self.world_size, self.epoch)
+        plan = self._plan()
+        loads = plan.loads(self._lengths)
+        steps = loads.reshape(-1, self.world_size)
+        means = np.maximum(steps.mean(axis=1), 1e-9)  # a step of empty scenes takes as long on all ranks
+        scenes = np.unique(plan.scenes)
+        return PlanSummary(
+            epoch=self.epoch,
+            step_count=len(steps),
+            world_size=self.world_size,
+            scene_count=len(scenes),
+            padding=len(plan.scenes) - len(scenes),
+            oversize=int((self._lengths[scenes] > self._max_points).sum()),
+            max_points=self._max_points,
+            fill=float(np.minimum(loads, self._max_points).mean() / self._max_points),
+            imbalance=float(np.maximum(steps.max(axis=1) / means, 1).mean()),
+            largest=int(loads.max()),
+        )
 
     def _settings(self) -> dict[str, Any]:
         """What plans depend on, beside the epoch."""
@@ -310,8 +319,6 @@ def _check_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
     array = np.zeros(0) if hasattr(lengths, "lengths") else np.asarray(lengths)  # a dataset would be read as an array
     is_valid = array.ndim == 1 and len(array) and np.issubdtype(array.dtype, np.integer)
     if not is_valid or array.astype(np.int64).min() < 0:
-        raise UsageError(
-            f"lengths is {lengths!r:.80}, expected the vertices of each scene: whole numbers from 0, in one dimension",
-            "pass dataset.lengths",
-        )
+        message = f"lengths is {lengths!r:.80}, expected the vertices of each scene, whole numbers from 0"
+        raise UsageError(message, "pass dataset.lengths")
     return array.astype(np.int64)

@@ -76,12 +76,10 @@ def plan(demo_dir: Path) -> DemoPlan:
     Raises:
         UsageError: The folder holds something that no demo made; synthetic scenes never mix with real ones.
     """
-    if demo_dir.exists() and not demo_dir.is_dir():
-        raise UsageError(f"{demo_dir}: is not a folder", "name a new folder for the demo")
-    if demo_dir.is_dir() and any(demo_dir.iterdir()) and not (demo_dir / _MARKER_NAME).exists():
+    is_empty = not demo_dir.exists() or (demo_dir.is_dir() and not any(demo_dir.iterdir()))
+    if not is_empty and not (demo_dir / _MARKER_NAME).exists():
         raise UsageError(
-            f"{demo_dir}: is not empty and was not made by the demo, which would overwrite scenes in it",
-            "name a new folder for the demo",
+            f"{demo_dir}: is not an empty folder, and was not made by the demo", "name a new folder for it"
         )
     return DemoPlan(*(demo_dir / name for name in ("server", "ScanNet", "processed", "scannet.tar.zst")))
 
@@ -135,11 +133,8 @@ def _serve(paths: Mapping[str, Path]) -> Iterator[str]:
             """Nothing on standard error."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_port}/"
         finally:
             server.shutdown()
-            thread.join()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UsageError
 from scannet_prep.files import make_directory, write_atomically
 from scannet_prep.labels import LABEL_MAP_NAME, MAX_NYU40_ID, SCANNET20, builtin_label_map
 from scannet_prep.raw.layout import RawScene
@@ -18,9 +18,8 @@ from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.synthetic.scene import SyntheticScene, make_scene, with_known_irregularity
 
-_VERTEX_FIELDS = [(name, "<f4") for name in "xyz"] + [(name, "u1") for name in ("red", "green", "blue", "alpha")]
-_VERTEX = np.dtype(_VERTEX_FIELDS)
-_LABELED_VERTEX = np.dtype([*_VERTEX_FIELDS, ("label", "<u2")])
+Bytes: TypeAlias = NDArray[np.uint8]
+
 _FACE = np.dtype([("count", "u1"), ("vertex_indices", "<i4", (3,))])
 _PLY_TYPES = {"<f4": "float", "|u1": "uchar", "<u2": "ushort"}
 
@@ -44,12 +43,7 @@ _LABEL_MAP_COLUMNS = (
 
 
 def write_release(
-    raw_dir: Path,
-    scene_ids: Sequence[str],
-    *,
-    vertices: int = 4000,
-    seed: int = 0,
-    irregular: Collection[str] = (),
+    raw_dir: Path, scene_ids: Sequence[str], *, vertices: int = 4000, seed: int = 0, irregular: Collection[str] = ()
 ) -> list[SyntheticScene]:
     """Make scenes and write them and the label map as the release's folder.
 
@@ -65,11 +59,9 @@ def write_release(
 
     Raises:
         UnknownSceneError: One of the ids is not a scene id.
-        UsageError: `vertices` or `seed` is too small, or `irregular` names a scene that is not in `scene_ids`.
+        UsageError: `vertices` or `seed` is too small.
         OutputError: A file or folder cannot be written.
     """
-    if strangers := sorted(set(irregular) - set(scene_ids)):
-        raise UsageError(f"irregular names {', '.join(strangers)}, but scene_ids does not")
     scenes = [make_scene(scene_id, vertices=vertices, seed=seed) for scene_id in scene_ids]
     scenes = [with_known_irregularity(scene) if scene.scene_id in irregular else scene for scene in scenes]
     write_label_map(raw_dir)
@@ -93,16 +85,13 @@ def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
     split = find_official_split(scene.scene_id) or Split.TRAIN
     files = RawScene(scene.scene_id, raw_dir / SPLIT_DIRS[split] / scene.scene_id)
     make_directory(files.directory)
-    vertices = np.empty(len(scene.positions), _LABELED_VERTEX)
-    vertices["x"], vertices["y"], vertices["z"] = scene.positions.T
-    vertices["red"], vertices["green"], vertices["blue"] = scene.colors.T
-    vertices["alpha"] = 255
-    write_atomically(files.path(MESH), _mesh_chunks(vertices[list(_VERTEX.names or ())].astype(_VERTEX), scene.faces))
+    write_atomically(files.path(MESH), _mesh_chunks(scene, scene.colors))
     write_atomically(files.path(INFO), [_info_text(scene)])
     if split is not Split.TEST:
-        vertices["label"] = _nyu40_ids(scene)
-        vertices["red"], vertices["green"], vertices["blue"] = _label_palette()[vertices["label"]].T
-        write_atomically(files.path(LABELS_MESH), _mesh_chunks(vertices, scene.faces))
+        labels = _nyu40_ids(scene)
+        palette = np.full((MAX_NYU40_ID + 1, 3), 128, np.uint8)  # ScanNet20's own colours, else grey, or black for none
+        palette[[0, *SCANNET20.ids]] = [(0, 0, 0), *SCANNET20.colors]
+        write_atomically(files.path(LABELS_MESH), _mesh_chunks(scene, palette[labels], labels))
         write_atomically(files.path(SEGMENTS), [_segments_text(scene)])
         write_atomically(files.path(AGGREGATION), [_aggregation_text(scene)])
     return files.directory
@@ -127,15 +116,21 @@ def write_label_map(raw_dir: Path) -> Path:
     return path
 
 
-def _mesh_chunks(vertices: NDArray[np.void], faces: NDArray[np.int32]) -> list[bytes]:
+def _mesh_chunks(scene: SyntheticScene, colors: Bytes, labels: Bytes | None = None) -> list[bytes]:
     """Content of a PLY file: header, vertices, faces."""
-    triangles = np.empty(len(faces), _FACE)
+    columns = dict(zip(("x", "y", "z", "red", "green", "blue"), (*scene.positions.T, *colors.T), strict=True))
+    columns["alpha"] = np.full(len(colors), 255, np.uint8)
+    if labels is not None:
+        columns["label"] = labels.astype("<u2")
+    properties = [f"property {_PLY_TYPES[column.dtype.str]} {name}\n" for name, column in columns.items()]
+    dtype = [(name, column.dtype) for name, column in columns.items()]
+    vertices = np.rec.fromarrays(list(columns.values()), dtype)
+    triangles = np.empty(len(scene.faces), _FACE)
     triangles["count"] = 3
-    triangles["vertex_indices"] = faces
-    properties = [f"property {_PLY_TYPES[vertices.dtype[name].str]} {name}\n" for name in vertices.dtype.names or ()]
+    triangles["vertex_indices"] = scene.faces
     header = (
         f"ply\nformat binary_little_endian 1.0\ncomment VCGLIB generated\nelement vertex {len(vertices)}\n"
-        f"{''.join(properties)}element face {len(faces)}\nproperty list uchar int vertex_indices\nend_header\n"
+        f"{''.join(properties)}element face {len(triangles)}\nproperty list uchar int vertex_indices\nend_header\n"
     )
     return [header.encode("ascii"), vertices.tobytes(), triangles.tobytes()]
 
@@ -150,13 +145,6 @@ def _nyu40_ids(scene: SyntheticScene) -> NDArray[np.uint8]:
     }
     names, places = np.unique(scene.segment_ids, return_inverse=True)
     return np.array([label_of.get(name, 0) for name in names.tolist()], np.uint8)[places]
-
-
-def _label_palette() -> NDArray[np.uint8]:
-    """uint8 (41, 3): a colour for each nyu40 id; ScanNet20's own, grey for other classes, black for unannotated."""
-    palette = np.full((MAX_NYU40_ID + 1, 3), 128, np.uint8)
-    palette[[0, *SCANNET20.ids]] = [(0, 0, 0), *SCANNET20.colors]
-    return palette
 
 
 def _segments_text(scene: SyntheticScene) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from scannet_prep.errors import UsageError
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.synthetic.room import SHELL, Room, furnish
+
+Ids: TypeAlias = NDArray[np.integer[Any]]
 
 MIN_VERTICES = 500
 
@@ -82,23 +85,31 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
     name = SceneId(scene_id)
     if vertices < MIN_VERTICES or seed < 0:
         raise UsageError(
-            f"cannot make a scene of {vertices} vertices from seed {seed}",
-            f"vertices must be at least {MIN_VERTICES}, seed at least 0",
+            f"cannot make a scene of {vertices} vertices from seed {seed}", f"vertices={MIN_VERTICES}, seed=0"
         )
     rng = np.random.default_rng([name.space, name.scan, vertices, seed])
     room = furnish(vertices, rng)
     axis_alignment = _draw_alignment(rng)
-    kept = _leave_hole(room, vertices, rng)
+    # What is missing of the room is one hole in the ceiling, as scans have.
+    center = (rng.uniform(0.3, 0.7) * room.size[0], rng.uniform(0.3, 0.7) * room.size[1], room.size[2])
+    kept = np.sort(np.argsort(-((room.points - center) ** 2).sum(1), kind="stable")[:vertices])
     scanned = _scan_from_aligned(room.points[kept] + rng.normal(0.0, _NOISE, (vertices, 3)), axis_alignment)
     order = _order_like_release(scanned, room.edge_length)
 
     kept = kept[order]
-    owners, segment_ids = room.owners[kept], _draw_segment_ids(room.segments[kept], rng)
+    owners, segments = room.owners[kept], room.segments[kept]
+    names = np.empty(int(segments.max()) + 1, np.int32)  # each segment is named after one of its vertices
+    shuffled = rng.permutation(vertices).astype(np.int32)
+    names[segments[shuffled]] = shuffled
+    segment_ids = names[segments]
+    # Colours are a little different in each object and vertex.
+    base = np.array([piece.color for piece in room.pieces]) + rng.normal(0.0, 12.0, (len(room.pieces), 3))
+    noise = rng.standard_normal((vertices, 1), np.float32) * np.float32(8.0)
     has_annotation = find_official_split(name) is not Split.TEST
     return SyntheticScene(
         scene_id=name,
         positions=scanned[order].astype(np.float32),
-        colors=_paint(room, owners, rng),
+        colors=np.clip(base.astype(np.float32)[owners] + noise, 0, 255).astype(np.uint8),
         faces=_renumber_faces(room, kept),
         segment_ids=segment_ids,
         groups=_annotate(room, owners, segment_ids, rng) if has_annotation else (),
@@ -130,13 +141,6 @@ def _scan_from_aligned(points: NDArray[np.float64], axis_alignment: NDArray[np.f
     return np.stack([cosine * x + sine * y, cosine * y - sine * x, z], axis=1)
 
 
-def _leave_hole(room: Room, vertices: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Choose so many points that what is missing is one hole in the ceiling, as scans have."""
-    center = (rng.uniform(0.3, 0.7) * room.size[0], rng.uniform(0.3, 0.7) * room.size[1], room.size[2])
-    distances = ((room.points - center) ** 2).sum(1)
-    return np.sort(np.argsort(-distances, kind="stable")[:vertices])
-
-
 def _order_like_release(positions: NDArray[np.float64], edge_length: float) -> NDArray[np.int64]:
     """Order vertices as the release's meshes do: chunk after chunk, within a chunk by the hash of a small block.
 
@@ -157,24 +161,7 @@ def _renumber_faces(room: Room, kept: NDArray[np.int64]) -> NDArray[np.int32]:
     return faces.take(np.argsort(faces.min(1), kind="stable"), axis=0)
 
 
-def _draw_segment_ids(segments: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int32]:
-    """Name each segment after one of its vertices."""
-    shuffled = rng.permutation(len(segments)).astype(np.int32)
-    names = np.empty(int(segments.max()) + 1, np.int32)
-    names[segments[shuffled]] = shuffled
-    return names[segments]
-
-
-def _paint(room: Room, owners: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """uint8 (V, 3): the colour of each object, a little different in each object and vertex."""
-    base = np.array([piece.color for piece in room.pieces]) + rng.normal(0.0, 12.0, (len(room.pieces), 3))
-    noise = rng.standard_normal((len(owners), 1), np.float32) * np.float32(8.0)
-    return np.clip(base.astype(np.float32)[owners] + noise, 0, 255).astype(np.uint8)
-
-
-def _annotate(
-    room: Room, owners: NDArray[np.int64], segment_ids: NDArray[np.int32], rng: np.random.Generator
-) -> tuple[SyntheticGroup, ...]:
+def _annotate(room: Room, owners: Ids, segment_ids: Ids, rng: np.random.Generator) -> tuple[SyntheticGroup, ...]:
     """Group segments to objects in random order; a quarter of floor, ceiling and walls is left out."""
     names, first = np.unique(segment_ids, return_index=True)
     objects = []
