@@ -36,12 +36,7 @@ def tar_bytes(files: Files) -> tuple[bytes, tuple[Member, ...]]:
 
 @dataclass
 class Forgery:
-    """An archive in the making: its frames, and the text of its index.
-
-    Attributes:
-        frames: Content and bytes of the frames before the index.
-        index: The text.
-    """
+    """An archive in the making: size of the content and bytes of the frames before the index, and its text."""
 
     frames: list[tuple[int, bytes]]
     index: bytes
@@ -63,15 +58,9 @@ def forge(
     contents: dict[str, bytes] | None = None,
     edit: Callable[[dict[str, Any]], object] | None = None,
 ) -> Forgery:
-    """Write an archive.
+    """Write an archive of scene ids with their files, and of those that belong to no scene.
 
-    Args:
-        path: Where.
-        scenes: Scene ids with their files.
-        files: The files that belong to no scene.
-        head: What it says of itself.
-        contents: Tar bytes to store in place of those of a scene ("" for the files); the index stays.
-        edit: Changes the index.
+    `contents` are tar bytes to store in place of those of a scene ("" for the files); `edit` changes the index.
     """
     groups, frames, offset = list[Group](), list[tuple[int, bytes]](), 0
     for scene_id, items in [("", [(FORMAT_NAME, encode_json(head) + b"\n"), *files]), *scenes]:

@@ -50,7 +50,7 @@ def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     head = Head(ArchiveKind.PROCESSED)
     forgery = forge(folder / "good.tar.zst", [SCENE], head=head)
     first = forgery.frames[0][1]
-    for name, text in (("zeros", bytes(900 << 20)), ("lists", b"[" + b"[]," * (80 << 20))):
+    for name, text in (("zeros", bytes(500 << 20)), ("lists", b"[" + b"[]," * (80 << 20))):
         bomb = tight(encode_header(INDEX_NAME, len(text)) + text + bytes(-len(text) % 512))
         size_bytes = 512 + len(text) + -len(text) % 512
         del text

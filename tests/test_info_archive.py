@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import pack_shards, pack_tree
+from archives import call, pack_shards
 from forged_archives import find_parts
 from verifying import TEST, TRAIN, VAL
 
-from scannet_prep.cli.main import main
 
-
-def info(paths: list[Path], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-    capsys.readouterr()
-    status = main(["info", *map(str, paths), "--json"])
-    return status, json.loads(capsys.readouterr().out)
+def info(*paths: Path) -> tuple[int, dict[str, Any]]:
+    outcome = call("info", *paths, "--json")
+    return outcome.status, outcome.json
 
 
 @pytest.fixture
-def archive_path(whole_dir: Path, tmp_path: Path) -> Path:
-    pack_tree(whole_dir / "processed", tmp_path / "scannet.tar.zst").close()
-    return tmp_path / "scannet.tar.zst"
+def archive_path(packed_dir: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(packed_dir / "processed.tar.zst", tmp_path / "scannet.tar.zst"))
 
 
 def overwrite(path: Path, *names: str) -> None:
@@ -35,13 +30,11 @@ def overwrite(path: Path, *names: str) -> None:
     path.write_bytes(data)
 
 
-def test_an_archive_is_described_though_no_scene_can_be_read(
-    archive_path: Path, whole_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_archive_is_described_though_no_scene_can_be_read(archive_path: Path, whole_dir: Path) -> None:
     bounds = {name: end - start for name, (start, end) in find_parts(archive_path).items()}
     overwrite(archive_path, TRAIN, VAL, TEST)
-    status, value = info([archive_path], capsys)
-    _, folder = info([whole_dir / "processed"], capsys)
+    status, value = info(archive_path)
+    _, folder = info(whole_dir / "processed")
     assert status == 0
     assert (value["kind"], value["archive_kind"]) == ("archive", "processed")
     assert (value["scenes"], value["vertices"]) == (3, 1800)
@@ -59,52 +52,46 @@ def test_an_archive_is_described_though_no_scene_can_be_read(
     assert value["files"] == len(files)
 
 
-def test_where_the_manifest_cannot_be_read_the_index_still_tells(
-    archive_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_the_manifest_cannot_be_read_the_index_still_tells(archive_path: Path) -> None:
     overwrite(archive_path, "files")
-    status, value = info([archive_path], capsys)
+    status, value = info(archive_path)
     assert status == 3
     assert (value["scenes"], value["label_sets"]) == (3, {})
     assert [item["path"] for item in value["unreadable"]] == [str(archive_path)]
 
 
-def test_raw_archives_are_described(whole_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pack_tree(whole_dir / "raw", tmp_path / "raw.tar.zst").close()
-    status, value = info([tmp_path / "raw.tar.zst"], capsys)
+def test_raw_archives_are_described(packed_dir: Path) -> None:
+    status, value = info(packed_dir / "raw.tar.zst")
     assert (status, value["archive_kind"], value["scenes"], value["options"]) == (0, "raw", 3, {})
 
 
-def test_shards_are_described_together_and_missing_ones_named(
-    whole_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shards_are_described_together_and_missing_ones_named(whole_dir: Path, tmp_path: Path) -> None:
     paths = pack_shards(whole_dir / "processed", tmp_path / "s.tar.zst", 20_000)
-    _, whole = info(paths, capsys)
+    _, whole = info(*paths)
     assert (whole["scenes"], whole["missing_shards"]) == (3, [])
     assert whole["size_bytes"] == sum(path.stat().st_size for path in paths)
-    _, part = info(paths[1:], capsys)
+    _, part = info(*paths[1:])
     assert (part["scenes"], part["missing_shards"]) == (2, [str(paths[0])])
     # Classes of the scenes that are here, though the manifest names all.
     annotated = {name: table["scenes"] for name, table in part["label_sets"].items()}
     assert annotated == {"ScanNet20": 1, "ScanNet200": 1}
 
 
-def test_people_get_a_table(archive_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["info", str(archive_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_people_get_a_table(archive_path: Path) -> None:
+    lines = call("info", archive_path).stdout.splitlines()
     assert lines[0].startswith(f"{archive_path}: archive of processed scenes, by scannet-prep ")
     assert any(line.startswith("all") and " 1,800 " in line for line in lines)
     assert any(line.startswith("ScanNet200: ") for line in lines)
     assert max(map(len, lines[1:])) <= 100
 
 
-def test_what_cannot_be_told_of_stops_the_command(archive_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_told_of_stops_the_command(archive_path: Path) -> None:
     other_path = archive_path.with_name("other.tar.zst")
-    assert info([other_path], capsys)[0] == 1
-    assert info([archive_path, archive_path], capsys)[0] == 2
-    assert info([archive_path.parent, archive_path.parent], capsys)[0] == 2
+    assert info(other_path)[0] == 1
+    assert info(archive_path, archive_path)[0] == 2
+    assert info(archive_path.parent, archive_path.parent)[0] == 2
     shutil.copy(archive_path, other_path)
     overwrite(other_path, "index")
-    status, value = info([other_path], capsys)
+    status, value = info(other_path)
     assert (status, value["error"]) == (1, "ArchiveError")
     assert "scannet-prep unpack" in value["hint"]
