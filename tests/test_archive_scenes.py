@@ -10,8 +10,8 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,22 +162,17 @@ def test_archives_that_do_not_go_together_are_refused(
 
 
 @pytest.mark.parametrize(("key", "value"), [("align_axis", True), ("labels_from", "ply")])
-def test_archives_with_scenes_that_were_made_otherwise_are_refused(
-    archive_path: Path, tmp_path: Path, key: str, value: object
-) -> None:
-    def write(name: str, scene_id: str, options: dict[str, object]) -> Path:
-        with open_archive(archive_path) as archive:
-            scene = archive.index.scenes[0]
-            data = bytes(archive.read_member(scene, scene.members[0]))
-            head = replace(archive.index.head, options=dict(archive.index.head.options) | options)
-        group = SourceGroup(scene_id, "train", 9, (SourceFile.from_content(f"train/{scene_id}.npz", data),))
-        write_archive(Contents(head, (SourceFile.from_content("manifest.json", b"{}"),), (group,)), tmp_path / name)
+def test_archives_with_scenes_that_were_made_otherwise_are_refused(tmp_path: Path, key: str, value: object) -> None:
+    def write(name: str, scene_id: str, **options: Any) -> Path:
+        group = SourceGroup(scene_id, "train", 9, (SourceFile.from_content(f"train/{scene_id}.npz", b"x"),))
+        head = Head(ArchiveKind.PROCESSED, options=options)
+        write_archive(Contents(head, (), (group,)), tmp_path / name)
         return tmp_path / name
 
-    first, second = write("a.tar.zst", "scene0000_00", {}), write("b.tar.zst", "scene0000_01", {key: value})
+    first, second = write("a.tar.zst", "scene0000_00"), write("b.tar.zst", "scene0000_01", **{key: value})
     with pytest.raises(ArchiveError, match=rf"b\.tar\.zst: holds .*{key}={value}, those of .*a\.tar\.zst with {key}="):
         ScanNet([first, second], split="train")
-    assert len(ScanNet([first, write("c.tar.zst", "scene0000_01", {"faces": True})], split="train")) == 2
+    assert len(ScanNet([first, write("c.tar.zst", "scene0000_01", faces=True)], split="train")) == 2
 
 
 def test_a_scene_is_the_file_of_the_folder_stored_or_compressed_and_writable(folder: Path, tmp_path: Path) -> None:

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from pathlib import Path
 
 import pytest
-from archives import CountingProgress, pack_shards, pack_tree, write_tree
+from archives import CountingProgress, call, pack_shards
 from forged_archives import find_parts, flip
 from verifying import SCENES, TEST, TRAIN, VAL, Verify
 
-from scannet_prep.archive.source import FileSource
-from scannet_prep.cli.main import main
 from scannet_prep.stages.verify import archive as verify_archive
 
 
-@pytest.fixture(scope="session")
-def all_packed_dir(whole_dir: Path, packed_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Archives of the processed and of the raw tree, and the shards of the processed one: a scene each."""
-    directory = Path(shutil.copytree(packed_dir, tmp_path_factory.mktemp("verify") / "packed"))
-    assert len(pack_shards(whole_dir / "processed", directory / "shards.tar.zst", 20_000)) == 3
-    return directory
-
-
 @pytest.fixture
-def packed(all_packed_dir: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(all_packed_dir, tmp_path / "packed"))
+def packed(packed_dir: Path, tmp_path: Path) -> Path:
+    """Archives of the processed and of the raw tree."""
+    return Path(shutil.copytree(packed_dir, tmp_path / "packed"))
 
 
 @pytest.fixture
 def archive_path(packed: Path) -> Path:
     return packed / "processed.tar.zst"
+
+
+@pytest.fixture
+def shards(whole_dir: Path, packed: Path) -> list[Path]:
+    """The shards of the processed tree: a scene each."""
+    return pack_shards(whole_dir / "processed", packed / "shards.tar.zst", 20_000)
 
 
 def damage(path: Path, part: str, place: float = 0.5) -> None:
@@ -50,23 +46,18 @@ def test_a_whole_archive_has_no_findings(verify: Verify, packed: Path, kind: str
     assert (value["truncated"], value["quick"]) == (False, False)
 
 
-def test_a_damaged_scene_is_named_and_the_exit_status_tells(
-    verify: Verify, archive_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_scene_is_named_and_the_exit_status_tells(verify: Verify, archive_path: Path) -> None:
     damage(archive_path, VAL)
     status, [(severity, scene_id, _, message)] = verify(archive_path)
     assert (status, severity, scene_id) == (3, "error", VAL)
     assert "is damaged (bytes " in message
     assert (verify.value["damaged_scenes"], verify.value["whole_scenes"]) == ([VAL], [TRAIN, TEST])
-    assert main(["verify", str(archive_path), "-q"]) == 3
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert f"error: {archive_path}: {VAL}: is damaged" in captured.err
-    assert main(["verify", str(archive_path), "--jobs", "2"]) == 3
-    lines = capsys.readouterr().out.splitlines()
+    outcome = call("verify", archive_path, "-q")
+    assert (outcome.status, outcome.stdout) == (3, "")
+    assert f"error: {archive_path}: {VAL}: is damaged" in outcome.stderr
+    lines = call("verify", archive_path, "--jobs", "2").stdout.splitlines()
     assert f"{archive_path}: scenes: 3, whole: 2, 1,200 vertices" in lines
-    assert f"  {VAL}" in lines
-    assert lines[-1] == "1 error, no notes"
+    assert (f"  {VAL}" in lines, lines[-1]) == (True, "1 error, no notes")
 
 
 @pytest.mark.parametrize(
@@ -88,51 +79,30 @@ def test_a_flip_anywhere_is_found_and_told_by_its_part(
     assert verify.value["whole_scenes"] == sorted(SCENES)
 
 
-class CountingSource(FileSource):
-    """Counts what is read."""
-
-    read_bytes = 0
-
-    def read(self, offset: int, size: int, /) -> bytes:
-        data = super().read(offset, size)
-        CountingSource.read_bytes += len(data)
-        return data
-
-
-def test_quick_reads_no_scene_and_says_so(
-    verify: Verify, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "large.tar.zst"
-    files = {f"scans/{name}/{name}.txt": random.Random(name).randbytes(1 << 20) for name in (TRAIN, VAL)}
-    pack_tree(write_tree(tmp_path / "tree", files), path).close()
-    damage(path, VAL, 0.9)
-    assert verify(path)[0] == 3
-    monkeypatch.setattr("scannet_prep.archive.source.FileSource", CountingSource)
-    assert verify(path, "--quick") == (0, [])
+def test_quick_reads_no_scene_and_says_so(verify: Verify, archive_path: Path) -> None:
+    damage(archive_path, VAL, 0.9)
+    assert verify(archive_path)[0] == 3
+    assert verify(archive_path, "--quick") == (0, [])
     assert verify.value["quick"] is True
-    assert CountingSource.read_bytes < path.stat().st_size / 4
-    main(["verify", str(path), "--quick"])
-    assert "no scene was read" in capsys.readouterr().out
+    assert "no scene was read" in call("verify", archive_path, "--quick").stdout
 
 
-def test_a_truncated_archive_says_what_is_whole(
-    verify: Verify, archive_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_truncated_archive_says_what_is_whole(verify: Verify, archive_path: Path) -> None:
     start, end = find_parts(archive_path)[VAL]
     archive_path.write_bytes(archive_path.read_bytes()[: (start + end) // 2])
     status, [(_, _, _, message)] = verify(archive_path)
     assert status == 3
     assert f"is truncated: the last whole frame ends at byte {start:,}" in message
     assert (verify.value["truncated"], verify.value["whole_scenes"]) == (True, [TRAIN])
-    assert main(["info", str(archive_path)]) == 1
-    assert "does not end in a seek table: it is truncated" in capsys.readouterr().err
+    outcome = call("info", archive_path)
+    assert (outcome.status, "does not end in a seek table: it is truncated" in outcome.stderr) == (1, True)
 
 
 def test_an_archive_of_another_name_is_known_by_its_beginning(verify: Verify, archive_path: Path) -> None:
     assert verify(archive_path.rename(archive_path.with_name("download"))) == (0, [])
 
 
-def test_what_does_not_go_together_stops_the_command(verify: Verify, packed: Path, archive_path: Path) -> None:
+def test_what_does_not_go_together_stops_the_command(verify: Verify, shards: list[Path], archive_path: Path) -> None:
     folder = archive_path.parent
     for places, words, status in (
         ([archive_path.with_name("missing.tar.zst")], (), 1),
@@ -141,7 +111,7 @@ def test_what_does_not_go_together_stops_the_command(verify: Verify, packed: Pat
         ([folder], ("--quick",), 2),
         ([folder, folder], (), 2),
         ([archive_path], ("--against", "scannet.lock"), 2),
-        ([shards(packed)[0]], ("--splits", "val"), 2),  # to check nothing is not a check
+        ([shards[0]], ("--splits", "val"), 2),  # to check nothing is not a check
     ):
         assert verify(places, *words)[0] == status, (places, words)
         assert verify.value["message"]
@@ -169,12 +139,8 @@ def test_scenes_of_the_official_lists_can_be_asked_for(verify: Verify, archive_p
     assert verify(archive_path, "--complete", "--limit", "1")[0] == 2
 
 
-def shards(packed: Path) -> list[Path]:
-    return sorted(packed.glob("shards-*.tar.zst"))
-
-
-def test_shards_are_checked_together_and_missing_ones_are_told(verify: Verify, packed: Path) -> None:
-    paths = shards(packed)
+def test_shards_are_checked_together_and_missing_ones_are_told(verify: Verify, shards: list[Path]) -> None:
+    paths = shards
     assert verify(paths) == (0, [])
     assert verify.value["whole_scenes"] == sorted(SCENES)
     assert verify.value["paths"] == list(map(str, paths))
@@ -188,8 +154,8 @@ def test_shards_are_checked_together_and_missing_ones_are_told(verify: Verify, p
     assert verify.value["damaged_scenes"] == [VAL]
 
 
-def test_a_scene_in_two_archives_is_found(verify: Verify, packed: Path) -> None:
-    _, findings = verify([*shards(packed), packed / "processed.tar.zst"])
+def test_a_scene_in_two_archives_is_found(verify: Verify, shards: list[Path], archive_path: Path) -> None:
+    _, findings = verify([*shards, archive_path])
     assert {(scene_id, message.split(" in ")[0]) for _, scene_id, _, message in findings} == {
         (scene_id, "is also") for scene_id in SCENES
     }

@@ -95,8 +95,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     console.say(_describe_plan(plan))
     keep_freed_memory()
     started_s = time.monotonic()
-    pipe = sys.stdout.fileno() if target is None else 1
-    report = pack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress(), pipe=pipe)
+    report = pack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     seconds = time.monotonic() - started_s
     if report.missing:
         console.warn(f"warning: missing in the archive: {format_count(len(report.missing), 'scene')} that failed")
