@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -38,9 +38,9 @@ SCENES: list[tuple[str, Files]] = [
 EXPECTED = {file_of(scene_id): bytes([number]) * 3000 for number, scene_id in enumerate(IDS)}
 
 
-def unpack_both(archive: Path, out_dir: Path) -> list[unpack.UnpackReport | ArchiveError]:
+def unpack_both(archive: Path, out_dir: Path) -> list[Any]:
     """Unpack from a file and from a pipe, into folders of those names."""
-    outcomes: list[unpack.UnpackReport | ArchiveError] = []
+    outcomes: list[Any] = []
     for way in ("file", "pipe"):
         with archive.open("rb") as file:
             place = PipeSource(file.fileno()) if way == "pipe" else archive
@@ -93,7 +93,6 @@ def test_any_flip_costs_at_most_the_scene_it_is_in_and_never_gives_a_wrong_byte(
                 assert expected.keys() - left.keys() <= {"note"}, (part, offset, way)
             if way == "file" and part.startswith("scene"):
                 assert expected.keys() - left.keys() <= {file_of(part)}, (part, offset)
-                assert isinstance(report, unpack.UnpackReport)
                 assert {failure.scene_id for failure in report.failures} <= {part}
                 assert report.is_whole == (left == expected)
 
@@ -135,7 +134,6 @@ def test_truncated_anywhere_all_whole_scenes_come_out_by_file_and_by_pipe(damage
         short.write_bytes(data[:cut])
         whole = {group.scene_id for group in groups if group.end <= cut} - {""}
         for report, way in zip(unpack_both(short, tmp_path / str(number)), ("file", "pipe"), strict=True):
-            assert isinstance(report, unpack.UnpackReport)
             assert (set(report.scenes), report.is_whole) == (whole, False), (cut, way)
             assert left_in(tmp_path / str(number) / way) == {
                 name: content for name, content in expected.items() if name == "note" or name[6:18] in whole
@@ -164,26 +162,20 @@ def test_a_damage_costs_a_file_its_scene_and_a_pipe_what_follows_where_no_frame_
     data, archive = (damaged_source / "a.tar.zst").read_bytes(), tmp_path / "a.tar.zst"
     archive.write_bytes(data[:start] + bytes(end - start) + data[end:])
     from_file, from_pipe = unpack_both(archive, tmp_path)
-    assert isinstance(from_file, unpack.UnpackReport)
-    assert isinstance(from_pipe, unpack.UnpackReport)
     assert (len(from_file.scenes), len(from_pipe.scenes)) == (11, 5)
     assert "cannot be read any further" in from_pipe.damages[0]
     for place in (13, 600):  # where the name is, and where the file is; the index that comes later names the scene
         archive.write_bytes(data)
         _, report = unpack_both(flip(archive, start + place), tmp_path / str(place))
-        assert isinstance(report, unpack.UnpackReport)
         assert [failure.scene_id for failure in report.failures] == ["scene0005_00"]
         assert (len(report.scenes), report.damages) == (11, ())
 
 
 def test_where_the_first_frame_is_lost_all_scenes_still_come_out(packed_dir: Path, tmp_path: Path) -> None:
-    for kind, count in (("raw", 3), ("processed", 3)):
-        data = (packed_dir / f"{kind}.tar.zst").read_bytes()
-        (tmp_path / "a.tar.zst").write_bytes(data)
-        flip(tmp_path / "a.tar.zst", 200)
-        for report in unpack_both(tmp_path / "a.tar.zst", tmp_path / kind):
-            assert isinstance(report, unpack.UnpackReport)
-            assert (len(report.scenes), report.is_whole) == (count, False)
+    for kind in ("raw", "processed"):
+        archive = Path(shutil.copy(packed_dir / f"{kind}.tar.zst", tmp_path))
+        for report in unpack_both(flip(archive, 200), tmp_path / kind):
+            assert (len(report.scenes), report.is_whole) == (3, False)
     assert ScanNet(tmp_path / "processed/pipe", split="train").scene_ids == [TRAIN]
 
 
@@ -191,7 +183,6 @@ def test_two_archives_in_one_file_are_told(damaged_source: Path, tmp_path: Path)
     data = (damaged_source / "a.tar.zst").read_bytes()
     (tmp_path / "two.tar.zst").write_bytes(data + data)
     for report in unpack_both(tmp_path / "two.tar.zst", tmp_path):
-        assert isinstance(report, unpack.UnpackReport)
         assert len(report.scenes) == 12
         assert any(f"{len(data):,} bytes follow the end" in warning for warning in report.warnings)
 
@@ -226,8 +217,7 @@ def test_links_devices_and_folders_are_never_made(tmp_path: Path, kind: bytes) -
     info.type, info.linkname = kind, "/etc"
     header = info.tobuf(tarfile.USTAR_FORMAT)
     forge(tmp_path / "a.tar.zst", [SCENES[0], (IDS[1], [(file_of(IDS[1]), b"")])], contents={IDS[1]: header})
-    by_index, by_walk = unpack_both(tmp_path / "a.tar.zst", tmp_path)
-    assert isinstance(by_index, unpack.UnpackReport)  # the index names an empty file, whatever the header says
+    _, by_walk = unpack_both(tmp_path / "a.tar.zst", tmp_path)
     assert isinstance(by_walk, ArchiveError)
     for folder in (tmp_path / "file", tmp_path / "pipe"):
         assert all(path.is_dir() or path.is_file() for path in folder.rglob("*"))
@@ -235,17 +225,10 @@ def test_links_devices_and_folders_are_never_made(tmp_path: Path, kind: bytes) -
         assert left_in(folder).items() <= (EXPECTED | {file_of(IDS[1]): b""}).items()
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda value: value["groups"][2]["members"][0].__setitem__(3, "0" * 64),
-        lambda value: value["groups"][2]["members"][0].__setitem__(0, "scans/scene0001_00/scene0001_00.ply"),
-    ],
-)
-def test_what_the_index_contradicts_is_not_left_behind(tmp_path: Path, edit: Callable[[Any], object]) -> None:
-    forge(tmp_path / "a.tar.zst", SCENES, edit=edit)
+@pytest.mark.parametrize(("place", "value"), [(3, "0" * 64), (0, "scans/scene0001_00/scene0001_00.ply")])
+def test_what_the_index_contradicts_is_not_left_behind(tmp_path: Path, place: int, value: str) -> None:
+    forge(tmp_path / "a.tar.zst", SCENES, edit=lambda index: index["groups"][2]["members"][0].__setitem__(place, value))
     _, report = unpack_both(tmp_path / "a.tar.zst", tmp_path)
-    assert isinstance(report, unpack.UnpackReport)
     assert [(item.scene_id, "is not what the index says" in item.message) for item in report.failures] == [
         (IDS[1], True)
     ]
@@ -291,11 +274,11 @@ def test_escape_sequences_of_an_archive_never_reach_the_terminal(tmp_path: Path)
 
 
 def test_archives_that_ask_for_too_much_are_refused_within_bounds_of_memory_and_time(tmp_path: Path) -> None:
-    worker = Path(__file__).with_name("hostile_archive_worker.py")
-    environment = os.environ | {"PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{worker.parent}"}
+    worker = Path(__file__).with_name("forged_archives.py")
     done = subprocess.run(
-        [sys.executable, worker, tmp_path], capture_output=True, text=True, timeout=300, check=False, env=environment
-    )
+        [sys.executable, worker, tmp_path], capture_output=True, text=True, timeout=300, check=False,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["faults"] == []
