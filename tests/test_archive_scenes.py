@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import random
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -79,24 +77,6 @@ def test_an_archive_that_is_deleted_stays_readable_where_it_is_open_and_one_that
     os.truncate(archive_path, 3_000)
     with pytest.raises(ArchiveError, match="scene0000_00: is damaged: the archive ends after"):
         dataset[0]
-
-
-def read_first(dataset: ScanNet) -> str:
-    return str(dataset[0]["scene_id"])
-
-
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_errors_reach_the_process_that_waits_for_them(archive_path: Path, start_method: str) -> None:
-    dataset = ScanNet(archive_path, split="train")
-    with open_archive(archive_path) as archive:
-        scene = archive.index.scenes[0]
-    flip(archive_path, scene.offset + scene.stored_bytes // 2)
-    context = multiprocessing.get_context(start_method)
-    with (
-        ProcessPoolExecutor(1, mp_context=context) as pool,
-        pytest.raises(ArchiveError, match=r"scannet\.tar\.zst"),
-    ):
-        pool.submit(read_first, dataset).result()
 
 
 def test_shards_may_come_in_any_order(shards: tuple[Path, ...], folder: Path) -> None:
