@@ -147,7 +147,9 @@ def without_places(value: dict[str, Any]) -> dict[str, Any]:
     return {key: item for key, item in value.items() if key not in ("path", "paths", "seconds")}
 
 
-def test_info_and_verify_say_of_an_address_what_they_say_of_the_file(server: ReleaseServer, archive_path: Path) -> None:
+def test_info_and_verify_say_of_an_address_what_they_say_of_the_file_in_few_requests(
+    server: ReleaseServer, archive_path: Path
+) -> None:
     for command in (["info"], ["verify", "--jobs", "2"], ["verify", "--quick"], ["verify", "--scenes", TRAIN]):
         of_file = run(command[0], archive_path, *command[1:])
         of_url = run(command[0], secret_url(server), *command[1:])
@@ -164,6 +166,14 @@ def test_info_and_verify_say_of_an_address_what_they_say_of_the_file(server: Rel
         name, *options = command.split()
         assert run(name, secret_url(server), *options)[0] == 0
         assert len(server.requests()) <= limit, command
+
+
+def test_only_what_is_asked_for_is_fetched(server: ReleaseServer, archive_path: Path, tmp_path: Path) -> None:
+    assert run("unpack", secret_url(server), "--scenes", VAL, "-o", tmp_path / "out")[0] == 0
+    parts, ranges = find_parts(archive_path), [request.range for request in server.requests()]
+    assert all(f"bytes={parts[part][0]}-{parts[part][1] - 1}" in ranges for part in ("files", VAL))
+    assert f"bytes={parts[TRAIN][0]}-{parts[TRAIN][1] - 1}" not in ranges
+    assert len(ranges) <= 8
 
 
 def test_damage_on_a_server_is_found_and_named(server: ReleaseServer, archive_path: Path) -> None:
