@@ -1,14 +1,23 @@
-"""Archives that no honest program writes: any tar bytes, any index, and everything around them right."""
+"""Archives that no honest program writes: any tar bytes, any index, and everything around them right.
+
+Run as a program with a folder, it reads archives that ask for much more than they are, with little memory and time.
+"""
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import resource
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
+from scannet_prep import ScanNet
 from scannet_prep.archive import ArchiveKind, Group, Head, Index, Member, open_archive
 from scannet_prep.archive.frames import FrameRow, compress, encode_seek_table
 from scannet_prep.archive.layout import (
@@ -19,8 +28,14 @@ from scannet_prep.archive.layout import (
     encode_index,
     padding_bytes,
 )
-from scannet_prep.typed_json import encode_json
+from scannet_prep.archive.source import PipeSource
+from scannet_prep.errors import ScanNetPrepError
+from scannet_prep.stages import info, unpack
+from scannet_prep.stages.verify import archive as verify_archive
+from scannet_prep.typed_json import encode_json, to_plain
 
+MORE_BYTES = 400 << 20  # threads take 72 MB of addresses each, and use little of them
+SECONDS_EACH = 20
 HEAD = Head(ArchiveKind.RAW, "a notice", {}, "a test", 1)
 Files = Sequence[tuple[str, bytes]]
 
@@ -36,12 +51,7 @@ def tar_bytes(files: Files) -> tuple[bytes, tuple[Member, ...]]:
 
 @dataclass
 class Forgery:
-    """An archive in the making: its frames, and the text of its index.
-
-    Attributes:
-        frames: Content and bytes of the frames before the index.
-        index: The text.
-    """
+    """An archive in the making: size of the content and bytes of the frames before the index, and its text."""
 
     frames: list[tuple[int, bytes]]
     index: bytes
@@ -63,15 +73,9 @@ def forge(
     contents: dict[str, bytes] | None = None,
     edit: Callable[[dict[str, Any]], object] | None = None,
 ) -> Forgery:
-    """Write an archive.
+    """Write an archive of scene ids with their files, and of those that belong to no scene.
 
-    Args:
-        path: Where.
-        scenes: Scene ids with their files.
-        files: The files that belong to no scene.
-        head: What it says of itself.
-        contents: Tar bytes to store in place of those of a scene ("" for the files); the index stays.
-        edit: Changes the index.
+    `contents` are tar bytes to store in place of those of a scene ("" for the files); `edit` changes the index.
     """
     groups, frames, offset = list[Group](), list[tuple[int, bytes]](), 0
     for scene_id, items in [("", [(FORMAT_NAME, encode_json(head) + b"\n"), *files]), *scenes]:
@@ -109,3 +113,84 @@ def flip(path: Path, offset: int, bit: int = 2) -> Path:
     data[offset] ^= 1 << bit
     path.write_bytes(data)
     return path
+
+
+def tight(content: bytes) -> bytes:
+    """Compress as this program never does."""
+    return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(content)
+
+
+def claims(size_bytes: int, blocks: int) -> bytes:
+    """A frame that says it holds so much, of blocks of 128 KiB of zeros in four bytes each."""
+    head = zstandard.FRAME_HEADER + b"\x84\x38" + size_bytes.to_bytes(4, "little")
+    block = (0b010 | (1 << 17) << 3).to_bytes(3, "little") + b"\0"
+    last = (0b011 | (1 << 17) << 3).to_bytes(3, "little") + b"\0"
+    return head + block * (blocks - 1) + last + b"\0\0\0\0"
+
+
+def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
+    head = Head(ArchiveKind.PROCESSED)
+    forgery = forge(folder / "good.tar.zst", [("scene0000_00", [("train/scene0000_00.npz", b"x" * 100)])], head=head)
+    first = forgery.frames[0][1]
+    for name, text in (("zeros", bytes(500 << 20)), ("lists", b"[" + b"[]," * (80 << 20))):
+        bomb = tight(encode_header(INDEX_NAME, len(text)) + text + bytes(-len(text) % 512))
+        size_bytes = 512 + len(text) + -len(text) % 512
+        del text
+        rows = [FrameRow(len(first), forgery.frames[0][0], first[-4:])]
+        rows += [FrameRow(len(bomb), size_bytes % (1 << 32), bomb[-4:]), FrameRow(22, 1024, b"\0\0\0\0")]
+        yield f"an index of {name}", first + bomb + Forgery([], b"").join(rows)[-44:]
+        yield f"an index of {name} in a stream", first + bomb
+    yield "zero frames", tight(b"") * 20_000
+    yield "zero frames after the first", first + tight(b"") * 20_000
+    yield "a scene that claims 1 GiB", first + claims(1 << 30, 8192)[:90_000]
+    yield "a scene of 1 GiB in 32 kB", first + claims(1 << 30, 8192)
+    big = claims(1 << 30, 8192)
+    text = forgery.index.decode().replace('"size_bytes":1024', f'"size_bytes":{1 << 30}', 1)
+    lying = Forgery([forgery.frames[0], (1 << 30, big)], text.encode())
+    yield "a scene of 1 GiB in 32 kB with an index", lying.join()
+    yield "many frames of zeros", first + claims(1 << 29, 4096) * 200
+    yield "deep lists", Forgery(forgery.frames, b"[" * 900_000).join()
+
+
+def readers(path: Path) -> list[Callable[[], object]]:
+    def from_pipe() -> None:
+        with path.open("rb") as file:
+            unpack.run(unpack.plan([PipeSource(file.fileno())], path.parent / "pipe"))
+
+    return [
+        from_pipe,
+        lambda: unpack.run(unpack.plan([path], path.parent / "file")),
+        lambda: to_plain(verify_archive.run([path])),
+        lambda: to_plain(info.run([path])),
+        lambda: ScanNet(path, split="train")[0],
+    ]
+
+
+def used_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def main(folder: Path) -> None:
+    path, cases, faults = folder / "hostile.tar.zst", 0, []
+    for name, data in hostile_files(folder):
+        cases += 1
+        path.write_bytes(data)
+        del data
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used_bytes() + MORE_BYTES, limits[1]))
+        faulthandler.dump_traceback_later(SECONDS_EACH, exit=True)
+        for number, read in enumerate(readers(path)):
+            try:
+                read()
+            except ScanNetPrepError as error:
+                if "memory ran out" in str(error):
+                    faults.append(f"{name}, reader {number}: {error}"[:300])
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is what this looks for
+                faults.append(f"{name}, reader {number}: {type(error).__name__}: {error}"[:300])
+        faulthandler.cancel_dump_traceback_later()
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    print(json.dumps({"cases": cases, "faults": faults}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

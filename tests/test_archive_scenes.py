@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import random
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +28,14 @@ from scannet_prep.scene import Split
 SCENES = ("scene0000_00", "scene0001_00", "scene0002_00", "scene0003_00", "scene0005_00")
 
 
-@pytest.fixture(scope="module")
-def folder(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(shutil.copytree(whole_dir / "processed", tmp_path_factory.mktemp("scenes") / "processed"))
+@pytest.fixture
+def folder(whole_dir: Path) -> Path:
+    return whole_dir / "processed"
 
 
 @pytest.fixture
-def archive_path(folder: Path, tmp_path: Path) -> Path:
-    pack_tree(folder, tmp_path / "scannet.tar.zst").close()
-    return tmp_path / "scannet.tar.zst"
+def archive_path(packed_dir: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(packed_dir / "processed.tar.zst", tmp_path / "scannet.tar.zst"))
 
 
 @pytest.fixture
@@ -66,65 +62,38 @@ def test_an_archive_that_is_replaced_stays_readable_where_it_is_open_and_is_refu
         assert "open it again" in caught.value.hint
 
 
-def test_an_archive_that_is_deleted_stays_readable_where_it_is_open(archive_path: Path) -> None:
+def test_an_archive_that_is_deleted_stays_readable_where_it_is_open_and_one_that_is_cut_off_is_an_error(
+    archive_path: Path,
+) -> None:
+    data = archive_path.read_bytes()
     dataset = ScanNet(archive_path, split="train")
     archive_path.unlink()
     assert dataset[0]["scene_id"] == SCENES[0]
     dataset.close()
     with pytest.raises(MissingFileError, match="no such archive"):
         dataset[0]
-
-
-def test_an_archive_that_is_cut_off_while_it_is_open_is_an_error(archive_path: Path) -> None:
+    archive_path.write_bytes(data)
     dataset = ScanNet(archive_path, split="train")
     os.truncate(archive_path, 3_000)
     with pytest.raises(ArchiveError, match="scene0000_00: is damaged: the archive ends after"):
         dataset[0]
 
 
-def read_first(dataset: ScanNet) -> str:
-    return str(dataset[0]["scene_id"])
-
-
-@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
-def test_errors_reach_the_process_that_waits_for_them(archive_path: Path, start_method: str) -> None:
-    dataset = ScanNet(archive_path, split="train")
-    with open_archive(archive_path) as archive:
-        scene = archive.index.scenes[0]
-    flip(archive_path, scene.offset + scene.stored_bytes // 2)
-    context = multiprocessing.get_context(start_method)
-    with (
-        ProcessPoolExecutor(1, mp_context=context) as pool,
-        pytest.raises(ArchiveError, match=r"scannet\.tar\.zst"),
-    ):
-        pool.submit(read_first, dataset).result()
-
-
 def test_shards_may_come_in_any_order(shards: tuple[Path, ...], folder: Path) -> None:
     expected = ScanNet(folder, split="train")
-    for order in (shards, shards[::-1], random.Random(1).sample(shards, len(shards))):
+    for order in (shards, shards[::-1]):
         dataset = ScanNet(order, split="train")
         assert dataset.scene_ids == expected.scene_ids
-        assert all(
-            np.array_equal(sample["points"], other["points"]) for sample, other in zip(dataset, expected, strict=True)
-        )
-        assert f"{order[0]} and {len(order) - 1} more: has no train" in str(find_error(lambda: dataset["scene0191_00"]))  # noqa: B023
-
-
-def find_error(function: Any) -> Exception:
-    with pytest.raises(UnknownSceneError) as caught:
-        function()
-    return caught.value
+        assert np.array_equal(dataset[0]["points"], expected[0]["points"])
+        with pytest.raises(UnknownSceneError, match=f"{order[0]} and {len(order) - 1} more: has no train"):
+            dataset["scene0191_00"]
 
 
 def test_a_missing_shard_is_named(shards: tuple[Path, ...]) -> None:
-    for missing in range(len(shards)):
-        left = [path for path in shards if path is not shards[missing]]
+    for missing, left in ((0, shards[1:]), (1, shards[0])):
         with pytest.raises(ArchiveError, match=f"of which {shards[missing].name} is missing") as caught:
             ScanNet(left, split="train")
         assert "name all shards" in caught.value.hint
-    with pytest.raises(ArchiveError, match=f"of which {shards[1].name} is missing"):
-        ScanNet(shards[0], split="train")
     alone = shards[0].with_name("alone.tar.zst")
     shards[0].rename(alone)
     with open_archive(alone) as archive:
@@ -148,61 +117,46 @@ def test_sets_of_shards_are_told_by_their_names(names: list[str], missing: str |
     assert next(iter(find_missing_shards(names)), None) == missing
 
 
-def test_archives_with_the_same_scenes_are_refused(archive_path: Path, shards: tuple[Path, ...]) -> None:
-    for places in ([archive_path, archive_path], [*shards, archive_path]):
-        with pytest.raises(ArchiveError, match=r"holds scene0000_00, and so does .*\.tar\.zst"):
+def test_archives_that_do_not_go_together_are_refused(
+    archive_path: Path, shards: tuple[Path, ...], packed_dir: Path, folder: Path
+) -> None:
+    for places, message in (
+        ([*shards, archive_path], r"holds scene0000_00, and so does .*\.tar\.zst"),
+        ([packed_dir / "raw.tar.zst"], "holds raw scenes, not processed ones"),
+        ([archive_path, folder], "processed: is a folder"),
+    ):
+        with pytest.raises(ArchiveError, match=message):
             ScanNet(places, split="val")
+    for places, message in (
+        ([archive_path] * 2, "the same archive is named twice"),
+        ([], "the list of archives is empty"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            ScanNet(places, split="train")
 
 
 @pytest.mark.parametrize(("key", "value"), [("align_axis", True), ("labels_from", "ply")])
-def test_archives_with_scenes_that_were_made_otherwise_are_refused(
-    archive_path: Path, tmp_path: Path, key: str, value: object
-) -> None:
-    def write(name: str, scene_id: str, options: dict[str, object]) -> Path:
-        with open_archive(archive_path) as archive:
-            scene = archive.index.scenes[0]
-            data = bytes(archive.read_member(scene, scene.members[0]))
-            head = replace(archive.index.head, options=dict(archive.index.head.options) | options)
-        group = SourceGroup(scene_id, "train", 9, (SourceFile.from_content(f"train/{scene_id}.npz", data),))
-        write_archive(Contents(head, (SourceFile.from_content("manifest.json", b"{}"),), (group,)), tmp_path / name)
+def test_archives_with_scenes_that_were_made_otherwise_are_refused(tmp_path: Path, key: str, value: object) -> None:
+    def write(name: str, scene_id: str, **options: Any) -> Path:
+        group = SourceGroup(scene_id, "train", 9, (SourceFile.from_content(f"train/{scene_id}.npz", b"x"),))
+        head = Head(ArchiveKind.PROCESSED, options=options)
+        write_archive(Contents(head, (), (group,)), tmp_path / name)
         return tmp_path / name
 
-    first, second = write("a.tar.zst", "scene0000_00", {}), write("b.tar.zst", "scene0000_01", {key: value})
+    first, second = write("a.tar.zst", "scene0000_00"), write("b.tar.zst", "scene0000_01", **{key: value})
     with pytest.raises(ArchiveError, match=rf"b\.tar\.zst: holds .*{key}={value}, those of .*a\.tar\.zst with {key}="):
         ScanNet([first, second], split="train")
-    assert len(ScanNet([first, write("c.tar.zst", "scene0000_01", {"faces": True})], split="train")) == 2
+    assert len(ScanNet([first, write("c.tar.zst", "scene0000_01", faces=True)], split="train")) == 2
 
 
-def test_only_archives_of_processed_scenes_can_be_trained_from(whole_dir: Path, tmp_path: Path) -> None:
-    pack_tree(whole_dir / "raw", tmp_path / "raw.tar.zst").close()
-    with pytest.raises(ArchiveError, match="holds raw scenes, not processed ones") as caught:
-        ScanNet(tmp_path / "raw.tar.zst", split="train")
-    assert f"unpack {tmp_path / 'raw.tar.zst'}" in caught.value.hint
-
-
-def test_a_list_has_archives_only_and_at_least_one(folder: Path, archive_path: Path) -> None:
-    with pytest.raises(UsageError, match="the list of archives is empty"):
-        ScanNet([], split="train")
-    with pytest.raises(ArchiveError, match="processed: is a folder"):
-        ScanNet([archive_path, folder], split="train")
-
-
-def test_a_scene_without_its_number_of_vertices_is_an_error(tmp_path: Path) -> None:
-    files = (SourceFile.from_content("manifest.json", b"{}"),)
-    group = SourceGroup("scene0000_00", "train", 0, (SourceFile.from_content("train/scene0000_00.npz", b"x"),))
-    write_archive(Contents(Head(ArchiveKind.PROCESSED), files, (group,)), tmp_path / "a.tar.zst")
-    with pytest.raises(ArchiveError, match="does not say how many vertices"):
-        ScanNet(tmp_path / "a.tar.zst", split="train")
-
-
-@pytest.mark.parametrize("level", [0, 1])
-def test_a_scene_comes_out_of_a_compressed_and_of_a_stored_frame(folder: Path, tmp_path: Path, level: int) -> None:
-    pack_tree(folder, tmp_path / "a.tar.zst", level=level).close()
-    reader = ArchiveReader([tmp_path / "a.tar.zst"], Split.TRAIN)
-    found = reader.read(0)
-    assert found == (folder / "train" / f"{reader.scene_id(0)}.npz").read_bytes()
-    assert not found.readonly  # type: ignore[union-attr]
-    reader.close()
+def test_a_scene_is_the_file_of_the_folder_stored_or_compressed_and_writable(folder: Path, tmp_path: Path) -> None:
+    for level in (0, 1):
+        pack_tree(folder, tmp_path / "a.tar.zst", level=level).close()
+        reader = ArchiveReader([tmp_path / "a.tar.zst"], Split.TRAIN)
+        found = reader.read(0)
+        assert found == (folder / "train" / f"{reader.scene_id(0)}.npz").read_bytes()
+        assert not found.readonly
+        reader.close()
 
 
 def test_a_scene_whose_frame_has_a_damaged_checksum_is_read_by_its_digest(archive_path: Path) -> None:
@@ -211,19 +165,8 @@ def test_a_scene_whose_frame_has_a_damaged_checksum_is_read_by_its_digest(archiv
     flip(archive_path, end - 1)
     assert np.array_equal(ScanNet(archive_path, split="train")[0]["points"], expected)
     flip(archive_path, (start + end) // 2)
-    with pytest.raises(ArchiveError, match="neither the checksum of its frame holds nor its SHA-256"):
+    with pytest.raises(ArchiveError, match="has the SHA-256"):
         ScanNet(archive_path, split="train")[0]
-
-
-def write_random_scenes(path: Path, size_bytes: int) -> Path:
-    rng = random.Random(1)
-    groups = tuple(
-        SourceGroup(name, "train", 5, (SourceFile.from_content(f"train/{name}.npz", rng.randbytes(size_bytes)),))
-        for name in SCENES
-    )
-    files = (SourceFile.from_content("manifest.json", b"{}"),)
-    write_archive(Contents(Head(ArchiveKind.PROCESSED), files, groups), path)
-    return path
 
 
 def test_training_from_a_file_imports_nothing_of_the_network(archive_path: Path) -> None:
@@ -237,7 +180,12 @@ def test_training_from_a_file_imports_nothing_of_the_network(archive_path: Path)
 
 
 def test_each_scene_on_the_web_is_one_range(tmp_path: Path) -> None:
-    write_random_scenes(tmp_path / "a.tar.zst", 1_000_000)
+    dice, groups = random.Random(1), []
+    for name in SCENES:
+        file = SourceFile.from_content(f"train/{name}.npz", dice.randbytes(1_000_000))
+        groups.append(SourceGroup(name, "train", 5, (file,)))
+    files = (SourceFile.from_content("manifest.json", b"{}"),)
+    write_archive(Contents(Head(ArchiveKind.PROCESSED), files, tuple(groups)), tmp_path / "a.tar.zst")
     with ReleaseServer(tmp_path) as server, open_archive(tmp_path / "a.tar.zst") as archive:
         server.files[f"{ROOT}a.tar.zst"] = tmp_path / "a.tar.zst"
         reader = ArchiveReader([f"{server.origin}{ROOT}a.tar.zst"], Split.TRAIN)
@@ -267,16 +215,3 @@ def test_shards_may_be_on_the_web(tmp_path: Path, folder: Path, shards: tuple[Pa
             [sys.executable, "-X", "dev", "-W", "error", "-c", script], capture_output=True, text=True, check=True
         )
         assert done.stderr == ""  # nothing is complained of where nobody closes anything
-
-
-def test_an_address_is_no_path(monkeypatch: pytest.MonkeyPatch, archive_path: Path, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    with ReleaseServer(tmp_path) as server:
-        server.files[f"{ROOT}a.tar.zst"] = archive_path
-        url = f"{server.origin}{ROOT}a.tar.zst"
-        local = tmp_path / url
-        local.parent.mkdir(parents=True)
-        local.write_text("a path that looks like an address")
-        dataset = ScanNet(url, split="train")
-        assert repr(dataset).startswith(f"ScanNet('{url}', split='train'")
-        assert "//127" in find_error(lambda: dataset["x"]).args[0]

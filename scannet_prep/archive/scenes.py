@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -54,7 +55,8 @@ class ArchiveReader(SceneSource):
         hint = f"pack them: scannet-prep process --splits {split}, then pack again"
         check_split(self.name, split, {scene.split for _, scene in held}, hint)
         self._scenes = scenes
-        self._manifests = [(archive.source, archive.index.files) for archive in opened]
+        files = [(archive.source, archive.index.files, archive.index.files.find(MANIFEST_NAME)) for archive in opened]
+        self._manifests = [(source, replace(group, members=()), member) for source, group, member in files]
         if failures:
             warn_of_failures(self.name, failures, f"scannet-prep info {names[0]} lists them")
 
@@ -80,8 +82,7 @@ class ArchiveReader(SceneSource):
         """Vertices of each scene by raw id, from the manifests; None where they do not tell."""
         names = self.scene_ids
         entries: dict[str, SceneEntry] = {}
-        for source, files in self._manifests:
-            member = files.find(MANIFEST_NAME)
+        for source, files, member in self._manifests:
             if member is not None and not entries.keys() >= set(names):  # the shards of a set have all the same one
                 data = bytes(read_member(source, files, member))
                 entries.update(parse_manifest(data, f"{source.name}: {MANIFEST_NAME}").scenes)
@@ -92,7 +93,7 @@ class ArchiveReader(SceneSource):
 
     def close(self) -> None:
         """Close the archives; reading opens them again."""
-        for source, _ in self._manifests:
+        for source, _, _ in self._manifests:
             source.close()
 
 

@@ -88,8 +88,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return console.result(_describe_plan(plan), value, 0)
     console.say(_describe_plan(plan))
     keep_freed_memory()
-    pipe = sys.stdout.fileno() if target is None else 1
-    report = pack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress(), pipe=pipe)
+    report = pack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     if report.missing:
         console.warn(f"warning: missing in the archive: {format_count(len(report.missing), 'scene')} that failed")
     text = _describe_report(report, console.seconds)

@@ -1,0 +1,276 @@
+"""Packing and unpacking that is killed, doubled or out of space: what has a name is whole, and the next run ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archives import call, pack_tree, unpack_pipe, write_tree
+from commands import COMMAND, digests, start_command
+
+from scannet_prep import ScanNet, official_scenes
+from scannet_prep.archive.source import find_missing_shards
+from scannet_prep.errors import FileError, ManifestError, MissingFileError, OutputError, SourceError
+from scannet_prep.files import run_lock
+from scannet_prep.processed.folder import processed_path
+from scannet_prep.scene import Split
+from scannet_prep.stages import pack, unpack
+from scannet_prep.stages.verify import archive as verify_archive
+
+NAMES = [f"scene{number:04}_00" for number in range(60)]
+SCENES = 40
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A raw tree of 24 MB."""
+    dice = random.Random(0)
+    files = {f"scans/{name}/{name}.txt": dice.randbytes(400_000) for name in NAMES}
+    return write_tree(tmp_path_factory.mktemp("pack") / "tree", files)
+
+
+@pytest.fixture(scope="module")
+def processed(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of a processed folder of many scenes, all with the content of one, beside what comes out of it."""
+    directory = tmp_path_factory.mktemp("unpack")
+    source = Path(shutil.copytree(whole_dir / "processed", directory / "source"))
+    value = json.loads((source / "manifest.json").read_text())
+    (first, entry), *_ = sorted(value["scenes"].items())
+    data = (source / "train" / f"{first}.npz").read_bytes()
+    for path in source.glob("*/*.npz"):
+        path.unlink()
+    value["scenes"] = dict.fromkeys(official_scenes(Split.TRAIN)[:SCENES], entry)
+    for scene_id in value["scenes"]:
+        processed_path(source, Split.TRAIN, scene_id).write_bytes(data)
+    (source / "manifest.json").write_text(json.dumps(value))
+    pack.run(pack.plan(source, directory / "a.tar.zst"))
+    unpack.run(unpack.plan([directory / "a.tar.zst"], directory / "expected"))
+    return directory
+
+
+def check_whole(path: Path) -> int:
+    report = verify_archive.run([path])
+    assert not report.errors
+    return report.scenes
+
+
+def pack_old(tmp_path: Path) -> Path:
+    """An archive that is there already."""
+    small = write_tree(tmp_path / "small", {f"scans/{NAMES[0]}/{NAMES[0]}.txt": b"old"})
+    pack_tree(small, tmp_path / "a.tar.zst").close()
+    return tmp_path / "a.tar.zst"
+
+
+def wait_for(pattern: str, folder: Path, process: subprocess.Popen[str], count: int = 1, size: int = 0) -> None:
+    """Wait until there are so many files of that size, or the process has ended."""
+    deadline = time.monotonic() + 20
+    while process.poll() is None and time.monotonic() < deadline:
+        if len([path for path in folder.glob(pattern) if not size or path.stat().st_size >= size]) >= count:
+            break
+        time.sleep(0.0005)
+
+
+def kill_later(process: subprocess.Popen[str], dice: random.Random) -> None:
+    time.sleep(dice.uniform(0, 0.1))
+    process.kill()
+    process.communicate()
+
+
+def limit_files(size_bytes: int) -> None:
+    """Let no file of this process become larger, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
+
+
+def test_a_pack_that_is_killed_leaves_a_whole_archive_or_none(tree: Path, tmp_path: Path) -> None:
+    dice, target = random.Random(1), tmp_path / "a.tar.zst"
+    seen = set()
+    for _ in range(5):
+        process = start_command("pack", tree, "-o", target, "-q")
+        wait_for(".*.partial/.*.tmp", tmp_path, process)
+        kill_later(process, dice)
+        seen.add(target.exists())
+        if target.exists():
+            assert check_whole(target) == 60
+            target.unlink()
+    assert call("pack", tree, "-o", target).status == 0
+    assert check_whole(target) == 60
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar.zst"], "leftovers of the killed runs"
+    assert False in seen
+
+
+# `timeout` and Slurm send SIGTERM to the process, and again to its group.
+@pytest.mark.parametrize("numbers", [(signal.SIGINT,), (signal.SIGTERM, signal.SIGTERM)])
+def test_a_pack_that_is_interrupted_leaves_the_old_archive(
+    numbers: tuple[int, ...], tree: Path, tmp_path: Path
+) -> None:
+    target = pack_old(tmp_path)
+    process = start_command("pack", tree, "-o", target, "--level", "19")
+    wait_for(".*.partial/.*.tmp", tmp_path, process, size=1)
+    for number in numbers:
+        process.send_signal(number)
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert check_whole(target) == 1
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_shards_that_are_killed_at_random_moments_leave_the_old_set_or_a_hole_and_never_a_mixture(
+    tree: Path, tmp_path: Path
+) -> None:
+    dice, target = random.Random(2), tmp_path / "a.tar.zst"
+    words = ("-o", target, "--shard-size", "8MB", "-q")
+    changed = write_tree(tmp_path / "changed", {f"scans/{name}/{name}.txt": dice.randbytes(400_000) for name in NAMES})
+    assert call("pack", tree, *words).status == 0
+    old = {path.name: path.read_bytes() for path in tmp_path.glob("a-*.tar.zst")}
+    for _ in range(4):
+        process = start_command("pack", changed, *words)
+        wait_for(".a.tar.zst.partial/a-*", tmp_path, process)
+        kill_later(process, dice)
+        found = {path.name: path.read_bytes() for path in tmp_path.glob("a-*.tar.zst")}
+        same = [name for name in found if found[name] == old[name]]
+        assert len(same) in {0, len(found)} or find_missing_shards(found), same
+        assert len(found) == len(old) or find_missing_shards(found) or not found
+    assert call("pack", changed, *words).status == 0
+    assert sum(check_whole(path) for path in tmp_path.glob("a-*.tar.zst")) == 60
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_one_run_at_a_time_packs_into_a_folder(tree: Path, tmp_path: Path) -> None:
+    with run_lock(tmp_path):
+        outcome = call("pack", tree, "-o", tmp_path / "a.tar.zst")
+    assert (outcome.status, "is working in this folder" in outcome.stderr) == (1, True)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OutputError, match="file"):
+        pack.run(pack.plan(tree, tmp_path / "file" / "a.tar.zst"))
+
+
+def test_a_file_that_changes_while_it_is_packed_stops_the_run(tmp_path: Path) -> None:
+    name = f"scans/{NAMES[1]}/{NAMES[1]}.txt"
+    changing = write_tree(tmp_path / "tree", {f"scans/{NAMES[0]}/{NAMES[0]}.txt": b"first", name: b"second"})
+    plan = pack.plan(changing, tmp_path / "a.tar.zst")
+    write_tree(changing, {name: b"another"})
+    with pytest.raises(SourceError, match="changed while it was packed: 6 bytes at first, then 7"):
+        pack.run(plan)
+    write_tree(changing, {name: b"second"})
+    os.utime(changing / name, ns=(1, 1))
+    with pytest.raises(SourceError, match="changed while it was packed"):
+        pack.run(plan)
+    (changing / name).unlink()
+    os.mkfifo(changing / name)
+    with pytest.raises(FileError, match="is a named pipe, expected a file"):
+        pack.run(plan)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tree"]
+
+
+def test_a_full_disk_is_said_and_leaves_the_old_archive(tree: Path, tmp_path: Path) -> None:
+    target = pack_old(tmp_path)
+    process = start_command("pack", tree, "-o", target, preexec_fn=lambda: limit_files(3_000_000))
+    _, stderr = process.communicate()
+    assert (process.returncode, "cannot be written" in stderr, "hint: free some space" in stderr) == (1, True, True)
+    assert check_whole(target) == 1
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_reader_of_the_pipe_that_stops_early_is_told(tree: Path) -> None:
+    process = start_command("pack", tree, "-", "-q")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=20) == 1
+    assert process.stderr is not None
+    assert "the program reading the pipe has stopped" in process.stderr.read()
+    process.stderr.close()
+
+
+def test_a_closed_or_full_output_is_an_error(tree: Path) -> None:
+    def pack_out(**options: Any) -> subprocess.CompletedProcess[str]:
+        words = [*COMMAND, "pack", str(tree), "-", "-q"]
+        return subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False, **options)
+
+    done = pack_out(preexec_fn=lambda: os.close(1))
+    assert (done.returncode, "standard output is closed" in done.stderr) == (2, True)
+    with Path("/dev/full").open("wb") as full:
+        done = pack_out(stdout=full)
+    assert (done.returncode, "standard output: cannot be written" in done.stderr) == (1, True)
+
+
+def start_unpack(archive: Path, way: str, out_dir: Path) -> subprocess.Popen[str]:
+    words = ["unpack", str(archive) if way == "file" else "-", "-o", str(out_dir), "--jobs", "2", "--json"]
+    if way == "file":
+        return start_command(*words)
+    slow = (  # a pipe that takes its time, so that something happens in the middle
+        f"import sys, time; data = open({str(archive)!r}, 'rb').read()\n"
+        "for i in range(0, len(data), 20000): sys.stdout.buffer.write(data[i:i + 20000]); time.sleep(0.002)"
+    )
+    feeder = f'{COMMAND[0]} -c "{slow}" 2>/dev/null | exec {" ".join([*COMMAND, *words])}'
+    return subprocess.Popen(
+        ["bash", "-c", feeder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+@pytest.mark.parametrize("way", ["file", "pipe"])
+def test_an_unpacking_that_is_killed_leaves_whole_files_and_the_next_run_completes_them(
+    processed: Path, tmp_path: Path, way: str
+) -> None:
+    dice, expected, out_dir = random.Random(way), digests(processed / "expected"), tmp_path / "out"
+    interrupted = 0
+    for _ in range(3):
+        process = start_unpack(processed / "a.tar.zst", way, out_dir)
+        wait_for("train/scene*.npz", out_dir, process, dice.randrange(1, SCENES))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        found = digests(out_dir)
+        scenes = {name for name in found if name.endswith(".npz") and not Path(name).name.startswith(".")}
+        assert {name: found[name] for name in scenes} == {name: expected[name] for name in scenes}
+        if found.keys() >= expected.keys():
+            shutil.rmtree(out_dir)
+            continue
+        interrupted += 1
+        with pytest.raises((ManifestError, MissingFileError)):
+            ScanNet(out_dir, split="train")
+    assert interrupted
+    archive = processed / "a.tar.zst"
+    outcome = call("unpack", archive, "-o", out_dir) if way == "file" else unpack_pipe(archive, "-o", out_dir)
+    assert outcome.status == 0, outcome.stderr
+    assert digests(out_dir) == expected  # temporary files of the killed runs would show up here
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_unpacking_that_is_interrupted_says_so_and_leaves_no_rest(
+    processed: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start_unpack(processed / "a.tar.zst", "file", tmp_path / "out")
+    wait_for("train/scene*.npz", tmp_path / "out", process, 2)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode in {0, 130}, stderr  # 0: it had ended just before
+    assert json.loads(stdout)["exit_status"] == process.returncode
+    assert "Traceback" not in stderr
+    assert not list((tmp_path / "out").rglob(".*"))
+
+
+@pytest.mark.parametrize("way", ["file", "pipe"])
+def test_where_the_disk_is_full_nothing_is_half_unpacked(processed: Path, tmp_path: Path, way: str) -> None:
+    archive = processed / "a.tar.zst"
+    words = [*COMMAND, "unpack", str(archive) if way == "file" else "-", "-o", str(tmp_path / "out")]
+    with archive.open("rb") as file:
+        done = subprocess.run(
+            words, stdin=file, capture_output=True, text=True, check=False, preexec_fn=lambda: limit_files(1_000)
+        )
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert "cannot be written: File too large" in done.stderr
+    assert "it continues" in done.stderr
+    assert not [path for path in (tmp_path / "out").rglob("*") if ".npz" in path.name or path.suffix == ".tmp"]
+    with pytest.raises((ManifestError, MissingFileError)):
+        ScanNet(tmp_path / "out", split="train")
