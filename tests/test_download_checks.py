@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands import digests, run_command
-from downloads import MESH, SCENES, Bar, fetch, fetched
+from downloads import MESH, SCENES, Bar, fetch, fetched, release_fixture
 from release_server import ReleaseServer, Status, always, at, ending
 
 from scannet_prep.errors import FileError
@@ -22,7 +22,6 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.download import FileOutcome
 from scannet_prep.stages.download.checks import check_file
 from scannet_prep.stages.download.planning import list_files
-from scannet_prep.synthetic import write_release
 
 SCENE = SCENES[0]
 SEGMENTS, AGGREGATION, INFO = "_vh_clean_2.0.010000.segs.json", ".aggregation.json", ".txt"
@@ -30,12 +29,7 @@ LABELS_MESH = "_vh_clean_2.labels.ply"
 OTHER = "scene0011_00"
 
 
-@pytest.fixture(scope="module")
-def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    release_dir = tmp_path_factory.mktemp("release")
-    write_release(release_dir, SCENES, vertices=600)
-    write_release(release_dir, [OTHER], vertices=700)
-    return release_dir
+release_dir = release_fixture(SCENES, 600)
 
 
 def place(folder: Path, suffix: str, scene_id: str = SCENE) -> Path:

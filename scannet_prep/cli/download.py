@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -89,6 +88,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.release import BASE_URL
     from scannet_prep.remote.gate import TransferPolicy
     from scannet_prep.stages import download
+    from scannet_prep.stages.download.planning import accept_terms, require_terms
 
     base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
     plan = download.plan(arguments.output, arguments.types, selection=selection_from(arguments), base_url=base_url)
@@ -98,7 +98,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return _show_plan(plan, console)
     certificates = certificates_from(arguments, console)
     download.check(plan, jobs=arguments.jobs, certificates=certificates)
-    _ask_for_terms(arguments, console)
+    if arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1":
+        accept_terms(plan.data_dir)
+    require_terms(plan.data_dir)
     there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (checked now)"
     console.say(f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}")
     policy = TransferPolicy(bytes_per_s=arguments.limit_rate, first_answer_patience_s=arguments.wait)
@@ -112,22 +114,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"left over from another download program, may be removed: {path}")
     value = {"command": "download", **report.to_json(), "seconds": round(seconds, 3)}
     return console.result(_describe_report(report, seconds), value, 3 if report.failures else 0)
-
-
-def _ask_for_terms(arguments: argparse.Namespace, console: Console) -> None:
-    """Record that the terms are accepted, if they are; ask only on a terminal."""
-    from scannet_prep.release import TERMS_URL
-    from scannet_prep.stages.download.planning import accept_terms, has_accepted_terms, require_terms
-
-    is_accepted = arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1"
-    is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty() and not console.is_json
-    if not is_accepted and is_terminal and not has_accepted_terms(arguments.output):
-        print(f"ScanNet is handed out under its Terms of Use: {TERMS_URL}", file=sys.stderr)
-        print("Have you signed them, and do you accept them? [y/N] ", end="", file=sys.stderr, flush=True)
-        is_accepted = sys.stdin.readline().strip().lower() in ("y", "yes")
-    if is_accepted:
-        accept_terms(arguments.output)
-    require_terms(arguments.output)
 
 
 def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:

@@ -179,11 +179,7 @@ def _begin(answer: Answer, partial: Partial) -> int | None:
 
 
 def _check_size(size_bytes: int, partial: Partial, max_bytes: int) -> None:
-    """Check that a file of so many bytes can be of its kind, and that the disk holds it.
-
-    Raises:
-        AttemptError: It cannot, or does not.
-    """
+    """Check that a file of so many bytes can be of its kind, and that the disk holds it."""
     if size_bytes > max_bytes:
         partial.restart()
         what = f"has {format_bytes(size_bytes)} or more, but no file of this kind has more than"
@@ -198,11 +194,7 @@ def _check_size(size_bytes: int, partial: Partial, max_bytes: int) -> None:
 
 
 def _refuse_pages(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Give the same pieces, unless they are a page: no file of the release begins with `<`, nor is one empty.
-
-    Raises:
-        AttemptError: They are.
-    """
+    """Give the same pieces, unless they are a page: no file of the release begins with `<`, nor is one empty."""
     first = next(pieces, b"")
     if not first or first.lstrip().startswith(b"<"):
         raise AttemptError(
@@ -216,8 +208,6 @@ def _refuse_pages(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 def _validator(answer: Answer) -> str:
     """What identifies this version of the file for `If-Range`: a strong ETag, else the date; empty where neither is."""
-    if answer.is_encoded:
-        return ""  # offsets into compressed bytes mean nothing
     etag = answer.headers.get("ETag", "")
     return etag if etag.startswith('"') else answer.headers.get("Last-Modified", "")
 
