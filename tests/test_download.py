@@ -208,14 +208,3 @@ def test_an_address_that_is_not_scannet_is_found_out_early(tmp_path: Path) -> No
         assert "secret" not in outcome.stderr
         assert len(server.requests()) < 40 < len(official_scenes("train"))
     assert {path.name for path in (tmp_path / "x").iterdir()} == {"terms_accepted.txt"}
-
-
-def test_what_the_server_lacks_is_told_from_what_failed(release_dir: Path, tmp_path: Path) -> None:
-    upstream = Path(shutil.copytree(release_dir, tmp_path / "upstream"))
-    (upstream / "scans/scene0011_00/scene0011_00.aggregation.json").unlink()
-    with ReleaseServer(upstream) as server:
-        outcome = download(server, tmp_path / "x", "--json")
-        assert outcome.status == 3
-        assert outcome.json["kinds"][".aggregation.json"]["missing upstream"] == 1
-        assert len(server.requests("/scannet/v2/scans/scene0011_00/scene0011_00.aggregation.json")) == 1
-    assert "scene0011_00\n" in (tmp_path / "x/failed.txt").read_text()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from commands import digests, run_command
 from downloads import MESH, SCENES, Bar, fetch, fetched, release_fixture
-from release_server import ReleaseServer, Status, always, at, ending
+from release_server import ReleaseServer, Status, always
 
 from scannet_prep.errors import FileError
 from scannet_prep.raw.lock import digest_file, read_lock, write_lock
@@ -215,9 +215,3 @@ def test_what_is_fetched_again_is_told_with_the_reason(release_dir: Path, tmp_pa
     assert bar.notes == [
         f"{place(data_dir, AGGREGATION)}: sceneId is 'scene0706_00', expected {SCENE}; fetching it again"
     ]
-
-
-def test_a_scene_whose_segments_always_fail_keeps_its_other_files(release_dir: Path, tmp_path: Path) -> None:
-    with ReleaseServer(release_dir, faults=[at(ending(SEGMENTS), then=Status(500))]) as server:
-        report = fetch(server, tmp_path)
-    assert {item.file.kind.suffix for item in report.failures} == {SEGMENTS}
