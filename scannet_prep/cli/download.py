@@ -122,10 +122,9 @@ def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
     files = [{"url": plan.url(file), "path": file.local_path} for file in plan.missing]
     if console.is_json or style == "json":
         print(json.dumps({"exit_status": 0, "command": "download", "dir": str(folder), "files": files}))
-    elif style == "plain":
-        print("".join(f"{item['url']}\n" for item in files), end="")
-    else:
-        print("".join(f"{item['url']}\n  dir={folder}\n  out={item['path']}\n" for item in files), end="")
+        return 0
+    for item in files:
+        print(f"{item['url']}\n  dir={folder}\n  out={item['path']}" if style == "aria2" else item["url"])
     return 0
 
 

@@ -276,15 +276,12 @@ class _WatchedSocket(io.RawIOBase):
         self._watch = watch
 
     def readable(self) -> bool:
-        """Say yes."""
         return True
 
     def readinto(self, target: Any) -> int:  # noqa: ANN401 - a writable buffer
-        """Receive what there is."""
         return self._watch.read_into(self._sock, memoryview(target))
 
     def close(self) -> None:
-        """Let the socket go."""
         self._inner.close()
         super().close()
 
@@ -313,11 +310,9 @@ class _WatchedAdapter(HTTPAdapter):
         super().__init__(pool_maxsize=_MAX_KEPT)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - handed through
-        """Make connections from the address that leads to the server."""
         super().init_poolmanager(*arguments, **options, source_address=self._source_address)
 
     def get_connection_with_tls_context(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - handed through
-        """Find connections to a server, or through a proxy."""
         pool: Any = super().get_connection_with_tls_context(*arguments, **options)
         if "response_class" not in vars(pool.ConnectionCls):
             pool.ConnectionCls = type("WatchedConnection", (pool.ConnectionCls,), self._members)
