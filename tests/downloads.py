@@ -6,8 +6,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from commands import digests
-from release_server import ReleaseServer
+from release_server import (
+    BEFORE_STATUS,
+    Cut,
+    Gzip,
+    NoLength,
+    Page,
+    RangesIgnored,
+    ReleaseServer,
+    Reset,
+    Set,
+    ShiftedRange,
+    Stall,
+    Status,
+    Trickle,
+    TrickledHead,
+    WrongLength,
+)
 
 from scannet_prep.files import LOCK_NAME as RUN_LOCK_NAME
 from scannet_prep.processed.folder import FAILED_NAME
@@ -19,6 +36,7 @@ from scannet_prep.stages import download
 from scannet_prep.stages.download import DownloadReport
 from scannet_prep.stages.download.planning import TERMS_RECORD_NAME
 from scannet_prep.stages.selection import Selection
+from scannet_prep.synthetic import write_release
 
 MESH = "_vh_clean_2.ply"
 SCENES = ["scene0000_00", "scene0011_00", "scene0707_00"]
@@ -36,6 +54,30 @@ PATIENCE = TransferPolicy(
     outage_patience_s=20,
     first_answer_patience_s=5,
 )
+# Faults of the first requests of a file, after which all is well again.
+PASSING = {
+    "cut before the status": [Cut(BEFORE_STATUS)],
+    "cut at the first byte": [Cut(0)],
+    "cut in the middle": [Cut(20_000), Cut(10_000), Cut(1)],
+    "reset": [Reset(), Reset(10_000)],
+    "silence within the body": [Stall(5_000)],
+    "silence before the status": [Stall(BEFORE_STATUS)],
+    "trickle of content": [Trickle(0.05, after_bytes=5_000)],
+    "trickle of headers": [TrickledHead(0.02)],
+    "chunk size without end": [lambda *parts: (NoLength()(*parts), Set(chunk_pause_s=0.02)(*parts))],
+    "busy": [Status(503, "1"), Status(429, "Thu, 01 Jan 1970 00:00:00 GMT"), Status(500)],
+    "range refused": [Cut(20_000), Status(416)],
+    "ranges ignored": [Cut(20_000), RangesIgnored()],
+    "shifted range": [Cut(20_000), ShiftedRange(-100), ShiftedRange(100)],
+    "length too large": [WrongLength(100)],
+    "length too small": [WrongLength(-100)],
+    "no length": [NoLength()],
+    "body ends with the connection": [NoLength(is_chunked=False)],
+    "gzip": [Cut(10_000), Gzip()],
+    "page": [Page()],
+    "page of plain text": [Page(b"Back soon.\n")],
+    "empty page": [Page(b"")],
+}
 
 
 class Bar(NoProgress):
@@ -60,6 +102,19 @@ class Bar(NoProgress):
 
     def note(self, message: str) -> None:
         self.notes.append(message)
+
+
+def release_fixture(scene_ids: Sequence[str], vertices: int) -> Any:
+    """A release that the tests of a module share; each scene has another number of vertices."""
+
+    @pytest.fixture(scope="module")
+    def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        release_dir = tmp_path_factory.mktemp("release")
+        for number, scene_id in enumerate(scene_ids):
+            write_release(release_dir, [scene_id], vertices=vertices + 100 * number)
+        return release_dir
+
+    return release_dir
 
 
 def plan(server: ReleaseServer, data_dir: Path, scene_ids: Sequence[str] = SCENES, types: Sequence[str] = ("seg",)):
@@ -91,3 +146,8 @@ def words(scene_ids: Sequence[str], base_url: str, data_dir: Path, *more: str | 
 def fetched(data_dir: Path) -> dict[str, str]:
     """Digests of all files but those that the program makes itself."""
     return {name: digest for name, digest in digests(data_dir).items() if name not in OWN_NAMES}
+
+
+def finished(data_dir: Path) -> dict[str, str]:
+    """The same without what is hidden: files that are not whole yet."""
+    return {name: digest for name, digest in fetched(data_dir).items() if "/." not in f"/{name}"}

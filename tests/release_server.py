@@ -5,7 +5,6 @@ A rule is a function from a request to the faults that hit it; all faults of all
     at(path, Cut(1000), Status(503))               first request of that path, second request; the third one is answered
     at(ending(".ply"), None, Reset(10), then=...)  each path of that ending by itself: first request fine, second reset
     always(None, Trickle(0.1), Header("ETag"))     every request of every path, both faults together
-    at_random(7, 0.3, Status(500), Cut(50))        3 of 10 requests, one of the faults; same seed, same faults
 
 A fault is a function that changes the answer before it is sent.
 """
@@ -16,7 +15,6 @@ import contextlib
 import gzip
 import http.server
 import itertools
-import random
 import re
 import select
 import socket
@@ -219,16 +217,6 @@ def always(where: Where, *faults: Fault) -> Rule:
     return lambda request: faults if _is_at(where, request.path) else ()
 
 
-def at_random(seed: int, share: float, *faults: Fault) -> Rule:
-    """A share of the requests meets one of the faults, whichever order they come in."""
-
-    def rule(request: Request) -> list[Fault]:
-        dice = random.Random(f"{seed} {request.path} {request.number}")
-        return [dice.choice(faults)] if dice.random() < share else []
-
-    return rule
-
-
 def between(first: int, end: int, fault: Fault) -> Rule:
     """An outage: the requests from the n-th on, until before another, of whatever path; counted from 0."""
     numbers = itertools.count()
@@ -244,15 +232,10 @@ def _is_at(where: Where, path: str) -> bool:
 
 
 class ReleaseServer:
-    """Serves a raw tree with ScanNet's URLs. All settings may change while it runs.
+    """Serves a raw tree, as `write_release` makes it, with ScanNet's URLs. All settings may change while it runs.
 
-    Args:
-        root: A tree as `write_release` makes it; `files` says what lies where.
-        faults: Rules; all that match apply.
-        certificate: A certificate with its key makes it https.
-        change: Makes another version of each file, if given.
-        etag: Of each file: its own for each content (strong), weak, or none.
-        request_latency_s: Added to each request; `connection_latency_s` to each new connection.
+    `files` says what lies where, `faults` are rules, `change` makes other versions of files; ETags are each content's
+    own ("strong"), "weak", or None; latencies are added to each request and to each new connection.
     """
 
     def __init__(

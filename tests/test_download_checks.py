@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from commands import digests, run_command
-from downloads import MESH, SCENES, Bar, fetch, fetched
-from release_server import ReleaseServer, Status, always, at, ending
+from downloads import MESH, SCENES, Bar, fetch, fetched, release_fixture
+from release_server import ReleaseServer, Status, always
 
 from scannet_prep.errors import FileError
 from scannet_prep.raw.lock import digest_file, read_lock, write_lock
@@ -22,7 +22,6 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.download import FileOutcome
 from scannet_prep.stages.download.checks import check_file
 from scannet_prep.stages.download.planning import list_files
-from scannet_prep.synthetic import write_release
 
 SCENE = SCENES[0]
 SEGMENTS, AGGREGATION, INFO = "_vh_clean_2.0.010000.segs.json", ".aggregation.json", ".txt"
@@ -30,12 +29,7 @@ LABELS_MESH = "_vh_clean_2.labels.ply"
 OTHER = "scene0011_00"
 
 
-@pytest.fixture(scope="module")
-def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    release_dir = tmp_path_factory.mktemp("release")
-    write_release(release_dir, SCENES, vertices=600)
-    write_release(release_dir, [OTHER], vertices=700)
-    return release_dir
+release_dir = release_fixture(SCENES, 600)
 
 
 def place(folder: Path, suffix: str, scene_id: str = SCENE) -> Path:
@@ -221,9 +215,3 @@ def test_what_is_fetched_again_is_told_with_the_reason(release_dir: Path, tmp_pa
     assert bar.notes == [
         f"{place(data_dir, AGGREGATION)}: sceneId is 'scene0706_00', expected {SCENE}; fetching it again"
     ]
-
-
-def test_a_scene_whose_segments_always_fail_keeps_its_other_files(release_dir: Path, tmp_path: Path) -> None:
-    with ReleaseServer(release_dir, faults=[at(ending(SEGMENTS), then=Status(500))]) as server:
-        report = fetch(server, tmp_path)
-    assert {item.file.kind.suffix for item in report.failures} == {SEGMENTS}

@@ -9,24 +9,19 @@ from typing import Any
 import pytest
 from certificates import make_private_authority
 from commands import digests, run_main
-from downloads import MESH, Bar, fetch, fetched, plan, words
+from downloads import MESH, Bar, fetch, fetched, plan, release_fixture, words
 from release_server import Redirect, ReleaseServer, Set, Status, always, ending
 
 from scannet_prep.errors import CertificateError, OutputError, ProxyError
 from scannet_prep.remote.client import find_source_address
 from scannet_prep.stages.download import DownloadPlan, check
-from scannet_prep.synthetic import write_release
 from scannet_prep.version import CONTACT_URL
 
 SCENES = ["scene0000_00", "scene0011_00"]
 VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
-@pytest.fixture(scope="module")
-def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    release_dir = tmp_path_factory.mktemp("release")
-    write_release(release_dir, SCENES, vertices=600)
-    return release_dir
+release_dir = release_fixture(SCENES, 600)
 
 
 @pytest.fixture(scope="module")

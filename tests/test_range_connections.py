@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from certificates import make_private_authority
 from nginx_server import NginxServer, needs_nginx
-from release_server import Redirect, ReleaseServer, Stall, always
+from release_server import ReleaseServer, Stall, always
 from test_ranges import CONTENT, HERE, PATH, PATIENCE, open_source, part
 from urllib3.exceptions import InsecureRequestWarning
 
@@ -111,11 +111,6 @@ def wait_for(condition: Callable[[], bool]) -> bool:
     return any(condition() or stop.wait(0.01) for _ in range(1_000))
 
 
-def test_opening_leaves_nothing_that_a_fork_would_copy(server: ReleaseServer) -> None:
-    source = open_source(server)
-    assert "_link" not in vars(source)
-
-
 def test_a_thread_that_reads_while_the_source_is_closed_gets_an_error_soon(server: ReleaseServer) -> None:
     source = RangeSource(server.origin + PATH, policy=replace(PATIENCE, slow_window_s=60))
     server.faults = [always(PATH, Stall(1_000))]
@@ -146,20 +141,6 @@ def test_certificates_are_verified_unless_told_otherwise(tmp_path: Path, authori
             assert open_source(server, certificates=False).read(*HERE) == part(*HERE)
 
 
-def test_a_redirection_never_leads_from_https_to_http(tmp_path: Path, authority: tuple[Path, Path]) -> None:
-    ca_path, certificate_path = authority
-    with (
-        ReleaseServer(tmp_path, certificate=certificate_path) as secure,
-        ReleaseServer(tmp_path) as plain,
-    ):
-        plain.files[PATH] = secure.files[PATH] = CONTENT
-        secure.faults = [always(PATH, Redirect(origin=plain.origin))]
-        with pytest.raises(TransferError, match="without encryption"):
-            open_source(secure, certificates=ca_path)
-        plain.faults, secure.faults = [always(PATH, Redirect(origin=secure.origin))], []
-        assert open_source(plain, certificates=ca_path).read(*HERE) == part(*HERE)
-
-
 @needs_nginx
 def test_a_real_nginx_over_tls(tmp_path: Path) -> None:
     folder = tmp_path / "nginx"
@@ -179,10 +160,13 @@ def test_a_real_nginx_over_tls(tmp_path: Path) -> None:
         path.write_bytes(CONTENT[:-1])
         with pytest.raises(ArchiveError, match="was replaced"):
             source.read(*HERE)
-        for size in (TAIL_BYTES, 10, 1, 0):
+        for size in (TAIL_BYTES, 10, 1):
             path.write_bytes(CONTENT[:size])
             small = RangeSource(nginx.origin + PATH, certificates=nginx.ca_path, policy=PATIENCE)
             assert (small.size_bytes, small.read(0, size)) == (size, CONTENT[:size])
+        path.write_bytes(b"")
+        with pytest.raises(ArchiveError, match="the file is empty"):
+            RangeSource(nginx.origin + PATH, certificates=nginx.ca_path, policy=PATIENCE)
         path.unlink()
         with pytest.raises(NotOnServerError):
             source.read(*HERE)

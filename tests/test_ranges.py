@@ -8,9 +8,11 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import downloads
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,10 +29,7 @@ from release_server import (
     Reset,
     Set,
     ShiftedRange,
-    Stall,
     Status,
-    Trickle,
-    TrickledHead,
     WrongLength,
     always,
     at,
@@ -45,39 +44,19 @@ from scannet_prep.errors import (
     TransferError,
     UsageError,
 )
-from scannet_prep.remote.gate import TransferPolicy
 from scannet_prep.remote.ranges import TAIL_BYTES, RangeSource
 
 PATH = f"{ROOT}scannet.tar.zst"
 CONTENT = random.Random(1).randbytes(3 * TAIL_BYTES + 12_345)
 HERE = (700_001, 900_000)
-PATIENCE = TransferPolicy(
-    connect_timeout_s=5,
-    answer_timeout_s=0.4,
-    slowest_bytes_per_s=200,
-    slow_window_s=0.4,
+PATIENCE = replace(
+    downloads.PATIENCE,
     tries=6,
-    first_delay_s=0.005,
-    longest_delay_s=0.03,
-    longest_retry_after_s=0.05,
     outage_patience_s=1,
     first_answer_patience_s=1,
+    longest_delay_s=0.03,
     untold_outage_s=0.1,
 )
-PASSING = {
-    "cut before the status": [Cut(BEFORE_STATUS)],
-    "cut at the first byte": [Cut(0)],
-    "cut in the middle": [Cut(200_000), Cut(100_000), Cut(1)],
-    "reset": [Reset(), Reset(100_000)],
-    "silence": [Stall(50_000), Stall(BEFORE_STATUS)],
-    "trickle": [Trickle(0.05, after_bytes=50_000), TrickledHead(0.02)],
-    "busy": [Status(503, "1"), Status(500)],
-    "range refused": [Cut(200_000), Status(416)],
-    "shifted ranges": [ShiftedRange(-100), ShiftedRange(100), Cut(10)],
-    "length too large": [WrongLength(100)],
-    "length too small": [WrongLength(-100)],
-    "no length": [NoLength()],
-}
 
 
 def open_source(server: ReleaseServer, **options: Any) -> RangeSource:
@@ -118,11 +97,13 @@ def test_files_may_be_smaller_than_the_end_that_is_asked_for(server: ReleaseServ
     assert pickle.loads(pickle.dumps(source)).read(0, size + 5) == CONTENT[:size]
 
 
-@pytest.mark.parametrize("name", PASSING)
-@pytest.mark.parametrize("etag", ["strong", "weak", None])
+@pytest.mark.parametrize(
+    ("name", "etag"),
+    [*((name, "strong") for name in downloads.PASSING), ("cut in the middle", "weak"), ("cut in the middle", None)],
+)
 def test_faults_that_pass_leave_no_trace(server: ReleaseServer, name: str, etag: Any) -> None:
     server.etag, server.has_last_modified = etag, False
-    server.faults = [at(PATH, *PASSING[name])]
+    server.faults = [at(PATH, *downloads.PASSING[name])]
     source = open_source(server)
     assert source.size_bytes == len(CONTENT)
     server.forget()

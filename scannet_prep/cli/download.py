@@ -21,7 +21,7 @@ from scannet_prep.cli.arguments import (
 )
 from scannet_prep.cli.console import Console, format_count, format_duration, format_table
 from scannet_prep.cli.trust import add_trust_arguments, certificates_from
-from scannet_prep.errors import DiskFullError
+from scannet_prep.errors import DiskFullError, TermsError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.release import BASE_URL
     from scannet_prep.remote.gate import TransferPolicy
     from scannet_prep.stages import download
+    from scannet_prep.stages.download.planning import accept_terms, require_terms
 
     base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
     plan = download.plan(arguments.output, arguments.types, selection=selection_from(arguments), base_url=base_url)
@@ -91,7 +92,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return _show_plan(plan, console)
     certificates = certificates_from(arguments, console)
     download.check(plan, jobs=arguments.jobs, certificates=certificates)
-    _ask_for_terms(arguments, console)
+    if arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1":
+        accept_terms(plan.data_dir)
+    try:
+        require_terms(plan.data_dir)
+    except TermsError:
+        if console.is_json or not _says_yes():
+            raise
+        accept_terms(plan.data_dir)
+    waited_s = console.seconds
     there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (checked now)"
     console.say(f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}")
     policy = TransferPolicy(bytes_per_s=arguments.limit_rate, first_answer_patience_s=arguments.wait)
@@ -101,28 +110,19 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.warn(text, hint)
     for path in report.orphans:
         console.say(f"left over from another download program, may be removed: {path}")
-    return console.result(
-        _describe_report(report, console.seconds),
-        report.to_json(),
-        3 if report.failures else 0,
-        seconds=console.seconds,
-    )
+    text, status = _describe_report(report, console.seconds - waited_s), 3 if report.failures else 0
+    return console.result(text, report.to_json(), status, seconds=console.seconds)
 
 
-def _ask_for_terms(arguments: argparse.Namespace, console: Console) -> None:
-    """Record that the terms are accepted, if they are; ask only on a terminal."""
+def _says_yes() -> bool:
+    """Ask for the terms, if there is a terminal to ask at."""
     from scannet_prep.release import TERMS_URL
-    from scannet_prep.stages.download.planning import accept_terms, has_accepted_terms, require_terms
 
-    is_accepted = arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1"
-    is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty() and not console.is_json
-    if not is_accepted and is_terminal and not has_accepted_terms(arguments.output):
-        print(f"ScanNet is handed out under its Terms of Use: {TERMS_URL}", file=sys.stderr)
-        print("Have you signed them, and do you accept them? [y/N] ", end="", file=sys.stderr, flush=True)
-        is_accepted = sys.stdin.readline().strip().lower() in ("y", "yes")
-    if is_accepted:
-        accept_terms(arguments.output)
-    require_terms(arguments.output)
+    if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(f"ScanNet is handed out under its Terms of Use: {TERMS_URL}", file=sys.stderr)
+    print("Have you signed them, and do you accept them? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
@@ -131,10 +131,9 @@ def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
     files = [{"url": plan.url(file), "path": file.local_path} for file in plan.missing]
     if console.is_json or style == "json":
         print(json.dumps({"exit_status": 0, "command": "download", "dir": str(folder), "files": files}))
-    elif style == "plain":
-        print("".join(f"{item['url']}\n" for item in files), end="")
-    else:
-        print("".join(f"{item['url']}\n  dir={folder}\n  out={item['path']}\n" for item in files), end="")
+        return 0
+    for item in files:
+        print(f"{item['url']}\n  dir={folder}\n  out={item['path']}" if style == "aria2" else item["url"])
     return 0
 
 

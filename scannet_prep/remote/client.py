@@ -38,12 +38,9 @@ _CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 
 
 class Answer:
-    """What a server says to a request. `Client.open` makes it.
+    """What a server says to a request: status 200, 206 or 416, and headers, their names in any case.
 
     Attributes:
-        status: 200, 206 or 416.
-        headers: Their names in any case.
-        is_encoded: Whether the body is compressed, although that was not asked for; offsets then mean nothing.
         size_bytes: Of the whole file; None where the answer does not tell.
         span: What comes of it, first byte and the one after the last; None where it comes not, or nobody knows.
     """
@@ -52,18 +49,17 @@ class Answer:
         self._response, self._client = response, client
         self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
-        self.is_encoded = self.headers.get("Content-Encoding", "").strip().lower() not in ("", "identity")
         self.size_bytes: int | None = None
         self.span: tuple[int, int] | None = None
         match = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
         if self.status != 200 and match is not None:
             self.size_bytes = int(match[3])
-            if self.status == 206 and match[1] and not self.is_encoded:
+            if self.status == 206 and match[1]:
                 self.span = int(match[1]), int(match[2]) + 1
         length = self.headers.get("Content-Length", "")
         # Chunks have lengths of their own, which count instead (RFC 9112, 6.3).
-        is_length = not self.is_encoded and "Transfer-Encoding" not in self.headers
-        if self.status == 200 and is_length and _CONTENT_LENGTH.fullmatch(length):
+        is_length = "Transfer-Encoding" not in self.headers and _CONTENT_LENGTH.fullmatch(length)
+        if self.status == 200 and is_length:
             self.size_bytes = int(length)
             self.span = 0, self.size_bytes
 
@@ -73,29 +69,24 @@ class Answer:
         return repr(self.headers.get("Content-Range", "no range")[:80])
 
     def read_pieces(self) -> Iterator[bytes]:
-        """Give the body piece by piece, as it comes, without any compression.
+        """Give the body piece by piece, as it comes.
 
         Raises:
             AttemptError: It comes too slowly.
             ServerDownError: The transfers were stopped.
         """
-        while piece := self._response.raw.read1(_PIECE_BYTES, decode_content=self.is_encoded):
+        while piece := self._response.raw.read1(_PIECE_BYTES, decode_content=False):
             yield piece
             self._client.count(len(piece))
 
 
 class Client:
-    """Makes requests to one server; shared by all threads of a run.
+    """Makes requests to one server; shared by all threads of a run. Setting `stop` ends all waiting for content.
 
     Args:
         base_url: Where the addresses begin.
         policy: How patient to be.
         certificates: True for the system's authorities, a file with others, False to accept any certificate.
-
-    Attributes:
-        policy: How patient to be.
-        stop: Ends all waiting for content once it is set.
-        received_bytes: How much has come until now.
 
     Raises:
         UsageError: The file of certificate authorities cannot be used.
@@ -166,14 +157,9 @@ class Client:
 
 
 def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
-    """Find the certificate authorities that requests are going to use, and check that they can be used.
+    """Find the certificate authorities for an address, as requests takes them, and check that they can be used.
 
-    Args:
-        base_url: Where the addresses begin.
-        certificates: As for `Client`. For True, what the environment names counts, as requests has it.
-
-    Returns:
-        What requests calls `verify`.
+    The argument is that of `Client`; for True, what the environment names counts, as requests has it.
 
     Raises:
         UsageError: The file is not there, or holds no certificate.
@@ -228,12 +214,7 @@ class _Session(requests.Session):
 
 
 class _Watch(threading.local):
-    """Bounds how long a thread waits for a server; each thread has its own.
-
-    Args:
-        policy: How long.
-        stop: Ends the wait once it is set.
-    """
+    """Bounds how long a thread waits for a server; each thread has its own."""
 
     def __init__(self, policy: TransferPolicy, stop: threading.Event) -> None:
         self._policy = policy
@@ -251,13 +232,7 @@ class _Watch(threading.local):
         self._waited_s, self._received_bytes = 0.0, 0
 
     def read_into(self, sock: Any, target: memoryview) -> int:  # noqa: ANN401 - urllib3 has sockets of its own
-        """Receive what there is, at least a byte, unless the connection has ended.
-
-        Raises:
-            AttemptError: It takes too long, or comes too slowly.
-            ServerDownError: The transfers were stopped.
-            OSError: The connection is broken.
-        """
+        """Receive what there is, at least a byte, unless the connection has ended."""
         began_s = time.monotonic()
         while True:
             self._raise_if_over(began_s)
@@ -301,15 +276,12 @@ class _WatchedSocket(io.RawIOBase):
         self._watch = watch
 
     def readable(self) -> bool:
-        """Say yes."""
         return True
 
     def readinto(self, target: Any) -> int:  # noqa: ANN401 - a writable buffer
-        """Receive what there is."""
         return self._watch.read_into(self._sock, memoryview(target))
 
     def close(self) -> None:
-        """Let the socket go."""
         self._inner.close()
         super().close()
 
@@ -338,11 +310,9 @@ class _WatchedAdapter(HTTPAdapter):
         super().__init__(pool_maxsize=_MAX_KEPT)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - handed through
-        """Make connections from the address that leads to the server."""
         super().init_poolmanager(*arguments, **options, source_address=self._source_address)
 
     def get_connection_with_tls_context(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - handed through
-        """Find connections to a server, or through a proxy."""
         pool: Any = super().get_connection_with_tls_context(*arguments, **options)
         if "response_class" not in vars(pool.ConnectionCls):
             pool.ConnectionCls = type("WatchedConnection", (pool.ConnectionCls,), self._members)

@@ -30,35 +30,21 @@ _LESS_SPACING = 0.95
 
 @dataclass(frozen=True, slots=True)
 class TransferPolicy:
-    """How patient a run is.
+    """How patient a run is."""
 
-    Attributes:
-        connect_timeout_s: Longest time to connect.
-        answer_timeout_s: Longest time from a request to the end of the answer's headers.
-        slowest_bytes_per_s: A body that comes more slowly than this, over `slow_window_s`, is broken off and resumed.
-        slow_window_s: See above.
-        tries: So many failures of a file, while the server serves others, give it up.
-        first_delay_s: Mean pause after the first failure; doubled after each further one.
-        longest_delay_s: Longest pause.
-        longest_retry_after_s: A server that asks for a longer pause than this gets this one.
-        outage_patience_s: How long the server may serve nothing.
-        first_answer_patience_s: The same while it has not served anything in this run.
-        untold_outage_s: Outages that are shorter are not told.
-        bytes_per_s: Of all connections together at most; None for no limit.
-    """
-
-    connect_timeout_s: float = 20.0
-    answer_timeout_s: float = 60.0
+    connect_timeout_s: float = 20.0  # longest time to connect
+    answer_timeout_s: float = 60.0  # longest time from a request to the end of the answer's headers
+    # A body that comes more slowly than this, over `slow_window_s`, is broken off and resumed
     slowest_bytes_per_s: float = 1_000.0
-    slow_window_s: float = 60.0
-    tries: int = 8
-    first_delay_s: float = 0.5
-    longest_delay_s: float = 60.0
-    longest_retry_after_s: float = 3600.0
-    outage_patience_s: float = 4 * 3600.0
-    first_answer_patience_s: float = 180.0
-    untold_outage_s: float = 5.0
-    bytes_per_s: float | None = None
+    slow_window_s: float = 60.0  # see above
+    tries: int = 8  # so many failures of a file, while the server serves others, give it up
+    first_delay_s: float = 0.5  # mean pause after the first failure; doubled after each further one
+    longest_delay_s: float = 60.0  # longest pause
+    longest_retry_after_s: float = 3600.0  # A server that asks for a longer pause than this gets this one
+    outage_patience_s: float = 4 * 3600.0  # how long the server may serve nothing
+    first_answer_patience_s: float = 180.0  # the same while it has not served anything in this run
+    untold_outage_s: float = 5.0  # outages that are shorter are not told
+    bytes_per_s: float | None = None  # of all connections together at most; None for no limit
 
     def pause_s(self, failures: int, asked_s: float) -> float:
         """How long to wait after so many failures in a row, at random and not in step, or where asked to."""
@@ -68,25 +54,16 @@ class TransferPolicy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """Leave to make one request.
+    """Leave to make one request."""
 
-    Attributes:
-        began_s: When it was given.
-        is_trial: Whether the gate is closed, so that this request shows whether the server is back.
-    """
-
-    began_s: float
-    is_trial: bool
+    began_s: float  # when it was given
+    is_trial: bool  # whether the gate is closed, so that this request shows whether the server is back
 
 
 class Gate:
-    """Shared by all threads of a run.
+    """Shared by all threads of a run; lets at most so many requests through at a time.
 
-    Args:
-        connections: At most so many requests at a time.
-        policy: How patient to be.
-        stop: Ends all waiting once it is set.
-        tell: Told in words of outages, and of their end.
+    `stop` ends all waiting once it is set; `tell` is told in words of outages, and of their end.
     """
 
     def __init__(
@@ -173,13 +150,9 @@ class Gate:
             self._down_s = time.monotonic()
 
     def is_file_to_blame(self, failed_s: float) -> bool | None:
-        """Whether a failure at that time was the file's own.
+        """Whether a failure at that time, on the monotonic clock, was the file's own.
 
-        Args:
-            failed_s: When it failed, on the monotonic clock.
-
-        Returns:
-            True where something else has been served since, False where the server was down, None where nobody knows.
+        True where something else has been served since, False where the server was down, None where nobody knows.
         """
         with self._condition:
             if self._down_s > failed_s:

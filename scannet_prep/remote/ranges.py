@@ -144,12 +144,7 @@ class RangeSource:
                     raise error.error_type(f"{self.name}: {what}{error.reason}", error.hint) from None
 
     def _receive(self, client: Client, span: _Span) -> None:
-        """Make one request, and append what it gives.
-
-        Raises:
-            AttemptError: It does not give all that is missing.
-            ArchiveError: It hardly ever will.
-        """
+        """Make one request, and append what it gives."""
         first = span.start + len(span.data)
         if first == span.end:  # though the connection broke off after its last byte
             return
@@ -160,7 +155,7 @@ class RangeSource:
                 span.start, span.end = 0, 1  # tells the size too
             elif span.start < 0:
                 span.start, span.end = max(0, self.size_bytes - TAIL_BYTES), self.size_bytes
-            if answer.size_bytes == 0:
+            if self._version is not None and self.size_bytes == 0:
                 return
             if answer.span == (span.start, span.end):  # also where the whole file comes, if that was asked for
                 del span.data[:]
@@ -175,13 +170,10 @@ class RangeSource:
             raise AttemptError(f"broken off after {len(span.data):,} of {span.end - span.start:,} bytes")
 
     def _check_version(self, answer: Answer) -> None:
-        """Check that it is the file that was opened, or take note of it; pages and whole files tell nothing.
-
-        Raises:
-            ArchiveError: It was replaced.
-        """
+        """Check that it is the file that was opened, or take note of it; pages and whole files tell nothing."""
         found = answer.headers.get("ETag", "").removeprefix("W/"), answer.headers.get("Last-Modified", "")
-        if answer.size_bytes is None or (answer.status == 200 and answer.size_bytes != self.size_bytes):
+        is_page = answer.status == 200 and (self._version is None or answer.size_bytes != self.size_bytes)
+        if answer.size_bytes is None or is_page:
             return
         if self._version is None:
             self.size_bytes, self._version = answer.size_bytes, found
@@ -194,5 +186,7 @@ def _unexpected(answer: Answer, asked: str) -> AttemptError:
     if answer.status == 200:
         hint = "fetch the archive and name the file, or serve it by a server that knows ranges, such as nginx"
         reason = "the server sends the whole file where a part was asked for"
+        if answer.size_bytes == 0:
+            reason, hint = "the file is empty", "look at the address in a browser"
         return AttemptError(reason, hint, tries=FEW_TRIES, error_type=ArchiveError)
     return AttemptError(f"asked for {asked}, the server sent {answer.range}", tries=FEW_TRIES)

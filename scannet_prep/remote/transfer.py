@@ -166,9 +166,15 @@ def _begin(answer: Answer, partial: Partial) -> int | None:
     """Prepare the partial file for the body to come; gives the size that the whole file has to have, if known."""
     there_bytes, is_rest = partial.size_bytes, answer.span is not None and answer.span[0] == partial.size_bytes
     if answer.status == 200 or (is_rest and not there_bytes):
-        partial.restart(_validator(answer))  # a first request, or the server ignores ranges, or has a new version
+        # A first request, or the server ignores ranges, or has another version. `If-Range` needs a strong ETag or date.
+        etag = answer.headers.get("ETag", "")
+        partial.restart(etag if etag.startswith('"') else answer.headers.get("Last-Modified", ""))
         return answer.size_bytes
-    if is_rest and _may_be_same_version(answer, partial.validator):
+    # Servers that ignore `If-Range` send the rest of any version. They have to repeat an ETag (RFC 9110, 15.3.7), but
+    # not a date.
+    is_etag = partial.validator.startswith('"')
+    found = answer.headers.get("ETag" if is_etag else "Last-Modified", "" if is_etag else partial.validator)
+    if is_rest and found == partial.validator:
         return answer.size_bytes
     if answer.status == 416 and there_bytes and answer.size_bytes == there_bytes:
         return there_bytes  # it was whole already
@@ -179,11 +185,7 @@ def _begin(answer: Answer, partial: Partial) -> int | None:
 
 
 def _check_size(size_bytes: int, partial: Partial, max_bytes: int) -> None:
-    """Check that a file of so many bytes can be of its kind, and that the disk holds it.
-
-    Raises:
-        AttemptError: It cannot, or does not.
-    """
+    """Check that a file of so many bytes can be of its kind, and that the disk holds it."""
     if size_bytes > max_bytes:
         partial.restart()
         what = f"has {format_bytes(size_bytes)} or more, but no file of this kind has more than"
@@ -198,11 +200,7 @@ def _check_size(size_bytes: int, partial: Partial, max_bytes: int) -> None:
 
 
 def _refuse_pages(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Give the same pieces, unless they are a page: no file of the release begins with `<`, nor is one empty.
-
-    Raises:
-        AttemptError: They are.
-    """
+    """Give the same pieces, unless they are a page: no file of the release begins with `<`, nor is one empty."""
     first = next(pieces, b"")
     if not first or first.lstrip().startswith(b"<"):
         raise AttemptError(
@@ -212,21 +210,3 @@ def _refuse_pages(pieces: Iterator[bytes]) -> Iterator[bytes]:
             is_answer=True,
         )
     return itertools.chain([first], pieces)
-
-
-def _validator(answer: Answer) -> str:
-    """What identifies this version of the file for `If-Range`: a strong ETag, else the date; empty where neither is."""
-    if answer.is_encoded:
-        return ""  # offsets into compressed bytes mean nothing
-    etag = answer.headers.get("ETag", "")
-    return etag if etag.startswith('"') else answer.headers.get("Last-Modified", "")
-
-
-def _may_be_same_version(answer: Answer, validator: str) -> bool:
-    """Whether the rest of a file goes with what has arrived: servers that ignore `If-Range` send that of any version.
-
-    The answer has to repeat an ETag (RFC 9110, 15.3.7), but not a date.
-    """
-    if validator.startswith('"'):
-        return answer.headers.get("ETag") == validator
-    return answer.headers.get("Last-Modified", validator) == validator

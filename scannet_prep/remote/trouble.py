@@ -42,25 +42,15 @@ _PROXY_HINT = (
 
 @dataclass(eq=False)
 class AttemptError(Exception):
-    """A request has brought nothing, or not all. Another attempt may.
+    """A request has brought nothing, or not all. Another attempt may."""
 
-    Attributes:
-        reason: What happened.
-        hint: What to do about it; may be empty.
-        tries: So many of them give a file up; 0 stands for the policy's `tries`.
-        is_answer: Whether the server has answered, but with a refusal or something else than the file.
-        is_busy: Whether it asks for fewer requests.
-        retry_after_s: The pause that it asks for.
-        error_type: What to raise when the file is given up.
-    """
-
-    reason: str
-    hint: str = ""
-    tries: int = 0
-    is_answer: bool = False
-    is_busy: bool = False
-    retry_after_s: float = 0.0
-    error_type: type[TransferError | FileError] = TransferError
+    reason: str  # what happened
+    hint: str = ""  # what to do about it; may be empty
+    tries: int = 0  # so many of them give a file up; 0 stands for the policy's `tries`
+    is_answer: bool = False  # whether the server has answered, but with a refusal or something else than the file
+    is_busy: bool = False  # whether it asks for fewer requests
+    retry_after_s: float = 0.0  # the pause that it asks for
+    error_type: type[TransferError | FileError] = TransferError  # what to raise when the file is given up
 
 
 def public_url(url: str) -> str:
@@ -91,6 +81,9 @@ def raise_for_status(response: requests.Response) -> None:
     """
     status = response.status_code
     if status in {200, 206, 416}:
+        encoding = response.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in ("", "identity"):  # offsets and sizes would mean nothing
+            raise AttemptError(f"is compressed ({encoding:.20}), although that was not asked for", tries=FEW_TRIES)
         return
     what = f"status {status} {response.reason}"
     if status == 407:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from scannet_prep.errors import DiskFullError, FileError, NotOnServerError, OutputError, TransferError
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file
@@ -24,66 +25,42 @@ _KNOWN_CHOICE = 3  # of so many files that were served before, the smallest is a
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One file on its way.
+    """One file on its way."""
 
-    Attributes:
-        file: The file.
-        siblings: The tasks of its scene, this one too.
-        result: What became of it in the end.
-        facts: What it says, once it is there and was looked into.
-        is_damaged: Whether a damaged file has its name.
-        shown_bytes: How much of it is there.
-        most_bytes: The most that an attempt has brought.
-        failures: How often it has failed while the server served others.
-        error: The last failure, as long as it is unknown whose fault it was.
-        failed_s: When that was.
-        next_s: Not to be tried before.
-        is_active: Whether a thread is at it.
-    """
+    file: RemoteFile  # the file
+    path: Path  # where it belongs
+    url: str  # where it comes from
+    siblings: list[Task] = field(default_factory=list)  # the tasks of its scene, this one too
+    result: FileResult | None = None  # what became of it in the end
+    facts: Facts | None = None  # what it says, once it is there and was looked into
+    is_damaged: bool = False  # whether a damaged file has its name
+    shown_bytes: int = 0  # how much of it is there
+    most_bytes: int = 0  # the most that an attempt has brought
+    failures: int = 0  # how often it has failed while the server served others
+    error: AttemptError | None = None  # the last failure, as long as it is unknown whose fault it was
+    failed_s: float = 0.0  # when that was
+    next_s: float = 0.0  # not to be tried before
+    is_active: bool = False  # whether a thread is at it
 
-    file: RemoteFile
-    siblings: list[Task] = field(default_factory=list)
-    result: FileResult | None = None
-    facts: Facts | None = None
-    is_damaged: bool = False
-    shown_bytes: int = 0
-    most_bytes: int = 0
-    failures: int = 0
-    error: AttemptError | None = None
-    failed_s: float = 0.0
-    next_s: float = 0.0
-    is_active: bool = False
-
-    def fail(self, reason: str, place: object, hint: str = "", outcome: FileOutcome = FileOutcome.FAILED) -> None:
+    def fail(
+        self, reason: str, hint: str = "", outcome: FileOutcome = FileOutcome.FAILED, place: str | Path = ""
+    ) -> None:
         """Settle it: the file is not there."""
-        self.result = FileResult(self.file, outcome, 0, reason, str(place), hint)
+        self.result = FileResult(self.file, outcome, 0, reason, str(place or public_url(self.url)), hint)
 
 
 @dataclass(eq=False)
 class Bringing:
-    """Brings files; shared by all threads of a run.
-
-    Args:
-        plan: From `plan`.
-        client: Makes the requests.
-        gate: Gives leave for them.
-        tell: Told in words what happens; the first argument is the same for what is told once only.
-        is_strict: Whether to look into files too whose digest is the recorded one.
-        locked: What is recorded of the files that are whole. Threads change single entries, which needs no lock.
-
-    Attributes:
-        mended: Files that were there, but damaged, and were fetched again.
-        opened: Files whose permissions were repaired.
-    """
+    """Brings files; shared by all threads of a run."""
 
     plan: DownloadPlan
     client: Client
     gate: Gate
-    tell: Callable[[str, str], None]
-    is_strict: bool
-    locked: dict[str, LockEntry]
-    mended: list[str] = field(default_factory=list, init=False)
-    opened: list[str] = field(default_factory=list, init=False)
+    tell: Callable[[str, str], None]  # what happens, in words after a key: what has the same key is told once only
+    is_strict: bool  # whether to look into files too whose digest is the recorded one
+    locked: dict[str, LockEntry]  # recorded of whole files; threads change single entries, which needs no lock
+    mended: list[str] = field(default_factory=list, init=False)  # were there, but damaged, and were fetched again
+    opened: list[str] = field(default_factory=list, init=False)  # permissions were repaired
     _known: list[tuple[int, str]] = field(default_factory=list, init=False)  # served before: sizes and addresses
     _may_ask_sizes: bool = field(default=True, init=False)
 
@@ -104,15 +81,14 @@ class Bringing:
             except OSError as error:
                 is_lost = isinstance(error, FileNotFoundError)
                 reason = "is a link that leads nowhere" if is_lost else error.strerror or str(error)
-                task.fail(reason, self.plan.data_dir / task.file.local_path, "mend the link, or move it away")
+                task.fail(reason, "mend the link, or move it away", place=task.path)
         contradictions = _contradictions(task for task in present if task not in faults)
         for task in present:
-            path = self.plan.data_dir / task.file.local_path
             fault = faults.get(task) or contradictions.get(task.file.kind.suffix)
             if task.result is None and fault is None:
-                self._settle(task, FileOutcome.PRESENT, path.stat().st_size)
+                self._settle(task, FileOutcome.PRESENT, task.path.stat().st_size)
             elif task.result is None:
-                self.tell("", f"{path}: {fault}; fetching it again")
+                self.tell("", f"{task.path}: {fault}; fetching it again")
                 task.is_damaged, task.facts = True, None
                 if task not in faults:
                     self.locked.pop(task.file.local_path, None)
@@ -132,7 +108,7 @@ class Bringing:
                     what = f"{task.failures} attempts failed, the last one: " if task.failures > 1 else ""
                     is_missing = task.error.error_type is NotOnServerError
                     outcome = FileOutcome.MISSING if is_missing else FileOutcome.FAILED
-                    task.fail(what + task.error.reason, self._place(task), task.error.hint, outcome)
+                    task.fail(what + task.error.reason, task.error.hint, outcome)
                     return
             if is_own is not None:
                 task.error = None
@@ -150,31 +126,22 @@ class Bringing:
         except DiskFullError:
             raise
         except OutputError as error:
-            path = self.plan.data_dir / task.file.local_path
-            task.fail(error.message.removeprefix(f"{path}: "), path, error.hint)
+            task.fail(error.message.removeprefix(f"{task.path}: "), error.hint, place=task.path)
 
     def _put_off(self, task: Task, error: AttemptError) -> None:
         task.error = error
         task.next_s = task.failed_s + self.client.policy.pause_s(task.failures + 1, error.retry_after_s)
         if error.tries == FEW_TRIES:
-            self.tell(error.reason, f"{self._place(task)}: {error.reason}; it is tried again after the others")
-
-    def _place(self, task: Task) -> str:
-        return public_url(self.plan.url(task.file))
+            self.tell(error.reason, f"{public_url(task.url)}: {error.reason}; it is tried again after the others")
 
     def _settle(self, task: Task, outcome: FileOutcome, size_bytes: int) -> None:
         task.result, task.shown_bytes = FileResult(task.file, outcome, size_bytes), size_bytes
-        self._known.append((size_bytes, self.plan.url(task.file)))
+        self._known.append((size_bytes, task.url))
 
     def _look(self, task: Task) -> None:
-        """Check a file that is there, and record it.
-
-        Raises:
-            FileError: It is damaged.
-            OSError: Something else has its name, or it cannot be looked at.
-        """
+        """Check a file that is there, and record it."""
         name = task.file.local_path
-        path, entry = self.plan.data_dir / name, self.locked.get(name)
+        path, entry = task.path, self.locked.get(name)
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # a pipe would never end
             raise OSError("is not a file")
@@ -201,16 +168,12 @@ class Bringing:
         """How large the server's file is, if it tells; after a failure, it is never asked again."""
         if self._may_ask_sizes:
             with suppress(AttemptError, TransferError):
-                return find_size(self.client, self.plan.url(task.file))
+                return find_size(self.client, task.url)
             self._may_ask_sizes = False
         return None
 
     def _ask_for_known(self) -> None:
-        """Ask for the end of a file that was served before, now or in an earlier run.
-
-        Raises:
-            AttemptError: The server does not serve it any more.
-        """
+        """Ask for the end of a file that was served before, now or in an earlier run."""
         size_bytes, url = min(random.sample(self._known, min(_KNOWN_CHOICE, len(self._known))))
         try:
             ask_for_end(self.client, url, size_bytes)
@@ -219,12 +182,8 @@ class Bringing:
             raise
 
     def _fetch(self, task: Task, ticket: Ticket) -> None:
-        """Make one request for a file. If it is complete then, it gets its final name and a result.
-
-        Raises:
-            AttemptError: No more of it has come than ever before.
-        """
-        with closing(Partial(self.plan.data_dir / task.file.local_path)) as partial:
+        """Make one request for a file. If it is complete then, it gets its final name and a result."""
+        with closing(Partial(task.path)) as partial:
 
             def on_piece(is_content: bool) -> None:
                 task.shown_bytes = partial.size_bytes
@@ -232,7 +191,7 @@ class Bringing:
                     self.gate.served(ticket)
 
             try:
-                receive(self.client, self.plan.url(task.file), partial, task.file.kind.max_bytes, on_piece)
+                receive(self.client, task.url, partial, task.file.kind.max_bytes, on_piece)
                 self._accept(task, partial)
             except AttemptError:
                 task.failed_s = time.monotonic()
@@ -243,11 +202,7 @@ class Bringing:
                 task.shown_bytes = partial.size_bytes
 
     def _accept(self, task: Task, partial: Partial) -> None:
-        """Check what has arrived, and give it its final name.
-
-        Raises:
-            AttemptError: It is something else.
-        """
+        """Check what has arrived, and give it its final name."""
         name = task.file.local_path
         try:
             facts = check_file(task.file, partial.path)
@@ -264,7 +219,7 @@ class Bringing:
             what = f"{found.size_bytes:,} bytes, sha256 {found.sha256[:12]}"
             reason = f"{what}, expected {entry.size_bytes:,}, {entry.sha256[:12]}"
             hint = f"to accept the server's new version, remove its line from {self.plan.data_dir / LOCK_NAME}"
-            task.fail(f"is not what {LOCK_NAME} records: {reason}", self._place(task), hint)
+            task.fail(f"is not what {LOCK_NAME} records: {reason}", hint)
             return
         partial.publish()
         self.locked[name] = found
@@ -274,19 +229,15 @@ class Bringing:
         self._settle(task, FileOutcome.FETCHED, found.size_bytes)
 
     def _check_siblings(self, task: Task, facts: Facts) -> None:
-        """Compare a file with those of its scene that are there and whole.
-
-        Raises:
-            FileError: They do not fit together.
-        """
+        """Compare a file with those of its scene that are there and whole."""
         for sibling in task.siblings:
             is_there = sibling.result is not None and not sibling.result.is_failure
             if is_there and sibling.facts is None:
                 with suppress(FileError):  # its digest is the recorded one: a matter for `verify`
-                    sibling.facts = check_file(sibling.file, self.plan.data_dir / sibling.file.local_path)
+                    sibling.facts = check_file(sibling.file, sibling.path)
         problem = _contradictions(task.siblings, {task.file.kind.suffix: facts}).get(task.file.kind.suffix)
         if problem:
-            raise FileError(self.plan.data_dir / task.file.local_path, problem)
+            raise FileError(task.path, problem)
 
 
 def _contradictions(tasks: Iterable[Task], more: dict[str, Facts] | None = None) -> dict[str, str]:

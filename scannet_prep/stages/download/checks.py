@@ -30,15 +30,10 @@ _SENS_FRAME = struct.Struct("<80x2Q")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What other files of the scene have to agree with.
+    """What other files of the scene have to agree with."""
 
-    Attributes:
-        vertex_count: How many vertices it is about; None where it is about no mesh, or another one.
-        segment_ids: The segments that it has, or names; None where it has none.
-    """
-
-    vertex_count: int | None = None
-    segment_ids: frozenset[int] | None = None
+    vertex_count: int | None = None  # how many vertices it is about; None where it is about no mesh, or another one
+    segment_ids: frozenset[int] | None = None  # the segments that it has, or names; None where it has none
 
 
 def check_file(remote: RemoteFile, path: Path) -> Facts:

@@ -47,42 +47,25 @@ class FileOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file of the release.
+    """One file of the release."""
 
-    Attributes:
-        kind: What it is.
-        scene_id: The scene it belongs to; None for the label map.
-        split: The split of that scene; None for the label map.
-        remote_path: Address below the base URL.
-        local_path: Place below the data folder, with `/`.
-    """
-
-    kind: FileKind
-    scene_id: SceneId | None
-    split: Split | None
-    remote_path: str
-    local_path: str
+    kind: FileKind  # what it is
+    scene_id: SceneId | None  # the scene it belongs to; None for the label map
+    split: Split | None  # the split of that scene; None for the label map
+    remote_path: str  # address below the base URL
+    local_path: str  # place below the data folder, with `/`
 
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """What became of one file.
+    """What became of one file."""
 
-    Attributes:
-        file: The file.
-        outcome: What became of it.
-        size_bytes: Its size, where it is there.
-        reason: Why it is not there; the same text for all files that fail alike.
-        place: What the reason is about: an address or a path.
-        hint: What to do about it; may be empty.
-    """
-
-    file: RemoteFile
-    outcome: FileOutcome
-    size_bytes: int = 0
-    reason: str = ""
-    place: str = ""
-    hint: str = ""
+    file: RemoteFile  # the file
+    outcome: FileOutcome  # what became of it
+    size_bytes: int = 0  # its size, where it is there
+    reason: str = ""  # why it is not there; the same text for all files that fail alike
+    place: str = ""  # what the reason is about: an address or a path
+    hint: str = ""  # what to do about it; may be empty
 
     @property
     def is_failure(self) -> bool:
@@ -97,23 +80,14 @@ class FileResult:
 
 @dataclass(frozen=True, slots=True)
 class DownloadPlan:
-    """What `run` is going to do; making it needs no network and touches nothing.
+    """What `run` is going to do; making it needs no network and touches nothing."""
 
-    Attributes:
-        data_dir: Where the files go.
-        base_url: Where they come from; ends in `/`.
-        files: All files that were asked for, scene by scene.
-        present: Local paths of those that are there; `run` checks each of them.
-        orphans: Left by the official download script where it was interrupted; nobody needs them.
-        partial_bytes: What has arrived of the missing files, in an earlier run.
-    """
-
-    data_dir: Path
-    base_url: str
-    files: tuple[RemoteFile, ...]
-    present: frozenset[str]
-    orphans: tuple[Path, ...]
-    partial_bytes: int
+    data_dir: Path  # where the files go
+    base_url: str  # where they come from; ends in `/`
+    files: tuple[RemoteFile, ...]  # all files that were asked for, scene by scene
+    present: frozenset[str]  # local paths of those that are there; `run` checks each of them
+    orphans: tuple[Path, ...]  # left by the official download script where it was interrupted; nobody needs them
+    partial_bytes: int  # what has arrived of the missing files, in an earlier run
 
     @property
     def missing(self) -> list[RemoteFile]:
@@ -160,23 +134,15 @@ class DownloadPlan:
 
 @dataclass(frozen=True, slots=True)
 class DownloadReport:
-    """What `run` did.
+    """What `run` did."""
 
-    Attributes:
-        data_dir: Where the files are.
-        results: One for each file that was asked for.
-        mended: Files that were there, but damaged, and were fetched again.
-        opened: Files whose permissions kept everybody else from reading them, as the official script leaves them.
-        orphans: See `DownloadPlan`.
-        received_bytes: Bytes that came over the network.
-    """
-
-    data_dir: Path
-    results: tuple[FileResult, ...]
-    mended: tuple[str, ...]
+    data_dir: Path  # where the files are
+    results: tuple[FileResult, ...]  # one for each file that was asked for
+    mended: tuple[str, ...]  # files that were there, but damaged, and were fetched again
+    # Files whose permissions kept everybody else from reading them, as the official script leaves them
     opened: tuple[str, ...]
-    orphans: tuple[Path, ...]
-    received_bytes: int
+    orphans: tuple[Path, ...]  # see `DownloadPlan`
+    received_bytes: int  # bytes that came over the network
 
     @property
     def failures(self) -> tuple[FileResult, ...]:
@@ -209,7 +175,7 @@ class DownloadReport:
                 "kinds": self.counts(),
                 "failures": [
                     {"path": item.file.local_path, "scene_id": item.file.scene_id}
-                    | {name: getattr(item, name) for name in ("outcome", "message", "hint")}
+                    | {"outcome": item.outcome, "message": item.message, "hint": item.hint}
                     for item in self.failures
                 ],
                 "mended": self.mended,
@@ -297,18 +263,13 @@ def list_files(scenes: Sequence[tuple[SceneId, Split]], kinds: Sequence[FileKind
     return files
 
 
-def has_accepted_terms(data_dir: Path) -> bool:
-    """Whether the folder records that the terms were accepted."""
-    return (data_dir / TERMS_RECORD_NAME).is_file()
-
-
 def require_terms(data_dir: Path) -> None:
-    """Make sure that the terms were accepted.
+    """Make sure that the folder records that the terms were accepted.
 
     Raises:
-        TermsError: They were not.
+        TermsError: It does not.
     """
-    if not has_accepted_terms(data_dir):
+    if not (data_dir / TERMS_RECORD_NAME).is_file():
         raise TermsError(
             f"the ScanNet Terms of Use have not been accepted: {TERMS_URL}",
             "read them, sign them as they say, then add --accept-terms or set SCANNET_PREP_ACCEPT_TERMS=1",
@@ -321,7 +282,7 @@ def accept_terms(data_dir: Path) -> None:
     Raises:
         OutputError: The folder cannot be written to.
     """
-    if not has_accepted_terms(data_dir):
+    if not (data_dir / TERMS_RECORD_NAME).is_file():
         make_directory(data_dir)
         now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
         text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"

@@ -91,7 +91,7 @@ class _Run:
         self._bringing = Bringing(
             plan, client, self._gate, lambda *event: self._events.put(event), is_strict, _read_locked(plan)
         )
-        self._tasks = [Task(file) for file in plan.files]
+        self._tasks = [Task(file, plan.data_dir / file.local_path, plan.url(file)) for file in plan.files]
         scenes: dict[object, list[Task]] = {}
         for task in self._tasks:
             task.siblings = scenes.setdefault(task.file.scene_id, [])
@@ -138,7 +138,7 @@ class _Run:
                 self._tell(key, text)
             case ServerDownError():
                 for task in self._unsettled:
-                    task.fail(event.message, self._plan.shown_base_url, event.hint)
+                    task.fail(event.message, event.hint, place=self._plan.shown_base_url)
             case RefusedError():
                 is_other = self._plan.base_url != BASE_URL
                 what = f"{self._plan.shown_base_url}: does not look like the ScanNet server; " if is_other else ""
@@ -190,7 +190,7 @@ class _Run:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         self._client.close()
         for task in self._tasks:  # folders that were made for a file of which nothing has come
-            for folder in list((self._plan.data_dir / task.file.local_path).parents)[: task.file.local_path.count("/")]:
+            for folder in list(task.path.parents)[: task.file.local_path.count("/")]:
                 with suppress(OSError):  # not empty, mostly
                     folder.rmdir()
         self._progress.finish()
