@@ -70,7 +70,7 @@ class RankedSampler:
             frame = frame.f_back
 
     def _compare_ranks(self, facts: Mapping[str, object]) -> None:
-        """Compare what all ranks must agree on, by name, where the rank is found by torch; all wait here, and all raise."""
+        """Compare what all ranks must agree on, by name, where torch told the rank; all wait here, and all raise."""
         if self._is_given or self.world_size == 1 or _ask_torch() is None:
             return
         distributed: Any = sys.modules["torch.distributed"]
