@@ -70,10 +70,7 @@ class RankedSampler:
             frame = frame.f_back
 
     def _compare_ranks(self, facts: Mapping[str, object]) -> None:
-        """Compare what all ranks must agree on, by name; every rank waits for the others here, and all raise.
-
-        Does nothing where the caller named the rank, or `torch.distributed` is not initialized.
-        """
+        """Compare what all ranks must agree on, by name, where torch told the rank; all wait here, and all raise."""
         if self._is_given or self.world_size == 1 or _ask_torch() is None:
             return
         distributed: Any = sys.modules["torch.distributed"]

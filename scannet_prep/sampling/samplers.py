@@ -151,7 +151,7 @@ class PointBudgetBatchSampler(RankedSampler):
         """
         steps_done = self._steps_given if steps_done is None else check_number(steps_done, "steps_done", 0)
         if steps_done > self.steps_left:
-            message = f"steps_done is {steps_done}, but this iteration over epoch {self.epoch} has {self.steps_left}"
+            message = f"steps_done is {steps_done}, but what is left of epoch {self.epoch} has {self.steps_left} steps"
             raise UsageError(message, "count since the epoch began, or load_state_dict: enumerate(loader, start=1)")
         epoch, done = divmod(self.epoch * len(self) + self.steps_before + steps_done, len(self))
         return {"epoch": epoch, "steps_done": done, **self._settings()}

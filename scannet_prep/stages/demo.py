@@ -56,8 +56,8 @@ class DemoReport:
 
     Attributes:
         plan: Where it wrote.
-        process: Report of the process stage.
-        archive_bytes: Size of the archive.
+        process: Report of that stage.
+        archive_bytes: Of the archive.
         classes: Names of the classes that occur in the train split, the most frequent first, by what a user types to
             open it.
         arrays: Type and shape of each array of a sample, as text.
@@ -78,9 +78,7 @@ def plan(demo_dir: Path) -> DemoPlan:
     """
     is_empty = not demo_dir.exists() or (demo_dir.is_dir() and not any(demo_dir.iterdir()))
     if not is_empty and not (demo_dir / _MARKER_NAME).exists():
-        raise UsageError(
-            f"{demo_dir}: is not an empty folder, and was not made by the demo", "name a new folder for it"
-        )
+        raise UsageError(f"{demo_dir}: is not an empty folder, and was not made by the demo", "name a new folder")
     return DemoPlan(*(demo_dir / name for name in ("server", "ScanNet", "processed", "scannet.tar.zst")))
 
 
