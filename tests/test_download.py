@@ -139,7 +139,7 @@ def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(
     ("words", "status", "message"),
     [
         (["--types", "segm"], 2, "'segm' is not a type of file"),
-        (["--types", "seg", "--scenes", "scene9999_00"], 2, "not in the official lists: scene9999_00"),
+        (["--types", "seg", "--scenes", "scene9999_00"], 2, "scene9999_00 is in none of the official lists"),
         (["--types", "seg", "--jobs", "9"], 2, "expected 1 to 8"),
         (["--types", "seg", "--insecure", "--ca-bundle", "x"], 2, "not allowed with"),
         (["--types", "seg", "--ca-bundle", "nowhere.pem"], 2, "nowhere.pem: no such file"),

@@ -208,7 +208,9 @@ def check_identity(reader: NpzReader, path: Path | str, scene_id: str, vertex_co
 
 def find_problems(scene: ProcessedScene) -> Iterator[str]:
     """Find values that no correct scene has."""
-    if not np.isfinite(scene.points).all():
+    if np.isfinite(scene.points).all():
+        yield from _find_instance_problems(scene)
+    else:
         yield "points are not all finite"
     yield from _find_normal_problems(scene.normals)
     source = scene.nyu40_ids if scene.meta.options.label_set.raw_ids_key == "nyu40_ids" else scene.scannet_ids
@@ -217,7 +219,6 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
         yield f"labels disagree with the raw ids at {wrong:,} vertices"
     if int(scene.nyu40_ids.max()) > MAX_NYU40_ID:
         yield f"nyu40_ids hold {int(scene.nyu40_ids.max())}, expected at most {MAX_NYU40_ID}"
-    yield from _find_instance_problems(scene)
     segment_count = 0 if scene.segments is None else len(np.unique(scene.segments))
     largest = -1 if scene.segments is None else int(scene.segments.max())
     if segment_count != len(scene.meta.segment_ids) or largest != segment_count - 1:

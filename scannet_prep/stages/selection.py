@@ -90,9 +90,10 @@ def select_scenes(
                 problem = f"{scene_id} is in the split {split}, but only {', '.join(selection.splits)} was asked for"
                 raise UnknownSceneError(problem, "leave out the splits or the scene")
         elif scene_id not in present:
-            problem = f"{source}: has no folder {scene_id}"
             if find_official_split(scene_id) is None:
-                raise UnknownSceneError(f"{problem}, and no official list names it", "is the scene id right?")
+                problem = f"{scene_id} is in none of the official lists, and {source} has no such folder"
+                raise UnknownSceneError(problem, "is the scene id right?")
+            problem = f"{source}: has no folder {scene_id}"
             failures.append(SceneFailure(scene_id, "UnknownSceneError", problem, "download the scene"))
         elif split is None:
             problem = f"{source}: {scene_id} is in none of the official split lists"

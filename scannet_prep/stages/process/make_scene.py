@@ -159,7 +159,7 @@ def read_annotation(
     unknown = count_unknown_segments(segmentation, aggregation) if files.has_other_aggregation else 0
     if unknown:
         raise AnnotationError(
-            f"{files.aggregation}: is for the high-resolution mesh: {unknown:,} of its ids occur at no vertex",
+            f"{files.aggregation}: is for the high-resolution mesh: {unknown:,} of its segment ids occur at no vertex",
             f"download {files.scene_id}.aggregation.json",
         )
     try:
