@@ -131,16 +131,25 @@ def measure_groups(
         instances: int16 (V,), ids of groups, -1 where there is none.
         points: float32 (V, 3), metres.
     """
-    order = np.argsort(instances, kind="stable")
-    ids = instances.take(order)
-    columns = [points[:, axis].take(order) for axis in range(3)]
-    starts, ends = (np.searchsorted(ids, [group.id for group in groups], side) for side in ("left", "right"))
-    measured = []
-    for group, start, end in zip(groups, starts.tolist(), ends.tolist(), strict=True):
-        corners = [find(column[start:end]) for find in (np.min, np.max) for column in columns] if end > start else []
-        box: Any = tuple(float(str(number)) for number in corners) or None  # as short as float32 needs
-        measured.append(replace(group, vertex_count=end - start, box=box))
-    return tuple(measured)
+    if not groups:
+        return ()
+    ids = [group.id for group in groups]
+    # Small numbers are sorted fast: 1 for the first group; the last entry, reached by -1, stands for "no group".
+    numbers = np.zeros(max(ids) + 2, np.uint8 if len(ids) < 255 else np.uint16)
+    numbers[ids] = np.arange(1, len(ids) + 1)
+    number_of_vertex = numbers.take(instances)
+    counts = np.bincount(number_of_vertex, minlength=len(ids) + 1)
+    starts = counts.cumsum()[:-1][counts[1:] > 0]
+    rows = points.take(np.argsort(number_of_vertex, kind="stable"), axis=0)
+    corners = (
+        [find.reduceat(rows, starts) for find in (np.minimum, np.maximum)] if len(starts) else [rows[:0], rows[:0]]
+    )
+    # As text and back: as few digits as float32 needs.
+    boxes: Any = iter(np.hstack(corners).astype("U16").astype(np.float64).tolist())
+    return tuple(
+        replace(group, vertex_count=count, box=tuple(next(boxes)) if count else None)
+        for group, count in zip(groups, counts[1:].tolist(), strict=True)
+    )
 
 
 def clean_ply_labels(labels: NDArray[np.uint16]) -> tuple[NDArray[np.uint8], tuple[SceneWarning, ...]]:
