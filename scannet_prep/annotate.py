@@ -35,8 +35,8 @@ class AnnotatedGroup:
         aliases: The `objectId` of groups that repeat this one exactly and were left out; other data sets join by them.
         vertex_count: How many vertices `instances` gives it; those that a later group takes do not count.
         segment_count: How many segments these are.
-        box: Smallest x, y, z and largest x, y, z of these vertices in metres, in the frame of `points`; None where
-            there are none.
+        box: Smallest x, y, z and largest x, y, z of these vertices, in metres with four decimals, in the frame of
+            `points`; None where there are none.
     """
 
     id: int
@@ -144,8 +144,7 @@ def measure_groups(
     corners = (
         [find.reduceat(rows, starts) for find in (np.minimum, np.maximum)] if len(starts) else [rows[:0], rows[:0]]
     )
-    # As text and back: as few digits as float32 needs.
-    boxes: Any = iter(np.hstack(corners).astype("U16").astype(np.float64).tolist())
+    boxes: Any = iter(np.hstack(corners).astype(np.float64).round(4).tolist())
     return tuple(
         replace(group, vertex_count=count, box=tuple(next(boxes)) if count else None)
         for group, count in zip(groups, counts[1:].tolist(), strict=True)

@@ -86,7 +86,7 @@ def _parse_numbers(text: NDArray[np.uint8], values: NDArray[np.int64]) -> int:
     count, value, digit_count = 0, np.int64(0), 0
     for character in text:
         digit = np.uint8(character - np.uint8(48))
-        if digit < 10:
+        if digit < 10 and (value or not digit_count):  # no zero before other digits
             value = value * 10 + np.int64(digit)
             digit_count += 1
         elif character == 44 and 0 < digit_count < 19:

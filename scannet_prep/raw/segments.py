@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,6 +17,7 @@ from scannet_prep.files import Buffer, read_file
 from scannet_prep.raw.json_text import Id, parse_document, parse_id, parse_name
 from scannet_prep.release import SEGMENTS
 
+_MARK = -987_654_321
 _INT64_MAX = np.iinfo(np.int64).max
 # NumPy turns larger numbers than int64 holds into the largest one.
 _FAST_LIMIT = 10**18
@@ -61,52 +64,46 @@ def parse_segments(data: Buffer, path: Path) -> Segmentation:
     Raises:
         SegmentsError: It is not a JSON object, or `segIndices` is not a list of ids.
     """
+    # The list is a megabyte of text, which goes straight into an array; the JSON parser gets a mark in its place.
+    text = bytes(data)
+    start = text.find(b"[", text.find(b'"segIndices"')) + 1
+    end = text.find(b"]", start)
+    values = _parse_plain_list(text[start:end])
+    if values is not None:
+        with suppress(SegmentsError):  # told below, of the file as it is
+            document = parse_document(b"%b%d%b" % (text[:start], _MARK, text[end:]), path, SegmentsError, _Document)
+            if document.segIndices == [_MARK]:
+                return Segmentation(parse_name(document.sceneId), *_number_contiguously(values))
     document = parse_document(data, path, SegmentsError, _Document)
-    values = _parse_plain_list(bytes(document.segIndices))
-    if values is None:
-        values = _parse_any_list(data, path)
-    try:
-        scene_id = parse_name(msgspec.json.decode(document.sceneId))
-    except msgspec.MsgspecError as error:  # a number beyond all bounds
-        raise SegmentsError(path, f"sceneId cannot be read: {error}") from None
-    return Segmentation(scene_id, *_number_contiguously(values))
+    return Segmentation(parse_name(document.sceneId), *_number_contiguously(_parse_any_list(document.segIndices, path)))
 
 
 class _Document(msgspec.Struct):
-    """The file as it is written, the values left as text."""
-
-    segIndices: msgspec.Raw  # noqa: N815 - the file's name for it
-    sceneId: msgspec.Raw = msgspec.Raw(b"null")  # noqa: N815
-
-
-class _PlainDocument(msgspec.Struct):
     """The file as it is written."""
 
-    segIndices: list[Id]  # noqa: N815
+    segIndices: list[Id]  # noqa: N815 - the file's name for it
+    sceneId: Any = None  # noqa: N815
 
 
 def _parse_plain_list(text: bytes) -> NDArray[np.int64] | None:
-    """Read a JSON list that is written as the release writes it: digits and commas, nothing else.
-
-    It is a megabyte of text, and goes straight into an array. None where anything is unusual.
-    """
-    numbers = text[1:-1]
+    """Read a list as the release writes it: numbers with a comma between each two. None where anything is unusual."""
     loop = compile_parser() if compile_geometry.cache_info().currsize else None  # where numba was worth loading
-    if not text.startswith(b"[") or not numbers:
-        return None
     if loop is not None:
-        values = np.empty(len(numbers) // 2 + 1, np.int64)
-        count = loop(np.frombuffer(numbers, np.uint8), values)
+        values = np.empty(len(text) // 2 + 1, np.int64)
+        count = loop(np.frombuffer(text, np.uint8), values)
         return values[:count] if count else None
-    if numbers.translate(None, b"0123456789,"):
+    if text.translate(None, b"0123456789,") or b",," in text or not (text[:1].isdigit() and text[-1:].isdigit()):
         return None
-    values = np.fromstring(numbers, np.int64, sep=",")
-    return values if int(values.max()) < _FAST_LIMIT else None
+    values = np.fromstring(text, np.int64, sep=",")
+    largest = int(values.max())
+    # Without leading zeros, the numbers have as many digits as there is text beside the commas.
+    digit_count = len(values) + sum(np.count_nonzero(values >= 10**n) for n in range(1, len(str(largest))))
+    return values if largest < _FAST_LIMIT and digit_count + len(values) - 1 == len(text) else None
 
 
-def _parse_any_list(data: Buffer, path: Path) -> NDArray[np.int64]:
+def _parse_any_list(items: list[Id], path: Path) -> NDArray[np.int64]:
     ids = []
-    for index, item in enumerate(parse_document(data, path, SegmentsError, _PlainDocument).segIndices):
+    for index, item in enumerate(items):
         segment_id = parse_id(item, f"segIndices[{index}]", path, SegmentsError)
         if segment_id is None or not 0 <= segment_id <= _INT64_MAX:
             raise SegmentsError(path, f"segIndices[{index}] is {item!r:.40}, expected a segment id")
