@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scannet_prep import EvalSampler, PointBudgetBatchSampler
+from scannet_prep import EvalSampler, PointBudgetBatchSampler, WithEpoch
 from scannet_prep.errors import UsageError
 
 Step = list[list[int]]  # the batch of each rank
@@ -142,23 +143,16 @@ def test_seed_and_epoch_change_the_plan_and_nothing_else_does() -> None:
     assert done.stdout.strip() == str(plan(0, 5))
 
 
-@pytest.mark.parametrize("world_size", [1, 4, 8])
-@pytest.mark.parametrize("max_points", [550_000, 600_000, 1_200_000])
-def test_on_lengths_like_scannets_batches_are_full_and_steps_even(world_size: int, max_points: int) -> None:
+@pytest.mark.parametrize(("world_size", "max_points"), [(1, 550_000), (4, 600_000), (8, 1_200_000), (1, 600_000)])
+def test_on_lengths_like_scannets_batches_are_full_steps_even_and_mixed_anew(world_size: int, max_points: int) -> None:
     sampler = make_sampler(realistic_lengths(), world_size=world_size, max_points=max_points)
-    for epoch in range(5):
+    pairs: list[set[tuple[int, int]]] = []
+    for epoch in range(4):
         sampler.set_epoch(epoch)
         summary = sampler.describe()
         assert summary.fill >= 0.94
         assert 1 <= summary.imbalance <= 1.003
         assert (summary.padding, summary.oversize) == (0, 0)
-
-
-def test_other_scenes_share_a_batch_in_the_next_epoch() -> None:
-    sampler = make_sampler(realistic_lengths(), max_points=600_000)
-    pairs: list[set[tuple[int, int]]] = []
-    for epoch in range(4):
-        sampler.set_epoch(epoch)
         batches = [sorted(index for index, _ in batch) for batch in sampler]
         pairs.append({(a, b) for batch in batches for a in batch for b in batch if a < b})
     for before, after in pairwise(pairs):
@@ -171,7 +165,7 @@ def test_tens_of_thousands_of_scenes_are_planned() -> None:
     assert sum(len(batch) for batch in sampler) == pytest.approx(30_000 / 8, rel=0.05)
 
 
-def test_a_scene_above_the_budget_is_a_batch_of_its_own() -> None:
+def test_scenes_above_the_budget_and_scenes_that_come_twice_are_told_and_differ_between_epochs() -> None:
     sampler = make_sampler([40, 500, 60, 30, 70], max_points=100, shuffle=False)
     assert [sorted(index for index, _ in batch) for batch in sampler] == [[1], [3, 4], [0, 2]]
     assert str(sampler.describe()) == (
@@ -179,16 +173,14 @@ def test_a_scene_above_the_budget_is_a_batch_of_its_own() -> None:
         "fill 1.000 of 100 points, imbalance 1.0000, largest batch 500 points; "
         "scenes above the budget, alone in their batch: 1"
     )
-
-
-def test_padding_is_counted_and_differs_between_epochs() -> None:
     samplers = all_samplers([100] * 5, 4, max_points=100)
     repeated = set()
-    for epoch in range(20):
+    for epoch in range(12):
         for sampler in samplers:
             sampler.set_epoch(epoch)
-        assert samplers[0].describe().padding == 3
-        repeated |= {scene for scene, count in count_scenes(steps_of(samplers)).items() if count > 1}
+        counts = count_scenes(steps_of(samplers))
+        assert samplers[0].describe().padding == sum(counts.values()) - 5 == 3
+        repeated |= {scene for scene, count in counts.items() if count > 1}
     assert repeated == {0, 1, 2, 3, 4}
     assert "scenes that come twice, to make the ranks even: 3" in str(samplers[0].describe())
 
@@ -242,23 +234,19 @@ VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "OMPI
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "all would get the same data"),
     ],
 )
-@pytest.mark.parametrize("kind", [PointBudgetBatchSampler, EvalSampler])
 def test_the_rank_is_found_in_the_environment_or_it_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, kind: Any, environment: dict[str, str], expected: Any
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: Any
 ) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    options = {"max_points": 100} if kind is PointBudgetBatchSampler else {}
-    if isinstance(expected, str):
-        with pytest.raises(UsageError, match=expected):
-            kind([10] * 8, **options)
-        sampler = kind([10] * 8, rank=0, world_size=2, **options)  # the arguments count
-        assert (sampler.rank, sampler.world_size) == (0, 2)
-    else:
-        sampler = kind([10] * 8, **options)
-        assert (sampler.rank, sampler.world_size) == expected
+    for kind in (partial(PointBudgetBatchSampler, max_points=100), EvalSampler):
+        if isinstance(expected, str):
+            with pytest.raises(UsageError, match=expected):
+                kind([10] * 8)
+        sampler = kind([10] * 8, rank=0, world_size=2) if isinstance(expected, str) else kind([10] * 8)
+        assert (sampler.rank, sampler.world_size) == ((0, 2) if isinstance(expected, str) else expected)
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=50), st.integers(1, 9))
@@ -307,23 +295,18 @@ def test_with_another_number_of_ranks_the_epoch_begins_again_with_a_warning() ->
     assert list(sampler) == list(make_sampler([10] * 8, max_points=20))
 
 
-def test_an_epoch_is_not_given_out_twice_by_mistake() -> None:
+def test_an_epoch_is_not_given_out_twice_by_mistake_and_one_under_way_keeps_its_number() -> None:
     sampler = make_sampler([10] * 8, max_points=20)
-    next(iter(sampler))  # reading only the first batch does not use up the epoch
+    under_way = iter(sampler)
+    next(under_way)  # reading only the first batch does not use up the epoch
     first = list(sampler)
     with pytest.raises(UsageError, match="epoch 0 has been given out already") as caught:
         list(sampler)
     assert "set_epoch" in caught.value.hint
     sampler.set_epoch(0)
     assert list(sampler) == first
-
-
-def test_an_iteration_that_is_under_way_keeps_its_epoch() -> None:
-    sampler = make_sampler([10] * 8, max_points=20)
-    iterator = iter(sampler)
-    next(iterator)
     sampler.set_epoch(1)
-    assert {epoch for batch in iterator for _, epoch in batch} == {0}
+    assert {epoch for batch in under_way for _, epoch in batch} == {0}
     assert {epoch for batch in sampler for _, epoch in batch} == {1}
 
 
@@ -339,13 +322,10 @@ def test_the_state_of_a_resumed_epoch_counts_from_where_it_was_resumed() -> None
         sampler.state_dict(steps_done=len(left) + 1)
     sampler.set_epoch(1)
     assert sampler.steps_left == len(whole)
-
-
-def test_without_shuffling_all_of_the_epoch_comes_again_after_the_rest_of_it() -> None:
     sampler = make_sampler([10] * 8, max_points=20, shuffle=False)
     whole = list(sampler)
     sampler.load_state_dict(sampler.state_dict(steps_done=3))
-    assert list(sampler) == whole[3:]
+    assert list(sampler) == whole[3:], "and after the rest of the epoch all of it"
     assert list(sampler) == whole == list(sampler)
 
 
@@ -368,17 +348,25 @@ def test_a_state_of_other_scenes_or_arguments_is_refused(change: dict[str, Any],
     assert "set_epoch" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"version": 1}, {"epoch": None}, {"epoch": -1}, {"steps_done": [1]}, {"steps_done": -1}, {"steps_done": 1.5},
-        {"steps_done": 400}, {"epoch": 0.5},
-    ],
-)  # fmt: skip
-def test_a_damaged_state_is_refused_and_changes_nothing(damage: dict[str, Any]) -> None:
+def test_a_damaged_state_is_refused_and_changes_nothing() -> None:
     sampler = make_sampler([10] * 8, max_points=20)
     state = sampler.state_dict(steps_done=1)
-    for bad in ({}, state | damage):
+    damage: tuple[dict[str, Any], ...] = (
+        {"version": 1}, {"epoch": None}, {"epoch": -1}, {"epoch": 0.5}, {"steps_done": [1]}, {"steps_done": -1},
+        {"steps_done": 1.5}, {"steps_done": 400},
+    )  # fmt: skip
+    for bad in ({}, *(state | change for change in damage)):
         with pytest.raises(UsageError, match="state"):
             sampler.load_state_dict(bad)
     assert sampler.steps_left == len(sampler)
+
+
+def test_a_sampler_of_pytorch_tells_the_epoch() -> None:
+    told = []
+    other: Any = type("Sampler", (list,), {"set_epoch": lambda self, epoch: told.append(epoch)})(range(3))
+    for sampler in (range(3), other):
+        wrapped = WithEpoch(sampler)
+        assert (len(wrapped), list(wrapped)) == (3, [(0, 0), (1, 0), (2, 0)])
+        wrapped.set_epoch(2)
+        assert list(wrapped) == [(0, 2), (1, 2), (2, 2)]
+    assert told == [2]

@@ -56,7 +56,7 @@ def make_folder(root: Path) -> Path:
 
 
 def process_into(raw_dir: Path, folder: Path) -> process.ProcessReport:
-    return process.run(process.plan(raw_dir, folder, ProcessOptions(scannet200=True)), jobs=1)
+    return process.run(process.plan(raw_dir, folder, ProcessOptions(scannet200=True, faces=True)), jobs=1)
 
 
 def make_source(kind: str, folder: Path) -> Path:
