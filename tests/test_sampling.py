@@ -363,7 +363,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing() -> None:
 
 def test_a_sampler_of_pytorch_tells_the_epoch() -> None:
     told = []
-    other: Any = type("Sampler", (list,), {"set_epoch": lambda self, epoch: told.append(epoch)})(range(3))
+    other: Any = type("Sampler", (list,), {"set_epoch": lambda _, epoch: told.append(epoch)})(range(3))
     for sampler in (range(3), other):
         wrapped = WithEpoch(sampler)
         assert (len(wrapped), list(wrapped)) == (3, [(0, 0), (1, 0), (2, 0)])
