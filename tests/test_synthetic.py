@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from plyfile import PlyData
 
 from scannet_prep.errors import UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, SCANNET200, builtin_label_map, read_label_map
@@ -33,11 +32,6 @@ MESH_HEADER = (
 @pytest.fixture(scope="module")
 def scene() -> SyntheticScene:
     return make_scene(TRAIN_ID)
-
-
-@pytest.fixture(scope="module")
-def scene_dir(scene: SyntheticScene, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_scene(scene, tmp_path_factory.mktemp("raw"))
 
 
 def tiny_scene(*groups: SyntheticGroup) -> SyntheticScene:
@@ -136,26 +130,6 @@ def test_a_release_repeats_groups_where_asked_with_new_ids(scene: SyntheticScene
     ]
     assert [group.object_id for group in groups] == list(range(2 * count))
     assert len({group.id for group in groups}) == 2 * count
-
-
-def test_meshes_read_back_with_plyfile(scene: SyntheticScene, scene_dir: Path) -> None:
-    mesh = PlyData.read(scene_dir / f"{TRAIN_ID}_vh_clean_2.ply")
-    labeled = PlyData.read(scene_dir / f"{TRAIN_ID}_vh_clean_2.labels.ply")
-
-    for content in (mesh, labeled):
-        vertex = content["vertex"]
-        np.testing.assert_array_equal(np.stack([vertex["x"], vertex["y"], vertex["z"]], axis=1), scene.positions)
-        assert (vertex["alpha"] == 255).all()
-        assert [list(face) for face in content["face"]["vertex_indices"]] == scene.faces.tolist()
-    colors = np.stack([mesh["vertex"][name] for name in ("red", "green", "blue")], axis=1)
-    np.testing.assert_array_equal(colors, scene.colors)
-    rows = builtin_label_map().rows
-    category_of = {segment: group.raw_category for group in scene.groups for segment in group.segments}
-    assert labeled["vertex"]["label"].tolist() == [
-        rows[category_of[segment]].nyu40_id if segment in category_of else 0 for segment in scene.segment_ids.tolist()
-    ]
-    pairs = set(zip(*(labeled["vertex"][name].tolist() for name in ("label", "red", "green", "blue")), strict=True))
-    assert {(0, 0, 0, 0), (1, 174, 199, 232)} <= pairs
 
 
 def test_mesh_bytes_are_those_of_the_release(tmp_path: Path) -> None:

@@ -34,13 +34,7 @@ TRAIN = [scene_id for scene_id in SIZES if scene_id < "scene0011"]
 
 @dataclass(frozen=True)
 class Stored:
-    """Scenes, somewhere.
-
-    Attributes:
-        kind: In what form; one of KINDS.
-        place: What `ScanNet` is given.
-        paths: The folder, or the archives.
-    """
+    """Scenes, somewhere: in what form, what `ScanNet` is given, and the folder or the archives."""
 
     kind: str
     place: Any
