@@ -80,23 +80,21 @@ def test_a_sample_is_what_the_file_holds_in_training_types_and_its_own(
         assert (expected["labels"] == -100).all() == (split == "test")
 
 
-def test_lengths_are_known_without_opening_scenes_and_are_a_copy(stored: Stored, folder: Path) -> None:
-    dataset = ScanNet(stored.place, split="train")
-    dataset.lengths[:] = 0
-    assert dataset.lengths.dtype == np.int64
-    assert dataset.lengths.tolist() == [SIZES[scene_id] for scene_id in TRAIN]
-    for path in folder.rglob("*.npz"):
-        path.write_bytes(b"")
-    assert ScanNet(str(folder), split="train").lengths.tolist() == dataset.lengths.tolist()
-
-
-def test_scenes_are_found_by_index_from_either_end_and_by_name(stored: Stored) -> None:
+def test_scenes_are_found_by_index_and_name_and_lengths_are_known_without_opening_any(
+    stored: Stored, folder: Path
+) -> None:
     dataset = ScanNet(stored.place, split="train")
     for key in (1, -7, np.int64(1), "scene0000_01", (1, 5)):
         assert dataset[key]["scene_id"] == "scene0000_01"
     for key in (8, -9):
         with pytest.raises(IndexError, match="has 8 train scenes"):
             dataset[key]
+    dataset.lengths[:] = 0  # of a copy
+    assert dataset.lengths.dtype == np.int64
+    assert dataset.lengths.tolist() == [SIZES[scene_id] for scene_id in TRAIN]
+    for path in folder.rglob("*.npz"):
+        path.write_bytes(b"")
+    assert ScanNet(str(folder), split="train").lengths.tolist() == dataset.lengths.tolist()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import pickle
 import re
 import shutil
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from training_sources import TRAIN, draw_in_sample, fail_on_third_scene
 
-from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNet, collate, collate_torch
+from scannet_prep import PointBudgetBatchSampler, ScanNet, collate, collate_torch
 from scannet_prep.errors import MissingFileError, ProcessedFileError, TransformError
 from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitter, RotateZ
 
@@ -68,20 +67,6 @@ def test_batches_are_the_same_whatever_workers_there_are(
     check_batches_equal(list(epochs_of(loader, range(2))), expected)
 
 
-def test_batches_are_the_same_after_resuming(source: Path) -> None:
-    expected = list(epochs_of(make_loader(source, 0), range(1, 2)))
-    loader = make_loader(source, 2, "fork")
-    loader.batch_sampler.set_epoch(1)
-    running = iter(loader)
-    found = [next(running)]
-    # Workers have run ahead of the one step that was done.
-    state = pickle.loads(pickle.dumps(loader.batch_sampler.state_dict(steps_done=1)))
-    del running
-    loader = make_loader(source, 1, "fork")
-    loader.batch_sampler.load_state_dict(state)
-    check_batches_equal(found + list(loader), expected)
-
-
 @pytest.mark.parametrize(
     "options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
 )
@@ -91,17 +76,6 @@ def test_shuffled_plain_indices_are_augmented_anew_in_every_epoch(training_folde
     epochs = [{sample["scene_id"]: int(sample["drawn"]) for sample in loader} for _ in range(4)]
     for scene_id in TRAIN:
         assert len({epoch[scene_id] for epoch in epochs}) == 4, scene_id
-
-
-def test_evaluation_sees_every_scene_once(source: Path) -> None:
-    dataset = ScanNet(source, split="train")
-    for wrap in (
-        lambda sampler: {"sampler": sampler},
-        lambda sampler: {"batch_sampler": torch_data.BatchSampler(sampler, 2, False)},
-    ):
-        samplers = [EvalSampler(dataset.lengths, rank=rank, world_size=3) for rank in range(3)]
-        loaders = [torch_data.DataLoader(dataset, collate_fn=collate, **wrap(sampler)) for sampler in samplers]
-        assert sorted(scene_id for loader in loaders for batch in loader for scene_id in batch["scene_ids"]) == TRAIN
 
 
 def error_of(loader: Any) -> tuple[type[Exception], str]:
