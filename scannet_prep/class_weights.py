@@ -23,9 +23,8 @@ def count_classes(scenes: Sequence[Mapping[int, int]], label_set: LabelSet) -> N
 def weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.float32]:
     """Weights, float32 (classes,), from vertices by scene and class, (scenes, classes)."""
     if formula not in get_args(Formula):
-        raise UsageError(
-            f"{formula!r} is not a formula for class weights", f"there are: {', '.join(get_args(Formula))}"
-        )
+        message = f"{formula!r} is not a formula for class weights"
+        raise UsageError(message, f"there are: {', '.join(get_args(Formula))}")
     totals = counts.sum(axis=0)
     occurs = totals > 0
     if not occurs.any():

@@ -110,10 +110,8 @@ def collate_torch(samples: Sequence[dict[str, Any]]) -> Batch:
         UsageError: As `collate`.
     """
     batch = collate(samples)
-    for key, value in batch.items():
-        if _is_numeric(value):
-            batch[key] = _as_tensor(value)
-    return batch
+    arrays = {key: value for key, value in batch.items() if _is_numeric(value)}
+    return _restore(arrays, batch, set(arrays))
 
 
 def _take_arrays(sample: Any, number: int) -> dict[str, Any]:  # noqa: ANN401 - whatever a transform returned
@@ -174,13 +172,6 @@ def _as_array(value: object) -> Any:  # noqa: ANN401 - whatever it is
         return value
 
 
-def _as_tensor(array: NDArray[Any]) -> Any:  # noqa: ANN401 - a tensor
-    """A tensor on the memory of an array."""
-    import torch
-
-    return torch.from_numpy(array)
-
-
 def _is_numeric(value: object) -> bool:
     """Whether it is an array of numbers, which can be a tensor, and sent as bytes."""
     return type(value) is np.ndarray and value.dtype.kind in "biufc"
@@ -219,10 +210,10 @@ def _receive(sent: Any, size: int, layout: list[Any], others: dict[str, Any], te
 
 
 def _restore(arrays: dict[str, NDArray[Any]], others: dict[str, Any], tensors: set[str]) -> Batch:
-    batch = Batch(others)
-    for key, array in arrays.items():
-        batch[key] = _as_tensor(array) if key in tensors else array
-    return batch
+    """A batch of arrays and of tensors, which are on the memory of arrays, in the order of the others."""
+    if tensors:
+        import torch
+    return Batch(others | {key: torch.from_numpy(array) if key in tensors else array for key, array in arrays.items()})
 
 
 def _map(descriptor: int, size: int) -> Any:  # noqa: ANN401 - a buffer

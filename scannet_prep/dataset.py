@@ -24,11 +24,6 @@ from scannet_prep.processed.scene_source import SceneSource
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split, read_scene_list
 
-if TYPE_CHECKING:
-    from typing import Self
-
-    from scannet_prep.archive.source import ByteSource
-
 Place: TypeAlias = "str | Path | ByteSource"
 SplitName: TypeAlias = Literal["train", "val", "test"]
 _KEYS = (
@@ -36,10 +31,13 @@ _KEYS = (
 )  # fmt: skip
 _TYPES: dict[str, Any] = {"normals": np.float32, "instances": np.int64, "segments": np.int64}
 
-
 if TYPE_CHECKING:
+    from typing import Self
+
     # What a DataLoader of PyTorch takes, where that is installed; at run time, anything with a length and items.
     from torch.utils.data import Dataset
+
+    from scannet_prep.archive.source import ByteSource
 
     class Sample(TypedDict, total=False):
         """One scene, or as much of it as was asked for; see `ScanNet`."""
@@ -114,9 +112,7 @@ class ScanNet(_Base):
     Attributes:
         split: The split.
         label_set: The classes: ids, names, colours, and head, common and tail of ScanNet200.
-        ignore_id: As given.
-        transform: As given.
-        seed: As given.
+        ignore_id, transform, seed: As given.
 
     Raises:
         MissingFileError: `path` is not a processed folder, or there is no such archive.
@@ -164,8 +160,8 @@ class ScanNet(_Base):
 
     def __repr__(self) -> str:
         """Place, split, number of scenes and label set."""
-        made = f"{self._reader.place!r}, split={str(self.split)!r}, labels={self.label_set.name}"
-        return f"ScanNet({made}): {len(self)} scenes"
+        place, split = self._reader.place, str(self.split)
+        return f"ScanNet({place!r}, split={split!r}, labels={self.label_set.name}): {len(self)} scenes"
 
     @property
     def path(self) -> str | list[str]:
@@ -203,7 +199,7 @@ class ScanNet(_Base):
         Raises:
             IndexError, UnknownSceneError, FileError, TransferError: As for `dataset[scene]`.
         """
-        index = self._find(scene) if isinstance(scene, str) else self._check_index(scene)
+        index = self._find(scene)
         return parse_meta(self._open(index), self._reader.file_path(index)).groups
 
     def __getitem__(self, key: int | str | tuple[int | str, int]) -> Any:  # noqa: ANN401 - a transform's result
@@ -220,7 +216,7 @@ class ScanNet(_Base):
             UsageError: It is none of these.
         """
         scene, epoch = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
-        index = self._find(scene) if isinstance(scene, str) else self._check_index(scene)
+        index = self._find(scene)
         sample = self._read(index)
         if self.transform is None:
             return sample
@@ -258,8 +254,7 @@ class ScanNet(_Base):
         Raises:
             ScanNetPrepError: The manifest, or without one a scene, is damaged.
         """
-        counts: NDArray[np.int64] = self._count_classes().sum(axis=0)
-        return counts
+        return np.asarray(self._count_classes().sum(axis=0))
 
     def class_weights(self, formula: Formula = "inverse_sqrt") -> NDArray[np.float32]:
         """Weights of the classes for a loss, for example `torch.nn.CrossEntropyLoss(weight=...)`.
@@ -275,9 +270,6 @@ class ScanNet(_Base):
         Then all are scaled so that the mean over the classes that occur is 1. A class without a vertex has weight 0.
         Vertices without a class, and scenes without annotation, do not count.
 
-        Args:
-            formula: One of the above.
-
         Returns:
             float32 (classes,), in the order of the train ids.
 
@@ -290,13 +282,12 @@ class ScanNet(_Base):
     def _count_classes(self) -> NDArray[np.int64]:
         """Vertices by scene and class, (scenes, classes)."""
         key = self.label_set.raw_ids_key
-        scenes = self._reader.count_raw_ids(key)
-        if scenes is None:
+        if (scenes := self._reader.count_raw_ids(key)) is None:
             scenes = [count_ids(self._open(index).read(key)) for index in range(len(self))]
         return count_classes(scenes, self.label_set)
 
     def _restrict(self, scenes: Iterable[int | str]) -> None:
-        found = {self._find(scene) if isinstance(scene, str) else self._check_index(scene) for scene in scenes}
+        found = {self._find(scene) for scene in scenes}
         self._reader = copy.copy(self._reader)
         self._reader.restrict(np.array(sorted(found), np.int64))
         self._plain_reads = np.zeros(len(self), np.int64)
@@ -305,16 +296,18 @@ class ScanNet(_Base):
         """The epoch of an index that comes without one."""
         if self.split is not Split.TRAIN:
             return 0
-        count = int(self._plain_reads[index])
         self._plain_reads[index] += 1
+        count = int(self._plain_reads[index]) - 1
         torch_data: Any = sys.modules.get("torch.utils.data")  # never imported here
-        worker = torch_data.get_worker_info() if torch_data else None
-        if worker is None:
+        if torch_data is None or (worker := torch_data.get_worker_info()) is None:
             return count
         # The worker may be new and have read nothing; its seed is another one in each epoch.
         return int(np.random.SeedSequence((worker.seed, count)).generate_state(1)[0])
 
-    def _check_index(self, key: Any) -> int:  # noqa: ANN401 - that is the question
+    def _find(self, key: Any) -> int:  # noqa: ANN401 - whatever was asked for
+        """The index of a scene, from 0, by its index from either end, or by its id."""
+        if isinstance(key, str):
+            return self._find_scene(key)
         try:
             index = operator.index(key)
         except TypeError:
@@ -325,9 +318,8 @@ class ScanNet(_Base):
             raise IndexError(f"index {index} is out of range: {self._reader.name} has {len(self)} {self.split} scenes")
         return index % len(self)
 
-    def _find(self, scene_id: str) -> int:
-        index = self._reader.find(scene_id)
-        if index is not None:
+    def _find_scene(self, scene_id: str) -> int:
+        if (index := self._reader.find(scene_id)) is not None:
             return index
         if reason := self._reader.why_missing(scene_id):
             raise UnknownSceneError(f"{scene_id} failed in processing: {reason}", "mend it, then process again")
@@ -347,12 +339,10 @@ class ScanNet(_Base):
         npz = self._open(index)
         sample: dict[str, Any] = Sample()  # type: ignore[assignment]  # a dict, while it is being filled
         for key in self._keys:
-            if key == "scene_id":
-                continue
             if key == "labels":
                 raw_ids = npz.read(self.label_set.raw_ids_key)
                 sample[key] = self.label_set.train_ids_from_raw_ids(raw_ids, self.ignore_id)
-            elif key in npz.keys:
+            elif key in npz.keys and key != "scene_id":
                 array = npz.read(key)
                 sample[key] = array.astype(_TYPES[key]) if key in _TYPES else array
             elif key == "segments":
@@ -364,18 +354,14 @@ class ScanNet(_Base):
 def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:
     if isinstance(path, str | Path) and "://" not in str(path):
         path = Path(path).expanduser()
-        if not _is_archive(path):
+        try:
+            is_archive = not path.is_dir() and (path.exists() or path.suffix == ".zst")
+        except OSError:  # a name that is too long, or a folder that may not be looked into: opening it says so
+            is_archive = path.suffix == ".zst"
+        if not is_archive:
             return FolderReader(path, split)
     from scannet_prep.archive.scenes import ArchiveReader  # training from a folder needs no zstandard
 
     if isinstance(path, Sequence) and not isinstance(path, str):
         return ArchiveReader(path, split)
     return ArchiveReader([path], split, is_list=False)
-
-
-def _is_archive(path: Path) -> bool:
-    """Whether it is to be read as an archive; by its name, where there is nothing."""
-    try:
-        return not path.is_dir() and (path.exists() or path.suffix == ".zst")
-    except OSError:  # a name that is too long, or a folder that may not be looked into: opening it says so
-        return path.suffix == ".zst"

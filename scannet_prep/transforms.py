@@ -27,7 +27,6 @@ Sample: TypeAlias = dict[str, Any]
 T = TypeVar("T")
 Step: TypeAlias = Callable[[Sample, Generator], Any]
 
-
 _OTHER_KEYS = {"inverse", "axis_alignment", "faces"}  # have no row for each vertex, even where the numbers are equal
 
 
@@ -55,12 +54,9 @@ def _checked(kind: type = float, /, **limits: tuple[float | str, float]) -> Call
 class Compose:
     """Applies transforms one after the other, with the same generator.
 
-    Args:
+    Attributes:
         steps: Callables of (sample, generator), or a list of them. They pickle if they stand at the top level of a
             module.
-
-    Attributes:
-        steps: As given.
     """
 
     steps: tuple[Step, ...]
@@ -306,9 +302,8 @@ def _colors_as_given(sample: Sample, transform: object) -> NDArray[np.uint8]:
     """The colours of a sample, uint8 (V, 3); refuses those that have been normalized."""
     colors: NDArray[np.uint8] = sample["colors"]
     if colors.dtype != np.uint8:
-        raise UsageError(
-            f"{type(transform).__name__}: colors are {colors.dtype}, expected uint8", "put it before Normalize"
-        )
+        message = f"{type(transform).__name__}: colors are {colors.dtype}, expected uint8"
+        raise UsageError(message, "put it before Normalize")
     return colors
 
 
@@ -320,24 +315,15 @@ def _move(sample: Sample, points: NDArray[Any], **changed: NDArray[Any]) -> dict
 
 
 def _select(sample: Sample, kept: Ints) -> dict[str, Any]:
-    """Keep some vertices, in every array of the vertices.
+    """Keep some vertices, by index, in every array of the vertices; `faces` would lack corners, and are left out.
 
-    Args:
-        sample: With `points`, (V, 3).
-        kept: Their indices, (N,).
-
-    Returns:
-        The same, with N vertices and without `faces`. Where `GridSample` has left an `inverse`, it points to the new
-        places, and is -1 for vertices whose representative is gone.
-
-    Raises:
-        UsageError: There is an `edge_index`, whose numbers would no longer hold.
+    Where `GridSample` has left an `inverse`, it points to the new places, and is -1 where the representative is gone.
     """
     if "edge_index" in sample:
         raise UsageError("the sample has an edge_index, whose numbers would no longer hold", "add edges afterwards")
     count = len(sample["points"])
     result = dict(sample)
-    result.pop("faces", None)  # triangles would lack corners
+    result.pop("faces", None)
     for key, value in sample.items():
         if isinstance(value, np.ndarray) and value.ndim and len(value) == count and key not in _OTHER_KEYS:
             result[key] = value.take(kept, axis=0)
@@ -351,13 +337,8 @@ def _select(sample: Sample, kept: Ints) -> dict[str, Any]:
 def _choose_one_each(keys: Ints, bits: int, generator: Generator) -> tuple[Ints, Ints]:
     """Choose one position at random for each key that occurs.
 
-    Args:
-        keys: Below 2 ** (63 - bits); overwritten.
-        bits: That a position needs.
-        generator: Source of randomness.
-
-    Returns:
-        The chosen positions, ascending; and for each position, which of them has its key.
+    Keys are below 2 ** (63 - bits), and overwritten; a position needs so many bits. Returns the chosen positions,
+    ascending; and for each position, which of them has its key.
     """
     # Key and position in one number: much faster than a stable argsort, with the same result on every processor. In
     # place, because fresh memory costs more than the arithmetic.

@@ -1,5 +1,6 @@
 """A raw and a processed tree of three small scenes, made once, copied for each test."""
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -18,6 +19,11 @@ from scannet_prep.synthetic import write_release
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# Processes that are started by `forkserver` have this already; a server that was asked to import more is no slower.
+multiprocessing.set_forkserver_preload(
+    ["torch.distributed", "torch.utils.data", "lightning", "accelerate", "pytest", "scannet_prep.stages.process"]
+)
 
 # What a shell starts in the background ignores SIGINT; if that is the tests, the commands they interrupt would too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -64,12 +64,21 @@ def test_the_way_back_from_a_grid_leads_to_the_places_in_the_batch() -> None:
     assert found == expected
 
 
-def test_edges_are_joined_in_a_row_and_count_from_the_beginning_of_the_batch() -> None:
+def test_edges_and_faces_count_from_the_beginning_of_the_batch() -> None:
     edges = [np.array([[0, 1], [1, 2]]), np.array([[4, 0], [3, 4]]), np.zeros((2, 0), np.int64)]
     samples = [make_sample(count, count) | {"edge_index": edge} for count, edge in zip((3, 5, 2), edges, strict=True)]
+    for sample in samples:
+        sample |= {"faces": np.array([[0, 1, 1]]), "axis_alignment": np.eye(4) * len(sample["points"])}
     batch = collate(samples)
     assert batch["edge_index"].tolist() == [[0, 1, 7, 3], [1, 2, 6, 7]]
     assert batch["edge_index_offset"].tolist() == [2, 4, 4]
+    assert (batch["faces"].tolist(), batch["faces_offset"].tolist()) == ([[0, 1, 1], [3, 4, 4], [8, 9, 9]], [1, 2, 3])
+    assert [matrix.tolist() for matrix in batch["axis_alignment"]] == [
+        (np.eye(4) * size).tolist() for size in (3, 5, 2)
+    ]
+    four = {"points": np.zeros((4, 3), np.float32), "axis_alignment": np.eye(4), "faces": np.zeros((4, 3), int)}
+    cropped = CropPoints(2)(four, np.random.default_rng(0))
+    assert (list(cropped), cropped["axis_alignment"].shape) == (["points", "axis_alignment"], (4, 4))
 
 
 def test_other_keys_are_joined_by_what_they_are() -> None:
@@ -102,18 +111,19 @@ def test_samples_that_do_not_fit_together_are_named(change: dict[str, Any], mess
         collate([make_sample(4), make_sample(5, 1) | change])
 
 
-def test_what_is_not_a_sample_is_refused() -> None:
-    for samples, message in (
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
         ([], "no samples"),
         ([3], "sample 0 is a int"),
         ([{"a": 1}], r"a dict of \['a'\], expected"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            collate(samples)
-    with pytest.raises(UsageError, match="'batch', which the batch needs"):
-        collate([make_sample(3) | {"batch": 1}])
-    with pytest.raises(UsageError, match="'boxes_offset', which the batch needs"):
-        collate([make_sample(3) | {"boxes": np.ones((2, 6)), "boxes_offset": np.array([2])}])
+        ([make_sample(3) | {"batch": 1}], "'batch', which the batch needs"),
+        ([make_sample(3) | {"boxes": 1, "boxes_offset": 2}], "'boxes_offset', which the batch needs"),
+    ],
+)
+def test_what_is_not_a_sample_is_refused(samples: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        collate(samples)
 
 
 def echo(connection: Any) -> None:
@@ -169,14 +179,11 @@ def test_a_batch_crosses_processes_whole_writable_and_without_a_trace(start_meth
     process.join()
 
 
-def test_where_there_is_no_anonymous_memory_batches_travel_as_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "memfd_create")
+def test_without_anonymous_memory_or_descriptors_batches_travel_as_others_do() -> None:
     batch = collate([make_sample(7, 1)])
-    check_equal(pickle.loads(ForkingPickler.dumps(batch)), batch)
-
-
-def test_without_descriptors_batches_travel_as_others_do() -> None:
-    batch = collate([make_sample(7, 1)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(os, "memfd_create")
+        check_equal(pickle.loads(ForkingPickler.dumps(batch)), batch)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
     try:
@@ -196,20 +203,20 @@ def test_pickling_and_copying_elsewhere_are_those_of_a_dict() -> None:
 
 
 @pytest.mark.torch
-def test_tensors_have_the_types_and_values_of_the_arrays() -> None:
+def test_tensors_have_the_types_and_values_of_the_arrays_and_are_joined_as_arrays_are() -> None:
     torch = pytest.importorskip("torch")
     samples = [make_sample(3, 1) | {"name": np.array(["a", "b"])}, make_sample(5, 2) | {"name": np.array(["c"])}]
-    expected, found = collate(samples), collate_torch(samples)
-    assert list(found) == list(expected)
-    for key, value in expected.items():
-        if key in {"scene_ids", "name"}:
-            assert np.array_equal(found[key], value)
-        else:
-            assert isinstance(found[key], torch.Tensor)
-            assert np.array_equal(found[key].numpy(), value)
-    sent = pickle.loads(ForkingPickler.dumps(found))
-    check_equal(sent, found)
-    sent["points"] += 1
+    expected = collate(samples)
+    as_tensors = [sample | {"points": torch.from_numpy(sample["points"])} for sample in samples]
+    check_equal(collate(as_tensors), expected)
+    for found in (collate_torch(samples), collate_torch(as_tensors)):
+        assert list(found) == list(expected)
+        for key, value in expected.items():
+            assert np.array_equal(np.asarray(found[key]), value)
+            assert isinstance(found[key], torch.Tensor) == (key not in {"scene_ids", "name"})
+        sent = pickle.loads(ForkingPickler.dumps(found))
+        check_equal(sent, found)
+        sent["points"] += 1
 
 
 @pytest.mark.torch
@@ -224,12 +231,3 @@ def test_tensors_of_every_kind_arrive() -> None:
         assert type(found[key]) is type(value), key
         assert (found[key].dtype, found[key].shape) == (value.dtype, value.shape)
         assert torch.equal(found[key], value)
-
-
-@pytest.mark.torch
-def test_tensors_that_a_transform_returns_are_joined_as_arrays_are() -> None:
-    torch = pytest.importorskip("torch")
-    samples = [make_sample(3, 1), make_sample(5, 2)]
-    as_tensors = [sample | {"points": torch.from_numpy(sample["points"])} for sample in samples]
-    check_equal(collate(as_tensors), collate(samples))
-    assert isinstance(collate_torch(as_tensors)["points"], torch.Tensor)

@@ -37,7 +37,7 @@ def one_by_one(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.skipif(find_spec("ocnn") is None, reason="pip install ocnn")
-def test_ocnn_gets_what_it_merges_itself() -> None:
+def test_ocnn_gets_what_it_merges_itself_and_nothing_beyond_its_cube() -> None:
     from ocnn.octree import Octree, Points
 
     samples = make_samples()
@@ -52,12 +52,7 @@ def test_ocnn_gets_what_it_merges_itself() -> None:
     octree = Octree(5, 2, batch_size=3)
     octree.build_octree(found)
     assert octree.batch_size == 3
-
-
-@pytest.mark.skipif(find_spec("ocnn") is None, reason="pip install ocnn")
-def test_points_beyond_ocnns_cube_are_refused() -> None:
-    samples = make_samples()
-    samples[1]["points"][2, 0] = -11
+    samples[1]["points"][2, 0] = -11  # beyond ocnn's cube
     with pytest.raises(UsageError, match=r"points reach 11.00 m from the origin, expected at most 10.24 m") as caught:
         to_ocnn(collate_torch(samples))
     assert "Normalize()" in caught.value.hint

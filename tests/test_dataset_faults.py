@@ -59,51 +59,30 @@ def test_a_damaged_scene_names_its_file_and_leaves_the_others_readable(folder: P
         assert error.hint
 
 
-def test_truncated_and_missing_files_and_pipes_are_named(folder: Path) -> None:
-    dataset = ScanNet(folder, split="train")
+def test_a_file_that_is_not_the_scene_is_named_and_never_given(folder: Path) -> None:
     path = folder / "train/scene0001_00.npz"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ProcessedFileError, match=r"scene0001_00\.npz: is truncated"):
-        dataset["scene0001_00"]
+    data = path.read_bytes()
+    renamed = bytearray(data)
+    renamed[data.rindex(b"segments.npy")] ^= 1  # in the directory
+    write_release(folder.parent / "other/ScanNet", [path.stem], vertices=950)
+    process_into(folder.parent / "other/ScanNet", folder.parent / "other/processed")
+    dataset = ScanNet(folder, split="train")
+    for content, message in (
+        (data[:-1], "is truncated"),
+        (path.with_name("scene0000_00.npz").read_bytes(), "holds 'scene0000_00', expected scene0001_00"),
+        ((folder.parent / f"other/processed/train/{path.name}").read_bytes(), r"points of shape \(950, 3\), expected"),
+        (renamed, "regments|directory"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ProcessedFileError, match=rf"scene0001_00\.npz: .*{message}"):
+            dataset["scene0001_00"]
+        assert dataset["scene0002_00"]["scene_id"] == "scene0002_00"
     path.unlink()
     with pytest.raises(MissingFileError, match=r"scene0001_00\.npz: no such file"):
         dataset["scene0001_00"]
     os.mkfifo(path)
     with pytest.raises(FileError, match=r"scene0001_00\.npz"):
         dataset["scene0001_00"]
-    assert dataset[0]["scene_id"] == "scene0000_00"
-
-
-def put_other_scene(path: Path) -> None:
-    shutil.copy(path.with_name("scene0000_00.npz"), path)
-
-
-def put_other_mesh(path: Path) -> None:
-    write_release(path.parent / "raw", [path.stem], vertices=950)
-    process_into(path.parent / "raw", path.parent / "out")
-    shutil.copy(path.parent / f"out/train/{path.name}", path)
-
-
-def rename_segments(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[data.rindex(b"segments.npy")] ^= 1  # in the directory
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (put_other_scene, "holds 'scene0000_00', expected scene0001_00"),
-        (put_other_mesh, r"points of shape \(950, 3\), expected \(700, 3\)"),
-        (rename_segments, "regments|directory"),
-    ],
-)
-def test_a_file_of_another_scene_or_with_other_arrays_is_never_given(folder: Path, damage: Any, message: str) -> None:
-    dataset = ScanNet(folder, split="train")
-    damage(folder / "train/scene0001_00.npz")
-    with pytest.raises(ProcessedFileError, match=rf"scene0001_00\.npz: .*{message}"):
-        dataset["scene0001_00"]
-    assert dataset["scene0002_00"]["scene_id"] == "scene0002_00"
 
 
 @pytest.mark.parametrize("kind", ["folder", "archive", "shards"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -12,15 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_distributed import torchrun
+from test_distributed import BLOCKS, SCRIPTS, read_output, run_ranks, run_script
 from test_sampling import make_sampler
 from training_sources import TRAIN
 
 from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNet, collate_torch
 from scannet_prep.errors import UsageError
-
-JOB = Path(__file__).parent / "framework_job.py"
-PAGE = (Path(__file__).parents[1] / "docs/training.md").read_text(encoding="utf-8")
 
 
 def needs(name: str) -> Any:
@@ -46,10 +44,67 @@ def test_a_second_sharding_is_refused_and_what_to_change_is_named() -> None:
     assert len(list(BatchSamplerShard(make_sampler([10] * 8, max_points=20)))) == 2  # of one rank, it is right
 
 
+def make_loaders(folder: Path) -> tuple[Any, Any]:
+    """For training, and for evaluation of the same scenes."""
+    from torch.utils.data import DataLoader
+
+    dataset = ScanNet(folder, split="train")
+    sampler = PointBudgetBatchSampler(dataset.lengths, max_points=1600)
+    return (
+        DataLoader(dataset, batch_sampler=sampler, collate_fn=collate_torch),
+        DataLoader(dataset, sampler=EvalSampler(dataset.lengths), collate_fn=collate_torch),
+    )
+
+
+def use_lightning(out_dir: Path, folder: Path) -> None:
+    """Train and evaluate, and note what this rank saw; then evaluate with Lightning's own sampler."""
+    import lightning
+    import torch
+
+    seen: list[Any] = []
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 20)
+
+        def note(self, kind: str, batch: Any) -> torch.Tensor:
+            seen.append((kind, self.current_epoch, batch["scene_ids"]))
+            return torch.nn.functional.cross_entropy(self.layer(batch["points"]), batch["labels"], ignore_index=-1)
+
+        def training_step(self, batch: Any, _: int) -> torch.Tensor:
+            return self.note("train", batch)
+
+        def validation_step(self, batch: Any, _: int) -> None:
+            self.note("validate", batch)
+
+        def predict_step(self, batch: Any, _: int) -> torch.Tensor:
+            return self.note("predict", batch)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    def make_trainer(**options: Any) -> Any:
+        return lightning.Trainer(
+            accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, num_sanity_val_steps=0, **options,
+        )  # fmt: skip
+
+    module, (train_loader, evaluation_loader) = Module(), make_loaders(folder)
+    trainer = make_trainer(use_distributed_sampler=False)
+    trainer.fit(module, train_loader, evaluation_loader)
+    trainer.predict(module, evaluation_loader)
+    Path(f"rank{trainer.global_rank}.json").write_text(json.dumps(seen))
+    make_trainer().validate(module, evaluation_loader)
+
+
 @needs("lightning")
-def test_lightning_finds_set_epoch_and_covers_every_scene_once(training_folder: Path, tmp_path: Path) -> None:
-    status, output = torchrun(2, "lightning", training_folder, tmp_path, job=JOB)
-    assert status == 0, output
+def test_lightning_covers_every_scene_once_and_its_own_sampler_is_refused(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    assert 1 in run_ranks(use_lightning, tmp_path, training_folder)
+    output = read_output(tmp_path)
+    assert "takes only some of it\nhint: Trainer(use_distributed_sampler=False)" in output
     seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
     for kind, epoch in (("train", 0), ("train", 1), ("validate", 0), ("validate", 1), ("predict", 2)):
         scenes = Counter(
@@ -58,20 +113,22 @@ def test_lightning_finds_set_epoch_and_covers_every_scene_once(training_folder: 
         assert scenes == Counter(TRAIN), (kind, epoch)
 
 
-@needs("lightning")
-def test_lightning_with_its_own_sampler_fails_naming_the_option(training_folder: Path, tmp_path: Path) -> None:
-    status, output = torchrun(2, "lightning's sampler", training_folder, tmp_path, job=JOB)
-    assert status != 0
-    assert "takes only some of it" in output
-    assert "hint: Trainer(use_distributed_sampler=False)" in output
+def use_accelerate(out_dir: Path, folder: Path) -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    for loader in make_loaders(folder):
+        try:
+            list(accelerator.prepare(loader))
+        except UsageError as error:
+            print(f"{error}\nhint: {error.hint}")
 
 
 @needs("accelerate")
 def test_a_loader_that_accelerate_prepared_fails_naming_the_remedy(training_folder: Path, tmp_path: Path) -> None:
-    status, output = torchrun(2, "accelerate", training_folder, tmp_path, job=JOB)
-    assert status == 0, output
-    assert len(re.findall(r"rank [01]: this is the share of rank [01] of 2", output)) == 4
-    assert output.count("hint: do not pass this loader to accelerator.prepare") == 4
+    assert run_ranks(use_accelerate, tmp_path, training_folder) == [0, 0]
+    refused = r"this is the share of rank [01] of 2, .*\nhint: do not pass this loader to accelerator\.prepare"
+    assert len(re.findall(refused, read_output(tmp_path))) == 4
 
 
 @needs("torchdata")
@@ -90,7 +147,7 @@ def test_torchdatas_stateful_loader_goes_on_where_it_stopped(training_folder: Pa
     for epoch in range(2):
         loader.batch_sampler.set_epoch(epoch)
         whole += [batch["scene_ids"] for batch in loader]
-    for done in range(len(whole) // 2 + 1):
+    for done in (0, 1, len(whole) // 2) if workers else range(len(whole) // 2 + 1):
         loader = make()
         running = iter(loader)
         found = [next(running)["scene_ids"] for _ in range(done)]
@@ -110,12 +167,22 @@ def test_torchdatas_stateful_loader_goes_on_where_it_stopped(training_folder: Pa
     "name", [pytest.param(name, marks=needs(name)) for name in ("lightning", "accelerate", "torchdata")]
 )
 def test_the_scripts_of_the_training_page_run(training_folder: Path, tmp_path: Path, name: str) -> None:
-    (block,) = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if f"from {name}" in block]
     (tmp_path / "data").mkdir()
     (tmp_path / "data/processed").symlink_to(training_folder)
+    (block,) = [block for block in BLOCKS if f"from {name}" in block]
     (tmp_path / "train.py").write_text(block)
-    for _ in range(2):  # the second goes on from the first one's checkpoint
-        done = subprocess.run(
-            [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    # The second time, it goes on from its own checkpoint.
+    assert run_ranks(run_script, tmp_path, "train.py", 2, count=1) == [0], read_output(tmp_path)
+
+
+def test_pyright_finds_no_fault_in_the_scripts_of_the_training_page(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pyright"] if find_spec("pyright") else [shutil.which("pyright")]
+    if None in command:
+        pytest.skip("pip install pyright")
+    for name, script in SCRIPTS.items():
+        (tmp_path / name).write_text(script)
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(Path(__file__).parents[1])]}))
+    done = subprocess.run(
+        [*command, "--pythonpath", sys.executable], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout

@@ -38,10 +38,12 @@ def normals_of(compute: Any, positions: Any, faces: Any, matrix: Any = None) -> 
 
 
 @both_ways
-def test_the_normals_of_the_tiny_scene_are_as_by_hand_at_any_scale(compute: Any) -> None:
+def test_the_normals_of_the_tiny_scene_are_as_by_hand_at_any_scale_whatever_has_no_area(compute: Any) -> None:
     for scale in (1, 1e-44, 1e-20, 1e-4, 1e10, 1e38):
         positions = np.array(tiny.POSITIONS) * scale
         np.testing.assert_allclose(normals_of(compute, positions, tiny.FACES), tiny.NORMALS, rtol=0, atol=1e-12)
+    normals = normals_of(compute, [*tiny.POSITIONS, (9, 9, 9)], [*tiny.FACES, (0, 0, 1), (2, 2, 2)])
+    np.testing.assert_allclose(normals, [*tiny.NORMALS, (0, 0, 0)], rtol=0, atol=1e-15)
 
 
 @both_ways
@@ -54,26 +56,16 @@ def test_a_face_counts_by_its_area_and_points_where_its_corners_turn_counter_clo
 
 
 @both_ways
-@pytest.mark.parametrize(
-    ("positions", "faces"),
-    [
-        ([(1, 2, 3)], []),
-        ([(0, 0, 0)], [(0, 0, 0)]),
-        ([(0, 0, 0), (1, 0, 0)], [(0, 1, 1), (0, 0, 1)]),
-        ([(0, 0, 0), (1, 1, 1), (2, 2, 2)], [(0, 1, 2)]),
-        ([(0.1, 0.1, 0.1)] * 3, [(0, 1, 2)]),
-        (tiny.POSITIONS, [(0, 1, 2), (0, 2, 1)]),
-    ],
-    ids=["no faces", "one corner thrice", "two corners", "three on a line", "three in one place", "two that cancel"],
-)
-def test_without_a_face_that_has_area_the_normal_is_zero(compute: Any, positions: Any, faces: Any) -> None:
-    assert normals_of(compute, positions, faces).tolist() == [[0, 0, 0]] * len(positions)
-
-
-@both_ways
-def test_an_isolated_vertex_and_a_face_without_area_leave_the_others_as_they_are(compute: Any) -> None:
-    normals = normals_of(compute, [*tiny.POSITIONS, (9, 9, 9)], [*tiny.FACES, (0, 0, 1), (2, 2, 2)])
-    np.testing.assert_allclose(normals, [*tiny.NORMALS, (0, 0, 0)], rtol=0, atol=1e-15)
+def test_without_a_face_that_has_area_the_normal_is_zero(compute: Any) -> None:
+    for what, positions, faces in (
+        ("no faces", [(1, 2, 3)], []),
+        ("one corner thrice", [(0, 0, 0)], [(0, 0, 0)]),
+        ("two corners", [(0, 0, 0), (1, 0, 0)], [(0, 1, 1), (0, 0, 1)]),
+        ("three on a line", [(0, 0, 0), (1, 1, 1), (2, 2, 2)], [(0, 1, 2)]),
+        ("three in one place", [(0.1, 0.1, 0.1)] * 3, [(0, 1, 2)]),
+        ("two that cancel", tiny.POSITIONS, [(0, 1, 2), (0, 2, 1)]),
+    ):
+        assert normals_of(compute, positions, faces).tolist() == [[0, 0, 0]] * len(positions), what
 
 
 @both_ways
@@ -94,30 +86,26 @@ FLOATS = st.floats(-1e6, 1e6, width=32)
 POINT = st.one_of(st.tuples(FLOATS, FLOATS, FLOATS), st.tuples(GRID, GRID, GRID))
 
 
-def meshes(point: Any) -> Any:
-    return st.integers(1, 10).flatmap(
-        lambda count: st.tuples(
-            st.lists(point, min_size=count, max_size=count),
-            st.lists(st.tuples(*[st.integers(0, count - 1)] * 3), max_size=20),
-        )
+MESHES = st.integers(1, 10).flatmap(
+    lambda count: st.tuples(
+        st.lists(POINT, min_size=count, max_size=count),
+        st.lists(st.tuples(*[st.integers(0, count - 1)] * 3), max_size=20),
     )
+)
 
 
-@given(mesh=meshes(st.tuples(GRID, GRID, GRID)))
-@settings(max_examples=60)
-def test_normals_agree_with_the_loops(mesh: Any) -> None:
-    positions = np.array(mesh[0], np.float32) / 8
-    expected = oracles.vertex_normals(positions.astype(np.float64), mesh[1])
-    np.testing.assert_allclose(normals_of(compute_in_numpy, positions, mesh[1]), expected, rtol=0, atol=1e-6)
-
-
-@given(mesh=meshes(POINT))
+@given(mesh=MESHES)
 @settings(max_examples=100)
-def test_normals_of_any_mesh_are_of_unit_length_or_zero_and_have_the_same_bits_both_ways(mesh: Any) -> None:
+def test_normals_of_any_mesh_are_those_of_the_loops_of_unit_length_or_zero_and_have_the_same_bits_both_ways(
+    mesh: Any,
+) -> None:
     normals = normals_of(compute_in_numpy, *mesh)
     lengths = np.sqrt((normals**2).sum(axis=1))
     assert np.all((np.abs(lengths - 1) < 1e-12) | (lengths == 0))
     assert normals_of(points_and_exact_normals, *mesh).tobytes() == normals.tobytes()
+    grid = np.clip(np.rint(mesh[0]), -8, 8) / 8  # where the loops are exact enough
+    expected = oracles.vertex_normals(grid, mesh[1])
+    np.testing.assert_allclose(normals_of(compute_in_numpy, grid, mesh[1]), expected, rtol=0, atol=1e-6)
 
 
 @needs_numba
@@ -142,18 +130,6 @@ def test_what_numba_cannot_compile_is_done_without() -> None:
 
 
 @both_ways
-def test_points_are_aligned_in_double_precision_bit_for_bit_as_the_loops_do(compute: Any) -> None:
-    rng = np.random.default_rng(1)
-    positions = rng.uniform(-8, 8, (2000, 3)).astype(np.float32)
-    matrix = np.eye(4)
-    matrix[:3] = [[0.945519, 0.325568, 0, -5.38439], [-0.325568, 0.945519, 0, -2.87178], [0, 0, 1, -0.06435]]
-    single = positions @ matrix[:3, :3].T.astype(np.float32) + matrix[:3, 3].astype(np.float32)
-    exact = oracles.to_float32(oracles.aligned_points(positions, matrix))
-    assert (single != exact).any()
-    assert compute(positions, np.zeros((0, 3), np.int32), matrix)[0].tobytes() == exact.tobytes()
-
-
-@both_ways
 @given(
     rows=st.lists(st.tuples(FLOATS, FLOATS, FLOATS), min_size=1, max_size=8),
     matrix=st.lists(st.floats(-100, 100).map(lambda value: round(value, 6)), min_size=12, max_size=12),
@@ -163,5 +139,5 @@ def test_points_of_any_alignment_agree_with_the_loops_bit_for_bit(compute: Any, 
     positions = np.array(rows, np.float32)
     aligned_from_scan = np.array([*matrix, 0, 0, 0, 1], np.float64).reshape(4, 4)
     expected = oracles.to_float32(oracles.aligned_points(positions, aligned_from_scan))
-    found, _ = compute(positions, np.zeros((0, 3), np.int32), aligned_from_scan)
+    found, _ = compute(positions, np.zeros((0, 3), np.int32), aligned_from_scan)  # in double precision
     assert found.tobytes() == expected.tobytes()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from plyfile import PlyData
 
 from scannet_prep.errors import UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, SCANNET200, builtin_label_map, read_label_map
@@ -17,7 +15,6 @@ from scannet_prep.synthetic import (
     SyntheticGroup,
     SyntheticScene,
     make_scene,
-    with_known_irregularity,
     write_label_map,
     write_release,
     write_scene,
@@ -37,11 +34,6 @@ def scene() -> SyntheticScene:
     return make_scene(TRAIN_ID)
 
 
-@pytest.fixture(scope="module")
-def scene_dir(scene: SyntheticScene, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_scene(scene, tmp_path_factory.mktemp("raw"))
-
-
 def tiny_scene(*groups: SyntheticGroup) -> SyntheticScene:
     """Two segments of three vertices, two triangles; small enough to write its files down."""
     return SyntheticScene(
@@ -56,86 +48,61 @@ def tiny_scene(*groups: SyntheticGroup) -> SyntheticScene:
     )
 
 
-def aligned_points(scene: SyntheticScene) -> Any:
-    assert scene.axis_alignment is not None
-    return scene.positions @ scene.axis_alignment[:3, :3].T + scene.axis_alignment[:3, 3]
+def is_equal(one: SyntheticScene, other: SyntheticScene) -> bool:
+    names = ("positions", "colors", "faces", "segment_ids", "axis_alignment")
+    others = [(scene.scene_id, scene.groups, scene.scene_type) for scene in (one, other)]
+    return others[0] == others[1] and all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
 
 
-def assert_equal_scenes(one: SyntheticScene, other: SyntheticScene) -> None:
-    for name in ("positions", "colors", "faces", "segment_ids", "axis_alignment"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    assert (one.scene_id, one.groups, one.scene_type) == (other.scene_id, other.groups, other.scene_type)
-
-
-@pytest.mark.parametrize("vertices", [500, 777, 1300, 4000, 30_011])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_scene_has_exactly_the_vertices_asked_for_and_is_consistent(vertices: int, seed: int) -> None:
+@pytest.mark.parametrize(("vertices", "seed"), [(500, 0), (777, 1), (1300, 2), (4000, 3), (30_011, 4)])
+def test_a_scene_has_exactly_the_vertices_asked_for_and_is_what_the_official_exporters_accept(
+    vertices: int, seed: int
+) -> None:
+    rows = builtin_label_map().rows
     scene = make_scene(VAL_ID, vertices=vertices, seed=seed)
-
     assert scene.positions.shape == scene.colors.shape == (vertices, 3)
     assert (scene.positions.dtype, scene.colors.dtype) == (np.float32, np.uint8)
     assert (scene.faces.dtype, scene.segment_ids.dtype) == (np.int32, np.int32)
     assert np.isfinite(scene.positions).all()
-    assert (scene.faces.min(), scene.faces.max()) >= (0, 0)
-    assert scene.faces.max() < vertices
+    assert 0 <= scene.faces.min() <= scene.faces.max() < vertices
     assert all(len(set(face)) == 3 for face in scene.faces.tolist())
     used = set(scene.segment_ids.tolist())
     assert len(scene.segment_ids) == vertices
     assert all(scene.segment_ids[segment] == segment for segment in used)
-    assert all(group.segments and used.issuperset(group.segments) for group in scene.groups)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_official_exporters_accept_the_groups(seed: int) -> None:
-    scene = make_scene(TRAIN_ID, seed=seed)
-    ids = [group.id for group in scene.groups]
     segments = [segment for group in scene.groups for segment in group.segments]
-
-    assert [group.object_id for group in scene.groups] == list(range(len(scene.groups)))
-    assert ids == sorted(set(ids))
-    assert ids != list(range(len(ids)))
     assert len(segments) == len(set(segments))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_every_scene_has_categories_of_all_label_sets_and_unannotated_segments(seed: int) -> None:
-    rows = builtin_label_map().rows
-    scene = make_scene(TRAIN_ID, seed=seed)
+    assert used.issuperset(segments)
+    assert vertices < 1300 or len(used) > len(segments), "some segments are in no group"
+    assert all(group.segments for group in scene.groups)
+    assert [group.object_id for group in scene.groups] == list(range(len(scene.groups)))
+    ids = [group.id for group in scene.groups]
+    assert ids == sorted(set(ids)) != list(range(len(ids)))
     categories = [group.raw_category for group in scene.groups]
-    grouped = {segment for group in scene.groups for segment in group.segments}
-
     assert {(rows[name].nyu40_id in SCANNET20.ids, rows[name].scannet_id in SCANNET200.ids) for name in categories} == {
         (True, True), (True, False), (False, True), (False, False),
     }  # fmt: skip
     assert {"floor", "wardrobe cabinet"} <= set(categories)
     assert categories.count("wall") == 4
-    assert grouped < set(scene.segment_ids.tolist())
 
 
-def test_same_arguments_give_the_same_scene_and_another_id_or_seed_another(scene: SyntheticScene) -> None:
-    assert_equal_scenes(make_scene(TRAIN_ID), scene)
+def test_the_same_arguments_give_the_same_scene_and_another_id_or_seed_another(scene: SyntheticScene) -> None:
+    assert is_equal(make_scene(TRAIN_ID), scene)
     for scene_id, seed in ((TRAIN_ID, 1), ("scene0000_01", 0), ("scene0001_00", 0)):
         assert not np.array_equal(make_scene(scene_id, seed=seed).positions, scene.positions)
 
 
-def test_aligned_room_stands_on_the_floor_with_walls_along_the_axes() -> None:
-    scene = make_scene(TRAIN_ID, vertices=20_000)
-    aligned = aligned_points(scene)
+def test_the_room_stands_on_the_floor_along_the_axes_with_statistics_like_those_of_the_release() -> None:
+    scene = make_scene(TRAIN_ID, vertices=124_000)
     assert scene.axis_alignment is not None
     rotation = scene.axis_alignment[:3, :3]
-
-    np.testing.assert_allclose(aligned.min(0), 0, atol=0.05)
-    np.testing.assert_allclose(aligned.max(0), [5.0, 5.0, 2.6], atol=0.05)
-    np.testing.assert_allclose(rotation @ rotation.T, np.eye(3), atol=3e-6)
+    aligned = scene.positions @ rotation.T + scene.axis_alignment[:3, 3]
+    assert aligned.min(0) == pytest.approx(0, abs=0.05)
+    assert (aligned.max(0) / 2.5).round() == pytest.approx([2, 3, 1])  # of cells, and of the height
+    assert rotation @ rotation.T == pytest.approx(np.eye(3), abs=3e-6)
     assert abs(rotation[0, 1]) > 0.1
-    np.testing.assert_array_equal(scene.axis_alignment, scene.axis_alignment.round(6))
-
-
-def test_statistics_are_like_those_of_the_release() -> None:
-    scene = make_scene(TRAIN_ID, vertices=124_000)
+    assert np.array_equal(scene.axis_alignment, scene.axis_alignment.round(6))
     ids, counts = np.unique(scene.segment_ids, return_counts=True)
     extents = [np.ptp(scene.positions[scene.segment_ids == name], axis=0).max() for name in ids[::20]]
-
     assert 90 < 124_000 / len(ids) < 150
     assert counts.max() > 1000
     assert np.median(extents) < 1.0
@@ -143,62 +110,42 @@ def test_statistics_are_like_those_of_the_release() -> None:
     assert 0.3 < (scene.segment_ids[1:] != scene.segment_ids[:-1]).mean() < 0.5
 
 
-def test_too_small_arguments_and_malformed_ids_are_refused() -> None:
+def test_too_small_arguments_and_malformed_ids_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot make a scene of 499 vertices"):
-        make_scene(TRAIN_ID, vertices=499)
+        write_release(tmp_path / "raw", [TRAIN_ID], vertices=499)
     with pytest.raises(UsageError, match="from seed -1"):
         make_scene(TRAIN_ID, seed=-1)
     with pytest.raises(UnknownSceneError):
         make_scene("scene1")
+    assert not (tmp_path / "raw").exists()
 
 
-def test_known_irregularity_lists_every_group_again_with_new_ids(scene: SyntheticScene) -> None:
-    count = len(scene.groups)
-    irregular = with_known_irregularity(scene).groups
-
-    assert irregular[:count] == scene.groups
-    assert [replace(group, id=0, object_id=0) for group in irregular[count:]] == [
+def test_a_release_repeats_groups_where_asked_with_new_ids(scene: SyntheticScene, tmp_path: Path) -> None:
+    scenes = write_release(tmp_path, [VAL_ID, TRAIN_ID], irregular=[TRAIN_ID])
+    assert is_equal(scenes[0], make_scene(VAL_ID))
+    groups, count = scenes[1].groups, len(scene.groups)
+    assert is_equal(replace(scenes[1], groups=groups[:count]), scene)
+    assert [replace(group, id=0, object_id=0) for group in groups[count:]] == [
         replace(group, id=0, object_id=0) for group in scene.groups
     ]
-    assert [group.object_id for group in irregular] == list(range(2 * count))
-    assert len({group.id for group in irregular}) == 2 * count
-
-
-def test_meshes_read_back_with_plyfile(scene: SyntheticScene, scene_dir: Path) -> None:
-    mesh = PlyData.read(scene_dir / f"{TRAIN_ID}_vh_clean_2.ply")
-    labeled = PlyData.read(scene_dir / f"{TRAIN_ID}_vh_clean_2.labels.ply")
-
-    for content in (mesh, labeled):
-        vertex = content["vertex"]
-        np.testing.assert_array_equal(np.stack([vertex["x"], vertex["y"], vertex["z"]], axis=1), scene.positions)
-        assert (vertex["alpha"] == 255).all()
-        assert [list(face) for face in content["face"]["vertex_indices"]] == scene.faces.tolist()
-    colors = np.stack([mesh["vertex"][name] for name in ("red", "green", "blue")], axis=1)
-    np.testing.assert_array_equal(colors, scene.colors)
-    rows = builtin_label_map().rows
-    category_of = {segment: group.raw_category for group in scene.groups for segment in group.segments}
-    assert labeled["vertex"]["label"].tolist() == [
-        rows[category_of[segment]].nyu40_id if segment in category_of else 0 for segment in scene.segment_ids.tolist()
-    ]
-    pairs = set(zip(*(labeled["vertex"][name].tolist() for name in ("label", "red", "green", "blue")), strict=True))
-    assert {(0, 0, 0, 0), (1, 174, 199, 232)} <= pairs
+    assert [group.object_id for group in groups] == list(range(2 * count))
+    assert len({group.id for group in groups}) == 2 * count
 
 
 def test_mesh_bytes_are_those_of_the_release(tmp_path: Path) -> None:
     directory = write_scene(tiny_scene(SyntheticGroup(0, 0, "chair", (3,))), tmp_path)
-    mesh = (directory / f"{TRAIN_ID}_vh_clean_2.ply").read_bytes()
-    labeled = (directory / f"{TRAIN_ID}_vh_clean_2.labels.ply").read_bytes()
-    header = MESH_HEADER.format(label="").encode()
-    labeled_header = MESH_HEADER.format(label="property ushort label\n").encode()
-
-    assert mesh.startswith(header)
-    assert len(mesh) == len(header) + 16 * 6 + 13 * 2
-    assert mesh[len(header) + 16 :][:16] == b"\0\0\x80\x3f" + bytes(8) + b"\x03\x04\x05\xff"
-    assert mesh[-13:] == b"\x03\x03\0\0\0\x04\0\0\0\x05\0\0\0"
-    assert labeled.startswith(labeled_header)
-    assert len(labeled) == len(labeled_header) + 18 * 6 + 13 * 2
-    assert labeled[len(labeled_header) + 18 * 5 :][16:18] == b"\x05\0"
-    assert labeled[-26:] == mesh[-26:]
+    faces = b"\x03\0\0\0\0\x01\0\0\0\x02\0\0\0\x03\x03\0\0\0\x04\0\0\0\x05\0\0\0"
+    for name, label in (("", ""), (".labels", "property ushort label\n")):
+        mesh = (directory / f"{TRAIN_ID}_vh_clean_2{name}.ply").read_bytes()
+        header = MESH_HEADER.format(label=label).encode()
+        size = 18 if label else 16
+        assert mesh.startswith(header)
+        assert len(mesh) == len(header) + size * 6 + len(faces)
+        assert mesh[len(header) + size :][:12] == b"\0\0\x80\x3f" + bytes(8)
+        assert mesh[len(header) + 15 :: size][:6] == b"\xff" * 6, "alpha"
+        assert label or mesh[len(header) + size + 12 :][:3] == b"\x03\x04\x05"
+        assert not label or mesh[len(header) + size * 5 + 16 :][:2] == b"\x05\0"
+        assert mesh.endswith(faces)
 
 
 def test_text_files_have_the_layout_of_the_release(tmp_path: Path) -> None:
@@ -230,22 +177,21 @@ def test_text_files_have_the_layout_of_the_release(tmp_path: Path) -> None:
     assert info.count(b"\n") == info.count(b"\r\n")
 
 
-def test_test_scene_gets_a_mesh_and_metadata_without_annotation_below_scans_test(tmp_path: Path) -> None:
-    scene = make_scene(TEST_ID)
-    directory = write_scene(scene, tmp_path)
-
+def test_files_of_a_scene_are_those_of_its_split(tmp_path: Path) -> None:
+    scene = make_scene(TEST_ID, vertices=500)
     assert (scene.groups, scene.axis_alignment, scene.scene_type) == ((), None, None)
-    assert directory == tmp_path / "scans_test" / TEST_ID
-    assert sorted(path.name for path in directory.iterdir()) == [f"{TEST_ID}.txt", f"{TEST_ID}_vh_clean_2.ply"]
-    assert (directory / f"{TEST_ID}.txt").read_bytes().startswith(b"colorHeight")
-
-
-def test_scene_in_no_official_list_gets_all_files_below_scans(tmp_path: Path) -> None:
-    directory = write_scene(make_scene(UNLISTED_ID, vertices=500), tmp_path)
-    assert directory == tmp_path / "scans" / UNLISTED_ID
-    assert sorted(path.name.removeprefix(UNLISTED_ID) for path in directory.iterdir()) == [
-        ".aggregation.json", ".txt", "_vh_clean_2.0.010000.segs.json", "_vh_clean_2.labels.ply", "_vh_clean_2.ply",
-    ]  # fmt: skip
+    assert write_scene(scene, tmp_path) == tmp_path / "scans_test" / TEST_ID
+    assert (tmp_path / f"scans_test/{TEST_ID}/{TEST_ID}.txt").read_bytes().startswith(b"colorHeight")
+    # A scene in no official list gets all files.
+    assert write_scene(make_scene(UNLISTED_ID, vertices=500), tmp_path) == tmp_path / "scans" / UNLISTED_ID
+    names = {
+        TEST_ID: [".txt", "_vh_clean_2.ply"],
+        UNLISTED_ID: [
+            ".aggregation.json", ".txt", "_vh_clean_2.0.010000.segs.json", "_vh_clean_2.labels.ply", "_vh_clean_2.ply",
+        ],
+    }  # fmt: skip
+    for scene_id, expected in names.items():
+        assert sorted(path.name for path in tmp_path.glob(f"*/{scene_id}/*")) == [scene_id + name for name in expected]
 
 
 def test_label_map_has_the_layout_of_the_release_and_the_rows_of_the_built_in_one(tmp_path: Path) -> None:
@@ -257,16 +203,3 @@ def test_label_map_has_the_layout_of_the_release_and_the_rows_of_the_built_in_on
     assert (len(lines), lines[-1]) == (1 + 607 + 1, b"")
     assert all(line.count(b"\t") == 16 for line in lines[:-1])
     assert read_label_map(path).rows == builtin_label_map().rows
-
-
-def test_release_repeats_groups_where_asked(tmp_path: Path) -> None:
-    scenes = write_release(tmp_path, [VAL_ID, TRAIN_ID], vertices=600, seed=3, irregular=[TRAIN_ID])
-    assert_equal_scenes(scenes[0], make_scene(VAL_ID, vertices=600, seed=3))
-    assert_equal_scenes(scenes[1], with_known_irregularity(make_scene(TRAIN_ID, vertices=600, seed=3)))
-    assert (tmp_path / "scannetv2-labels.combined.tsv").exists()
-
-
-def test_release_that_cannot_be_made_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        write_release(tmp_path / "raw", [TRAIN_ID], vertices=10)
-    assert not (tmp_path / "raw").exists()

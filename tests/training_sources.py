@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from release_server import ReleaseServer
 
 from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.remote import ranges
@@ -34,13 +32,7 @@ TRAIN = [scene_id for scene_id in SIZES if scene_id < "scene0011"]
 
 @dataclass(frozen=True)
 class Stored:
-    """Scenes, somewhere.
-
-    Attributes:
-        kind: In what form; one of KINDS.
-        place: What `ScanNet` is given.
-        paths: The folder, or the archives.
-    """
+    """Scenes, somewhere: in what form, what `ScanNet` is given, and the folder or the archives."""
 
     kind: str
     place: Any
@@ -56,7 +48,7 @@ def make_folder(root: Path) -> Path:
 
 
 def process_into(raw_dir: Path, folder: Path) -> process.ProcessReport:
-    return process.run(process.plan(raw_dir, folder, ProcessOptions(scannet200=True)), jobs=1)
+    return process.run(process.plan(raw_dir, folder, ProcessOptions(scannet200=True, faces=True)), jobs=1)
 
 
 def make_source(kind: str, folder: Path) -> Path:
@@ -90,45 +82,11 @@ def store(kind: str, folder: Path, target: Path) -> Iterator[Stored]:
     elif kind == "archive":
         yield Stored(kind, path, paths)
     else:
-        with serve(path) as url, pytest.MonkeyPatch.context() as patch:
+        with ReleaseServer(target, etag="weak") as server, pytest.MonkeyPatch.context() as patch:
+            server.files["/scannet.tar.zst"] = path
             # Of an archive as small as this, all scenes would come with its end, and no range would be asked for.
             patch.setattr(ranges, "TAIL_BYTES", 8_192, raising=False)
-            yield Stored(kind, url, paths)
-
-
-@contextmanager
-def serve(path: Path) -> Iterator[str]:
-    """Serve ranges of a file, which may change, on this machine; gives its address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1  # head and body at once: apart, the second waits 40 ms for the client to acknowledge the first
-
-        def do_GET(self) -> None:
-            data = path.read_bytes()
-            first, last = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers["Range"]).groups()
-            start = int(first) if first else max(0, len(data) - int(last))
-            part = data[start : int(last) + 1 if first and last else len(data)]
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{start + len(part) - 1}/{len(data)}")
-            self.send_header("Content-Length", str(len(part)))
-            self.send_header("ETag", '"the same"')
-            self.end_headers()
-            self.wfile.write(part)
-
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/{path.name}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+            yield Stored(kind, f"{server.origin}/{path.name}", paths)
 
 
 def flip(path: Path, offset: int) -> None:

@@ -52,14 +52,12 @@ class Plan:
 
     def batch(self, index: int) -> list[int]:
         """The scenes of one batch."""
-        scenes: list[int] = self.scenes[self.ends[index - 1] if index else 0 : self.ends[index]].tolist()
-        return scenes
+        return list(map(int, self.scenes[self.ends[index - 1] if index else 0 : self.ends[index]]))
 
     def loads(self, lengths: Ints) -> Ints:
         """Vertices of each batch, int64 (K,)."""
         sums = np.concatenate([[0], np.cumsum(lengths[self.scenes], dtype=np.int64)])
-        loads: Ints = sums[self.ends] - sums[self.starts]
-        return loads
+        return np.asarray(sums[self.ends] - sums[self.starts])
 
     def take(self, order: Ints) -> Plan:
         """Some of the batches, in the given order."""
@@ -74,15 +72,8 @@ def pack(lengths: Ints, max_points: int, max_scenes: int, world_size: int) -> Pl
 
     Nothing is random, so the result is the same on every rank and in every epoch.
 
-    Args:
-        lengths: Vertices of each scene, (n,).
-        max_points: Most vertices in a batch; a larger scene is a batch of its own.
-        max_scenes: Most scenes in a batch.
-        world_size: Number of ranks.
-
-    Returns:
-        Batches, none of them empty. Only where hardly any two scenes fit together, so that no such number is possible,
-        every scene is a batch of its own.
+    A scene above `max_points` is a batch of its own, and no batch is empty. Only where hardly any two scenes fit
+    together, so that no such number is possible, every scene is a batch of its own.
     """
     # Large scenes first; equal ones by index, so that nothing depends on how a sort treats them.
     order = np.argsort(-lengths, kind="stable")
@@ -106,16 +97,10 @@ def pack(lengths: Ints, max_points: int, max_scenes: int, world_size: int) -> Pl
 def make_plan(packing: Plan, lengths: Ints, max_points: int, world_size: int, generator: Generator | None) -> Plan:
     """Plan an epoch.
 
-    Args:
-        packing: From `pack`.
-        lengths: Vertices of each scene, (n,).
-        max_points: The budget of a batch.
-        world_size: Number of ranks.
-        generator: Source of randomness; None for the same plan each time, the largest batches first.
-
     Returns:
-        The batches, step after step, and within a step rank after rank. Batches of one repeated scene are added where
-        the number of batches is not a multiple of the number of ranks.
+        The batches, step after step, and within a step rank after rank; without a generator the same each time, the
+        largest first. Batches of one repeated scene are added where the number of batches is not a multiple of the
+        number of ranks.
     """
     if generator is not None:
         packing = _mix(packing, lengths, max_points, generator)

@@ -27,20 +27,13 @@ class RankedSampler:
     What the caller says of the rank counts; else what `torch.distributed` says where it is initialized (it is not
     imported for that); else the environment variables RANK and WORLD_SIZE. A process is alone only if nothing says
     otherwise.
-
-    Attributes:
-        rank: From 0.
-        world_size: Number of processes.
-
-    Raises:
-        UsageError: There are several processes, and it cannot be known which one this is.
+    Anything else is a UsageError: there are several processes, and it cannot be known which one this is.
     """
 
     def __init__(self, rank: int | None, world_size: int | None) -> None:
         self._is_given = rank is not None and world_size is not None
-        found = (
-            (None, None) if self._is_given else _ask_torch() or (_read_variable("RANK"), _read_variable("WORLD_SIZE"))
-        )
+        said = (None, None) if self._is_given else _ask_torch()
+        found = said or (_read_variable("RANK"), _read_variable("WORLD_SIZE"))
         rank = found[0] if rank is None else check_number(rank, "rank", 0)
         world_size = found[1] if world_size is None else check_number(world_size, "world_size", 1)
         for name in _LAUNCHERS if rank is None and world_size is None else ():

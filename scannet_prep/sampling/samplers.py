@@ -54,8 +54,7 @@ class PointBudgetBatchSampler(RankedSampler):
     Attributes:
         epoch: The epoch that comes next, or that is being given out.
         steps_before: Steps of it that were done before this iteration, according to the state that was loaded.
-        rank: As given or found.
-        world_size: As given or found.
+        rank, world_size: As given or found.
 
     Raises:
         UsageError: An argument makes no sense; there are fewer scenes than ranks; or there are several processes, and
@@ -273,12 +272,10 @@ class EvalSampler(RankedSampler):
 
     Args:
         lengths: Vertices of each scene, such as `dataset.lengths`.
-        rank: As with `PointBudgetBatchSampler`.
-        world_size: As with `PointBudgetBatchSampler`.
+        rank, world_size: As with `PointBudgetBatchSampler`.
 
     Attributes:
-        rank: As given or found.
-        world_size: As given or found.
+        rank, world_size: As given or found.
         step_count: Scenes of the ranks that have most.
 
     Raises:
@@ -307,8 +304,7 @@ class EvalSampler(RankedSampler):
         """Give this rank's indices.
 
         Raises:
-            UsageError: `torch.distributed` was initialized after the sampler was made, and says another rank; or
-                Lightning or accelerate shards the indices again.
+            UsageError: The rank is another one now, or the indices are sharded again, as `PointBudgetBatchSampler`.
         """
         self._check_rank()
         return iter(self._scenes)

@@ -35,14 +35,7 @@ The scenes in this folder are synthetic: made by `scannet-prep demo`, which may 
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """Where the demo writes.
-
-    Attributes:
-        server_dir: Scenes in the format of the release, as the demo's own server hands them out.
-        raw_dir: The same scenes, downloaded.
-        processed_dir: The processed folder.
-        archive_path: The processed folder as one archive.
-    """
+    """Where the demo writes: what its server hands out, the same scenes downloaded, processed, and as one archive."""
 
     server_dir: Path
     raw_dir: Path
@@ -58,8 +51,7 @@ class DemoReport:
         plan: Where it wrote.
         process: Report of that stage.
         archive_bytes: Of the archive.
-        classes: Names of the classes that occur in the train split, the most frequent first, by what a user types to
-            open it.
+        classes: Names of the classes of the train split, the most frequent first, by what a user types to open it.
         arrays: Type and shape of each array of a sample, as text.
     """
 
@@ -84,11 +76,6 @@ def plan(demo_dir: Path) -> DemoPlan:
 
 def run(plan: DemoPlan, *, jobs: int = 1, progress: Progress | None = None) -> DemoReport:
     """Make synthetic scenes, download them from a server on this machine, process, pack, and read them as a dataset.
-
-    Args:
-        plan: From `plan`.
-        jobs: Number of worker processes, and of compressing threads.
-        progress: Told how far each stage is.
 
     Raises:
         OutputError: The folder cannot be written to.

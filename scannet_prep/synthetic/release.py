@@ -53,14 +53,6 @@ def write_release(
         vertices: The exact number of vertices of each.
         seed: Another seed gives other scenes.
         irregular: Those of the scenes that list every group twice.
-
-    Returns:
-        The scenes, in the order of `scene_ids`.
-
-    Raises:
-        UnknownSceneError: One of the ids is not a scene id.
-        UsageError: `vertices` or `seed` is too small.
-        OutputError: A file or folder cannot be written.
     """
     scenes = [make_scene(scene_id, vertices=vertices, seed=seed) for scene_id in scene_ids]
     scenes = [with_known_irregularity(scene) if scene.scene_id in irregular else scene for scene in scenes]
@@ -71,16 +63,10 @@ def write_release(
 
 
 def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
-    """Write the files of one scene.
+    """Write the files of one scene, and return its folder.
 
     Scenes of the official test split go to `scans_test/` and get a mesh and metadata only; all others, also those that
     are in no official list, go to `scans/` with everything.
-
-    Returns:
-        The scene's folder.
-
-    Raises:
-        OutputError: A file or folder cannot be written.
     """
     split = find_official_split(scene.scene_id) or Split.TRAIN
     files = RawScene(scene.scene_id, raw_dir / SPLIT_DIRS[split] / scene.scene_id)
@@ -98,14 +84,7 @@ def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
 
 
 def write_label_map(raw_dir: Path) -> Path:
-    """Write the built-in label map with the release's 17 columns; those that nothing should use are empty.
-
-    Returns:
-        The file's path.
-
-    Raises:
-        OutputError: The file or its folder cannot be written.
-    """
+    """Write the built-in label map with the release's 17 columns; those that nothing should use are empty."""
     make_directory(raw_dir)
     lines = ["\t".join(_LABEL_MAP_COLUMNS)]
     for name, ids in builtin_label_map().rows.items():

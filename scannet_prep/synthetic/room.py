@@ -28,8 +28,7 @@ class Piece(NamedTuple):
     boxes: tuple[Extent, ...]
 
 
-_CELL = 2.5
-_HEIGHT = 2.6
+_CELL, _HEIGHT = 2.5, 2.6
 # Gives edges of about 0.05 m, as in the release.
 _VERTICES_PER_CELL = 22_000
 # The coarsest mesh, with four vertices on each side of each box, has at most half of this.
@@ -41,7 +40,6 @@ _MIN_SIDE = 0.055
 _COURSE = 12
 _FIRST_PROBABILITY = 0.055
 _BACKGROUND_PROBABILITY = 0.25
-
 
 _WOOD: Color = (150, 108, 70)
 _DARK: Color = (58, 55, 60)
@@ -163,11 +161,9 @@ def _shell_sides(size: tuple[float, float, float]) -> NDArray[np.float64]:
 
 
 def _box_sides(box: Extent) -> NDArray[np.float64]:
-    """The sides of a box, without the one that stands on the floor, and without thin rims.
+    """The sides of a box, without the one that stands on the floor, and without thin rims; float64 (S, 3, 3), metres.
 
-    Returns:
-        float64 (S, 3, 3), metres: for each side one corner, and the edges u and v from there. The front, where u x v
-        points, is outwards.
+    For each side one corner, and the edges u and v from there. The front, where u x v points, is outwards.
     """
     x0, y0, z0, x1, y1, z1 = box
     dx, dy, dz = x1 - x0, y1 - y0, z1 - z0
@@ -204,12 +200,7 @@ def _cut(row: NDArray[np.int64], column: NDArray[np.int64], rng: np.random.Gener
 
 
 def _fit_spacing(lengths: NDArray[np.float64], vertices: int) -> float:
-    """Find the coarsest spacing, metres, with which all sides have at least so many points together.
-
-    Args:
-        lengths: float64 (S, 2), metres.
-        vertices: How many points; more than 4 S, which is what the coarsest grid of all has.
-    """
+    """Find the coarsest spacing, metres, with which all sides have at least so many points; more than 4 a side."""
     fine, coarse = 0.5 * math.sqrt(lengths.prod(1).sum() / vertices), 2.0 * float(lengths.max())
     for _ in range(60):
         middle = 0.5 * (fine + coarse)

@@ -77,10 +77,6 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
         scene_id: Its name, for example `scene0000_00`.
         vertices: The exact number of vertices, at least 500.
         seed: Another seed gives another room; at least 0.
-
-    Raises:
-        UnknownSceneError: `scene_id` is not a scene id.
-        UsageError: `vertices` or `seed` is too small.
     """
     name = SceneId(scene_id)
     if vertices < MIN_VERTICES or seed < 0:
