@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 from commands import Outcome
+from commands import run_main as call
 from verifying import TEST, TRAIN, VAL
 
-from scannet_prep.archive import Archive, open_archive, write_archive
+from scannet_prep.archive.reader import Archive, open_archive
 from scannet_prep.archive.source import shard_path
-from scannet_prep.cli.main import main
+from scannet_prep.archive.writer import write_archive
 from scannet_prep.progress import NoProgress
 from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
@@ -59,14 +58,6 @@ def pack_shards(folder: Path, target: Path, shard_bytes: int) -> list[Path]:
     return paths
 
 
-def call(*words: object) -> Outcome:
-    """Run a command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        status = main([*map(str, words)])
-    return Outcome(status, out.getvalue(), err.getvalue())
-
-
 def pack(*words: object) -> tuple[int, dict[str, object]]:
     """Run `pack --json`; gives its status and what it prints."""
     outcome = call("pack", *words, "--json")
@@ -92,12 +83,9 @@ def read_tree(folder: Path) -> dict[str, bytes]:
 def unpack_by(tool: str, archive_path: Path, folder: Path) -> dict[str, bytes]:
     """Unpack with a program that is not ours."""
     folder.mkdir()
-    if tool == "tar":
-        subprocess.run(["tar", "--zstd", "-xf", archive_path, "-C", folder], check=True)
-    elif tool == "zstd":
-        subprocess.run(f"zstd -dcq -- '{archive_path}' | tar -x -C '{folder}'", shell=True, check=True)
-    else:
-        subprocess.run([tool, "-xf", archive_path, "-C", folder], check=True)
+    lines = {"tar": "tar --zstd -xf '{0}' -C '{1}'", "zstd": "zstd -dcq -- '{0}' | tar -x -C '{1}'"}
+    line = lines.get(tool, f"{tool} -xf '{{0}}' -C '{{1}}'").format(archive_path, folder)
+    subprocess.run(line, shell=True, check=True)
     return read_tree(folder)
 
 

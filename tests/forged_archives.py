@@ -18,12 +18,17 @@ from typing import Any
 import zstandard
 
 from scannet_prep import ScanNet
-from scannet_prep.archive import ArchiveKind, Group, Head, Index, Member, open_archive
+from scannet_prep.archive import open_archive
 from scannet_prep.archive.frames import FrameRow, compress, encode_seek_table
 from scannet_prep.archive.layout import (
     END_OF_ARCHIVE,
     FORMAT_NAME,
     INDEX_NAME,
+    ArchiveKind,
+    Group,
+    Head,
+    Index,
+    Member,
     encode_header,
     encode_index,
     padding_bytes,

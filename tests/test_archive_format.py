@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from verifying import TEST, TRAIN, VAL
 
 from scannet_prep import archive as archive_package
-from scannet_prep.archive import ArchiveKind, open_archive
+from scannet_prep.archive import open_archive
 from scannet_prep.archive.frames import FrameRow, compress, decompress, encode_seek_table, read_frame, read_seek_table
 from scannet_prep.archive.layout import (
+    ArchiveKind,
     check_index_size,
     check_names,
     encode_header,

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import shutil
 import tarfile
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import zstandard
 from archives import call, pack_shards, unpack_pipe
@@ -22,23 +19,10 @@ from release_server import ROOT, ReleaseServer
 from verifying import TRAIN, VAL
 
 from scannet_prep import ScanNet
-from scannet_prep.archive import open_archive
-from scannet_prep.errors import ArchiveError, ForeignFileError, UsageError
+from scannet_prep.errors import ArchiveError, FileError, UsageError
 from scannet_prep.remote import ranges
 from scannet_prep.stages import info, unpack
 from scannet_prep.stages.verify import archive as verify_archive
-
-
-def written(write: Callable[[io.BytesIO], object]) -> bytes:
-    data = io.BytesIO()
-    write(data)
-    return data.getvalue()
-
-
-def write_zip(data: io.BytesIO) -> None:
-    with zipfile.ZipFile(data, "w") as archive:
-        archive.writestr("some.txt", "text")
-
 
 TAR = tarfile.TarInfo("some.txt").tobuf() + bytes(1024)
 FRAME = zstandard.compress(TAR, 3)
@@ -47,9 +31,8 @@ FOREIGN = {
     "a .tar.zst of pzstd": (b"\x50\x2a\x4d\x18\4\0\0\0" + len(FRAME).to_bytes(4, "little") + FRAME, "tar --zstd -xf"),
     "a zstd file": (zstandard.compress(b"text"), "zstd -d"),
     "a tar file": (TAR, "tar -xf"),
-    "a gzip file": (gzip.compress(TAR), "tar -xzf"),
-    "a zip file": (written(write_zip), "unzip"),
-    "a zip file of arrays": (written(lambda data: np.savez(data, points=np.zeros(3))), "unzip"),
+    "a gzip file": (gzip.compress(TAR), "tar -xf"),
+    "a zip file": (b"PK\x03\x04" + bytes(60), "unzip"),
     "a 7z file": (b"7z\xbc\xaf\x27\x1c" + bytes(60), "7z x"),
     "a web page": (b"<!DOCTYPE html><html>Please log in</html>", "in a browser"),
     "empty": (b"", "copy it again"),
@@ -88,29 +71,18 @@ def test_a_foreign_file_in_a_pipe_is_recognised_too(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_archive_of_ours_is_not_taken_for_a_foreign_file(packed: Path) -> None:
-    packed.write_bytes(packed.read_bytes()[:-30])
-    with pytest.raises(ArchiveError) as caught:
-        open_archive(packed)
-    assert not isinstance(caught.value, ForeignFileError)
-    assert "is damaged or truncated" in str(caught.value)
-
-
 @pytest.mark.parametrize("name", READERS)
-def test_an_address_of_a_store_says_what_it_needs(name: str) -> None:
-    read: Callable[[str], object] = READERS[name]  # type: ignore[assignment]
+def test_a_named_pipe_does_not_hang_and_places_that_cannot_be_read_say_what_they_need(
+    name: str, tmp_path: Path
+) -> None:
+    read: Callable[[Any], object] = READERS[name]
     with pytest.raises(UsageError, match="addresses of the kind s3:// are not read") as caught:
         read("s3://bucket/scannet.tar.zst")
     assert "aws s3 presign s3://bucket/scannet.tar.zst" in caught.value.hint
-
-
-@pytest.mark.parametrize("command", ["info", "verify", "unpack"])
-def test_a_named_pipe_does_not_hang_and_a_file_that_is_not_there_is_named(command: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.tar.zst")
-    outcome = call(command, tmp_path / "a.tar.zst")
-    assert (outcome.status, "is a named pipe" in outcome.stderr) == (1, True), outcome.stderr
-    outcome = call(command, tmp_path / "b.tar.zst")
-    assert (outcome.status, "b.tar.zst: no such archive" in outcome.stderr) == (1, True)
+    for place, message in (("a.tar.zst", "is a named pipe"), ("b.tar.zst", "no such archive")):
+        with pytest.raises(FileError, match=message):
+            read(tmp_path / place)
 
 
 SECRETS = ("anna", "s3cret", "t0ken")
@@ -143,10 +115,6 @@ def run(*words: object) -> tuple[int, dict[str, Any]]:
     return outcome.status, outcome.json
 
 
-def without_places(value: dict[str, Any]) -> dict[str, Any]:
-    return {key: item for key, item in value.items() if key not in ("path", "paths", "seconds")}
-
-
 def test_info_and_verify_say_of_an_address_what_they_say_of_the_file_in_few_requests(
     server: ReleaseServer, archive_path: Path
 ) -> None:
@@ -154,10 +122,9 @@ def test_info_and_verify_say_of_an_address_what_they_say_of_the_file_in_few_requ
         of_file = run(command[0], archive_path, *command[1:])
         of_url = run(command[0], secret_url(server), *command[1:])
         assert of_url[0] == of_file[0] == 0
-        assert without_places(of_url[1]) == without_places(of_file[1])
+        assert {key for key in of_url[1] if of_url[1][key] != of_file[1][key]} <= {"path", "paths", "seconds"}
         assert of_url[1]["path"] == public(server)
-    for name in ("info", "verify"):
-        outcome = call(name, secret_url(server))
+        outcome = call(command[0], secret_url(server))
         assert (outcome.status, public(server) in outcome.stdout) == (0, True)
         assert not any(secret in outcome.stdout + outcome.stderr for secret in SECRETS)
     limits = {"info": 4, "verify": 12, "verify --quick": 12, f"verify --scenes {VAL}": 8}
@@ -196,22 +163,17 @@ def test_a_truncated_archive_on_a_server_is_walked_through_in_few_requests(
     assert (status, value["whole_scenes"]) == (3, [TRAIN])
     assert len(server.requests()) <= 12
     server.forget()
-    status, value = run("unpack", secret_url(server), "-o", tmp_path / "rescued")
-    assert status == 3
+    assert run("unpack", secret_url(server), "-o", tmp_path / "rescued")[0] == 3
     assert (tmp_path / f"rescued/train/{TRAIN}.npz").is_file()
     assert len(server.requests()) <= 12
-    status, value = run("info", secret_url(server))
-    assert (status, value["error"]) == (1, "ArchiveError")
 
 
 def test_shards_may_be_files_and_addresses_mixed(server: ReleaseServer, whole_dir: Path, tmp_path: Path) -> None:
     paths = pack_shards(whole_dir / "processed", tmp_path / "s.tar.zst", 20_000)
-    assert len(paths) == 3
     server.files |= {f"{ROOT}{path.name}": path for path in paths}
     (tmp_path / "other disk").mkdir()
-    shutil.move(paths[1], tmp_path / "other disk")
-    places: list[object] = [secret_url(server, paths[0].name), tmp_path / "other disk" / paths[1].name, paths[2]]
-    server.files[f"{ROOT}{paths[1].name}"] = tmp_path / "other disk" / paths[1].name
+    moved = Path(shutil.move(paths[1], tmp_path / "other disk"))
+    places: list[object] = [secret_url(server, paths[0].name), moved, paths[2]]
     for command in ("info", "verify"):
         status, value = run(command, *places)
         assert (status, value["scenes"]) == (0, 3)
@@ -226,12 +188,13 @@ def test_shards_may_be_files_and_addresses_mixed(server: ReleaseServer, whole_di
 
 def test_what_a_server_does_not_give_is_an_error_without_secrets(server: ReleaseServer) -> None:
     for command in ("info", "verify"):
-        status, value = run(command, secret_url(server, "nothing.tar.zst"))
-        assert (status, value["error"]) == (1, "NotOnServerError")
-        status, value = run(command, secret_url(server), secret_url(server))
-        assert (status, value["error"]) == (2, "UsageError")
-        status, value = run(command, "https://anna:s3cret@[/?t0ken")
-        assert (status, value["error"]) == (2, "UsageError")
+        for places, expected in (
+            ([secret_url(server, "nothing.tar.zst")], (1, "NotOnServerError")),
+            ([secret_url(server)] * 2, (2, "UsageError")),
+            (["https://anna:s3cret@[/?t0ken"], (2, "UsageError")),
+        ):
+            status, value = run(command, *places)
+            assert (status, value["error"]) == expected
 
 
 def test_authorities_can_be_named(archive_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from verifying import TEST, TRAIN, VAL, Verify, edit_json
 
 from scannet_prep import ScanNet
-from scannet_prep.archive import ArchiveKind, Contents, Head, SourceFile, SourceGroup, write_archive
+from scannet_prep.archive.layout import ArchiveKind, Head
+from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, write_archive
 from scannet_prep.errors import DiskFullError, OutputError, UnknownSceneError, UsageError
 from scannet_prep.files import run_lock
 from scannet_prep.processed.manifest import read_manifest

@@ -235,10 +235,13 @@ def test_what_the_index_contradicts_is_not_left_behind(tmp_path: Path, place: in
     assert left_in(tmp_path / "pipe") == {name: data for name, data in EXPECTED.items() if IDS[1] not in name}
 
 
-def test_an_archive_of_a_later_version_is_refused(tmp_path: Path) -> None:
-    forge(tmp_path / "a.tar.zst", SCENES, head=replace(HEAD, version=2))
-    for outcome in unpack_both(tmp_path / "a.tar.zst", tmp_path):
-        assert "update scannet-prep" in str(outcome)
+def test_an_archive_of_a_newer_version_is_told_as_such_and_not_as_damaged(tmp_path: Path) -> None:
+    archive = tmp_path / "a.tar.zst"
+    forge(archive, SCENES, head=replace(HEAD, version=2))
+    outcomes = [unpack_pipe(archive, "-o", tmp_path), *(call(word, archive) for word in ("unpack", "verify", "info"))]
+    for outcome in outcomes:
+        assert (outcome.status, "was made by a newer scannet-prep" in outcome.stderr) == (1, True)
+        assert ("hint: update it: pip install" in outcome.stderr, "damaged" in outcome.stderr) == (True, False)
 
 
 def test_mutated_streams_never_crash_and_never_leave_wrong_files(tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ class GroupReader:
         self._wants, self._limit = wants, limit
         self._frames = self._walk()
         if not isinstance(source, PipeSource):
-            with suppress(ContentError, MemoryError):  # to read all from the beginning finds what is wrong
-                self._frames = self._read_index()
+            with suppress(ArchiveError):  # to read all from the beginning finds what is wrong
+                self._frames = self._find_frames(reader.Archive(source))
         self._read_files()
         if self._head is None:
             raise ArchiveError(self.name, f"nothing of it can be read: {'; '.join(self.problems)}", reader.DAMAGED_HINT)
@@ -116,9 +116,8 @@ class GroupReader:
             progress: Told of tar bytes.
 
         Yields:
-            Each scene, and what is damaged of it, in the order of the archive; damaged ones that only the index names
-            come last. A scene that was whole is given once more, as damaged, where an index that came later contradicts
-            it.
+            Each scene, and what is damaged of it, in order; damaged ones that only the index names come last. A whole
+            one is given once more, as damaged, where an index that came later contradicts it.
 
         Raises:
             ArchiveError: The archive is refused.
@@ -149,9 +148,9 @@ class GroupReader:
         self.content_bytes += outcome.group.size_bytes
         return outcome.group.size_bytes
 
-    def _read_index(self) -> Iterator[_Frame]:
-        """Read the index, and choose scenes."""
-        index, rows = reader.read_index(self.source)
+    def _find_frames(self, archive: reader.Archive) -> Iterator[_Frame]:
+        """Choose scenes by the index, and check what follows them."""
+        index, rows = archive.index, archive.rows
         stream = Stream(self.source, index.groups[-1].end)
         own_row = FrameRow.of(stream.take(rows[-2].stored_bytes))
         self.index, self._head = index, index.head
@@ -275,8 +274,8 @@ def open_readers(
     """Open several archives, and choose scenes of them; takes and raises what `open_sources` and `GroupReader` do."""
     opened: list[GroupReader] = []
     for source in open_sources(places, certificates=certificates):
-        left = None if limit is None else limit - sum(len(item.chosen) for item in opened)
-        opened.append(GroupReader(source, wants, left))
+        opened.append(GroupReader(source, wants, limit))
+        limit = limit and limit - len(opened[-1].chosen)
     return opened
 
 
