@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import CountingProgress, call, pack_shards
-from forged_archives import find_parts, flip
+from archives import call, find_parts, flip, pack_shards
 from verifying import SCENES, TEST, TRAIN, VAL, Verify
-
-from scannet_prep.stages.verify import archive as verify_archive
 
 
 @pytest.fixture
@@ -143,15 +140,6 @@ def test_shards_are_checked_together_and_missing_and_doubled_ones_are_told(
     status, [(_, scene_id, name, _)] = verify(paths)
     assert (status, scene_id, name) == (3, VAL, f"../{paths[1].name}")
     assert verify.value["damaged_scenes"] == [VAL]
-
-
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_progress_is_told_in_bytes_and_comes_to_its_end(archive_path: Path, jobs: int) -> None:
-    damage(archive_path, VAL)
-    progress = CountingProgress()
-    report = verify_archive.run([archive_path], jobs=jobs, progress=progress)
-    assert report.damaged_scenes == (VAL,)
-    assert progress.total == progress.done == report.content_bytes
 
 
 def info(*paths: Path) -> tuple[int, dict[str, Any]]:

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from archives import TREE, has_tool, pack_tree, unpack_by
-from forged_archives import forge
+from archives import TREE, forge, has_tool, pack_tree, unpack_by
 from hypothesis import given
 from hypothesis import strategies as st
 from verifying import TEST, TRAIN, VAL
@@ -57,15 +56,15 @@ def test_a_reader_of_the_seekable_format_that_is_not_ours_finds_every_file(packe
 
 
 def test_each_scene_is_one_frame_after_the_files_of_no_scene(packed: Path) -> None:
-    with open_archive(packed) as archive:
-        names = [member.name for member in archive.index.files.members]
-        assert names == [".scannet-prep/format.json", "empty", "scannetv2-labels.combined.tsv"]
-        digests = {member.name: member.sha256 for group in archive.index.groups for member in group.members[-2:]}
-        assert digests == {name: hashlib.sha256(data).hexdigest() for name, data in TREE.items()}
-        found = [(scene.scene_id, scene.split) for scene in archive.index.scenes]
-        assert found == [(TRAIN, "train"), (VAL, "val"), ("scene0022_00", "train"), (TEST, "test")]
-        stream = Stream(FileSource(packed))
-        assert [stream.take(group.stored_bytes)[:4] for group in archive.index.groups] == [zstandard.FRAME_HEADER] * 5
+    index = open_archive(packed).index
+    names = [member.name for member in index.files.members]
+    assert names == [".scannet-prep/format.json", "empty", "scannetv2-labels.combined.tsv"]
+    digests = {member.name: member.sha256 for group in index.groups for member in group.members[-2:]}
+    assert digests == {name: hashlib.sha256(data).hexdigest() for name, data in TREE.items()}
+    found = [(scene.scene_id, scene.split) for scene in index.scenes]
+    assert found == [(TRAIN, "train"), (VAL, "val"), ("scene0022_00", "train"), (TEST, "test")]
+    stream = Stream(FileSource(packed))
+    assert [stream.take(group.stored_bytes)[:4] for group in index.groups] == [zstandard.FRAME_HEADER] * 5
 
 
 @given(st.binary(max_size=300_000), st.sampled_from([0, 1, 3]))
@@ -211,8 +210,7 @@ EDITS: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
 def test_an_index_that_contradicts_itself_or_is_none_is_refused(edit: Callable[[Any], object], packed: Path) -> None:
-    with open_archive(packed) as archive:
-        value = json.loads(encode_index(archive.index))
+    value = json.loads(encode_index(open_archive(packed).index))
     edit(value)
     for text in (json.dumps(value).encode(), b"{}", b"[" * 100_000, b"\xff", b'{"head":' + b"9" * 5000 + b"}"):
         with pytest.raises(ValueError, match="the index is damaged"):

@@ -1,26 +1,42 @@
-"""What archives are read from: every reader tells foreign files alike, and reads addresses in few requests."""
+"""What archives are read from: files, foreign files, shards and addresses; and what only archives have wrong."""
 
 from __future__ import annotations
 
 import gzip
 import os
+import pickle
+import random
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import zstandard
-from archives import call, pack_shards, unpack_pipe
+from archives import call, find_parts, flip, pack_shards, pack_tree, unpack_pipe
 from certificates import make_private_authority
-from forged_archives import find_parts, flip
 from release_server import ROOT, ReleaseServer
 from verifying import TRAIN, VAL
 
 from scannet_prep import ScanNet
-from scannet_prep.errors import ArchiveError, FileError, UsageError
+from scannet_prep.archive import open_archive
+from scannet_prep.archive.layout import ArchiveKind, Head
+from scannet_prep.archive.scenes import ArchiveReader
+from scannet_prep.archive.source import find_missing_shards
+from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, write_archive
+from scannet_prep.errors import (
+    ArchiveError,
+    FileError,
+    MissingFileError,
+    NotOnServerError,
+    UnknownSceneError,
+    UsageError,
+)
 from scannet_prep.remote import ranges
+from scannet_prep.remote.ranges import RangeSource
+from scannet_prep.scene import Split
 from scannet_prep.stages import info, unpack
 from scannet_prep.stages.verify import archive as verify_archive
 
@@ -118,7 +134,7 @@ def run(*words: object) -> tuple[int, dict[str, Any]]:
 def test_info_and_verify_say_of_an_address_what_they_say_of_the_file_in_few_requests(
     server: ReleaseServer, archive_path: Path
 ) -> None:
-    for command in (["info"], ["verify", "--jobs", "2"], ["verify", "--quick"], ["verify", "--scenes", TRAIN]):
+    for command in (["info"], ["verify", "--jobs", "2"], ["verify", "--scenes", TRAIN]):
         of_file = run(command[0], archive_path, *command[1:])
         of_url = run(command[0], secret_url(server), *command[1:])
         assert of_url[0] == of_file[0] == 0
@@ -127,12 +143,22 @@ def test_info_and_verify_say_of_an_address_what_they_say_of_the_file_in_few_requ
         outcome = call(command[0], secret_url(server))
         assert (outcome.status, public(server) in outcome.stdout) == (0, True)
         assert not any(secret in outcome.stdout + outcome.stderr for secret in SECRETS)
-    limits = {"info": 4, "verify": 12, "verify --quick": 12, f"verify --scenes {VAL}": 8}
-    for command, limit in limits.items():
+    for places, expected in (
+        ([secret_url(server, "nothing.tar.zst")], (1, "NotOnServerError")),
+        ([secret_url(server)] * 2, (2, "UsageError")),
+        (["https://anna:s3cret@[/?t0ken"], (2, "UsageError")),
+    ):
+        status, value = run("info", *places)
+        assert (status, value["error"]) == expected
+    for words, limit in (
+        (["info"], 4),
+        (["verify"], 12),
+        (["verify", "--quick"], 12),
+        (["verify", "--scenes", VAL], 8),
+    ):
         server.forget()
-        name, *options = command.split()
-        assert run(name, secret_url(server), *options)[0] == 0
-        assert len(server.requests()) <= limit, command
+        assert run(words[0], secret_url(server), *words[1:])[0] == 0
+        assert len(server.requests()) <= limit, words
 
 
 def test_only_what_is_asked_for_is_fetched(server: ReleaseServer, archive_path: Path, tmp_path: Path) -> None:
@@ -141,17 +167,6 @@ def test_only_what_is_asked_for_is_fetched(server: ReleaseServer, archive_path: 
     assert all(f"bytes={parts[part][0]}-{parts[part][1] - 1}" in ranges for part in ("files", VAL))
     assert f"bytes={parts[TRAIN][0]}-{parts[TRAIN][1] - 1}" not in ranges
     assert len(ranges) <= 8
-
-
-def test_damage_on_a_server_is_found_and_named(server: ReleaseServer, archive_path: Path) -> None:
-    flip(archive_path, sum(find_parts(archive_path)[VAL]) // 2)
-    status, value = run("verify", secret_url(server))
-    assert (status, value["damaged_scenes"]) == (3, [VAL])
-    assert [(item["path"], item["scene_id"]) for item in value["findings"]] == [(public(server), VAL)]
-    flip(archive_path, 0)  # then the manifest cannot be read
-    status, value = run("info", secret_url(server))
-    assert status == 3
-    assert [item["path"] for item in value["unreadable"]] == [public(server)]
 
 
 def test_a_truncated_archive_on_a_server_is_walked_through_in_few_requests(
@@ -179,22 +194,8 @@ def test_shards_may_be_files_and_addresses_mixed(server: ReleaseServer, whole_di
         assert (status, value["scenes"]) == (0, 3)
     status, value = run("info", *places[:2])
     assert value["missing_shards"] == [public(server, paths[2].name).removesuffix("?...")]
-    status, value = run("verify", *places[:2])
-    assert status == 3
-    assert "of its set of shards, 1 were not given" in value["findings"][0]["message"]
     status, value = run("unpack", *places, "-o", tmp_path / "out")
     assert (status, len(value["scenes"])) == (0, 3)
-
-
-def test_what_a_server_does_not_give_is_an_error_without_secrets(server: ReleaseServer) -> None:
-    for command in ("info", "verify"):
-        for places, expected in (
-            ([secret_url(server, "nothing.tar.zst")], (1, "NotOnServerError")),
-            ([secret_url(server)] * 2, (2, "UsageError")),
-            (["https://anna:s3cret@[/?t0ken"], (2, "UsageError")),
-        ):
-            status, value = run(command, *places)
-            assert (status, value["error"]) == expected
 
 
 def test_authorities_can_be_named(archive_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,3 +211,142 @@ def test_authorities_can_be_named(archive_path: Path, tmp_path: Path, monkeypatc
             assert run(*words, url, "--ca-bundle", ca_path)[0] == 0
             outcome = call(*words, url, "--insecure")
             assert (outcome.status, "certificates are not verified" in outcome.stderr) == (0, True)
+
+
+SCENES = ("scene0000_00", "scene0001_00", "scene0002_00", "scene0003_00", "scene0005_00")
+
+
+@pytest.fixture
+def folder(whole_dir: Path) -> Path:
+    return whole_dir / "processed"
+
+
+@pytest.fixture
+def shards(folder: Path, tmp_path: Path) -> tuple[Path, ...]:
+    return tuple(pack_shards(folder, tmp_path / "shards.tar.zst", 30_000))
+
+
+def test_an_archive_that_is_replaced_stays_readable_where_it_is_open_and_one_that_changes_or_goes_is_an_error(
+    archive_path: Path,
+) -> None:
+    dataset = ScanNet(archive_path, split="train")
+    expected = dataset[0]["points"]
+    new_path = flip(Path(shutil.copy(archive_path, archive_path.with_name("new"))), 100)
+    os.utime(new_path, ns=(1, 1))
+    new_path.replace(archive_path)
+    assert np.array_equal(dataset[0]["points"], expected)
+    copy = pickle.loads(pickle.dumps(dataset))
+    dataset.close()
+    for reader in (copy, dataset):
+        with pytest.raises(ArchiveError, match=r"scannet\.tar\.zst: was replaced or changed"):
+            reader[0]
+    dataset = ScanNet(archive_path, split="train")
+    os.truncate(archive_path, 3_000)
+    with pytest.raises(ArchiveError, match="scene0000_00: is damaged: the archive ends after"):
+        dataset[0]
+    archive_path.unlink()
+    dataset.close()
+    with pytest.raises(MissingFileError, match="no such archive"):
+        dataset[0]
+
+
+def test_shards_may_come_in_any_order(shards: tuple[Path, ...], folder: Path) -> None:
+    expected = ScanNet(folder, split="train")
+    for order in (shards, shards[::-1]):
+        dataset = ScanNet(order, split="train")
+        assert dataset.scene_ids == expected.scene_ids
+        assert np.array_equal(dataset[0]["points"], expected[0]["points"])
+        with pytest.raises(UnknownSceneError, match=f"{order[0]} and {len(order) - 1} more: has no train"):
+            dataset["scene0191_00"]
+
+
+def test_a_missing_shard_is_named(shards: tuple[Path, ...]) -> None:
+    for missing, left in ((0, shards[1:]), (1, shards[0])):
+        with pytest.raises(ArchiveError, match=f"of which {shards[missing].name} is missing") as caught:
+            ScanNet(left, split="train")
+        assert "name all shards" in caught.value.hint
+    alone = shards[0].with_name("alone.tar.zst")
+    shards[0].rename(alone)
+    with open_archive(alone) as archive:
+        ids = [scene.scene_id for scene in archive.index.scenes if scene.split == "train"]
+    assert ScanNet(alone, split="train").scene_ids == ids
+
+
+def test_sets_of_shards_are_told_by_their_names() -> None:
+    for names, missing in {
+        (): None,
+        ("a.tar.zst", "a-1-of-2.tar.zst", "a-00000-of-00002.tar", "b-00000-of-00001.tar.zst"): None,
+        ("a-00001-of-00002.tar.zst",): "a-00000-of-00002.tar.zst",
+        ("a-00001-of-00002.tar.zst", "a-00000-of-00002.tar.zst"): None,
+        ("a-00000-of-00002.tar.zst", "b-00001-of-00002.tar.zst"): "a-00001-of-00002.tar.zst",
+        ("a-00000-of-00002.tar.zst", "a-00001-of-00003.tar.zst"): "a-00000-of-00003.tar.zst",
+    }.items():
+        assert next(iter(find_missing_shards(names)), None) == missing, names
+
+
+def test_archives_that_do_not_go_together_are_refused(
+    archive_path: Path, shards: tuple[Path, ...], packed_dir: Path, folder: Path
+) -> None:
+    places: list[Path]
+    for places, kind, message in (
+        ([*shards, archive_path], ArchiveError, r"holds scene0000_00, and so does .*\.tar\.zst"),
+        ([packed_dir / "raw.tar.zst"], ArchiveError, "holds raw scenes, not processed ones"),
+        ([archive_path, folder], ArchiveError, "processed: is a folder"),
+        ([archive_path] * 2, UsageError, "the same archive is named twice"),
+        ([], UsageError, "the list of archives is empty"),
+    ):
+        with pytest.raises(kind, match=message):
+            ScanNet(places, split="val")
+
+
+@pytest.mark.parametrize(("key", "value"), [("align_axis", True), ("labels_from", "ply")])
+def test_archives_with_scenes_that_were_made_otherwise_are_refused(tmp_path: Path, key: str, value: object) -> None:
+    def write(name: str, scene_id: str, **options: Any) -> Path:
+        group = SourceGroup(scene_id, "train", 9, (SourceFile.from_content(f"train/{scene_id}.npz", b"x"),))
+        head = Head(ArchiveKind.PROCESSED, options=options)
+        write_archive(Contents(head, (), (group,)), tmp_path / name)
+        return tmp_path / name
+
+    first, second = write("a.tar.zst", "scene0000_00"), write("b.tar.zst", "scene0000_01", **{key: value})
+    with pytest.raises(ArchiveError, match=rf"b\.tar\.zst: holds .*{key}={value}, those of .*a\.tar\.zst with {key}="):
+        ScanNet([first, second], split="train")
+    assert len(ScanNet([first, write("c.tar.zst", "scene0000_01", faces=True)], split="train")) == 2
+
+
+def test_a_scene_stored_or_compressed_or_with_a_damaged_checksum_is_the_file_of_the_folder(
+    folder: Path, archive_path: Path, tmp_path: Path
+) -> None:
+    pack_tree(folder, tmp_path / "stored.tar.zst", level=0).close()
+    start, end = find_parts(archive_path)["scene0000_00"]
+    for path in (tmp_path / "stored.tar.zst", archive_path, flip(archive_path, end - 1)):
+        reader = ArchiveReader([path], Split.TRAIN)
+        found = reader.read(0)
+        assert found == (folder / "train/scene0000_00.npz").read_bytes()
+        assert not found.readonly
+        reader.close()
+    flip(archive_path, (start + end) // 2)
+    with pytest.raises(ArchiveError, match="has the SHA-256"):
+        ScanNet(archive_path, split="train")[0]
+
+
+def test_each_scene_on_the_web_is_one_range(tmp_path: Path) -> None:
+    dice, groups = random.Random(1), []
+    for name in SCENES:
+        file = SourceFile.from_content(f"train/{name}.npz", dice.randbytes(1_000_000))
+        groups.append(SourceGroup(name, "train", 5, (file,)))
+    files = (SourceFile.from_content("manifest.json", b"{}"),)
+    write_archive(Contents(Head(ArchiveKind.PROCESSED), files, tuple(groups)), tmp_path / "a.tar.zst")
+    with ReleaseServer(tmp_path) as server, open_archive(tmp_path / "a.tar.zst") as archive:
+        server.files[f"{ROOT}a.tar.zst"] = tmp_path / "a.tar.zst"
+        reader = ArchiveReader([f"{server.origin}{ROOT}a.tar.zst"], Split.TRAIN)
+        assert [request.range for request in server.requests()] == ["bytes=-1048576"]
+        for index, scene in enumerate(archive.index.scenes[:3]):
+            assert reader.read(index) == archive.read_member(scene, scene.members[0])
+        assert [request.range for request in server.requests()[1:]] == [
+            f"bytes={scene.offset}-{scene.offset + scene.stored_bytes - 1}" for scene in archive.index.scenes[:3]
+        ]
+        with pytest.raises(NotOnServerError):
+            ScanNet(f"{server.origin}{ROOT}other.tar.zst", split="train")
+        source = RangeSource(f"{server.origin}{ROOT}a.tar.zst")
+        assert ArchiveReader([source], Split.TRAIN).read(2) == reader.read(2)
+        reader.close()

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import call, pack, pack_tree, write_tree
+from archives import call, find_parts, flip, pack, pack_tree, write_tree
 from commands import COMMAND
-from forged_archives import find_parts, flip
 from verifying import SCENES, TEST, TRAIN, VAL
 
 from scannet_prep import ScanNet
@@ -25,8 +24,7 @@ from scannet_prep.stages import pack as pack_stage
 
 
 def scenes_in(path: Path) -> list[str]:
-    with open_archive(path) as archive:
-        return [scene.scene_id for scene in archive.index.scenes]
+    return [scene.scene_id for scene in open_archive(path).index.scenes]
 
 
 def test_the_bytes_depend_on_the_files_alone(tree: Path, tmp_path: Path) -> None:
@@ -101,9 +99,8 @@ def test_names_that_no_tree_has_are_left_out_and_named(raw_dir: Path, out_dir: P
     (raw_dir / "scans" / TRAIN / "tmpabc").write_bytes(b"left by the official script")
     outcome = call("pack", raw_dir, "-o", tmp_path / "a.tar.zst", "--scenes", TRAIN)
     assert f"left out, because raw trees have no such names: 1 (scans/{TRAIN}/tmpabc)" in outcome.stderr
-    with open_archive(tmp_path / "a.tar.zst") as archive:
-        (scene,) = archive.index.scenes
-        assert (archive.index.head.kind, scene.split, scene.vertex_count) == ("raw", "train", 600)
+    (scene,) = open_archive(tmp_path / "a.tar.zst").index.scenes
+    assert (scene.split, scene.vertex_count) == ("train", 600)
     odd = os.fsdecode(b"odd\xff")
     write_tree(out_dir, dict.fromkeys(("train/notes.txt", "own/data.bin", "val/extra.npz", ".DS_Store", odd), b"x"))
     status, value = pack(out_dir, "-o", tmp_path / "b.tar.zst", "--dry-run")
@@ -121,9 +118,7 @@ def test_shards_hold_every_scene_once_and_replace_an_earlier_set(tmp_path: Path)
         paths = sorted(tmp_path.glob(f"a-*-of-0000{count}.tar.zst"))
         assert max(path.stat().st_size for path in paths) <= int(size[0]) * 1_000_000
         assert [scene for path in paths for scene in scenes_in(path)] == names
-    for path in paths:
-        with open_archive(path) as archive:
-            assert [item.name for item in archive.index.files.members[1:]] == ["notes.txt"]
+        assert all(open_archive(path).index.files.members[1].name == "notes.txt" for path in paths)
     assert sorted(tmp_path.iterdir()) == [*paths, tree]
 
 
@@ -148,17 +143,14 @@ def test_of_a_link_the_archive_is_replaced_that_it_leads_to_and_scenes_behind_li
         (("nowhere",), 1, "no such folder"),
         (("tree", "-o", "folder.tar.zst"), 1, "is a folder"),
         (("tree", "-o", "pipe.tar.zst"), 1, "pack - >"),
-        (("tree", "-o", "pipe.tar.zst", "--shard-size", "1MB"), 1, "pack - >"),
         (("tree", "-o", "x.zip"), 2, "x.zip: an archive is a .tar.zst file"),
         (("tree", "-", "--json"), 2, "cannot both go to standard output"),
         (("tree", "-", "-o", "a.tar.zst"), 2, "say where the archive goes"),
         (("tree", "-", "--dry-run", "--shard-size", "4GB"), 2, "a pipe takes one archive"),
         (("tree", "other"), 2, "one folder"),
         (("tree", "--level", "23"), 2, "expected 0..22"),
-        (("tree", "--shard-size", "12 parsecs"), 2, "is not a size"),
         (("tree", "--shard-size", "10"), 2, "expected at least"),
         (("tree", "--scenes", "scene0706_00"), 2, "has no scene scene0706_00"),
-        (("tree", "--scenes", TRAIN, "--splits", "val"), 2, f"has no scene {TRAIN} in val"),
         (("tree/scans", "--splits", "test"), 1, "holds no scenes of those that were asked for"),
         (("tree", "-o", "new/a.tar.zst", "--dry-run"), 0, "4 raw scenes"),
     ],
@@ -200,8 +192,7 @@ def test_a_folder_with_failed_or_missing_scenes_is_refused_unless_allowed(raw_di
     assert pack(out_dir, "-o", target, "--splits", "val")[0] == 0  # what failed is in train
     status, value = pack(out_dir, "-o", target, "--allow-incomplete")
     assert (status, value["scenes"], list(value["missing"])) == (0, 2, [TRAIN])  # type: ignore[call-overload]
-    with open_archive(target) as archive:
-        assert TRAIN in archive.index.failures
+    assert TRAIN in open_archive(target).index.failures
     (out_dir / "val" / f"{VAL}.npz").unlink()
     value = pack(out_dir, "-o", target, "--splits", "val")[1]
     assert f"names 1 scenes that failed or are not there, for example {VAL}" in str(value["message"])

@@ -9,14 +9,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import call, pack_tree, read_tree, unpack_pipe, write_tree
-from forged_archives import HEAD, Files, find_parts, flip, forge
+from archives import HEAD, Files, call, find_parts, flip, forge, pack_tree, read_tree, unpack_pipe, write_tree
 from verifying import TEST, TRAIN, VAL
 
 from scannet_prep import ScanNet
@@ -58,10 +56,9 @@ def left_in(out_dir: Path) -> dict[str, bytes]:
     return left
 
 
-def check_verify_agrees(archive: Path) -> None:
-    """What `unpack` refuses or calls damaged, `verify` does, too."""
-    with suppress(ArchiveError):
-        assert verify_archive.run([archive]).errors
+def verify_agrees(archive: Path) -> bool:
+    """Whether `verify` refuses or calls damaged what `unpack` does."""
+    return call("verify", archive).status in {1, 3}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +71,7 @@ def damaged_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_any_flip_costs_at_most_the_scene_it_is_in_and_never_gives_a_wrong_byte(
+def test_any_flip_costs_at_most_the_scene_it_is_in_and_no_other_damage_gives_a_wrong_byte(
     damaged_source: Path, tmp_path: Path
 ) -> None:
     expected, dice = read_tree(damaged_source / "source"), random.Random(1)
@@ -95,17 +92,13 @@ def test_any_flip_costs_at_most_the_scene_it_is_in_and_never_gives_a_wrong_byte(
                 assert expected.keys() - left.keys() <= {file_of(part)}, (part, offset)
                 assert {failure.scene_id for failure in report.failures} <= {part}
                 assert report.is_whole == (left == expected)
-
-
-def test_mutated_streams_never_crash_and_never_leave_wrong_files(damaged_source: Path, tmp_path: Path) -> None:
-    expected, dice = read_tree(damaged_source / "source"), random.Random(3)
-    for number in range(50):
-        mutated = bytearray((damaged_source / "a.tar.zst").read_bytes())
+    for number in range(100, 150):
+        mutated = bytearray(data)
         for _ in range(dice.randrange(1, 4)):
             start = dice.randrange(len(mutated))
             mutated[start : start + dice.choice((0, 1, 30))] = dice.randbytes(dice.choice((0, 1, 30)))
-        (tmp_path / "mutated").write_bytes(mutated)
-        unpack_both(tmp_path / "mutated", tmp_path / str(number))
+        archive.write_bytes(mutated)
+        unpack_both(archive, tmp_path / str(number))
         for way in ("file", "pipe"):
             assert left_in(tmp_path / str(number) / way).items() <= expected.items(), (number, way)
 
@@ -143,8 +136,7 @@ def test_a_flip_in_the_seek_table_or_a_checksum_or_a_second_archive_behind_it_co
 def test_truncated_anywhere_all_whole_scenes_come_out_by_file_and_by_pipe(damaged_source: Path, tmp_path: Path) -> None:
     expected, dice = read_tree(damaged_source / "source"), random.Random(2)
     data = (damaged_source / "a.tar.zst").read_bytes()
-    with open_archive(damaged_source / "a.tar.zst") as archive:
-        groups = archive.index.groups
+    groups = open_archive(damaged_source / "a.tar.zst").index.groups
     ends = [group.end for group in groups]
     cuts = [ends[0], ends[0] + 3, ends[4] + 10, ends[5] - 1, ends[5], ends[-1] - 1, ends[-1], ends[-1] + 9]
     for number, cut in enumerate([*cuts, *(dice.randrange(ends[0], ends[-1]) for _ in range(3))]):
@@ -156,7 +148,7 @@ def test_truncated_anywhere_all_whole_scenes_come_out_by_file_and_by_pipe(damage
             assert left_in(tmp_path / str(number) / way) == {
                 name: content for name, content in expected.items() if name == "note" or name[6:18] in whole
             }
-        check_verify_agrees(short)
+        assert verify_agrees(short)
 
 
 def test_of_a_truncated_processed_archive_the_missing_scenes_are_named(packed_dir: Path, tmp_path: Path) -> None:
@@ -218,7 +210,7 @@ def test_wrong_names_and_scenes_or_files_that_come_twice_or_in_disorder_are_refu
         assert "\x1b" not in str(outcome)
     assert left_in(tmp_path / "pipe").items() <= EXPECTED.items()
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"evil"]
-    check_verify_agrees(tmp_path / "a.tar.zst")
+    assert verify_agrees(tmp_path / "a.tar.zst")
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
@@ -267,7 +259,7 @@ def test_escape_sequences_of_an_archive_never_reach_the_terminal(tmp_path: Path)
 
 
 def test_archives_that_ask_for_too_much_are_refused_within_bounds_of_memory_and_time(tmp_path: Path) -> None:
-    worker = Path(__file__).with_name("forged_archives.py")
+    worker = Path(__file__).with_name("archives.py")
     done = subprocess.run(
         [sys.executable, worker, tmp_path], capture_output=True, text=True, timeout=300, check=False,
         env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},

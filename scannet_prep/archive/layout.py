@@ -162,12 +162,8 @@ class Index:
 def find_twice(archives: Sequence[tuple[str, Index | None]]) -> list[tuple[str, str, str]]:
     """Find scenes that are in several archives: id, and the names of the first archive and of another."""
     holders: dict[str, str] = {}
-    return [
-        (scene.scene_id, holder, name)
-        for name, index in archives
-        for scene in (index.scenes if index is not None else ())
-        if (holder := holders.setdefault(scene.scene_id, name)) != name
-    ]
+    held = [(scene.scene_id, name) for name, index in archives if index is not None for scene in index.scenes]
+    return [(scene_id, first, name) for scene_id, name in held if (first := holders.setdefault(scene_id, name)) != name]
 
 
 def identify_scene(name: str) -> tuple[ArchiveKind, str, str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from scannet_prep.archive import frames, layout
@@ -21,7 +22,7 @@ _COMMANDS = {"a zip file": "unzip", "a 7z file": "7z x"}
 _COMMANDS |= dict.fromkeys(("a tar file", "a gzip file", "an xz file", "a bzip2 file"), "tar -xf")
 
 
-class Archive:
+class Archive(AbstractContextManager["Archive"]):
     """An archive whose index has been read; takes what `open_source` does.
 
     Attributes:
@@ -55,10 +56,6 @@ class Archive:
     def close(self) -> None:
         """Close the file; reading opens it again."""
         self.source.close()
-
-    def __enter__(self) -> Archive:
-        """Use it in a `with` statement."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close it."""

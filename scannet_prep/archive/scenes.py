@@ -97,10 +97,7 @@ def _check_archives(archives: Sequence[Archive]) -> None:
     for archive in archives:
         index = archive.index
         if index.head.kind is not ArchiveKind.PROCESSED:
-            hint = (
-                f"make processed scenes from it: scannet-prep unpack {archive.name} -o data/ScanNet, then scannet-prep "
-                "process, then scannet-prep pack"
-            )
+            hint = f"scannet-prep unpack {archive.name} -o data/ScanNet, then scannet-prep process and pack"
             raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
         if not index.head.is_complete:
             problem = "says that processing had not finished when it was packed"

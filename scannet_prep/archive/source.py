@@ -16,7 +16,6 @@ SUFFIX = ".tar.zst"
 
 # Several archives instead of one, for services with a largest size: `name-00000-of-00004.tar.zst`.
 _SHARD_NAME = re.compile(rf"(.+)-(\d{{5}})-of-(\d{{5}}){re.escape(SUFFIX)}", re.ASCII | re.DOTALL)
-_OTHER_ADDRESS = re.compile(r"([A-Za-z][\w+.-]{1,10})://.+", re.ASCII | re.DOTALL)
 _PIECE_BYTES = 1 << 20
 _MAX_WALK_BYTES = 1 << 23
 
@@ -33,12 +32,7 @@ class ByteSource(Protocol):
         """Size of the whole."""
 
     def read(self, offset: int, size: int, /) -> bytes:
-        """Read so many bytes at an offset; fewer only where the file ends.
-
-        Raises:
-            ArchiveError: It cannot be read, or is no longer the file that was opened.
-            TransferError: It is on a web server, which does not give it.
-        """
+        """So many bytes at an offset, fewer only where the file ends; else an `ArchiveError` or `TransferError`."""
 
     def close(self) -> None:
         """Give back what is held open; reading opens it again."""
@@ -68,10 +62,10 @@ def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource
         return RangeSource(str(place), certificates=certificates)
     if not isinstance(place, str | Path):
         return place
-    match = _OTHER_ADDRESS.fullmatch(str(place))
-    if match is not None and not Path(place).exists():
+    kind, colon, _ = str(place).partition("://")
+    if colon and not Path(place).exists():
         hint = f"copy it first, or name an https:// address; of s3://, make a signed one: aws s3 presign {place}"
-        raise UsageError(f"{place}: addresses of the kind {match[1]}:// are not read", hint)
+        raise UsageError(f"{place}: addresses of the kind {kind}:// are not read", hint)
     return FileSource(Path(place).expanduser())
 
 

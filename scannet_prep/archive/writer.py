@@ -127,16 +127,13 @@ class Contents:
         return sum(group.size_bytes for group in self.groups)
 
     def split(self, shard_bytes: int) -> list[Contents]:
-        """Divide the scenes into archives of at most a size, whatever they compress to.
+        """Divide the scenes into archives of at most a size (or of one larger scene), whatever they compress to.
 
-        Each gets a run of the scenes, and all files that belong to no scene, so that it is whole by itself. A scene
-        that is larger by itself gets an archive of its own, which is larger then.
+        Each gets a run of the scenes, and all files that belong to no scene, so that it is whole by itself.
         """
-        first, *scenes = self.groups
-        start_bytes = 2 * first.size_bytes + _EXTRA_BYTES_PER_FILE * len(self.failures)
+        start_bytes = size_bytes = 2 * self.groups[0].size_bytes + _EXTRA_BYTES_PER_FILE * len(self.failures)
         shards: list[list[SourceGroup]] = [[]]
-        size_bytes = start_bytes
-        for scene in scenes:
+        for scene in self.scenes:
             scene_bytes = scene.size_bytes + _EXTRA_BYTES_PER_FILE * (1 + len(scene.files))
             if shards[-1] and size_bytes + scene_bytes > shard_bytes:
                 shards.append([])

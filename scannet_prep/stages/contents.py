@@ -57,8 +57,7 @@ def find_contents(
     for group in contents.scenes:
         if group.size_bytes > MAX_CONTENT_BYTES:  # too large for a frame
             largest = max(group.files, key=lambda file: file.size_bytes)
-            limit = f"all files of one scene may have {MAX_CONTENT_BYTES:,} together"
-            problem = f"has {largest.size_bytes:,} bytes; {limit}"
+            problem = f"has {largest.size_bytes:,} bytes; all files of a scene may have {MAX_CONTENT_BYTES:,} together"
             raise SourceError(largest.path, problem, "move it elsewhere, then pack again")
     files = tuple(sorted(contents.files, key=lambda file: file.name))
     return replace(contents, files=files), sorted(left_out)

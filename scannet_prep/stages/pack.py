@@ -155,10 +155,7 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
             make_directory(target.parent)
             with run_lock(target.parent):
                 is_same = plan.may_be_same and _is_same(target, contents, jobs, progress)
-                if is_same:
-                    archives = [WrittenArchive(target, target.stat().st_size, len(contents.scenes))]
-                else:
-                    archives = _write_files(plan, target, jobs, progress)
+                archives = [_describe(target, contents)] if is_same else _write_files(plan, target, jobs, progress)
     except ScanNetPrepError:
         raise
     except OSError as error:
@@ -189,11 +186,7 @@ def _check_target(target: Path) -> Path:
 
 
 def _check_replaced(path: Path, contents: Contents) -> None:
-    """Refuse to replace an archive by one that holds less, or something else; a damaged one is made anew.
-
-    Raises:
-        UsageError: It holds more, or is a file of another kind.
-    """
+    """Refuse to replace an archive by one that holds less, or something else; a damaged one is made anew."""
     hint = "name another file with -o, or add --force"
     try:
         with Archive(path) as archive:
@@ -252,5 +245,8 @@ def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) ->
             (partial_dir / path.name).replace(path)
     finally:
         shutil.rmtree(partial_dir, ignore_errors=True)
-    sizes = [(path, path.stat().st_size, len(part.scenes)) for path, part in zip(paths, parts, strict=True)]
-    return [WrittenArchive(*item) for item in sizes]
+    return [_describe(path, part) for path, part in zip(paths, parts, strict=True)]
+
+
+def _describe(path: Path, contents: Contents) -> WrittenArchive:
+    return WrittenArchive(path, path.stat().st_size, len(contents.scenes))

@@ -90,11 +90,10 @@ class Target:
         return {name: entry for name, entry in self._came.items() if self._selection.wants(name, entry.split)}
 
     def begin(self, files: Mapping[str, bytes]) -> None:
-        """Take the files of an archive that belong to no scene.
+        """Take the files of an archive that belong to no scene; raises an `OutputError` where they cannot be written.
 
         Raises:
             ManifestError: The folder has scenes that were made in another way, so that no dataset could read both.
-            OutputError: The folder cannot be written to.
         """
         own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, *lists.encode_lists(Manifest())}
         if self._kind is ArchiveKind.PROCESSED and MANIFEST_NAME in files:
@@ -116,9 +115,7 @@ class Target:
     def write(self, scene_id: str, contents: Mapping[str, Buffer]) -> None:
         """Write the files of a scene, or take note of why they cannot be written; may be called in several threads.
 
-        Raises:
-            DiskFullError: The disk is full.
-            OutputError: The folder cannot be written to.
+        An `OutputError` says that nothing can be written at all.
         """
         try:
             if self._kind is ArchiveKind.RAW:
@@ -137,11 +134,7 @@ class Target:
                 (self._out_dir / file.name).unlink(missing_ok=True)
 
     def end(self) -> None:
-        """All has been done that could be: bring what the folder says of itself up to date.
-
-        Raises:
-            OutputError: The folder cannot be written to.
-        """
+        """All has been done that could be: bring what the folder says of itself up to date."""
         if self._kind is ArchiveKind.PROCESSED:
             manifest = self._merge_manifest()
             manifests.write_manifest(self._out_dir, manifest)
@@ -153,10 +146,9 @@ class Target:
 
     def _write_file(self, name: str, data: Buffer) -> UnpackedFile:
         path = self._out_dir / name
-        for folder in path.relative_to(self._out_dir).parents[:-1]:
-            if (self._out_dir / folder).is_symlink():  # it may lead anywhere
-                problem = f"{self._out_dir / folder}: is a link, and files would be written elsewhere"
-                raise OutputError(problem, f"remove it, or {_ELSEWHERE}")
+        for folder in path.parents[: name.count("/")]:
+            if folder.is_symlink():
+                raise OutputError(f"{folder}: is a link that may lead anywhere", f"remove it, or {_ELSEWHERE}")
         if _has_content(path, data):
             return UnpackedFile(name, len(data), "kept")
         with self._lock:

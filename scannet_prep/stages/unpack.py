@@ -129,9 +129,8 @@ def plan(
     for scene_id, holder, other in find_twice([(reader.name, reader.index) for reader in readers]):
         raise UsageError(f"{scene_id} is in {holder} and in {other}", "name only one of them")
     if all(reader.index is not None for reader in readers):
-        hint = f"to see what is there: scannet-prep info {names[0]} --scenes"
-        if missing:
-            hint = f"it may be in a shard that was not given: {', '.join(missing[:3])}"
+        elsewhere = f"it may be in a shard that was not given: {', '.join(missing[:3])}"
+        hint = elsewhere if missing else f"to see what is there: scannet-prep info {names[0]} --scenes"
         scenes = [scene for reader in readers for scene in reader.scenes]
         wanted = [scene.scene_id for scene in scenes if selection.wants(scene.scene_id, scene.split)]
         check_named(names[0], selection, wanted, hint)
@@ -163,8 +162,7 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
 
     Raises:
         ArchiveError: An archive is refused.
-        DiskFullError: The disk does not hold it.
-        OutputError: The folder cannot be written to.
+        OutputError: The folder cannot be written to, or the disk is full.
         LockedError: Another run is writing into the folder.
         ManifestError: The folder holds scenes that were made in another way.
         TransferError: The server does not give it.
