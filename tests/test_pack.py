@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import call, find_parts, flip, pack, pack_tree, write_tree
+from archives import call, find_parts, flip, pack, write_tree
 from commands import COMMAND
 from verifying import SCENES, TEST, TRAIN, VAL
 
@@ -227,13 +227,3 @@ def test_a_scene_of_more_than_1_gib_is_refused_by_the_name_of_its_largest_file(t
         file.truncate(1 << 30)
     with pytest.raises(SourceError, match=rf"{VAL}\.sens: has 1,073,741,824 bytes"):
         pack_stage.plan(tree, tmp_path / "a.tar.zst")
-
-
-def test_a_folder_that_came_out_of_an_archive_gives_the_same_archive_with_and_without_its_manifest(
-    packed_dir: Path, tmp_path: Path
-) -> None:
-    assert call("unpack", packed_dir / "processed.tar.zst", "-o", tmp_path / "again").status == 0
-    for _ in range(2):
-        pack_tree(tmp_path / "again", tmp_path / "b.tar.zst").close()
-        assert (packed_dir / "processed.tar.zst").read_bytes() == (tmp_path / "b.tar.zst").read_bytes()
-        (tmp_path / "again/manifest.json").unlink(missing_ok=True)

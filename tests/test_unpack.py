@@ -63,6 +63,9 @@ def test_the_defaults_bring_back_the_folder_byte_for_byte_and_again_nothing_is_w
         assert count or {path: path.stat().st_mtime_ns for path in times} == times
         times = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
         (folder / ".manifest.json.123-0123abcd.tmp").write_bytes(b"left by a run that was killed")
+    (folder / ".manifest.json.123-0123abcd.tmp").unlink()
+    pack_tree(folder, tmp_path / "again.tar.zst").close()
+    assert archive.read_bytes() == (tmp_path / "again.tar.zst").read_bytes()
 
 
 def test_parts_add_up_to_the_whole_and_each_is_a_whole_folder(

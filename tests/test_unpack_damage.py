@@ -39,9 +39,8 @@ EXPECTED = {file_of(scene_id): bytes([number]) * 3000 for number, scene_id in en
 def unpack_both(archive: Path, out_dir: Path) -> list[Any]:
     """Unpack from a file and from a pipe, into folders of those names."""
     outcomes: list[Any] = []
-    for way in ("file", "pipe"):
-        with archive.open("rb") as file:
-            place = PipeSource(file.fileno()) if way == "pipe" else archive
+    with archive.open("rb") as file:
+        for way, place in (("file", archive), ("pipe", PipeSource(file.fileno()))):
             try:
                 outcomes.append(unpack.run(unpack.plan([place], out_dir / way), jobs=2))
             except ArchiveError as error:
@@ -54,11 +53,6 @@ def left_in(out_dir: Path) -> dict[str, bytes]:
     left = read_tree(out_dir)
     left.pop("failed.txt", None)
     return left
-
-
-def verify_agrees(archive: Path) -> bool:
-    """Whether `verify` refuses or calls damaged what `unpack` does."""
-    return call("verify", archive).status in {1, 3}
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +102,11 @@ def test_a_flip_in_the_seek_table_or_a_checksum_or_a_second_archive_behind_it_co
 ) -> None:
     expected = read_tree(damaged_source / "source")
     parts = find_parts(damaged_source / "a.tar.zst")
-    table = parts["table"][0] + 8
+    row = parts["table"][0] + 8 + 2 * 12
     places = {
-        "a checksum in the table": table + 2 * 12 + 9,
-        "a size in the table": table + 2 * 12 + 5,
-        "a stored size in the table": table + 2 * 12,
+        "a checksum in the table": row + 9,
+        "a size in the table": row + 5,
+        "a stored size in the table": row,
         "the footer": parts["table"][1] - 2,
         "the checksum of a frame": parts["scene0003_00"][1] - 1,
         "the end": parts["end"][1] - 1,
@@ -148,7 +142,7 @@ def test_truncated_anywhere_all_whole_scenes_come_out_by_file_and_by_pipe(damage
             assert left_in(tmp_path / str(number) / way) == {
                 name: content for name, content in expected.items() if name == "note" or name[6:18] in whole
             }
-        assert verify_agrees(short)
+        assert call("verify", short).status in {1, 3}
 
 
 def test_of_a_truncated_processed_archive_the_missing_scenes_are_named(packed_dir: Path, tmp_path: Path) -> None:
@@ -210,7 +204,7 @@ def test_wrong_names_and_scenes_or_files_that_come_twice_or_in_disorder_are_refu
         assert "\x1b" not in str(outcome)
     assert left_in(tmp_path / "pipe").items() <= EXPECTED.items()
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"evil"]
-    assert verify_agrees(tmp_path / "a.tar.zst")
+    assert call("verify", tmp_path / "a.tar.zst").status in {1, 3}
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
