@@ -45,10 +45,8 @@ LABELS = (0, 1, 2, 39, 40, 50)
 # Files of a scene, and of how many damaged ones one is read.
 KINDS = {"mesh": MESH, "labels": LABELS_MESH, "segments": SEGMENTS, "aggregation": AGGREGATION, "info": INFO}
 STEPS = {"mesh": 2, "labels": 4, "processed": 2}
-LABEL_MAP = b"id\traw_category\tcategory\tnyu40id\tlast\r\n" + b"".join(
-    f"{number}\t{name}\t{name}\t{nyu40_id}\tx\r\n".encode()
-    for number, name, nyu40_id in ((1, "wall", 1), (2, "chair", 5), (3, "floor", 2))
-)
+ROWS = ("id\traw_category\tcategory\tnyu40id\tlast", "1\twall\twall\t1\tx", "2\tchair\tchair\t5\tx")
+LABEL_MAP = "".join(f"{row}\r\n" for row in ROWS).encode()
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "label_map", "processed"])

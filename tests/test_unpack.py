@@ -13,37 +13,12 @@ from pathlib import Path
 import pytest
 from archives import TREE, call, pack_shards, pack_tree, read_tree, unpack_pipe, write_tree
 from commands import digests
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from verifying import TEST, TRAIN, VAL, Verify, edit_json
 
 from scannet_prep import ScanNet
-from scannet_prep.archive.layout import ArchiveKind, Head
-from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, write_archive
 from scannet_prep.errors import DiskFullError, UsageError
 from scannet_prep.files import run_lock
 from scannet_prep.stages import unpack
-
-SCENE_IDS = st.sampled_from(["scene0000_00", "scene0000_01", "scene0707_00"])
-SUFFIXES = st.from_regex(r"[_.][A-Za-z0-9_.+-]{0,60}", fullmatch=True)
-NAMES = st.builds(lambda scene, suffix: f"scans/{scene}/{scene}{suffix}", SCENE_IDS, SUFFIXES)
-NAMES |= st.from_regex(r"(tasks/)?[A-Za-z][A-Za-z0-9_.+-]{8,40}", fullmatch=True)
-
-
-@settings(max_examples=20)
-@given(files=st.dictionaries(NAMES, st.binary(max_size=1500), max_size=8))
-def test_any_files_come_out_as_they_went_in(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
-    groups: dict[str, list[SourceFile]] = {}
-    for name, data in sorted(files.items()):
-        groups.setdefault(name.split("/")[1] if name.startswith("scans/") else "", []).append(
-            SourceFile.from_content(name, data)
-        )
-    loose = tuple(groups.pop("", ()))
-    scenes = tuple(SourceGroup(scene_id, "train", 0, tuple(items)) for scene_id, items in sorted(groups.items()))
-    tmp_path = tmp_path_factory.mktemp("tree")
-    write_archive(Contents(Head(ArchiveKind.RAW), loose, scenes), tmp_path / "a.tar.zst")
-    assert unpack.run(unpack.plan([tmp_path / "a.tar.zst"], tmp_path / "out"), jobs=2).is_whole
-    assert read_tree(tmp_path / "out") == files
 
 
 @pytest.mark.parametrize("kind", ["processed", "raw"])
