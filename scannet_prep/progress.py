@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class Progress:
     """Receives the progress of one piece of work at a time. This one ignores it; others draw."""
@@ -23,6 +26,15 @@ class Progress:
 
     def finish(self) -> None:
         """The piece of work has ended."""
+
+    @contextmanager
+    def work(self, title: str, total: int, unit: str) -> Iterator[None]:
+        """A piece of work from `start` to `finish`, however it ends."""
+        self.start(title, total, unit)
+        try:
+            yield
+        finally:
+            self.finish()
 
 
 class NoProgress(Progress):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from scannet_prep.archive.reader import Archive
+from scannet_prep.archive.reader import Archive, read_entries
 from scannet_prep.archive.source import ByteSource
 from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.dataset import ScanNet
@@ -22,7 +22,7 @@ from scannet_prep.errors import ManifestError, UsageError
 from scannet_prep.files import open_file, write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map
 from scannet_prep.processed.folder import processed_path
-from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
+from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import MAX_FILE_BYTES, SceneMeta, parse_meta
 from scannet_prep.processed.state import find_state
@@ -242,11 +242,10 @@ def _open_archives(places: Sequence[str | Path | ByteSource]) -> _Opened:
     homes: dict[str, tuple[Archive, Any, Any]] = {}
     for place in places:
         archive = Archive(place)
-        files = archive.index.files
-        member = files.find(MANIFEST_NAME)
-        if member is None:
+        found = read_entries(archive.source, archive.index.files)
+        if found is None:
             raise ManifestError(archive.name, "holds no manifest of processed scenes", "pack a processed folder")
-        entries |= parse_manifest(bytes(archive.read_member(files, member)), f"{archive.name}: {MANIFEST_NAME}").scenes
+        entries |= found
         homes |= {group.scene_id: (archive, group, group.members[0]) for group in archive.index.scenes}
 
     def read_meta(name: str) -> SceneMeta:

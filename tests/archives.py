@@ -1,25 +1,55 @@
-"""Archives for tests, and other programs' ways to open them."""
+"""Archives for tests, other programs' ways to open them, and archives that no honest program writes.
+
+Run as a program with a folder, it reads archives that ask for much more than they are, with little memory and time.
+"""
 
 from __future__ import annotations
 
-import io
+import faulthandler
+import hashlib
+import json
+import os
+import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import redirect_stderr, redirect_stdout
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zstandard
 from commands import Outcome
+from commands import run_main as call
 from verifying import TEST, TRAIN, VAL
 
-from scannet_prep.archive import Archive, open_archive, write_archive
-from scannet_prep.archive.source import shard_path
-from scannet_prep.cli.main import main
-from scannet_prep.progress import NoProgress
+from scannet_prep import ScanNet
+from scannet_prep.archive import open_archive
+from scannet_prep.archive.frames import FrameRow, compress, encode_seek_table
+from scannet_prep.archive.layout import (
+    END_OF_ARCHIVE,
+    FORMAT_NAME,
+    INDEX_NAME,
+    ArchiveKind,
+    Group,
+    Head,
+    Index,
+    Member,
+    encode_header,
+    encode_index,
+    padding_bytes,
+)
+from scannet_prep.archive.reader import Archive
+from scannet_prep.archive.source import PipeSource, shard_path
+from scannet_prep.archive.writer import write_archive
+from scannet_prep.errors import ScanNetPrepError
+from scannet_prep.stages import info, unpack
 from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
+from scannet_prep.stages.verify import archive as verify_archive
+from scannet_prep.typed_json import encode_json
 
 # A raw tree by its names, with content that is none.
 TREE = {
@@ -28,7 +58,7 @@ TREE = {
     f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply": b"first" * 500,
     f"scans/{TRAIN}/{TRAIN}.txt": b"",
     f"scans/{VAL}/{VAL}_vh_clean_2.ply": bytes(70_000),
-    f"scans_test/{TEST}/{TEST}_vh_clean_2.ply": b"test",
+    f"scans_test/{TEST}/{TEST}_vh_clean_2.ply": b"test" * 128,
     "scene0022_00/scene0022_00.aggregation.json": b"not in scans",
 }
 
@@ -59,14 +89,6 @@ def pack_shards(folder: Path, target: Path, shard_bytes: int) -> list[Path]:
     return paths
 
 
-def call(*words: object) -> Outcome:
-    """Run a command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        status = main([*map(str, words)])
-    return Outcome(status, out.getvalue(), err.getvalue())
-
-
 def pack(*words: object) -> tuple[int, dict[str, object]]:
     """Run `pack --json`; gives its status and what it prints."""
     outcome = call("pack", *words, "--json")
@@ -92,12 +114,13 @@ def read_tree(folder: Path) -> dict[str, bytes]:
 def unpack_by(tool: str, archive_path: Path, folder: Path) -> dict[str, bytes]:
     """Unpack with a program that is not ours."""
     folder.mkdir()
-    if tool == "tar":
-        subprocess.run(["tar", "--zstd", "-xf", archive_path, "-C", folder], check=True)
-    elif tool == "zstd":
-        subprocess.run(f"zstd -dcq -- '{archive_path}' | tar -x -C '{folder}'", shell=True, check=True)
-    else:
-        subprocess.run([tool, "-xf", archive_path, "-C", folder], check=True)
+    if tool == "python":
+        with zstandard.open(archive_path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+            archive.extractall(folder, filter="data")
+        return read_tree(folder)
+    lines = {"tar": "tar --zstd -xf '{0}' -C '{1}'", "zstd": "zstd -dcq -- '{0}' | tar -x -C '{1}'"}
+    line = lines.get(tool, f"{tool} -xf '{{0}}' -C '{{1}}'").format(archive_path, folder)
+    subprocess.run(line, shell=True, check=True)
     return read_tree(folder)
 
 
@@ -106,15 +129,153 @@ def has_tool(tool: str) -> bool:
     return all(shutil.which(name) for name in ({"tar", "zstd"} if tool in {"tar", "zstd"} else {tool}))
 
 
-class CountingProgress(NoProgress):
-    """Adds up what a stage tells of."""
+MORE_BYTES = 400 << 20  # threads take 72 MB of addresses each, and use little of them
+SECONDS_EACH = 20
+HEAD = Head(ArchiveKind.RAW, "a notice", {}, "a test", 1)
+Files = Sequence[tuple[str, bytes]]
 
-    def __init__(self) -> None:
-        self.total = self.done = 0
 
-    def start(self, _title: str, total: int, _unit: str) -> None:
-        self.total += total
+def tar_bytes(files: Files) -> tuple[bytes, tuple[Member, ...]]:
+    content, members = b"", []
+    for name, data in files:
+        content += encode_header(name, len(data))
+        members.append(Member(name, len(content), len(data), hashlib.sha256(data).hexdigest()))
+        content += data + bytes(padding_bytes(len(data)))
+    return content, tuple(members)
 
-    def advance(self, count: int = 1) -> None:
-        assert count >= 0
-        self.done += count
+
+@dataclass
+class Forgery:
+    """An archive in the making: size of the content and bytes of the frames before the index, and its text."""
+
+    frames: list[tuple[int, bytes]]
+    index: bytes
+
+    def join(self, rows: list[FrameRow] | None = None) -> bytes:
+        """All of it, with a seek table that is right, or one of other rows."""
+        content = encode_header(INDEX_NAME, len(self.index)) + self.index + bytes(padding_bytes(len(self.index)))
+        frames = [*self.frames, (len(content), compress(content, 1)), (1024, compress(END_OF_ARCHIVE, 1))]
+        right = [FrameRow(len(stored), size_bytes, stored[-4:]) for size_bytes, stored in frames]
+        return b"".join(stored for _, stored in frames) + encode_seek_table(right if rows is None else rows)
+
+
+def forge(
+    path: Path,
+    scenes: Sequence[tuple[str, Files]],
+    files: Files = (),
+    *,
+    head: Head = HEAD,
+    contents: dict[str, bytes] | None = None,
+    edit: Callable[[dict[str, Any]], object] | None = None,
+) -> Forgery:
+    """Write an archive of scene ids with their files, and of those that belong to no scene.
+
+    `contents` are tar bytes to store in place of those of a scene ("" for the files); `edit` changes the index.
+    """
+    groups, frames, offset = list[Group](), list[tuple[int, bytes]](), 0
+    for scene_id, items in [("", [(FORMAT_NAME, encode_json(head) + b"\n"), *files]), *scenes]:
+        content, members = tar_bytes(items)
+        real = (contents or {}).get(scene_id, content)
+        stored = compress(real, 1)
+        split = "train" if scene_id else ""
+        groups.append(Group(scene_id, split, 0, offset, len(stored), len(content), members))
+        frames.append((len(real), stored))
+        offset += len(stored)
+    text = encode_index(Index(head, tuple(groups)))
+    if edit is not None:
+        value = json.loads(text)
+        edit(value)
+        text = json.dumps(value).encode()
+    forgery = Forgery(frames, text)
+    path.write_bytes(forgery.join())
+    return forgery
+
+
+def find_parts(path: Path) -> dict[str, tuple[int, int]]:
+    """Where the parts of an archive lie: scenes by id, `files`, `index`, `end` and `table`."""
+    with open_archive(path) as archive:
+        groups = archive.index.groups
+        size = archive.source.size_bytes
+    parts = {group.scene_id or "files": (group.offset, group.end) for group in groups}
+    table = size - len(encode_seek_table([])) - 12 * (len(groups) + 2)
+    end = table - len(compress(END_OF_ARCHIVE, 1))
+    return parts | {"index": (groups[-1].end, end), "end": (end, table), "table": (table, size)}
+
+
+def flip(path: Path, offset: int, bit: int = 2) -> Path:
+    """Flip one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1 << bit
+    path.write_bytes(data)
+    return path
+
+
+def claims(size_bytes: int, blocks: int) -> bytes:
+    """A frame that says it holds so much, of blocks of 128 KiB of zeros in four bytes each."""
+    head = zstandard.FRAME_HEADER + b"\x84\x38" + size_bytes.to_bytes(4, "little")
+    block = (0b010 | (1 << 17) << 3).to_bytes(3, "little") + b"\0"
+    last = (0b011 | (1 << 17) << 3).to_bytes(3, "little") + b"\0"
+    return head + block * (blocks - 1) + last + b"\0\0\0\0"
+
+
+def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
+    head = Head(ArchiveKind.PROCESSED)
+    forgery = forge(folder / "good.tar.zst", [("scene0000_00", [("train/scene0000_00.npz", b"x" * 100)])], head=head)
+    first_bytes, first = forgery.frames[0]
+    for name, text in (("zeros", bytes(500 << 20)), ("lists", b"[" + b"[]," * (80 << 20))):
+        content = encode_header(INDEX_NAME, len(text)) + text + bytes(-len(text) % 512)
+        del text
+        bomb, size_bytes = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(content), len(content)
+        del content
+        sizes = ((first, first_bytes), (bomb, size_bytes), (bytes(22), 1024))
+        rows = [FrameRow(len(frame), size, frame[-4:]) for frame, size in sizes]
+        yield f"an index of {name}", first + bomb + Forgery([], b"").join(rows)[-44:]
+        yield f"an index of {name} in a stream", first + bomb
+    yield "zero frames", zstandard.ZstdCompressor(level=3, write_checksum=True).compress(b"") * 20_000
+    yield "a scene that claims 1 GiB", first + claims(1 << 30, 8192)[:90_000]
+    big = claims(1 << 30, 8192)
+    yield "a scene of 1 GiB in 32 kB", first + big
+    text = forgery.index.decode().replace('"size_bytes":1024', f'"size_bytes":{1 << 30}', 1)
+    yield "a scene of 1 GiB in 32 kB with an index", Forgery([forgery.frames[0], (1 << 30, big)], text.encode()).join()
+    yield "many frames of zeros", first + claims(1 << 29, 4096) * 200
+    yield "deep lists", Forgery(forgery.frames, b"[" * 900_000).join()
+
+
+def readers(path: Path) -> list[Callable[[], object]]:
+    return [
+        lambda: unpack.run(unpack.plan([PipeSource(os.open(path, os.O_RDONLY))], path.parent / "pipe")),
+        lambda: unpack.run(unpack.plan([path], path.parent / "file")),
+        lambda: verify_archive.run([path]),
+        lambda: info.run([path]),
+        lambda: ScanNet(path, split="train")[0],
+    ]
+
+
+def used_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def main(folder: Path) -> None:
+    path, cases, faults = folder / "hostile.tar.zst", 0, []
+    for name, data in hostile_files(folder):
+        cases += 1
+        path.write_bytes(data)
+        del data
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used_bytes() + MORE_BYTES, limits[1]))
+        faulthandler.dump_traceback_later(SECONDS_EACH, exit=True)
+        for number, read in enumerate(readers(path)):
+            try:
+                read()
+            except ScanNetPrepError as error:
+                if "memory ran out" in str(error):
+                    faults.append(f"{name}, reader {number}: {error}"[:300])
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is what this looks for
+                faults.append(f"{name}, reader {number}: {type(error).__name__}: {error}"[:300])
+        faulthandler.cancel_dump_traceback_later()
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    print(json.dumps({"cases": cases, "faults": faults}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -3,54 +3,42 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import re
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
-from archives import TREE, has_tool, pack_tree, unpack_by
-from forged_archives import forge
+from archives import TREE, forge, has_tool, pack_tree, unpack_by
 from hypothesis import given
 from hypothesis import strategies as st
 from verifying import TEST, TRAIN, VAL
 
 from scannet_prep import archive as archive_package
-from scannet_prep.archive import ArchiveKind, open_archive
+from scannet_prep.archive import open_archive
 from scannet_prep.archive.frames import FrameRow, compress, decompress, encode_seek_table, read_frame, read_seek_table
 from scannet_prep.archive.layout import (
+    ArchiveKind,
     check_index_size,
     check_names,
-    encode_header,
     encode_index,
     find_scene,
     identify_scene,
     parse_index,
-    split_members,
 )
 from scannet_prep.archive.source import FileSource, Stream
 from scannet_prep.errors import ArchiveError
 
 
-@pytest.mark.parametrize(("tool", "level"), [("tar", 0), ("tar", 19), ("zstd", 1), ("bsdtar", 1)])
+@pytest.mark.parametrize(("tool", "level"), [("tar", 0), ("tar", 19), ("zstd", 1), ("bsdtar", 1), ("python", 1)])
 def test_other_programs_unpack_the_same_tree(tool: str, level: int, tree: Path, tmp_path: Path) -> None:
     if not has_tool(tool):
         pytest.skip(f"{tool} is not installed")
     pack_tree(tree, tmp_path / "a.tar.zst", level=level).close()
     assert unpack_by(tool, tmp_path / "a.tar.zst", tmp_path / "out") == TREE
-
-
-def test_python_reads_it_as_one_tar_stream_without_this_program(packed: Path) -> None:
-    with packed.open("rb") as file:
-        stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        with tarfile.open(fileobj=io.BytesIO(stream.read())) as archive:
-            found = {item.name: archive.extractfile(item).read() for item in archive}  # type: ignore[union-attr]
-    assert {name: data for name, data in found.items() if not name.startswith(".scannet-prep/")} == TREE
 
 
 def test_a_reader_of_the_seekable_format_that_is_not_ours_finds_every_file(packed: Path) -> None:
@@ -66,15 +54,15 @@ def test_a_reader_of_the_seekable_format_that_is_not_ours_finds_every_file(packe
 
 
 def test_each_scene_is_one_frame_after_the_files_of_no_scene(packed: Path) -> None:
-    with open_archive(packed) as archive:
-        names = [member.name for member in archive.index.files.members]
-        assert names == [".scannet-prep/format.json", "empty", "scannetv2-labels.combined.tsv"]
-        digests = {member.name: member.sha256 for group in archive.index.groups for member in group.members[-2:]}
-        assert digests == {name: hashlib.sha256(data).hexdigest() for name, data in TREE.items()}
-        found = [(scene.scene_id, scene.split) for scene in archive.index.scenes]
-        assert found == [(TRAIN, "train"), (VAL, "val"), ("scene0022_00", "train"), (TEST, "test")]
-        stream = Stream(FileSource(packed))
-        assert [stream.take(group.stored_bytes)[:4] for group in archive.index.groups] == [zstandard.FRAME_HEADER] * 5
+    index = open_archive(packed).index
+    names = [member.name for member in index.files.members]
+    assert names == [".scannet-prep/format.json", "empty", "scannetv2-labels.combined.tsv"]
+    digests = {member.name: member.sha256 for group in index.groups for member in group.members[-2:]}
+    assert digests == {name: hashlib.sha256(data).hexdigest() for name, data in TREE.items()}
+    found = [(scene.scene_id, scene.split) for scene in index.scenes]
+    assert found == [(TRAIN, "train"), (VAL, "val"), ("scene0022_00", "train"), (TEST, "test")]
+    stream = Stream(FileSource(packed))
+    assert [stream.take(group.stored_bytes)[:4] for group in index.groups] == [zstandard.FRAME_HEADER] * 5
 
 
 @given(st.binary(max_size=300_000), st.sampled_from([0, 1, 3]))
@@ -86,7 +74,7 @@ def test_frames_give_back_their_content_at_any_level(content: bytes, level: int)
     found[:] = bytes(len(content))  # writable
 
 
-def test_what_compresses_too_well_is_stored_and_a_damaged_checksum_alone_is_told() -> None:
+def test_what_compresses_too_well_is_stored_and_a_damaged_checksum_or_an_early_end_is_told(tmp_path: Path) -> None:
     frame = compress(bytes(5_000_000), 1)
     assert len(frame) > 5_000_000
     assert decompress(frame, 5_000_000)[0] == bytes(5_000_000)
@@ -95,6 +83,10 @@ def test_what_compresses_too_well_is_stored_and_a_damaged_checksum_alone_is_told
         damaged[-place] ^= 1
         content, has_checksum = decompress(damaged, 7000)
         assert (bytes(content), has_checksum) == (b"content" * 1000, False)
+    for end in (-1, -40, 9):
+        (tmp_path / "short").write_bytes(frame[:end])
+        with pytest.raises(ValueError, match="the archive ends in"):
+            read_frame(Stream(FileSource(tmp_path / "short")))
 
 
 def frame_of(size_bytes: int) -> bytes:
@@ -111,26 +103,15 @@ def frame_of(size_bytes: int) -> bytes:
         (b"x" + bytes(30), 999, "no frame begins here"),
     ],
 )
-def test_a_frame_that_asks_for_more_than_it_can_hold_is_refused_before_memory_is_taken(
+def test_a_frame_or_an_index_that_asks_for_more_than_it_can_hold_is_refused_before_memory_is_taken(
     frame: bytes, size_bytes: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         decompress(frame, size_bytes)
-
-
-@pytest.mark.parametrize("end", [-1, -40, 9])
-def test_a_frame_that_ends_early_is_an_error(end: int, tmp_path: Path) -> None:
-    (tmp_path / "short").write_bytes(compress(bytes(range(256)) * 2000, 1)[:end])
-    with pytest.raises(ValueError, match="the archive ends in"):
-        read_frame(Stream(FileSource(tmp_path / "short")))
-
-
-def test_an_index_may_be_as_large_as_the_number_of_frames_allows() -> None:
-    check_index_size(1_000_000, 3)
     check_index_size(10_000_000, 1616)
-    for size_bytes, frame_count in ((2_000_000, 3), (1 << 25, 1_000_000)):
+    for index_bytes, frame_count in ((2_000_000, 3), (1 << 25, 1_000_000)):
         with pytest.raises(ValueError, match="the index is said to have"):
-            check_index_size(size_bytes, frame_count)
+            check_index_size(index_bytes, frame_count)
 
 
 PROCESSED, RAW = ArchiveKind.PROCESSED, ArchiveKind.RAW
@@ -162,32 +143,15 @@ def test_names_are_those_of_a_tree_or_refused(kind: ArchiveKind, name: str, scen
     assert find_scene(kind, name) == scene
 
 
-def test_the_split_is_that_of_the_folder_or_of_the_official_lists() -> None:
+def test_the_split_is_that_of_the_folder_or_of_the_official_lists_and_a_scene_lies_in_one_folder() -> None:
     assert identify_scene(f"val/{SCENE}.npz") == (PROCESSED, SCENE, "val")
     assert identify_scene("scene0011_00/scene0011_00.txt") == (RAW, "scene0011_00", "val")
     assert identify_scene("scans_test/scene9999_00/scene9999_00.txt") == (RAW, "scene9999_00", "test")
     assert identify_scene("scans/scene9999_00/scene9999_00.txt") == (RAW, "scene9999_00", "")
-
-
-def test_the_files_of_a_scene_are_distinct_and_lie_in_one_folder() -> None:
     file = f"{SCENE}/{SCENE}.txt"
     for other in (f"scans/{SCENE}/{SCENE}.ply", file, "scene0000_01/scene0000_01.txt"):
         with pytest.raises(ValueError, match=rf"is there twice, or|not the name of a file of {SCENE}"):
             check_names(RAW, SCENE, [file, other])
-
-
-@given(st.lists(st.binary(max_size=1500), min_size=1, max_size=4), st.data())
-def test_a_damaged_tar_stream_is_an_error_or_names_other_files(files: list[bytes], data: st.DataObject) -> None:
-    content, expected = bytearray(), []
-    for number, item in enumerate(files):
-        content += encode_header(f"file{number}", len(item))
-        expected.append((f"file{number}", len(content), len(item)))
-        content += item + bytes(-len(item) % 512)
-    assert split_members(memoryview(content)) == expected
-    place = data.draw(st.integers(0, 511))
-    content[place] ^= 1 << data.draw(st.integers(0, 7))
-    with pytest.raises(ValueError, match="tar header"):
-        split_members(memoryview(content))
 
 
 def member(place: int, value: object) -> Callable[[Any], object]:
@@ -208,39 +172,26 @@ EDITS: dict[str, Callable[[Any], object]] = {
     "a scene twice": lambda index: index["groups"].append(index["groups"][-1]),
     "not sorted": lambda index: index["groups"].insert(1, index["groups"].pop()),
     "an offset": group(offset=5),
-    "a negative size": group(stored_bytes=-1),
     "a huge size": group(size_bytes=10**30),
-    "a size as text": group(size_bytes="12"),
-    "true for one": group(vertex_count=True),
     "another split": group(split="all"),
-    "no members": group(members=[]),
-    "a member as text": group(members=["abcd"]),
     "a member elsewhere": member(1, 600),
     "a member that leaves": member(0, "../x"),
     "a member larger than all": member(2, 1 << 50),
-    "a digest too short": member(3, "ab"),
     "half a character": member(0, "\ud800"),
     "another version": head(version=2),
     "another format": head(format="zip"),
     "another kind": head(kind="cooked"),
-    "complete as text": head(is_complete="false"),
     "a failure that is a number": lambda index: index.update(failures={SCENE: 1}),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
-def test_an_index_that_contradicts_itself_is_refused(edit: Callable[[Any], object], packed: Path) -> None:
-    with open_archive(packed) as archive:
-        value = json.loads(encode_index(archive.index))
+def test_an_index_that_contradicts_itself_or_is_none_is_refused(edit: Callable[[Any], object], packed: Path) -> None:
+    value = json.loads(encode_index(open_archive(packed).index))
     edit(value)
-    with pytest.raises(ValueError, match="the index is damaged"):
-        parse_index(json.dumps(value).encode())
-
-
-@pytest.mark.parametrize("text", [b"", b"{}", b"null", b"[" * 100_000, b"\xff", b'{"head":' + b"9" * 5000 + b"}"])
-def test_an_index_that_is_none_is_refused(text: bytes) -> None:
-    with pytest.raises(ValueError, match="the index is damaged"):
-        parse_index(text)
+    for text in (json.dumps(value).encode(), b"{}", b"[" * 100_000, b"\xff", b'{"head":' + b"9" * 5000 + b"}"):
+        with pytest.raises(ValueError, match="the index is damaged"):
+            parse_index(text)
 
 
 def test_a_seek_table_comes_back_and_any_wrong_size_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from archives import call, pack_tree, unpack_pipe, write_tree
@@ -19,7 +18,7 @@ from commands import COMMAND, digests, start_command
 
 from scannet_prep import ScanNet, official_scenes
 from scannet_prep.archive.source import find_missing_shards
-from scannet_prep.errors import FileError, ManifestError, MissingFileError, OutputError, SourceError
+from scannet_prep.errors import FileError, ManifestError, MissingFileError, SourceError
 from scannet_prep.files import run_lock
 from scannet_prep.processed.folder import processed_path
 from scannet_prep.scene import Split
@@ -63,7 +62,8 @@ def check_whole(path: Path) -> int:
     return report.scenes
 
 
-def pack_old(tmp_path: Path) -> Path:
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
     """An archive that is there already."""
     small = write_tree(tmp_path / "small", {f"scans/{NAMES[0]}/{NAMES[0]}.txt": b"old"})
     pack_tree(small, tmp_path / "a.tar.zst").close()
@@ -111,17 +111,16 @@ def test_a_pack_that_is_killed_leaves_a_whole_archive_or_none(tree: Path, tmp_pa
 # `timeout` and Slurm send SIGTERM to the process, and again to its group.
 @pytest.mark.parametrize("numbers", [(signal.SIGINT,), (signal.SIGTERM, signal.SIGTERM)])
 def test_a_pack_that_is_interrupted_leaves_the_old_archive(
-    numbers: tuple[int, ...], tree: Path, tmp_path: Path
+    numbers: tuple[int, ...], tree: Path, old: Path, tmp_path: Path
 ) -> None:
-    target = pack_old(tmp_path)
-    process = start_command("pack", tree, "-o", target, "--level", "19")
+    process = start_command("pack", tree, "-o", old, "--level", "19")
     wait_for(".*.partial/.*.tmp", tmp_path, process, size=1)
     for number in numbers:
         process.send_signal(number)
     _, stderr = process.communicate(timeout=20)
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
-    assert check_whole(target) == 1
+    assert check_whole(old) == 1
     assert not list(tmp_path.glob(".*"))
 
 
@@ -146,27 +145,15 @@ def test_shards_that_are_killed_at_random_moments_leave_the_old_set_or_a_hole_an
     assert not list(tmp_path.glob(".*"))
 
 
-def test_one_run_at_a_time_packs_into_a_folder(tree: Path, tmp_path: Path) -> None:
-    with run_lock(tmp_path):
-        outcome = call("pack", tree, "-o", tmp_path / "a.tar.zst")
-    assert (outcome.status, "is working in this folder" in outcome.stderr) == (1, True)
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(OutputError, match="file"):
-        pack.run(pack.plan(tree, tmp_path / "file" / "a.tar.zst"))
-
-
 def test_a_file_that_changes_while_it_is_packed_stops_the_run(tmp_path: Path) -> None:
     name = f"scans/{NAMES[1]}/{NAMES[1]}.txt"
     changing = write_tree(tmp_path / "tree", {f"scans/{NAMES[0]}/{NAMES[0]}.txt": b"first", name: b"second"})
     plan = pack.plan(changing, tmp_path / "a.tar.zst")
-    write_tree(changing, {name: b"another"})
-    with pytest.raises(SourceError, match="changed while it was packed: 6 bytes at first, then 7"):
-        pack.run(plan)
-    write_tree(changing, {name: b"second"})
-    os.utime(changing / name, ns=(1, 1))
-    with pytest.raises(SourceError, match="changed while it was packed"):
-        pack.run(plan)
+    for data, message in ((b"another", "6 bytes at first, then 7"), (b"second", "changed while it was packed")):
+        write_tree(changing, {name: data})
+        os.utime(changing / name, ns=(1, 1))
+        with pytest.raises(SourceError, match=message):
+            pack.run(plan)
     (changing / name).unlink()
     os.mkfifo(changing / name)
     with pytest.raises(FileError, match="is a named pipe, expected a file"):
@@ -174,59 +161,40 @@ def test_a_file_that_changes_while_it_is_packed_stops_the_run(tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tree"]
 
 
-def test_a_full_disk_is_said_and_leaves_the_old_archive(tree: Path, tmp_path: Path) -> None:
-    target = pack_old(tmp_path)
-    process = start_command("pack", tree, "-o", target, preexec_fn=lambda: limit_files(3_000_000))
+def test_a_full_disk_or_a_second_run_is_said_and_the_old_archive_stays(tree: Path, old: Path, tmp_path: Path) -> None:
+    process = start_command("pack", tree, "-o", old, preexec_fn=lambda: limit_files(3_000_000))
     _, stderr = process.communicate()
     assert (process.returncode, "cannot be written" in stderr, "hint: free some space" in stderr) == (1, True, True)
-    assert check_whole(target) == 1
+    with run_lock(tmp_path):
+        outcome = call("pack", tree, "-o", old)
+    assert (outcome.status, "is working in this folder" in outcome.stderr) == (1, True)
+    assert check_whole(old) == 1
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_reader_of_the_pipe_that_stops_early_is_told(tree: Path) -> None:
-    process = start_command("pack", tree, "-", "-q")
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.wait(timeout=20) == 1
-    assert process.stderr is not None
-    assert "the program reading the pipe has stopped" in process.stderr.read()
-    process.stderr.close()
-
-
-def test_a_closed_or_full_output_is_an_error(tree: Path) -> None:
-    def pack_out(**options: Any) -> subprocess.CompletedProcess[str]:
-        words = [*COMMAND, "pack", str(tree), "-", "-q"]
-        return subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False, **options)
-
-    done = pack_out(preexec_fn=lambda: os.close(1))
-    assert (done.returncode, "standard output is closed" in done.stderr) == (2, True)
-    with Path("/dev/full").open("wb") as full:
-        done = pack_out(stdout=full)
-    assert (done.returncode, "standard output: cannot be written" in done.stderr) == (1, True)
-
-
-def start_unpack(archive: Path, way: str, out_dir: Path) -> subprocess.Popen[str]:
-    words = ["unpack", str(archive) if way == "file" else "-", "-o", str(out_dir), "--jobs", "2", "--json"]
-    if way == "file":
-        return start_command(*words)
-    slow = (  # a pipe that takes its time, so that something happens in the middle
-        f"import sys, time; data = open({str(archive)!r}, 'rb').read()\n"
-        "for i in range(0, len(data), 20000): sys.stdout.buffer.write(data[i:i + 20000]); time.sleep(0.002)"
-    )
-    feeder = f'{COMMAND[0]} -c "{slow}" 2>/dev/null | exec {" ".join([*COMMAND, *words])}'
-    return subprocess.Popen(
-        ["bash", "-c", feeder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
-@pytest.mark.parametrize("way", ["file", "pipe"])
-def test_an_unpacking_that_is_killed_leaves_whole_files_and_the_next_run_completes_them(
-    processed: Path, tmp_path: Path, way: str
+@pytest.mark.parametrize(
+    ("output", "status", "message"),
+    [
+        (">&-", 2, "standard output is closed"),
+        ("> /dev/full", 1, "standard output: cannot be written"),
+        ("| head -c 9 > /dev/null", 1, "the program reading the pipe has stopped"),
+    ],
+)
+def test_an_output_that_is_closed_or_full_or_read_by_nobody_is_an_error(
+    output: str, status: int, message: str, tree: Path
 ) -> None:
-    dice, expected, out_dir = random.Random(way), digests(processed / "expected"), tmp_path / "out"
-    interrupted = 0
+    line = f"set -o pipefail; {' '.join(COMMAND)} pack {tree} - -q {output}"
+    done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, message in done.stderr) == (status, True), done.stderr
+
+
+def test_an_unpacking_that_is_killed_leaves_whole_files_and_the_next_run_completes_them(
+    processed: Path, tmp_path: Path
+) -> None:
+    dice, expected, out_dir = random.Random(4), digests(processed / "expected"), tmp_path / "out"
+    archive, interrupted = processed / "a.tar.zst", 0
     for _ in range(3):
-        process = start_unpack(processed / "a.tar.zst", way, out_dir)
+        process = start_command("unpack", archive, "-o", out_dir, "--jobs", "2")
         wait_for("train/scene*.npz", out_dir, process, dice.randrange(1, SCENES))
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -240,24 +208,8 @@ def test_an_unpacking_that_is_killed_leaves_whole_files_and_the_next_run_complet
         with pytest.raises((ManifestError, MissingFileError)):
             ScanNet(out_dir, split="train")
     assert interrupted
-    archive = processed / "a.tar.zst"
-    outcome = call("unpack", archive, "-o", out_dir) if way == "file" else unpack_pipe(archive, "-o", out_dir)
-    assert outcome.status == 0, outcome.stderr
+    assert unpack_pipe(archive, "-o", out_dir).status == 0
     assert digests(out_dir) == expected  # temporary files of the killed runs would show up here
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_unpacking_that_is_interrupted_says_so_and_leaves_no_rest(
-    processed: Path, tmp_path: Path, number: signal.Signals
-) -> None:
-    process = start_unpack(processed / "a.tar.zst", "file", tmp_path / "out")
-    wait_for("train/scene*.npz", tmp_path / "out", process, 2)
-    process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=30)
-    assert process.returncode in {0, 130}, stderr  # 0: it had ended just before
-    assert json.loads(stdout)["exit_status"] == process.returncode
-    assert "Traceback" not in stderr
-    assert not list((tmp_path / "out").rglob(".*"))
 
 
 @pytest.mark.parametrize("way", ["file", "pipe"])

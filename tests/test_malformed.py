@@ -45,10 +45,8 @@ LABELS = (0, 1, 2, 39, 40, 50)
 # Files of a scene, and of how many damaged ones one is read.
 KINDS = {"mesh": MESH, "labels": LABELS_MESH, "segments": SEGMENTS, "aggregation": AGGREGATION, "info": INFO}
 STEPS = {"mesh": 2, "labels": 4, "processed": 2}
-LABEL_MAP = b"id\traw_category\tcategory\tnyu40id\tlast\r\n" + b"".join(
-    f"{number}\t{name}\t{name}\t{nyu40_id}\tx\r\n".encode()
-    for number, name, nyu40_id in ((1, "wall", 1), (2, "chair", 5), (3, "floor", 2))
-)
+ROWS = ("id\traw_category\tcategory\tnyu40id\tlast", "1\twall\twall\t1\tx", "2\tchair\tchair\t5\tx")
+LABEL_MAP = "".join(f"{row}\r\n" for row in ROWS).encode()
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "label_map", "processed"])
@@ -68,10 +66,8 @@ def test_damaged_files_give_errors_of_ours_or_sound_values_within_bounds(kind: s
 def check_mesh(path: Path) -> None:
     mesh = read_mesh(path)
     count = mesh.vertex_count
-    assert count > 0
     assert mesh.positions.shape == mesh.colors.shape == (count, 3)
     assert np.isfinite(mesh.positions).all()
-    assert mesh.faces.shape == (len(mesh.faces), 3)
     assert not mesh.faces.size or 0 <= mesh.faces.min() <= mesh.faces.max() < count
     assert mesh.labels is None or mesh.labels.shape == (count,)
 
@@ -97,9 +93,8 @@ def check_info(path: Path) -> None:
 
 
 def check_label_map(path: Path) -> None:
-    found = read_label_map(path)
-    assert all(0 <= ids.scannet_id <= 65_535 and 0 <= ids.nyu40_id <= 40 for ids in found.rows.values())
-    assert len(found.digest) == 16
+    rows = read_label_map(path).rows.values()
+    assert all(0 <= ids.scannet_id <= 65_535 and 0 <= ids.nyu40_id <= 40 for ids in rows)
 
 
 def check_processed(path: Path) -> None:

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import call, pack, pack_tree, write_tree
+from archives import call, find_parts, flip, pack, write_tree
 from commands import COMMAND
-from forged_archives import find_parts, flip
 from verifying import SCENES, TEST, TRAIN, VAL
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
-from scannet_prep.archive.frames import MAX_CONTENT_BYTES
 from scannet_prep.errors import ManifestError, SourceError
 from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import read_manifest
@@ -26,8 +24,7 @@ from scannet_prep.stages import pack as pack_stage
 
 
 def scenes_in(path: Path) -> list[str]:
-    with open_archive(path) as archive:
-        return [scene.scene_id for scene in archive.index.scenes]
+    return [scene.scene_id for scene in open_archive(path).index.scenes]
 
 
 def test_the_bytes_depend_on_the_files_alone(tree: Path, tmp_path: Path) -> None:
@@ -42,25 +39,21 @@ def test_the_bytes_depend_on_the_files_alone(tree: Path, tmp_path: Path) -> None
     assert len({path.read_bytes() for path in paths}) == 1
 
 
-def test_a_processed_folder_knows_its_vertices_splits_and_options(whole_dir: Path, tmp_path: Path) -> None:
-    status, value = pack(whole_dir / "processed", "-o", tmp_path / "a.tar.zst")
-    assert (status, value["kind"], value["scenes"]) == (0, "processed", 3)
-    with open_archive(tmp_path / "a.tar.zst") as archive:
-        index = archive.index
+def test_an_archive_of_a_part_knows_vertices_splits_and_options_and_has_a_manifest_of_that_part(
+    whole_dir: Path, tmp_path: Path
+) -> None:
+    status, value = pack(whole_dir / "processed", "-o", tmp_path / "a.tar.zst", "--splits", "val", "test")
+    assert (status, value["kind"], value["scenes"]) == (0, "processed", 2)
     manifest = read_manifest(whole_dir / "processed")
     assert manifest is not None
-    assert [(item.scene_id, item.split, item.vertex_count) for item in index.scenes] == [
-        (name, str(entry.split), entry.vertex_count) for name, entry in sorted(manifest.scenes.items())
-    ]
-    assert index.head.options == asdict(manifest.scenes[TRAIN].options)
-    assert "Terms of Use" in index.head.notice
-
-
-def test_a_part_of_a_processed_folder_has_a_manifest_of_that_part(whole_dir: Path, tmp_path: Path) -> None:
-    assert pack(whole_dir / "processed", "-o", tmp_path / "a.tar.zst", "--splits", "val", "test")[0] == 0
     with open_archive(tmp_path / "a.tar.zst") as archive:
-        files = archive.index.files
-        found = {member.name: bytes(archive.read_member(files, member)) for member in files.members}
+        index = archive.index
+        found = {member.name: bytes(archive.read_member(index.files, member)) for member in index.files.members}
+    assert [(item.scene_id, item.split, item.vertex_count) for item in index.scenes] == [
+        (name, str(manifest.scenes[name].split), manifest.scenes[name].vertex_count) for name in (VAL, TEST)
+    ]
+    assert index.head.options == asdict(manifest.scenes[VAL].options)
+    assert "Terms of Use" in index.head.notice
     assert list(json.loads(found["manifest.json"])["scenes"]) == [VAL, TEST]
     assert found["scannetv2_train_npz.txt"] == b""
     assert found["scannetv2_val_npz.txt"] == f"val/{VAL}.npz\n".encode()
@@ -87,30 +80,32 @@ def test_an_archive_that_holds_more_or_something_else_is_not_replaced_unless_for
 ) -> None:
     target, out_dir = tmp_path / "a.tar.zst", whole_dir / "processed"
     assert pack(out_dir, "-o", target)[0] == 0
+    foreign = tmp_path / "b.tar.zst"
+    foreign.write_bytes(b"PK\x03\x04 something of value")
     before = target.read_bytes()
-    lost = "holds 2 scenes that the new archive would not, for example scene0000_00"
-    for words, message in (
-        ((out_dir, "--splits", "val"), lost),
-        ((whole_dir / "raw",), "would be replaced by another kind"),
+    for path, words, message in (
+        (target, (out_dir, "--splits", "val"), "holds 2 scenes that the new archive would not, for example scene0000"),
+        (target, (whole_dir / "raw",), "would be replaced by another kind"),
+        (foreign, (out_dir,), "is a zip file"),
     ):
-        status, value = pack(*words, "-o", target)
+        status, value = pack(*words, "-o", path)
         assert (status, value["error"], message in str(value["message"])) == (2, "UsageError", True)
     assert target.read_bytes() == before
     assert pack(out_dir, "-o", target, "--limit", "1", "--force")[0] == 0
     assert scenes_in(target) == [TRAIN]
-    target.write_bytes(b"PK\x03\x04 something of value")
-    status, value = pack(out_dir, "-o", target)
-    assert (status, "is a zip file" in str(value["message"])) == (2, True)
 
 
-def test_a_raw_tree_counts_vertices_and_leaves_out_other_files(raw_dir: Path, tmp_path: Path) -> None:
+def test_names_that_no_tree_has_are_left_out_and_named(raw_dir: Path, out_dir: Path, tmp_path: Path) -> None:
     (raw_dir / "scans" / TRAIN / "tmpabc").write_bytes(b"left by the official script")
     outcome = call("pack", raw_dir, "-o", tmp_path / "a.tar.zst", "--scenes", TRAIN)
-    assert outcome.status == 0
     assert f"left out, because raw trees have no such names: 1 (scans/{TRAIN}/tmpabc)" in outcome.stderr
-    with open_archive(tmp_path / "a.tar.zst") as archive:
-        (scene,) = archive.index.scenes
-        assert (archive.index.head.kind, scene.split, scene.vertex_count) == ("raw", "train", 600)
+    (scene,) = open_archive(tmp_path / "a.tar.zst").index.scenes
+    assert (scene.split, scene.vertex_count) == ("train", 600)
+    odd = os.fsdecode(b"odd\xff")
+    write_tree(out_dir, dict.fromkeys(("train/notes.txt", "own/data.bin", "val/extra.npz", ".DS_Store", odd), b"x"))
+    status, value = pack(out_dir, "-o", tmp_path / "b.tar.zst", "--dry-run")
+    assert (status, value["scenes"]) == (0, [*SCENES])
+    assert set(value["left_out"]) == {"train/notes.txt", "own", "val/extra.npz", ".DS_Store", odd}  # type: ignore[call-overload]
 
 
 def test_shards_hold_every_scene_once_and_replace_an_earlier_set(tmp_path: Path) -> None:
@@ -123,9 +118,7 @@ def test_shards_hold_every_scene_once_and_replace_an_earlier_set(tmp_path: Path)
         paths = sorted(tmp_path.glob(f"a-*-of-0000{count}.tar.zst"))
         assert max(path.stat().st_size for path in paths) <= int(size[0]) * 1_000_000
         assert [scene for path in paths for scene in scenes_in(path)] == names
-    for path in paths:
-        with open_archive(path) as archive:
-            assert [item.name for item in archive.index.files.members[1:]] == ["notes.txt"]
+        assert all(open_archive(path).index.files.members[1].name == "notes.txt" for path in paths)
     assert sorted(tmp_path.iterdir()) == [*paths, tree]
 
 
@@ -150,17 +143,14 @@ def test_of_a_link_the_archive_is_replaced_that_it_leads_to_and_scenes_behind_li
         (("nowhere",), 1, "no such folder"),
         (("tree", "-o", "folder.tar.zst"), 1, "is a folder"),
         (("tree", "-o", "pipe.tar.zst"), 1, "pack - >"),
-        (("tree", "-o", "pipe.tar.zst", "--shard-size", "1MB"), 1, "pack - >"),
         (("tree", "-o", "x.zip"), 2, "x.zip: an archive is a .tar.zst file"),
         (("tree", "-", "--json"), 2, "cannot both go to standard output"),
         (("tree", "-", "-o", "a.tar.zst"), 2, "say where the archive goes"),
         (("tree", "-", "--dry-run", "--shard-size", "4GB"), 2, "a pipe takes one archive"),
         (("tree", "other"), 2, "one folder"),
         (("tree", "--level", "23"), 2, "expected 0..22"),
-        (("tree", "--shard-size", "12 parsecs"), 2, "is not a size"),
         (("tree", "--shard-size", "10"), 2, "expected at least"),
         (("tree", "--scenes", "scene0706_00"), 2, "has no scene scene0706_00"),
-        (("tree", "--scenes", TRAIN, "--splits", "val"), 2, f"has no scene {TRAIN} in val"),
         (("tree/scans", "--splits", "test"), 1, "holds no scenes of those that were asked for"),
         (("tree", "-o", "new/a.tar.zst", "--dry-run"), 0, "4 raw scenes"),
     ],
@@ -202,8 +192,7 @@ def test_a_folder_with_failed_or_missing_scenes_is_refused_unless_allowed(raw_di
     assert pack(out_dir, "-o", target, "--splits", "val")[0] == 0  # what failed is in train
     status, value = pack(out_dir, "-o", target, "--allow-incomplete")
     assert (status, value["scenes"], list(value["missing"])) == (0, 2, [TRAIN])  # type: ignore[call-overload]
-    with open_archive(target) as archive:
-        assert TRAIN in archive.index.failures
+    assert TRAIN in open_archive(target).index.failures
     (out_dir / "val" / f"{VAL}.npz").unlink()
     value = pack(out_dir, "-o", target, "--splits", "val")[1]
     assert f"names 1 scenes that failed or are not there, for example {VAL}" in str(value["message"])
@@ -224,11 +213,7 @@ def test_scenes_that_do_not_fit_together_or_to_the_manifest_are_refused(
     assert (status, "different options" in str(value["message"])) == (1, True)
 
 
-def make_dangling(path: Path) -> None:
-    path.symlink_to("nowhere")
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, make_dangling, Path.mkdir])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("nowhere"), Path.mkdir])
 @pytest.mark.parametrize("name", [f"scans/{TRAIN}/{TRAIN}.aggregation.json", "scannet.lock"])
 def test_what_is_not_a_file_is_refused_by_name_or_left_out(make: Any, name: str, tree: Path, tmp_path: Path) -> None:
     make(tree / name)
@@ -237,27 +222,8 @@ def test_what_is_not_a_file_is_refused_by_name_or_left_out(make: Any, name: str,
     assert outcome.status == (0 if make is Path.mkdir and name == "scannet.lock" else 1)
 
 
-def test_names_that_no_tree_has_are_left_out_and_named(out_dir: Path, tmp_path: Path) -> None:
-    names = ("train/notes.txt", "own/data.bin", "val/extra.npz", ".DS_Store")
-    write_tree(out_dir, dict.fromkeys(names, b"x"))
-    (out_dir / os.fsdecode(b"odd\xff")).write_bytes(b"")
-    status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst", "--dry-run")
-    assert (status, value["scenes"]) == (0, [*SCENES])
-    assert set(value["left_out"]) == {"train/notes.txt", "own", "val/extra.npz", ".DS_Store", os.fsdecode(b"odd\xff")}  # type: ignore[call-overload]
-
-
 def test_a_scene_of_more_than_1_gib_is_refused_by_the_name_of_its_largest_file(tree: Path, tmp_path: Path) -> None:
     with (tree / "scans" / VAL / f"{VAL}.sens").open("wb") as file:
-        file.truncate(MAX_CONTENT_BYTES)
+        file.truncate(1 << 30)
     with pytest.raises(SourceError, match=rf"{VAL}\.sens: has 1,073,741,824 bytes"):
         pack_stage.plan(tree, tmp_path / "a.tar.zst")
-
-
-def test_a_folder_that_came_out_of_an_archive_gives_the_same_archive_with_and_without_its_manifest(
-    packed_dir: Path, tmp_path: Path
-) -> None:
-    assert call("unpack", packed_dir / "processed.tar.zst", "-o", tmp_path / "again").status == 0
-    for _ in range(2):
-        pack_tree(tmp_path / "again", tmp_path / "b.tar.zst").close()
-        assert (packed_dir / "processed.tar.zst").read_bytes() == (tmp_path / "b.tar.zst").read_bytes()
-        (tmp_path / "again/manifest.json").unlink(missing_ok=True)

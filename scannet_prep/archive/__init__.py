@@ -22,20 +22,6 @@ file. The seek table is that of zstd's seekable format, and other readers of it 
 
 from __future__ import annotations
 
-from scannet_prep.archive.layout import ArchiveKind, Group, Head, Index, Member
-from scannet_prep.archive.reader import Archive, open_archive
-from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, write_archive
+from scannet_prep.archive.reader import open_archive
 
-__all__ = [
-    "Archive",
-    "ArchiveKind",
-    "Contents",
-    "Group",
-    "Head",
-    "Index",
-    "Member",
-    "SourceFile",
-    "SourceGroup",
-    "open_archive",
-    "write_archive",
-]
+__all__ = ["open_archive"]

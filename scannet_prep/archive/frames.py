@@ -69,12 +69,7 @@ class FrameRow(NamedTuple):
 
 
 def compress(content: Buffer, level: int) -> bytes:
-    """Make one frame. The same bytes for the same content, level and version of zstd.
-
-    Args:
-        content: At most `MAX_CONTENT_BYTES`.
-        level: Of zstd, 1..22; 0 stores, which makes frames that are read at the speed of memory.
-    """
+    """Make one frame, always the same for the same content, level (1..22; 0 stores) and version of zstd."""
     compressor = zstandard.ZstdCompressor(level=level or _FASTEST_LEVEL, write_checksum=True, write_content_size=True)
     frame = compressor.compress(content)
     if level and len(content) <= _max_content_bytes(len(frame)):
@@ -110,11 +105,7 @@ def read_size(start: Buffer) -> int:
 
 
 def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
-    """Decompress a frame, whether its checksum holds or not.
-
-    Args:
-        frame: All of its bytes.
-        size_bytes: What its content is said to be.
+    """Decompress a frame whose content is said to have a size, whether its checksum holds or not.
 
     Returns:
         The content, in memory that is writable and nobody else's; and whether the checksum of the frame holds. If not,
@@ -225,16 +216,13 @@ def read_seek_table(source: ByteSource) -> list[FrameRow]:
 def map_in_threads(
     function: Callable[[Item], Result], items: Iterable[Item], *, jobs: int, weigh: Callable[[Item], int]
 ) -> Generator[Result]:
-    """Call a function for each item, several at a time, with a bound on what is held in memory.
+    """Call a function for each item, in several threads; yields the results in order. What it raises ends everything.
 
     Args:
-        function: What to call. What it raises ends everything.
+        function: What to call.
         items: Taken one by one, when there is room.
         jobs: How many threads.
         weigh: How many bytes an item takes in memory. At most 160 MiB are under way; a larger item has all to itself.
-
-    Yields:
-        The results, in the order of the items.
     """
     executor = ThreadPoolExecutor(jobs, "archive")
     pending: deque[tuple[Future[Result], int]] = deque()

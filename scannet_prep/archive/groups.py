@@ -28,10 +28,7 @@ _REFUSED_HINT = "scannet-prep pack did not make it so: do not trust it"
 
 
 class _Frame(NamedTuple):
-    """A frame that is to be read and checked: where it lies, what the seek table says of it, and its bytes.
-
-    Where there is no index, the group has no members; where there is one, the bytes are still to be read.
-    """
+    """A frame that is to be checked, and its row of the seek table; without an index, its bytes and no members."""
 
     group: Group
     row: FrameRow
@@ -85,8 +82,8 @@ class GroupReader:
         self._wants, self._limit = wants, limit
         self._frames = self._walk()
         if not isinstance(source, PipeSource):
-            with suppress(ContentError, MemoryError):  # to read all from the beginning finds what is wrong
-                self._frames = self._read_index()
+            with suppress(ArchiveError):  # to read all from the beginning finds what is wrong
+                self._frames = self._find_frames(reader.Archive(source))
         self._read_files()
         if self._head is None:
             raise ArchiveError(self.name, f"nothing of it can be read: {'; '.join(self.problems)}", reader.DAMAGED_HINT)
@@ -116,9 +113,8 @@ class GroupReader:
             progress: Told of tar bytes.
 
         Yields:
-            Each scene, and what is damaged of it, in the order of the archive; damaged ones that only the index names
-            come last. A scene that was whole is given once more, as damaged, where an index that came later contradicts
-            it.
+            Each scene, and what is damaged of it, in order; damaged ones that only the index names come last. A whole
+            one is given once more, as damaged, where an index that came later contradicts it.
 
         Raises:
             ArchiveError: The archive is refused.
@@ -128,7 +124,8 @@ class GroupReader:
         seen = list[_Outcome]()
         outcomes = frames.map_in_threads(lambda frame: self._check(frame, work), self._frames, jobs=jobs, weigh=_weigh)
         for outcome in outcomes:
-            progress.advance(self._take(outcome))
+            self._take(outcome)
+            progress.advance(outcome.group.size_bytes)
             if outcome.group.scene_id:
                 yield outcome.group, outcome.problem
             if not self.groups:
@@ -143,20 +140,17 @@ class GroupReader:
             elif problem and not group.scene_id:
                 self.problems.append(f"a scene at byte {group.offset:,} that cannot be named: damaged: {problem}")
 
-    def _take(self, outcome: _Outcome) -> int:
-        """Take note of a frame; gives the size of its content."""
+    def _take(self, outcome: _Outcome) -> None:
+        """Take note of a frame."""
         self.warnings += [f"{outcome.group.name}: {warning}" for warning in outcome.warnings]
         self.content_bytes += outcome.group.size_bytes
-        return outcome.group.size_bytes
 
-    def _read_index(self) -> Iterator[_Frame]:
-        """Read the index, and choose scenes."""
-        index, rows = reader.read_index(self.source)
-        stream = Stream(self.source, index.groups[-1].end)
-        own_row = FrameRow.of(stream.take(rows[-2].stored_bytes))
-        self.index, self._head = index, index.head
-        self._check_end(stream, [*rows[:-2], own_row])
-        files, *scenes = (_Frame(*pair) for pair in zip(index.groups, rows[:-2], strict=True))
+    def _find_frames(self, archive: reader.Archive) -> Iterator[_Frame]:
+        """Choose scenes by the index, and check what follows them."""
+        self.index, self._head = archive.index, archive.index.head
+        stream, rows = Stream(self.source, archive.index.groups[-1].end), archive.rows[:-2]
+        self._check_end(stream, [*rows, FrameRow.of(stream.take(archive.rows[-2].stored_bytes))])
+        files, *scenes = (_Frame(*pair) for pair in zip(archive.index.groups, rows, strict=True))
         wanted = [frame for frame in scenes if self._wants(frame.group.scene_id, frame.group.split)]
         chosen = [files, *wanted[: self._limit]]
         self.groups = tuple(frame.group for frame in chosen)
@@ -166,7 +160,7 @@ class GroupReader:
         """Read the files that belong to no scene: who works on scenes needs to know what they say."""
         for first in islice(self._frames, 1):
             outcome = self._check(
-                first, lambda _, found: self.files.update((name, bytes(found[name])) for name in found)
+                first, lambda _, found: self.files.update({name: bytes(found[name]) for name in found})
             )
             self._take(outcome)
             if outcome.problem:
@@ -275,8 +269,8 @@ def open_readers(
     """Open several archives, and choose scenes of them; takes and raises what `open_sources` and `GroupReader` do."""
     opened: list[GroupReader] = []
     for source in open_sources(places, certificates=certificates):
-        left = None if limit is None else limit - sum(len(item.chosen) for item in opened)
-        opened.append(GroupReader(source, wants, left))
+        opened.append(GroupReader(source, wants, limit))
+        limit = limit and limit - len(opened[-1].chosen)
     return opened
 
 

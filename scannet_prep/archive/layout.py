@@ -27,8 +27,8 @@ BLOCK_BYTES = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK_BYTES)
 DEFAULT_LEVEL = 1
 
+FORMAT_VERSION = 1
 _FORMAT = "scannet-prep archive"
-_FORMAT_VERSION = 1
 _MAX_INDEX_BYTES = 1 << 24
 _FREE_INDEX_BYTES, _INDEX_BYTES_PER_FRAME = 1 << 20, 1 << 13
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -110,10 +110,6 @@ class Group:
         """The group in words."""
         return self.scene_id or "the files that belong to no scene"
 
-    def find(self, name: str) -> Member | None:
-        """A file by its name; None where there is none of that name."""
-        return next((member for member in self.members if member.name == name), None)
-
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -135,7 +131,7 @@ class Head:
     level: int = DEFAULT_LEVEL
     is_complete: bool = True
     format: str = _FORMAT
-    version: int = _FORMAT_VERSION
+    version: int = FORMAT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +162,8 @@ class Index:
 def find_twice(archives: Sequence[tuple[str, Index | None]]) -> list[tuple[str, str, str]]:
     """Find scenes that are in several archives: id, and the names of the first archive and of another."""
     holders: dict[str, str] = {}
-    return [
-        (scene.scene_id, holder, name)
-        for name, index in archives
-        for scene in (index.scenes if index is not None else ())
-        if (holder := holders.setdefault(scene.scene_id, name)) != name
-    ]
+    held = [(scene.scene_id, name) for name, index in archives if index is not None for scene in index.scenes]
+    return [(scene_id, first, name) for scene_id, name in held if (first := holders.setdefault(scene_id, name)) != name]
 
 
 def identify_scene(name: str) -> tuple[ArchiveKind, str, str] | None:
@@ -229,10 +221,7 @@ def member_bytes(size_bytes: int) -> int:
 
 
 def parse_header(header: Buffer) -> tuple[str, int]:
-    """Read name and size of a file.
-
-    A header that `encode_header` does not make (damaged, of a link, a device or a folder) is a `ContentError`.
-    """
+    """Read name and size; a header that `encode_header` does not make (damaged, of a link): a `ContentError`."""
     try:
         info = tarfile.TarInfo.frombuf(bytes(header), "utf-8", "strict")
         expected = encode_header(info.name, info.size) if info.size >= 0 else b""
@@ -244,10 +233,7 @@ def parse_header(header: Buffer) -> tuple[str, int]:
 
 
 def split_members(content: memoryview) -> list[tuple[str, int, int]]:
-    """Find the files in the tar bytes of one frame: name, offset of the content and size in bytes of each.
-
-    What is not a sequence of whole files is a `ContentError`.
-    """
+    """Find the files in the tar bytes of a frame: name, offset and size of each; a `ContentError` where one is cut."""
     members, position = [], 0
     while position < len(content):
         name, size_bytes = parse_header(content[position : position + BLOCK_BYTES])
@@ -262,8 +248,7 @@ def check_index_size(size_bytes: int, frame_count: int) -> None:
     """Check that the index of so many frames may be so large, before it is read; else a `ContentError`."""
     limit = min(_MAX_INDEX_BYTES, _FREE_INDEX_BYTES + _INDEX_BYTES_PER_FRAME * frame_count)
     if size_bytes > limit:
-        problem = f"is said to have {size_bytes:,} bytes, at most {limit:,} for {frame_count:,} frames"
-        raise ContentError(f"the index {problem}")
+        raise ContentError(f"the index is said to have {size_bytes:,} bytes, expected at most {limit:,}")
 
 
 def encode_index(index: Index) -> bytes:
@@ -282,10 +267,7 @@ def parse_head(data: bytes) -> Head:
 
 
 def parse_index(data: bytes) -> Index:
-    """Read the index, and check that it does not contradict itself and that all names are those of such a tree.
-
-    One that is damaged, of another version, or refused is a `ContentError`.
-    """
+    """Read the index; one that is damaged, of another version, or contradicts itself is a `ContentError`."""
     try:
         index = parse_json(data, Index)
         _check_version(index.head)
@@ -296,9 +278,9 @@ def parse_index(data: bytes) -> Index:
 
 
 def _check_version(head: Head) -> Head:
-    if (head.format, head.version) != (_FORMAT, _FORMAT_VERSION):
+    if (head.format, head.version) != (_FORMAT, FORMAT_VERSION):
         found = f"{head.format[:40]!a}, version {head.version}"
-        raise ContentError(f"the format is {found}, expected {_FORMAT!r}, {_FORMAT_VERSION}: update scannet-prep")
+        raise ContentError(f"the format is {found}, expected {_FORMAT!r}, {FORMAT_VERSION}")
     return head
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from scannet_prep.archive import frames, layout
@@ -11,42 +13,32 @@ from scannet_prep.archive.source import SUFFIX, ByteSource, Place, open_source
 from scannet_prep.errors import ArchiveError, ContentError, ForeignFileError
 from scannet_prep.files import Buffer
 from scannet_prep.foreign import describe_beginning
+from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
 
 LOOK_BYTES = 1 << 18
 
 DAMAGED_HINT = "copy or fetch the archive again, or pack it again; scannet-prep unpack gets out all that is whole"
-_COMMANDS = {
-    "a gzip file": "tar -xzf",
-    "an xz file": "tar -xJf",
-    "a bzip2 file": "tar -xjf",
-    "a zip file": "unzip",
-    "a 7z file": "7z x",
-    "a tar file": "tar -xf",
-}
+_COMMANDS = {"a zip file": "unzip", "a 7z file": "7z x"}
+_COMMANDS |= dict.fromkeys(("a tar file", "a gzip file", "an xz file", "a bzip2 file"), "tar -xf")
 
 
-class Archive:
-    """An archive whose index has been read.
-
-    Args:
-        place: A path, an address, or an object that reads the bytes.
-        certificates: Of an address, whom to trust, as `RangeSource` takes it.
+class Archive(AbstractContextManager["Archive"]):
+    """An archive whose index has been read; takes what `open_source` does.
 
     Attributes:
         source: Its bytes.
         index: What is in it.
+        rows: What the seek table says of each frame.
 
     Raises:
-        MissingFileError: There is no such file.
         ArchiveError: It is truncated, damaged at its end, or was written by something else.
-        UsageError: It is not an address that this program reads.
-        TransferError: It is on a web server, which does not give it.
+        ScanNetPrepError: What `open_source` raises.
     """
 
     def __init__(self, place: Place, *, certificates: bool | Path = True) -> None:
         self.source = open_source(place, certificates=certificates)
         try:
-            self.index, _ = read_index(self.source)
+            self.index, self.rows = _read_index(self.source)
         except (ContentError, MemoryError) as error:
             self.source.close()
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
@@ -58,21 +50,12 @@ class Archive:
         return self.source.name
 
     def read_member(self, group: Group, member: Member) -> memoryview:
-        """Read one file, checked by the checksum of its frame or else by its SHA-256.
-
-        Raises:
-            ArchiveError: It is damaged, or the archive cannot be read.
-            TransferError: It is on a web server, which does not give it.
-        """
+        """Do what the function of this name does."""
         return read_member(self.source, group, member)
 
     def close(self) -> None:
         """Close the file; reading opens it again."""
         self.source.close()
-
-    def __enter__(self) -> Archive:
-        """Use it in a `with` statement."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close it."""
@@ -82,7 +65,7 @@ class Archive:
 open_archive = Archive
 
 
-def read_index(source: ByteSource) -> tuple[Index, list[frames.FrameRow]]:
+def _read_index(source: ByteSource) -> tuple[Index, list[frames.FrameRow]]:
     """Read the index by the seek table; gives that, too. An end that is damaged or of another file: `ContentError`."""
     rows = frames.read_seek_table(source)
     if len(rows) < 3:
@@ -135,17 +118,30 @@ def read_member(source: ByteSource, group: Group, member: Member) -> memoryview:
     return data
 
 
+def read_entries(source: ByteSource, files: Group) -> dict[str, SceneEntry] | None:
+    """Read what the manifest says of processed scenes, by the files of no scene; None where there is no manifest.
+
+    Raises:
+        ManifestError: It is damaged.
+        ScanNetPrepError: What `read_member` raises.
+    """
+    member = next((item for item in files.members if item.name == MANIFEST_NAME), None)
+    if member is None:
+        return None
+    return dict(parse_manifest(bytes(read_member(source, files, member)), f"{source.name}: {MANIFEST_NAME}").scenes)
+
+
 def tell(error: ContentError | MemoryError) -> str:
     """What is wrong, in words."""
     return "memory ran out" if isinstance(error, MemoryError) else error.message
 
 
 def check_beginning(start: bytes, name: str) -> None:
-    """Refuse a file that begins as no archive of this program does: a `ForeignFileError` says what it is.
+    """Refuse a file that begins as no archive of this version does, by `LOOK_BYTES` of it, or all there is.
 
-    Args:
-        start: Its beginning: `LOOK_BYTES`, or all there is.
-        name: Its name, for messages and for what to type.
+    Raises:
+        ForeignFileError: It is of another kind; says which.
+        ArchiveError: It is empty, or was made by a newer version.
     """
     what = describe_beginning(start) or "a file of another kind"
     quoted = shlex.quote(name)
@@ -156,7 +152,11 @@ def check_beginning(start: bytes, name: str) -> None:
         skipped = 0 if what == "a zstd file" else 8 + int.from_bytes(start[4:8], "little")
         content = frames.decompress_start(start[skipped:], 8 * layout.BLOCK_BYTES)
         if not content or b"scannet-prep" in content:  # the name of the first file has it, and its text
-            return  # one of ours, or damaged: who reads it says where
+            version = re.search(rb'"version":(\d{1,9})', content)
+            if version is None or int(version[1]) <= layout.FORMAT_VERSION:
+                return  # one of ours, or damaged: who reads it says where
+            problem = f"was made by a newer scannet-prep, in version {int(version[1])} of its format"
+            raise ArchiveError(name, problem, "update it: pip install --upgrade scannet-prep")
         if content[257:262] == b"ustar":
             problem, hint = "is a .tar.zst of another program", f"tar --zstd -xf {quoted}"
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -11,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.archive.layout import ArchiveKind, find_twice
-from scannet_prep.archive.reader import Archive, read_member
+from scannet_prep.archive.reader import Archive, read_entries, read_member
 from scannet_prep.archive.source import Place, find_missing_shards, open_sources
 from scannet_prep.errors import ArchiveError, ManifestError, UsageError
-from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
+from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry
 from scannet_prep.processed.reader import check_split, warn_of_failures
 from scannet_prep.processed.scene_source import SceneSource
 from scannet_prep.scene import Split
@@ -31,13 +30,11 @@ class ArchiveReader(SceneSource):
         is_list: Whether they were named as a list, for messages.
 
     Raises:
-        MissingFileError: There is no such archive.
         ArchiveError: An archive is damaged, holds no processed scenes, or does not go together with the others; or a
             shard of a set is missing.
         ManifestError: Processing had not finished when it was packed.
         UnknownSplitError: There are no scenes of that split.
-        UsageError: There is no archive, one is named twice, or it has no address.
-        TransferError: It is on a web server, which does not give it.
+        ScanNetPrepError: What `open_sources` raises.
     """
 
     def __init__(self, archives: Sequence[Place], split: Split, *, is_list: bool = True) -> None:
@@ -55,8 +52,7 @@ class ArchiveReader(SceneSource):
         hint = f"pack them: scannet-prep process --splits {split}, then pack again"
         check_split(self.name, split, {scene.split for _, scene in held}, hint)
         self._scenes = scenes
-        files = [(archive.source, archive.index.files, archive.index.files.find(MANIFEST_NAME)) for archive in opened]
-        self._manifests = [(source, replace(group, members=()), member) for source, group, member in files]
+        self._homes = [(archive.source, archive.index.files) for archive in opened]
         if failures:
             warn_of_failures(self.name, failures, f"scannet-prep info {names[0]} lists them")
 
@@ -80,12 +76,10 @@ class ArchiveReader(SceneSource):
 
     def count_raw_ids(self, raw_ids_key: Literal["nyu40_ids", "scannet_ids"]) -> list[Mapping[int, int]] | None:
         """Vertices of each scene by raw id, from the manifests; None where they do not tell."""
-        names = self.scene_ids
-        entries: dict[str, SceneEntry] = {}
-        for source, files, member in self._manifests:
-            if member is not None and not entries.keys() >= set(names):  # the shards of a set have all the same one
-                data = bytes(read_member(source, files, member))
-                entries.update(parse_manifest(data, f"{source.name}: {MANIFEST_NAME}").scenes)
+        names, entries = self.scene_ids, dict[str, SceneEntry]()
+        for source, files in self._homes:
+            if not entries.keys() >= set(names):  # the shards of a set have all the same manifest
+                entries |= read_entries(source, files) or {}
         if not entries.keys() >= set(names):
             return None
         is_nyu40 = raw_ids_key == "nyu40_ids"
@@ -93,7 +87,7 @@ class ArchiveReader(SceneSource):
 
     def close(self) -> None:
         """Close the archives; reading opens them again."""
-        for source, _, _ in self._manifests:
+        for source, _ in self._homes:
             source.close()
 
 
@@ -103,10 +97,7 @@ def _check_archives(archives: Sequence[Archive]) -> None:
     for archive in archives:
         index = archive.index
         if index.head.kind is not ArchiveKind.PROCESSED:
-            hint = (
-                f"make processed scenes from it: scannet-prep unpack {archive.name} -o data/ScanNet, then scannet-prep "
-                "process, then scannet-prep pack"
-            )
+            hint = f"scannet-prep unpack {archive.name} -o data/ScanNet, then scannet-prep process and pack"
             raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
         if not index.head.is_complete:
             problem = "says that processing had not finished when it was packed"

@@ -16,7 +16,6 @@ SUFFIX = ".tar.zst"
 
 # Several archives instead of one, for services with a largest size: `name-00000-of-00004.tar.zst`.
 _SHARD_NAME = re.compile(rf"(.+)-(\d{{5}})-of-(\d{{5}}){re.escape(SUFFIX)}", re.ASCII | re.DOTALL)
-_OTHER_ADDRESS = re.compile(r"([A-Za-z][\w+.-]{1,10})://.+", re.ASCII | re.DOTALL)
 _PIECE_BYTES = 1 << 20
 _MAX_WALK_BYTES = 1 << 23
 
@@ -33,12 +32,7 @@ class ByteSource(Protocol):
         """Size of the whole."""
 
     def read(self, offset: int, size: int, /) -> bytes:
-        """Read so many bytes at an offset; fewer only where the file ends.
-
-        Raises:
-            ArchiveError: It cannot be read, or is no longer the file that was opened.
-            TransferError: It is on a web server, which does not give it.
-        """
+        """So many bytes at an offset, fewer only where the file ends; else an `ArchiveError` or `TransferError`."""
 
     def close(self) -> None:
         """Give back what is held open; reading opens it again."""
@@ -54,11 +48,7 @@ def is_url(place: object) -> bool:
 
 
 def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource:
-    """Make an object that reads the bytes of an archive.
-
-    Args:
-        place: Where the archive is.
-        certificates: Of an address, whom to trust, as `RangeSource` takes it.
+    """Make an object that reads the bytes of an archive; `certificates` are what `RangeSource` takes.
 
     Raises:
         MissingFileError: There is no such file.
@@ -72,22 +62,15 @@ def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource
         return RangeSource(str(place), certificates=certificates)
     if not isinstance(place, str | Path):
         return place
-    match = _OTHER_ADDRESS.fullmatch(str(place))
-    if match is not None and not Path(place).exists():
+    kind, colon, _ = str(place).partition("://")
+    if colon and not Path(place).exists():
         hint = f"copy it first, or name an https:// address; of s3://, make a signed one: aws s3 presign {place}"
-        raise UsageError(f"{place}: addresses of the kind {match[1]}:// are not read", hint)
+        raise UsageError(f"{place}: addresses of the kind {kind}:// are not read", hint)
     return FileSource(Path(place).expanduser())
 
 
 def open_sources(places: Sequence[Place], *, certificates: bool | Path = True) -> list[ByteSource]:
-    """Do what `open_source` does for several archives.
-
-    Raises:
-        UsageError: The same archive is named twice, or it is not an address that this program reads.
-        MissingFileError: There is no such file.
-        ArchiveError: It is not a file, cannot be looked at, or the server gives no ranges of it.
-        TransferError: It is on a web server, which does not give it.
-    """
+    """Do what `open_source` does for several archives; the same one twice is a `UsageError`."""
     keys = [Path(place) if isinstance(place, str | Path) and not is_url(place) else place for place in places]
     if any(key in keys[:number] for number, key in enumerate(keys)):
         raise UsageError("the same archive is named twice", "name each once")
@@ -100,12 +83,7 @@ class FileSource:
     The file is opened when it is first read, in each process for itself. One that replaced it since is refused: what
     the index says does not hold for it.
 
-    Args:
-        path: The file.
-
-    Raises:
-        MissingFileError: There is no such file.
-        ArchiveError: It is not a file, or cannot be looked at.
+    A file that is not there is a `MissingFileError`; what is not a file or cannot be looked at, an `ArchiveError`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -194,10 +172,8 @@ class Stream:
     """The bytes of a source in order, with a look ahead; `offset` is where the next byte lies."""
 
     def __init__(self, source: ByteSource, offset: int = 0) -> None:
-        self._source = source
-        self._buffer = bytearray()
+        self._source, self._buffer, self.offset = source, bytearray(), offset
         self._piece_bytes = _PIECE_BYTES if isinstance(source, PipeSource | FileSource) else _MAX_WALK_BYTES
-        self.offset = offset
 
     def peek(self, start: int, size: int) -> bytes:
         """Look at bytes that have not been taken, without taking them; fewer are given only where the source ends."""
@@ -214,17 +190,15 @@ class Stream:
 
     def skip_rest(self) -> int:
         """Read to the end; gives how many bytes were left."""
-        count = 0
-        while piece := self.take(_PIECE_BYTES):
-            count += len(piece)
-        return count
+        start = self.offset
+        while self.take(_PIECE_BYTES):
+            pass
+        return self.offset - start
 
     def _fill(self, size: int) -> None:
-        while len(self._buffer) < size:
-            position = self.offset + len(self._buffer)
-            piece = self._source.read(position, max(self._piece_bytes, size - len(self._buffer)))
-            if not piece:
-                break
+        piece: bytes | None = None
+        while (lacking := size - len(self._buffer)) > 0 and piece != b"":
+            piece = self._source.read(self.offset + len(self._buffer), max(self._piece_bytes, lacking))
             self._buffer += piece
 
 
@@ -235,8 +209,7 @@ def shard_path(path: Path, number: int, count: int) -> Path:
 
 def find_shards(path: Path) -> tuple[Path, ...]:
     """All shards of `name.tar.zst` that lie in its folder, also those of several sets; sorted."""
-    stem = path.name.removesuffix(SUFFIX)
-    items = path.parent.glob(f"*{SUFFIX}")
+    stem, items = path.name.removesuffix(SUFFIX), path.parent.glob(f"*{SUFFIX}")
     return tuple(sorted(item for item in items if (match := _SHARD_NAME.fullmatch(item.name)) and match[1] == stem))
 
 

@@ -8,10 +8,11 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from scannet_prep.archive import frames, layout
-from scannet_prep.archive.frames import MAX_CONTENT_BYTES, FrameRow
+from scannet_prep.archive.frames import FrameRow
 from scannet_prep.archive.layout import BLOCK_BYTES, Group, Head, Index, Member
 from scannet_prep.errors import SourceError
 from scannet_prep.files import Fingerprint, describe_kind, open_file, write_atomically
@@ -60,11 +61,7 @@ class SourceFile:
         return cls(name, Path(name), len(content), content=content)
 
     def read_into(self, target: memoryview) -> None:
-        """Read it; a `FileError` where it cannot be read, has changed, or is not what the manifest says.
-
-        Args:
-            target: As large as the file.
-        """
+        """Read it into memory of its size; a `FileError` where it has changed, or is not what the manifest says."""
         if self.content is not None:
             target[:] = self.content
             return
@@ -130,16 +127,13 @@ class Contents:
         return sum(group.size_bytes for group in self.groups)
 
     def split(self, shard_bytes: int) -> list[Contents]:
-        """Divide the scenes into archives of at most a size, whatever they compress to.
+        """Divide the scenes into archives of at most a size (or of one larger scene), whatever they compress to.
 
-        Each gets a run of the scenes, and all files that belong to no scene, so that it is whole by itself. A scene
-        that is larger by itself gets an archive of its own, which is larger then.
+        Each gets a run of the scenes, and all files that belong to no scene, so that it is whole by itself.
         """
-        first, *scenes = self.groups
-        start_bytes = 2 * first.size_bytes + _EXTRA_BYTES_PER_FILE * len(self.failures)
+        start_bytes = size_bytes = 2 * self.groups[0].size_bytes + _EXTRA_BYTES_PER_FILE * len(self.failures)
         shards: list[list[SourceGroup]] = [[]]
-        size_bytes = start_bytes
-        for scene in scenes:
+        for scene in self.scenes:
             scene_bytes = scene.size_bytes + _EXTRA_BYTES_PER_FILE * (1 + len(scene.files))
             if shards[-1] and size_bytes + scene_bytes > shard_bytes:
                 shards.append([])
@@ -150,24 +144,15 @@ class Contents:
 
 
 def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None = None) -> Iterator[bytes]:
-    """Make an archive; its bytes in order.
-
-    Args:
-        contents: What goes in.
-        jobs: How many threads compress.
-        progress: Told of tar bytes.
+    """Make an archive, its bytes in order, by so many threads; `progress` is told of tar bytes.
 
     Raises:
-        FileError: A file cannot be read, has changed since it was found, is not what a manifest says, or is too large.
+        FileError: A file cannot be read, has changed since it was found, or is not what a manifest says.
     """
     progress = progress or NoProgress()
     groups, rows, offset = list[Group](), list[FrameRow](), 0
-    for group, stored in frames.map_in_threads(
-        lambda group: _pack(group, contents.head),
-        contents.groups,
-        jobs=jobs,
-        weigh=lambda item: 2 * item.size_bytes,
-    ):
+    make_frame = partial(_pack, contents.head)
+    for group, stored in frames.map_in_threads(make_frame, contents.groups, jobs=jobs, weigh=_weigh):
         groups.append(replace(group, offset=offset))
         rows.append(FrameRow.of(stored))
         offset += len(stored)
@@ -183,26 +168,15 @@ def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None
 
 
 def write_archive(contents: Contents, path: Path, *, jobs: int = 1, progress: Progress | None = None) -> None:
-    """Write what `iter_archive` makes into a file, which gets its name when it is whole and on the disk.
-
-    Raises:
-        FileError: As `iter_archive` does.
-        OutputError: The archive cannot be written. There is none then, or still the older one.
-    """
+    """Write what `iter_archive` makes; the file gets its name when it is whole, so that else the older one stays."""
     write_atomically(path, iter_archive(contents, jobs=jobs, progress=progress), is_durable=True)
 
 
-def check_size(group: SourceGroup) -> None:
-    """Check that a group is not too large for a frame; else a `SourceError` names its largest file."""
-    if group.size_bytes > MAX_CONTENT_BYTES:
-        largest = max(group.files, key=lambda file: file.size_bytes)
-        limit = f"all files of one scene may have {MAX_CONTENT_BYTES:,} together"
-        raise SourceError(
-            largest.path, f"has {largest.size_bytes:,} bytes; {limit}", "move it elsewhere, then pack again"
-        )
+def _weigh(source: SourceGroup) -> int:
+    return 2 * source.size_bytes
 
 
-def _pack(source: SourceGroup, head: Head) -> tuple[Group, bytes]:
+def _pack(head: Head, source: SourceGroup) -> tuple[Group, bytes]:
     """Make the frame of a group, which is said to begin at 0."""
     layout.check_names(head.kind, source.scene_id, [file.name for file in source.files])
     content = memoryview(bytearray(source.size_bytes))

@@ -66,32 +66,26 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if _PIPE in archives:
         _check_pipe(arguments)
         archives = [PipeSource(sys.stdin.fileno())]
-    plan = unpack.plan(
-        archives,
-        arguments.output,
-        selection=shared.selection_from(arguments),
-        certificates=certificates_from(arguments, console),
-    )
+    selection, certificates = shared.selection_from(arguments), certificates_from(arguments, console)
+    plan = unpack.plan(archives, arguments.output, selection=selection, certificates=certificates)
     if plan.missing_shards:
         count = format_count(len(plan.missing_shards), "shard")
         console.warn(f"warning: {count} of the set not given: {join_names(plan.missing_shards)}")
     if arguments.dry_run:
         to_write = f"{format_count(plan.needed_files, 'file')}, {format_bytes(plan.needed_bytes)}"
         text = f"{_describe_start(plan)}\nto write: {to_write} (dry run: nothing was written)"
-        value = {"dry_run": True, "out_dir": plan.out_dir}
-        value["archives"] = [reader.name for reader in plan.readers]
-        value |= {"scenes": plan.scene_ids, "present": plan.there_count}
-        return console.result(text, value | {"missing_files": plan.needed_files, "missing_bytes": plan.needed_bytes}, 0)
+        names = [reader.name for reader in plan.readers]
+        value = {"dry_run": True, "out_dir": plan.out_dir, "archives": names, "scenes": plan.scene_ids}
+        value |= {"present": plan.there_count, "missing_files": plan.needed_files, "missing_bytes": plan.needed_bytes}
+        return console.result(text, value, 0)
     console.say(_describe_start(plan))
     report = unpack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
-    for warning in report.warnings:
-        console.warn(f"warning: {warning}")
     for name in report.replaced if console.is_verbose else ():
         console.say(f"replaced: {name}")
-    for damage in report.damages:
-        console.warn(f"damaged: {damage}")
-    text, status = _describe_report(report, console.seconds), 0 if report.is_whole else 3
-    return console.result(text, report, status, seconds=console.seconds)
+    for text in (*(f"warning: {item}" for item in report.warnings), *(f"damaged: {item}" for item in report.damages)):
+        console.warn(text)
+    text = _describe_report(report, console.seconds)
+    return console.result(text, report, 0 if report.is_whole else 3, seconds=console.seconds)
 
 
 def _check_pipe(arguments: argparse.Namespace) -> None:
@@ -100,10 +94,8 @@ def _check_pipe(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         raise UsageError("--dry-run cannot look into a pipe without emptying it", "name a file")
     if sys.stdin is None or sys.stdin.isatty():
-        raise UsageError(
-            "- reads an archive from a pipe, but standard input is a terminal",
-            "name a file, or put a pipe before it: cat FILE | scannet-prep unpack -",
-        )
+        hint = "name a file, or put a pipe before it: cat FILE | scannet-prep unpack -"
+        raise UsageError("- reads an archive from a pipe, but standard input is a terminal", hint)
 
 
 def _describe_start(plan: UnpackPlan) -> str:

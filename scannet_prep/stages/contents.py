@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from scannet_prep.archive.frames import MAX_CONTENT_BYTES
 from scannet_prep.archive.layout import DEFAULT_LEVEL, OWN_PREFIX, ArchiveKind, Head, find_scene, identify_scene
-from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, check_size
+from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup
 from scannet_prep.errors import FileError, ManifestError, SourceError
 from scannet_prep.files import is_hidden_or_temporary
 from scannet_prep.processed import folder
@@ -41,8 +42,7 @@ def find_contents(
         allows_incomplete: Whether a processed folder may lack scenes that its manifest names, or that failed.
 
     Returns:
-        What goes into the archive; and what does not, because such a tree has no such names: files and folders, as
-        sorted paths below the folder.
+        What goes in; and what does not, because such a tree has no such names, as sorted paths below the folder.
 
     Raises:
         MissingFileError: There is no such folder, or it holds no scenes.
@@ -55,7 +55,10 @@ def find_contents(
     else:
         contents, left_out = _find_processed(source, selection, level, allows_incomplete=allows_incomplete)
     for group in contents.scenes:
-        check_size(group)
+        if group.size_bytes > MAX_CONTENT_BYTES:  # too large for a frame
+            largest = max(group.files, key=lambda file: file.size_bytes)
+            problem = f"has {largest.size_bytes:,} bytes; all files of a scene may have {MAX_CONTENT_BYTES:,} together"
+            raise SourceError(largest.path, problem, "move it elsewhere, then pack again")
     files = tuple(sorted(contents.files, key=lambda file: file.name))
     return replace(contents, files=files), sorted(left_out)
 
@@ -69,13 +72,10 @@ def _find_processed(
     whole = state.manifest
     is_complete = whole.is_complete and not folder.is_unfinished(source)
     scenes = {name: entry for name, entry in whole.scenes.items() if selection.wants(name, entry.split)}
-    failures = {
-        name: failure
-        for name, failure in whole.failures.items()
-        if name not in scenes and selection.wants(name, find_official_split(name))
-    }
+    wanted = {name for name in whole.failures.keys() - scenes if selection.wants(name, find_official_split(name))}
+    failures = {name: failure for name, failure in whole.failures.items() if name in wanted}
     hint = f"leave it out, or: scannet-prep process -o {source} makes it"
-    check_named(source, selection, scenes.keys() | failures.keys(), hint)
+    check_named(source, selection, scenes.keys() | wanted, hint)
     missing = {name for name, entry in scenes.items() if not folder.processed_path(source, entry.split, name).exists()}
     if (lacking := sorted(failures.keys() | missing)) and not allows_incomplete:
         problem = f"names {len(lacking):,} scenes that failed or are not there, for example {lacking[0]}"
@@ -112,10 +112,9 @@ def _find_raw(source: Path, selection: Selection, level: int) -> tuple[Contents,
         files, split = [], ""
         for path in _list(scene.directory):
             name = path.relative_to(source).as_posix()
-            found_scene = identify_scene(name)
-            if found_scene is not None and found_scene[1] == scene_id:
+            if (of := identify_scene(name)) and of[1] == scene_id:
                 files.append(SourceFile.from_path(name, path))
-                split = found_scene[2]
+                split = of[2]
             else:
                 left_out.append(name)
         if files and selection.wants(scene_id, split):

@@ -120,14 +120,12 @@ def plan(
         raise UsageError(f"the shards would have {shard_bytes:,} bytes, expected at least {_LEAST_SHARD_BYTES:,}")
     if target is None and shard_bytes is not None:
         raise UsageError("a pipe takes one archive", "name a file: -o FILE")
-    if target is not None:
-        target = _check_target(target)
-    contents, left_out = find_contents(
-        source, selection or Selection(), level=level, allows_incomplete=allows_incomplete
-    )
+    target = target and _check_target(target)
+    selection = selection or Selection()
+    contents, left_out = find_contents(source, selection, level=level, allows_incomplete=allows_incomplete)
     if not contents.scenes:
-        hint = "name other splits, or another folder"
-        raise FileError(source, "holds no scenes of those that were asked for", hint)
+        problem = "holds no scenes of those that were asked for"
+        raise FileError(source, problem, "name other splits, or another folder")
     if target is not None and not is_forced:
         for path in (target,) if shard_bytes is None else find_shards(target):
             _check_replaced(path, contents)
@@ -149,21 +147,19 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
         OutputError: The archive cannot be written; then there is none, or still the older one.
         LockedError: Another run is writing into the same folder.
     """
-    progress, contents, is_same = progress or NoProgress(), plan.contents, False
-    if plan.target is None:
-        archives = _write_pipe(contents, pipe, jobs, progress)
-    else:
-        folder = plan.target.parent
-        make_directory(folder)
-        with run_lock(folder):
-            for left in folder.glob(f".*{_PARTIAL_SUFFIX}"):  # by killed runs
-                shutil.rmtree(left, ignore_errors=True)
-            is_same = plan.may_be_same and _is_same(plan.target, contents, jobs, progress)
-            if is_same:
-                archives = [WrittenArchive(plan.target, plan.target.stat().st_size, len(contents.scenes))]
-            else:
-                check_space(folder, int(contents.size_bytes * _LEAST_RATIO[contents.head.kind]))
-                archives = _write_files(plan, plan.target, jobs, progress)
+    progress, contents, target, is_same = progress or NoProgress(), plan.contents, plan.target, False
+    try:
+        if target is None:
+            archives = [_write_pipe(contents, pipe, jobs, progress)]
+        else:
+            make_directory(target.parent)
+            with run_lock(target.parent):
+                is_same = plan.may_be_same and _is_same(target, contents, jobs, progress)
+                archives = [_describe(target, contents)] if is_same else _write_files(plan, target, jobs, progress)
+    except ScanNetPrepError:
+        raise
+    except OSError as error:
+        raise output_error(target or Path("standard output"), error, "then pack again") from error
     return PackReport(
         archives=tuple(archives),
         kind=contents.head.kind,
@@ -190,11 +186,7 @@ def _check_target(target: Path) -> Path:
 
 
 def _check_replaced(path: Path, contents: Contents) -> None:
-    """Refuse to replace an archive by one that holds less, or something else; a damaged one is made anew.
-
-    Raises:
-        UsageError: It holds more, or is a file of another kind.
-    """
+    """Refuse to replace an archive by one that holds less, or something else; a damaged one is made anew."""
     hint = "name another file with -o, or add --force"
     try:
         with Archive(path) as archive:
@@ -213,34 +205,19 @@ def _check_replaced(path: Path, contents: Contents) -> None:
 
 def _is_same(target: Path, contents: Contents, jobs: int, progress: Progress) -> bool:
     """Whether a file is just the archive that would be written, byte for byte; reading ends where it is not."""
-    progress.start("compare", contents.size_bytes, "B")
-    try:
-        with open_file(target, sys.maxsize) as file:
-            pieces = iter_archive(contents, jobs=jobs, progress=progress)
-            return all(file.read(len(piece)) == piece for piece in pieces) and not file.read(1)
-    finally:
-        progress.finish()
+    with progress.work("compare", contents.size_bytes, "B"), open_file(target, sys.maxsize) as file:
+        pieces = iter_archive(contents, jobs=jobs, progress=progress)
+        return all(file.read(len(piece)) == piece for piece in pieces) and not file.read(1)
 
 
-def _write_pipe(contents: Contents, pipe: int, jobs: int, progress: Progress) -> list[WrittenArchive]:
-    size_bytes = 0
-    progress.start("pack", contents.size_bytes, "B")
+def _write_pipe(contents: Contents, pipe: int, jobs: int, progress: Progress) -> WrittenArchive:
     try:
-        for piece in iter_archive(contents, jobs=jobs, progress=progress):
-            rest = memoryview(piece)
-            while rest:
-                rest = rest[os.write(pipe, rest) :]
-            size_bytes += len(piece)
-    except ScanNetPrepError:
-        raise
+        with progress.work("pack", contents.size_bytes, "B"), os.fdopen(pipe, "wb", closefd=False) as file:
+            size_bytes = sum(map(file.write, iter_archive(contents, jobs=jobs, progress=progress)))
     except BrokenPipeError:
         problem = "standard output: the program reading the pipe has stopped"
         raise OutputError(problem, "check its error message") from None
-    except OSError as error:
-        raise output_error(Path("standard output"), error, "then pack again") from error
-    finally:
-        progress.finish()
-    return [WrittenArchive(None, size_bytes, len(contents.scenes))]
+    return WrittenArchive(None, size_bytes, len(contents.scenes))
 
 
 def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) -> list[WrittenArchive]:
@@ -249,27 +226,27 @@ def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) ->
     A run that is killed meanwhile leaves the old ones, or a set that lacks shards, which readers refuse; never a
     mixture.
     """
-    parts, paths = [plan.contents], [target]
+    parts, paths, old_paths = [plan.contents], [target], tuple[Path, ...]()
     if plan.shard_bytes is not None:
-        parts = plan.contents.split(plan.shard_bytes)
+        parts, old_paths = plan.contents.split(plan.shard_bytes), find_shards(target)
         paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
+    for left in target.parent.glob(f".*{_PARTIAL_SUFFIX}"):  # by killed runs
+        shutil.rmtree(left, ignore_errors=True)
+    check_space(target.parent, int(plan.contents.size_bytes * _LEAST_RATIO[plan.contents.head.kind]))
     partial_dir = target.with_name(f".{target.name.removesuffix(SUFFIX)}{_PARTIAL_SUFFIX}")
     make_directory(partial_dir)
-    progress.start("pack", sum(part.size_bytes for part in parts), "B")
     try:
-        for path, part in zip(paths, parts, strict=True):
-            write_archive(part, partial_dir / path.name, jobs=jobs, progress=progress)
-        for old in find_shards(target) if plan.shard_bytes is not None else ():
+        with progress.work("pack", sum(part.size_bytes for part in parts), "B"):
+            for path, part in zip(paths, parts, strict=True):
+                write_archive(part, partial_dir / path.name, jobs=jobs, progress=progress)
+        for old in old_paths:
             old.unlink()
         for path in paths:
             (partial_dir / path.name).replace(path)
-    except ScanNetPrepError:
-        raise
-    except OSError as error:
-        raise output_error(target, error) from error
     finally:
-        progress.finish()
         shutil.rmtree(partial_dir, ignore_errors=True)
-    return [
-        WrittenArchive(path, path.stat().st_size, len(part.scenes)) for path, part in zip(paths, parts, strict=True)
-    ]
+    return [_describe(path, part) for path, part in zip(paths, parts, strict=True)]
+
+
+def _describe(path: Path, contents: Contents) -> WrittenArchive:
+    return WrittenArchive(path, path.stat().st_size, len(contents.scenes))

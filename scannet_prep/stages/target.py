@@ -68,8 +68,10 @@ class Target:
         self._others: dict[str, UnpackedFile] = {}
         self._lock = threading.Lock()
         self._has_begun = False
-        self._came = Manifest()
+        self._came: dict[str, SceneEntry] = {}
+        self._came_failures: dict[str, SceneFailure] = {}
         self._came_digests: dict[str, LockEntry] = {}
+        self._is_complete, self._program = True, ""
         with suppress(FileError):
             if (found := str(identify_tree(out_dir))) != kind:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
@@ -85,29 +87,22 @@ class Target:
     @property
     def expected(self) -> Mapping[str, SceneEntry]:
         """The scenes that the manifests of the archives name, and that were asked for."""
-        return {name: entry for name, entry in self._came.scenes.items() if self._selection.wants(name, entry.split)}
+        return {name: entry for name, entry in self._came.items() if self._selection.wants(name, entry.split)}
 
     def begin(self, files: Mapping[str, bytes]) -> None:
-        """Take the files of an archive that belong to no scene.
+        """Take the files of an archive that belong to no scene; raises an `OutputError` where they cannot be written.
 
         Raises:
             ManifestError: The folder has scenes that were made in another way, so that no dataset could read both.
-            OutputError: The folder cannot be written to.
         """
         own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, *lists.encode_lists(Manifest())}
         if self._kind is ArchiveKind.PROCESSED and MANIFEST_NAME in files:
             came = manifests.parse_manifest(files[MANIFEST_NAME], f"{MANIFEST_NAME} of the archive")
-            failures = {
-                name: failure
-                for name, failure in came.failures.items()
-                if self._selection.wants(name, find_official_split(name))
-            }
-            self._came = Manifest(
-                {**self._came.scenes, **came.scenes},
-                {**self._came.failures, **failures},
-                self._came.is_complete and came.is_complete,
-                came.program_version,
-            )
+            self._came |= came.scenes
+            self._is_complete, self._program = self._is_complete and came.is_complete, came.program_version
+            for name, failure in came.failures.items():
+                if self._selection.wants(name, find_official_split(name)):
+                    self._came_failures[name] = failure
             if (fault := find_mixture(self._out_dir, {**self._previous.scenes, **self.expected})) is not None:
                 raise ManifestError(fault.place, fault.problem, f"{_ELSEWHERE}: no dataset can be read from both")
         if self._kind is ArchiveKind.RAW and LOCK_NAME in files:
@@ -120,9 +115,7 @@ class Target:
     def write(self, scene_id: str, contents: Mapping[str, Buffer]) -> None:
         """Write the files of a scene, or take note of why they cannot be written; may be called in several threads.
 
-        Raises:
-            DiskFullError: The disk is full.
-            OutputError: The folder cannot be written to.
+        An `OutputError` says that nothing can be written at all.
         """
         try:
             if self._kind is ArchiveKind.RAW:
@@ -141,11 +134,7 @@ class Target:
                 (self._out_dir / file.name).unlink(missing_ok=True)
 
     def end(self) -> None:
-        """All has been done that could be: bring what the folder says of itself up to date.
-
-        Raises:
-            OutputError: The folder cannot be written to.
-        """
+        """All has been done that could be: bring what the folder says of itself up to date."""
         if self._kind is ArchiveKind.PROCESSED:
             manifest = self._merge_manifest()
             manifests.write_manifest(self._out_dir, manifest)
@@ -157,10 +146,9 @@ class Target:
 
     def _write_file(self, name: str, data: Buffer) -> UnpackedFile:
         path = self._out_dir / name
-        for folder in path.relative_to(self._out_dir).parents[:-1]:
-            if (self._out_dir / folder).is_symlink():  # it may lead anywhere
-                problem = f"{self._out_dir / folder}: is a link, and files would be written elsewhere"
-                raise OutputError(problem, f"remove it, or {_ELSEWHERE}")
+        for folder in path.parents[: name.count("/")]:
+            if folder.is_symlink():
+                raise OutputError(f"{folder}: is a link that may lead anywhere", f"remove it, or {_ELSEWHERE}")
         if _has_content(path, data):
             return UnpackedFile(name, len(data), "kept")
         with self._lock:
@@ -173,23 +161,22 @@ class Target:
         return UnpackedFile(name, len(data), "replaced" if is_there else "written")
 
     def _merge_manifest(self) -> Manifest:
-        came = {name: entry for name, entry in self._came.scenes.items() if name in self.scenes}
+        came = {name: entry for name, entry in self._came.items() if name in self.scenes}
         # What is damaged, and was not asked for now, `verify` names.
         scenes, _ = find_entries(self._out_dir, {**self._previous.scenes, **came}, self.failures)
-        all_failures = {**self._previous.failures, **self._came.failures, **self.failures}
+        all_failures = {**self._previous.failures, **self._came_failures, **self.failures}
         failures = {name: failure for name, failure in all_failures.items() if name not in scenes}
-        is_same = (scenes, failures) == (self._came.scenes, self._came.failures)
-        is_complete = self._previous.is_complete and self._came.is_complete
-        return Manifest(scenes, failures, is_complete, self._came.program_version if is_same else VERSION)
+        is_same = (scenes, failures) == (self._came, self._came_failures)
+        is_complete = self._previous.is_complete and self._is_complete
+        return Manifest(scenes, failures, is_complete, self._program if is_same else VERSION)
 
     def _merge_lock(self) -> None:
         """Record in `scannet.lock` what that of the archive says of the files that are there now."""
-        found = {file.name: self._came_digests[file.name] for file in self.files if file.name in self._came_digests}
         entries = dict[str, LockEntry]()
         with suppress(FileError):
             entries = read_lock(self._out_dir / LOCK_NAME)
-        if found:
-            write_lock(self._out_dir / LOCK_NAME, entries | found)
+        if found := self._came_digests.keys() & {file.name for file in self.files}:
+            write_lock(self._out_dir / LOCK_NAME, entries | {name: self._came_digests[name] for name in found})
 
 
 def _has_content(path: Path, data: Buffer) -> bool:

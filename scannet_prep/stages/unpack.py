@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,11 +112,9 @@ def plan(
         certificates: Of addresses, whom to trust, as `RangeSource` takes it.
 
     Raises:
-        MissingFileError: An archive is not there.
-        ArchiveError: It is of another program, or refused.
         UnknownSceneError: A scene was asked for that no archive has.
         UsageError: The archives do not fit together, or shards are missing among several.
-        OutputError: Something is in the way in the folder.
+        ScanNetPrepError: What `open_readers` raises.
     """
     selection = selection or Selection()
     readers = tuple(open_readers(archives, selection.wants, selection.limit, certificates))
@@ -133,16 +129,21 @@ def plan(
     for scene_id, holder, other in find_twice([(reader.name, reader.index) for reader in readers]):
         raise UsageError(f"{scene_id} is in {holder} and in {other}", "name only one of them")
     if all(reader.index is not None for reader in readers):
-        hint = f"to see what is there: scannet-prep info {names[0]} --scenes"
-        if missing:
-            hint = f"it may be in a shard that was not given: {', '.join(missing[:3])}"
+        elsewhere = f"it may be in a shard that was not given: {', '.join(missing[:3])}"
+        hint = elsewhere if missing else f"to see what is there: scannet-prep info {names[0]} --scenes"
         scenes = [scene for reader in readers for scene in reader.scenes]
         wanted = [scene.scene_id for scene in scenes if selection.wants(scene.scene_id, scene.split)]
         check_named(names[0], selection, wanted, hint)
         if selection.splits and not wanted:
             raise UnknownSceneError(f"{names[0]}: has no scenes of {', '.join(selection.splits)}", hint)
     out_dir = out_dir or _DEFAULT_DIRS[kind]
-    lacking = _find_lacking(out_dir, readers)
+    lacking = [
+        (group.scene_id, member.size_bytes)
+        for reader in readers
+        for group in reader.groups
+        for member in group.members
+        if not member.name.startswith(OWN_PREFIX) and _find_size(out_dir / member.name) != member.size_bytes
+    ]
     there = {scene.scene_id for reader in readers for scene in reader.chosen} - {scene_id for scene_id, _ in lacking}
     needed_bytes = sum(size_bytes for _, size_bytes in lacking)
     return UnpackPlan(readers, kind, out_dir, selection, missing, needed_bytes, len(lacking), len(there))
@@ -160,45 +161,38 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
         progress: Told of tar bytes.
 
     Raises:
-        ArchiveError: An archive is of another program, refused, or nothing of it can be read.
-        DiskFullError: The disk does not hold it.
-        OutputError: The folder cannot be written to.
+        ArchiveError: An archive is refused.
+        OutputError: The folder cannot be written to, or the disk is full.
         LockedError: Another run is writing into the folder.
         ManifestError: The folder holds scenes that were made in another way.
         TransferError: The server does not give it.
     """
-    progress, out_dir = progress or NoProgress(), plan.out_dir
-    damages, warnings = list[str](), list[str]()
+    progress, out_dir, damages, warnings = progress or NoProgress(), plan.out_dir, list[str](), list[str]()
     check_space(out_dir, plan.needed_bytes, plan.needed_files)
     make_directory(out_dir)
-    progress.start("unpack", plan.size_bytes, "B")
-    try:
-        with run_lock(out_dir):
-            target = Target(plan.kind, out_dir, plan.selection)
-            for reader in plan.readers:
-                target.begin(reader.files)
-            for reader in plan.readers:
-                name = reader.name
-                for group, problem in reader.read(target.write, jobs, progress):
-                    if problem:
-                        message = f"{group.scene_id}: is damaged: {problem}"
-                        target.fail(group.scene_id, ArchiveError(name, message, _AGAIN_HINT))
-                    if group.scene_id in target.failures:
-                        progress.note(target.failures[group.scene_id].message)
-                damages += [f"{name}: {problem}" for problem in reader.problems]
-                warnings += [f"{name}: {warning}" for warning in reader.warnings]
-                reader.source.close()
-            _tell_missing(plan, target)
-            target.end()
-    finally:
-        progress.finish()
+    with progress.work("unpack", plan.size_bytes, "B"), run_lock(out_dir):
+        target = Target(plan.kind, out_dir, plan.selection)
+        for reader in plan.readers:
+            target.begin(reader.files)
+        for reader in plan.readers:
+            for group, problem in reader.read(target.write, jobs, progress):
+                if problem:
+                    message = f"{group.scene_id}: is damaged: {problem}"
+                    target.fail(group.scene_id, ArchiveError(reader.name, message, _AGAIN_HINT))
+                if group.scene_id in target.failures:
+                    progress.note(target.failures[group.scene_id].message)
+            damages += [f"{reader.name}: {problem}" for problem in reader.problems]
+            warnings += [f"{reader.name}: {warning}" for warning in reader.warnings]
+            reader.source.close()
+        _tell_missing(plan, target)
+        target.end()
     new = [name for name, files in target.scenes.items() if any(file.outcome != "kept" for file in files)]
     counts = Counter(file.outcome for file in target.files)
     return UnpackReport(
         archives=tuple(reader.name for reader in plan.readers),
         kind=plan.kind,
         out_dir=out_dir,
-        files={"written": counts["written"], "replaced": counts["replaced"], "kept": counts["kept"]},
+        files={outcome: counts[outcome] for outcome in ("written", "replaced", "kept")},
         size_bytes=sum(file.size_bytes for file in target.files),
         replaced=tuple(sorted(file.name for file in target.files if file.outcome == "replaced")),
         scenes=tuple(sorted(target.scenes)),
@@ -214,23 +208,15 @@ def _tell_missing(plan: UnpackPlan, target: Target) -> None:
     """Tell of scenes that did not come: those that were named, and of an archive that is cut off, all."""
     if plan.selection.limit is not None or plan.missing_shards:
         return
-    missing: set[str] = set(plan.selection.scene_ids or ())
-    if not plan.has_indexes:
-        missing |= set(target.expected)
-    for scene_id in sorted(missing - set(target.scenes) - set(target.failures)):
+    expected = {*(plan.selection.scene_ids or ()), *(() if plan.has_indexes else target.expected)}
+    for scene_id in sorted(expected - set(target.scenes) - set(target.failures)):
         problem = f"{scene_id}: is not in the part of the archive that is whole"
         target.fail(scene_id, UnknownSceneError(problem, _AGAIN_HINT))
 
 
-def _find_lacking(out_dir: Path, readers: Sequence[GroupReader]) -> list[tuple[str, int]]:
-    """The files that are not there in the right size: scene and size of each."""
-    lacking = []
-    for group in (group for reader in readers for group in reader.groups):
-        for member in group.members:
-            if member.name.startswith(OWN_PREFIX):
-                continue
-            with suppress(OSError):
-                if os.stat(os.path.join(out_dir, member.name)).st_size == member.size_bytes:  # noqa: PTH116, PTH118 - fast
-                    continue
-            lacking.append((group.scene_id, member.size_bytes))
-    return lacking
+def _find_size(path: Path) -> int | None:
+    """Size of a file; None where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None

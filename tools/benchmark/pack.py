@@ -16,7 +16,9 @@ import numpy as np
 from benchmark.scenes import make_scenes
 from benchmark.timing import load_npz, time_call
 from scannet_prep import ScanNet
-from scannet_prep.archive import ArchiveKind, Contents, Head, SourceFile, SourceGroup, open_archive, write_archive
+from scannet_prep.archive import open_archive
+from scannet_prep.archive.layout import ArchiveKind, Head
+from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, write_archive
 from scannet_prep.files import Fingerprint, write_atomically
 from scannet_prep.processed.folder import processed_path, write_lists
 from scannet_prep.processed.manifest import Manifest, SceneEntry, write_manifest

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scannet_prep.archive.layout import Group
-from scannet_prep.archive.reader import Archive
+from scannet_prep.archive.reader import Archive, read_entries
 from scannet_prep.archive.source import Place, find_missing_shards, open_sources
 from scannet_prep.errors import FileError
-from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
+from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.scene import Split
 from scannet_prep.stages.finding import Finding
 from scannet_prep.stages.info.class_table import ClassTable, count_by_split, make_class_tables
@@ -74,30 +74,24 @@ def read_archives(archives: Sequence[Place], *, certificates: bool | Path = True
         certificates: Of addresses, whom to trust, as `RangeSource` takes it.
 
     Raises:
-        MissingFileError: There is no such file.
         ArchiveError: One is truncated, damaged at its end, or was written by something else.
-        UsageError: The same archive is named twice, or it is not an address that this program reads.
-        TransferError: One is on a web server, which does not give it.
+        ScanNetPrepError: What `open_sources` raises.
     """
     opened = [Archive(source) for source in open_sources(archives, certificates=certificates)]
+    names = tuple(archive.name for archive in opened)
     indexes = [archive.index for archive in opened]
     heads = [index.head for index in indexes]
     groups = [group for index in indexes for group in index.groups]
     scenes = [group for group in groups if group.scene_id]
     held = sorted({scene.scene_id for scene in scenes})
-    entries: dict[str, SceneEntry] = {}  # the manifests of shards name all scenes, and are the same
-    unreadable = []
-    for archive in opened:
-        files = archive.index.files
+    entries, unreadable = dict[str, SceneEntry](), list[Finding]()
+    for archive in opened:  # the manifests of shards name all scenes, and are the same
         try:
-            if (member := files.find(MANIFEST_NAME)) is not None:
-                data = bytes(archive.read_member(files, member))
-                entries |= parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}").scenes
+            entries |= read_entries(archive.source, archive.index.files) or {}
         except FileError as error:
             unreadable.append(Finding.from_exception(error, archive.name, ""))
         archive.close()
     annotated = [entries[name] for name in held if name in entries and entries[name].split is not Split.TEST]
-    names = tuple(archive.name for archive in opened)
     return ArchiveInfo(
         path=names[0],
         paths=names,

@@ -66,26 +66,23 @@ def run(
         progress: Told of tar bytes.
 
     Raises:
-        MissingFileError: There is no such file.
-        ArchiveError: It cannot be read, is not an archive of this program, or holds what no archive of it does.
         UnknownSplitError: No scene is of the splits that were asked for.
-        UsageError: Some scenes only, and yet complete; the same archive twice; or not an address.
-        TransferError: An archive is on a web server, which does not give it.
+        UsageError: Some scenes only, and yet complete.
+        ScanNetPrepError: What `open_readers` raises.
     """
     selection, progress, findings = selection or Selection(), progress or NoProgress(), Findings()
     if must_be_complete and not selection.has_whole_splits:
         raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
     readers = open_readers(archives, selection.wants, selection.limit, certificates)
     _check_set(readers, selection, findings, must_be_complete=must_be_complete)
-    checked, damaged = set[str](), set[str]()
-    progress.start("verify", 0 if is_quick else sum(reader.size_bytes for reader in readers), "B")
-    try:
+    checked, damaged = dict[str, int](), set[str]()
+    with progress.work("verify", 0 if is_quick else sum(reader.size_bytes for reader in readers), "B"):
         for reader in readers:
             if is_quick and reader.index is not None:
-                checked |= {scene.scene_id for scene in reader.chosen}
+                checked |= {scene.scene_id: scene.vertex_count for scene in reader.chosen}
             else:
                 for group, problem in reader.read(lambda _scene_id, _contents: None, jobs, progress):
-                    checked.add(group.scene_id)
+                    checked[group.scene_id] = 0 if problem else group.vertex_count
                     if problem:
                         damaged.add(group.scene_id)
                         message = f"is damaged (bytes {group.offset:,} to {group.end:,}): {problem}"
@@ -97,11 +94,7 @@ def run(
             if not reader.head.is_complete:
                 hint = "run the same scannet-prep process command again, then scannet-prep pack"
                 findings.error(reader.name, "processing had not finished when it was packed", hint)
-    finally:
-        progress.finish()
-        for reader in readers:
             reader.source.close()
-    vertex_counts = {scene.scene_id: scene.vertex_count for reader in readers for scene in reader.scenes}
     return ArchivesReport(
         path=readers[0].name,
         paths=tuple(reader.name for reader in readers),
@@ -109,10 +102,10 @@ def run(
         archive_kind=str(readers[0].head.kind),
         quick=is_quick,
         scenes=len(checked),
-        vertices=sum(vertex_counts.get(scene_id, 0) for scene_id in checked - damaged),
+        vertices=sum(checked.values()),
         size_bytes=sum(reader.source.size_bytes for reader in readers),
         content_bytes=sum(reader.content_bytes for reader in readers),
-        whole_scenes=tuple(sorted(checked - damaged)),
+        whole_scenes=tuple(sorted(checked.keys() - damaged)),
         damaged_scenes=tuple(sorted(damaged)),
         truncated=any(reader.is_truncated for reader in readers),
         findings=sort_findings(findings.found),
@@ -142,7 +135,6 @@ def _check_set(
         where = f"is not in {', '.join(selection.splits)}" if scene_id in held else "is not in the archive"
         findings.error(names[0], where, scene_id=scene_id)
     for split in (selection.splits or tuple(Split)) if must_be_complete else ():
-        for scene_id in official_scenes(split):
-            if scene_id not in held:
-                message = f"no such scene, though the official list of {split} has it"
-                findings.error(names[0], message, scene_id=scene_id)
+        message = f"no such scene, though the official list of {split} has it"
+        for scene_id in sorted(set(official_scenes(split)) - held):
+            findings.error(names[0], message, scene_id=scene_id)
