@@ -163,11 +163,9 @@ def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
         return found
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(found)
-    except ssl.SSLError:
-        raise UsageError(f"{found}: holds no certificate (PEM)", hint) from None
     except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
-        raise UsageError(f"{found}: {reason}", hint) from None
+        reasons = {ssl.SSLError: "holds no certificate (PEM)", FileNotFoundError: "no such file"}
+        raise UsageError(f"{found}: {reasons.get(type(error), error.strerror)}", hint) from None
     return found
 
 

@@ -68,9 +68,8 @@ class Bringing:
             except FileError as error:
                 faults[task] = error.problem
             except OSError as error:
-                is_lost = isinstance(error, FileNotFoundError)
-                reason = "is a link that leads nowhere" if is_lost else error.strerror or str(error)
-                task.fail(reason, "mend the link, or move it away", place=task.path)
+                lost = "is a link that leads nowhere" if isinstance(error, FileNotFoundError) else ""
+                task.fail(lost or error.strerror or str(error), "mend the link, or move it away", place=task.path)
         contradictions = _contradictions(task for task in present if task not in faults)
         for task in present:
             fault = faults.get(task) or contradictions.get(task.file.kind.suffix)
