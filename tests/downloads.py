@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from commands import digests
+from hypothesis import strategies as st
 from release_server import (
     BEFORE_STATUS,
     Cut,
@@ -21,8 +22,7 @@ from release_server import (
     ShiftedRange,
     Stall,
     Status,
-    Trickle,
-    TrickledHead,
+    UntilClosed,
     WrongLength,
 )
 
@@ -62,9 +62,14 @@ PASSING = {
     "reset": [Reset(), Reset(10_000)],
     "silence within the body": [Stall(5_000)],
     "silence before the status": [Stall(BEFORE_STATUS)],
-    "trickle of content": [Trickle(0.05, after_bytes=5_000)],
-    "trickle of headers": [TrickledHead(0.02)],
-    "chunk size without end": [lambda *parts: (NoLength()(*parts), Set(chunk_pause_s=0.02)(*parts))],
+    "trickle of content": [Set(trickle=(5_000, 0.05))],
+    "trickle of headers": [Set(trickle=(BEFORE_STATUS, 0.02))],
+    "chunk size without end": [
+        lambda *parts: (
+            NoLength()(*parts),
+            Set(is_chunked=False, body=b"1;" + b"x" * 9_000, trickle=(0, 0.02), offset=None)(*parts),
+        )
+    ],
     "busy": [Status(503, "1"), Status(429, "Thu, 01 Jan 1970 00:00:00 GMT"), Status(500)],
     "range refused": [Cut(20_000), Status(416)],
     "ranges ignored": [Cut(20_000), RangesIgnored()],
@@ -72,12 +77,23 @@ PASSING = {
     "length too large": [WrongLength(100)],
     "length too small": [WrongLength(-100)],
     "no length": [NoLength()],
-    "body ends with the connection": [NoLength(is_chunked=False)],
+    "body ends with the connection": [UntilClosed()],
     "gzip": [Cut(10_000), Gzip()],
     "page": [Page()],
     "page of plain text": [Page(b"Back soon.\n")],
     "empty page": [Page(b"")],
 }
+
+
+# Not WrongLength(-9): a text file that is cut short, and announced as that short, looks whole.
+ANY_FAULT = st.one_of(
+    st.builds(Cut, st.integers(-1, 60_000)),
+    st.builds(Reset, st.integers(-1, 60_000)),
+    st.sampled_from(
+        [Status(500), Status(503, "0"), Status(429), Status(416), RangesIgnored(), ShiftedRange(7),
+         WrongLength(9), NoLength(), Gzip(), Page()],
+    ),
+)  # fmt: skip
 
 
 class Bar(NoProgress):

@@ -25,8 +25,7 @@ pid {folder}/nginx.pid;
 error_log {folder}/error.log info;
 events {{}}
 http {{
-    log_format requests escape=none
-        "$request_method\t$uri\t$status\t$body_bytes_sent\t$http_range\t$http_if_range";
+    log_format requests escape=none "$uri\t$status\t$body_bytes_sent\t$http_range\t$http_if_range";
     access_log {folder}/access.log requests;
     client_body_temp_path {folder}/temporary;
     proxy_temp_path {folder}/temporary;
@@ -49,7 +48,6 @@ http {{
 class LoggedRequest(NamedTuple):
     """A line of the access log, written once the request has ended; empty where a header is missing."""
 
-    method: str
     path: str
     status: int
     sent_bytes: int
@@ -60,10 +58,8 @@ class LoggedRequest(NamedTuple):
 class NginxServer:
     """Runs from `with` on; in between, `stop` and `start` make an outage, with the same port.
 
-    Args:
-        root: A raw tree as `write_release` makes it; its files are linked, so that later changes show.
-        folder: An empty folder for certificates, configuration and logs.
-        bytes_per_s: Bandwidth of each connection, 0 for no limit; a change shows after the next `start`.
+    `root` is a raw tree as `write_release` makes it, whose files are linked; `folder` is an empty one;
+    `bytes_per_s` is the bandwidth of each connection, 0 for no limit, and counts from the next `start` on.
     """
 
     def __init__(self, root: Path, folder: Path, *, bytes_per_s: int = 0) -> None:
@@ -117,5 +113,5 @@ class NginxServer:
     def requests(self, path: str | None = None) -> list[LoggedRequest]:
         """Requests that have ended; the line may come a moment after the client has its last byte."""
         lines = [line.split("\t") for line in (self.folder / "access.log").read_text().splitlines()]
-        found = [LoggedRequest(line[0], line[1], int(line[2]), int(line[3]), *line[4:]) for line in lines]
+        found = [LoggedRequest(line[0], int(line[1]), int(line[2]), *line[3:]) for line in lines]
         return [request for request in found if path in (None, request.path)]

@@ -4,9 +4,9 @@ A rule is a function from a request to the faults that hit it; all faults of all
 
     at(path, Cut(1000), Status(503))               first request of that path, second request; the third one is answered
     at(ending(".ply"), None, Reset(10), then=...)  each path of that ending by itself: first request fine, second reset
-    always(None, Trickle(0.1), Header("ETag"))     every request of every path, both faults together
+    always(None, Stall(100), Header("ETag"))       every request of every path, both faults together
 
-A fault is a function that changes the answer before it is sent.
+A fault is a function that changes the answer before it is sent; the table of them is below.
 """
 
 from __future__ import annotations
@@ -63,12 +63,9 @@ class Answer:
     cut_at: int | None = None  # here the connection ends by FIN; -1: before the status line
     is_reset: bool = False  # by RST instead
     stall_at: int | None = None  # from here on nothing comes, until the client leaves
-    trickle: tuple[int, float] | None = None  # from here on a byte each so many seconds
-    head_pause_s: float = 0  # between the bytes of status and headers: no timeout of a socket ever strikes
+    trickle: tuple[int, float] | None = None  # from here on a byte each so many seconds: no timeout of a socket strikes
     is_chunked: bool = False
-    chunk_pause_s: float = 0  # the size of the first chunk never ends
     is_down: bool = False  # the server stops
-    before: bytes = b""  # sent before the answer
 
 
 @dataclass
@@ -79,14 +76,11 @@ class Request:
     path: str
     number: int
     headers: dict[str, str]
+    range: str | None
     connection: tuple[str, int]
     content: bytes | None  # what the server has under the path
     faults: tuple[Fault, ...] = ()
     sent: tuple[int, int] | None = None  # (offset, length) of the release's bytes
-
-    @property
-    def range(self) -> str | None:
-        return self.headers.get("range")
 
 
 Fault = Callable[[Answer, Request], Any]
@@ -94,107 +88,78 @@ Rule = Callable[[Request], Iterable[Fault]]
 Where = str | Callable[[str], bool] | None
 
 
-def Set(**values: Any) -> Fault:
-    """Fields of `Answer`, as they are to be; what follows is made of it."""
-    return lambda answer, _request: [setattr(answer, name, value) for name, value in values.items()]
+def fault(change: Callable[..., None]) -> Callable[..., Fault]:
+    """Make a fault of a function; what it takes besides answer and request is given where the fault is named."""
+    return lambda *values, **options: lambda answer, request: change(answer, request, *values, **options)
 
 
-def Cut(after_bytes: int = 0) -> Fault:
-    return Set(cut_at=after_bytes)
+def answer_status(answer: Answer, code: int, retry_after: str | None = None, body: bytes = b"Wrong.\n") -> None:
+    answer.status, answer.body, answer.offset = code, body, None
+    answer.headers = {"content-length": str(len(body)), "retry-after": retry_after}
 
 
-def Reset(after_bytes: int = BEFORE_STATUS) -> Fault:
-    return Set(cut_at=after_bytes, is_reset=True)
+def answer_whole(answer: Answer, content: bytes) -> None:
+    answer.status, answer.body, answer.offset = 200, content, 0
+    answer.headers |= {"content-length": str(len(content)), "accept-ranges": "bytes"}
+    answer.headers.pop("content-range", None)
 
 
-def Stall(after_bytes: int = 0) -> Fault:
-    return Set(stall_at=after_bytes)
+def answer_part(answer: Answer, content: bytes, first: int, end: int) -> None:
+    answer.status, answer.body, answer.offset = (206, content[first:end], first) if first < end else (416, b"", None)
+    shown = f"{first}-{end - 1}" if first < end else "*"
+    answer.headers |= {"content-length": str(len(answer.body)), "content-range": f"bytes {shown}/{len(content)}"}
 
 
-def Trickle(seconds_per_byte: float = 1, after_bytes: int = 0) -> Fault:
-    return Set(trickle=(after_bytes, seconds_per_byte))
+def answer_other_part(answer: Answer, request: Request, by: int) -> None:
+    if answer.status == 206 and answer.offset is not None and request.content:
+        answer_part(answer, request.content, max(0, answer.offset + by), answer.offset + len(answer.body))
 
 
-def TrickledHead(seconds_per_byte: float = 1) -> Fault:
-    return Set(head_pause_s=seconds_per_byte)
+def answer_part_in_any_case(answer: Answer, request: Request) -> None:
+    span = find_span(request.range, len(answer.body))
+    if answer.status == 200 and span is not None:
+        answer_part(answer, answer.body, *span)
 
 
-def Header(name: str, value: str | None = None) -> Fault:
-    """A header with another value, or without it."""
-    return lambda answer, _request: answer.headers.update({name.lower(): value})
+def redirect(answer: Answer, request: Request, path: str = "", origin: str = "", status: int = 302) -> None:
+    answer_status(answer, status)
+    answer.headers["location"] = f"{origin}{path or request.path}"
 
 
-def Status(code: int, retry_after: str | None = None, body: bytes = b"Something is wrong here.\n") -> Fault:
-    """Another status, such as 500, 503, 429, 404, 403, 416."""
-
-    def fault(answer: Answer, _request: Request) -> None:
-        answer.status, answer.body, answer.offset = code, body, None
-        answer.headers = {"content-length": str(len(body)), "retry-after": retry_after}
-
-    return fault
-
-
-def Page(content: bytes = PAGE) -> Fault:
-    """A page with status 200 in place of the file."""
-    return Status(200, body=content)
-
-
-def Redirect(path: str | None = None, origin: str = "", status: int = 302) -> Fault:
-    """To another path (by default the same one, which makes a circle), or origin, such as another server's."""
-    return lambda answer, request: (
-        Status(status)(answer, request), Header("location", f"{origin}{path or request.path}")(answer, request)
-    )  # fmt: skip
-
-
-def RangesIgnored() -> Fault:
-    """The whole file, whatever was asked for."""
-    return lambda answer, request: answer_whole(answer, request.content or b"")
-
-
-def ShiftedRange(by: int) -> Fault:
-    """206 with another start than asked for; Content-Range admits it and fits the body."""
-
-    def fault(answer: Answer, request: Request) -> None:
-        if answer.status == 206 and answer.offset is not None and request.content:
-            answer_part(answer, request.content, max(0, answer.offset + by), answer.offset + len(answer.body))
-
-    return fault
-
-
-def IfRangeIgnored() -> Fault:
-    """A part, although the validator is that of another version."""
-
-    def fault(answer: Answer, request: Request) -> None:
-        span = find_span(request.range, len(answer.body))
-        if answer.status == 200 and span is not None:
-            answer_part(answer, answer.body, *span)
-
-    return fault
-
-
-def WrongLength(by: int) -> Fault:
-    """A Content-Length that is too large or, with a negative number, too small; all of the body is sent, then FIN."""
-    return lambda answer, _request: answer.headers.update(
-        {"content-length": str(len(answer.body) + by), "connection": "close"}
-    )
-
-
-def NoLength(*, is_chunked: bool = True) -> Fault:
-    """No Content-Length: the body comes in chunks or, if not chunked, ends with the connection."""
-    how = {"transfer-encoding": "chunked"} if is_chunked else {"connection": "close"}
-    return lambda answer, request: [
-        Set(is_chunked=is_chunked)(answer, request), answer.headers.update({"content-length": None, **how})
-    ]  # fmt: skip
-
-
-def Gzip() -> Fault:
-    """The whole file, compressed, although identity was asked for."""
-
-    def fault(answer: Answer, request: Request) -> None:
-        answer_whole(answer, gzip.compress(request.content or b"", mtime=0))
-        answer.headers["content-encoding"], answer.offset = "gzip", None
-
-    return fault
+# The faults. Fields of `Answer`, as they are to be; what follows is made of it.
+Set = fault(lambda answer, _, **values: vars(answer).update(values))
+Cut = fault(lambda answer, _, after_bytes=0: vars(answer).update(cut_at=after_bytes))
+Reset = fault(lambda answer, _, after_bytes=BEFORE_STATUS: vars(answer).update(cut_at=after_bytes, is_reset=True))
+Stall = fault(lambda answer, _, after_bytes=0: vars(answer).update(stall_at=after_bytes))
+# A header with another value, or without it; a length that is too large or too small, with all of the body, then FIN.
+Header = fault(lambda answer, _, name, value=None: answer.headers.update({name.lower(): value}))
+WrongLength = fault(
+    lambda answer, _, by: answer.headers.update({"content-length": str(len(answer.body) + by), "connection": "close"})
+)
+# No length: the body comes in chunks, or ends with the connection.
+NoLength = fault(
+    lambda answer, _: [
+        vars(answer).update(is_chunked=True),
+        answer.headers.update({"content-length": None, "transfer-encoding": "chunked"}),
+    ]
+)
+UntilClosed = fault(lambda answer, _: answer.headers.update({"content-length": None, "connection": "close"}))
+# Another status; a page with status 200 in place of the file; a redirection, by default to the same path, in a circle.
+Status = fault(lambda answer, _, *values, **options: answer_status(answer, *values, **options))
+Page = fault(lambda answer, _, content=PAGE: answer_status(answer, 200, body=content))
+Redirect = fault(redirect)
+# The whole file, whatever was asked for; a part, although the validator is that of another version; 206 with another
+# start than asked for, which Content-Range admits; the whole file compressed, although identity was asked for.
+RangesIgnored = fault(lambda answer, request: answer_whole(answer, request.content or b""))
+IfRangeIgnored = fault(answer_part_in_any_case)
+ShiftedRange = fault(answer_other_part)
+Gzip = fault(
+    lambda answer, request: [
+        answer_whole(answer, gzip.compress(request.content or b"")),
+        vars(answer).update(offset=None),
+        answer.headers.update({"content-encoding": "gzip"}),
+    ]
+)
 
 
 def other_version(content: bytes) -> bytes:
@@ -231,6 +196,7 @@ def _is_at(where: Where, path: str) -> bool:
     return where is None or (path == where if isinstance(where, str) else where(path))
 
 
+@dataclass(eq=False)
 class ReleaseServer:
     """Serves a raw tree, as `write_release` makes it, with ScanNet's URLs. All settings may change while it runs.
 
@@ -238,28 +204,20 @@ class ReleaseServer:
     own ("strong"), "weak", or None; latencies are added to each request and to each new connection.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        faults: Iterable[Rule] = (),
-        certificate: Path | None = None,
-        etag: str | None = "strong",
-        has_last_modified: bool = True,
-        request_latency_s: float = 0,
-        connection_latency_s: float = 0,
-    ) -> None:
-        self.files = release_urls(root)
-        self.faults = faults
+    root: Path
+    faults: Iterable[Rule] = ()
+    certificate: Path | None = None
+    etag: str | None = "strong"
+    has_last_modified: bool = True
+    request_latency_s: float = 0
+    connection_latency_s: float = 0
+
+    def __post_init__(self) -> None:
+        self.files = release_urls(self.root)
         self.change: Callable[[Request, bytes], bytes] = lambda _request, content: content
-        self.etag, self.has_last_modified = etag, has_last_modified
-        self.request_latency_s, self.connection_latency_s = request_latency_s, connection_latency_s
-        self.certificate = certificate
-        self.lock = threading.Lock()
-        self.closing = threading.Event()
+        self.lock, self.closing, self.port = threading.Lock(), threading.Event(), 0
         self.sockets: set[socket.socket] = set()
         self.server: http.server.ThreadingHTTPServer | None = None
-        self.port = 0
         self.forget()
 
     def __enter__(self) -> ReleaseServer:
@@ -302,29 +260,17 @@ class ReleaseServer:
         with self.lock:
             return [request for request in self.seen if request.method == method and path in (None, request.path)]
 
-    def sent(self, path: str) -> list[tuple[int, int]]:
-        """Bytes of the release's file handed to the network, as (offset, length), in order of requests."""
-        return [request.sent for request in self.requests(path) if request.sent]
-
     def bytes_sent_again(self, path: str) -> int:
         """How many of the bytes sent had been sent before; not those that show that the server is up."""
         end = again = 0
-        for offset, length in sorted(span for span in self.sent(path) if span[1] > 1):
+        spans = [request.sent for request in self.requests(path) if request.sent]  # (offset, length)
+        for offset, length in sorted(span for span in spans if span[1] > 1):
             again += max(0, min(end, offset + length) - offset)
             end = max(end, offset + length)
         return again
 
-    def find(self, path: str) -> tuple[bytes | None, float]:
-        """Content and time of what lies under a path; None where there is nothing."""
-        file = self.files.get(path)
-        if isinstance(file, Path):
-            return (file.read_bytes(), file.stat().st_mtime) if file.is_file() else (None, 0)
-        return file, 0
-
 
 class _Listener(http.server.ThreadingHTTPServer):
-    allow_reuse_address = daemon_threads = True
-    block_on_close = False
     request_queue_size = 128
 
     def handle_error(self, *_arguments: Any) -> None:
@@ -334,10 +280,10 @@ class _Listener(http.server.ThreadingHTTPServer):
 class _Handler(http.server.BaseHTTPRequestHandler):
     owner: ReleaseServer
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def setup(self) -> None:
         owner = self.owner
-        self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if owner.certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(owner.certificate)
@@ -360,16 +306,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         owner, path = self.owner, unquote(urlsplit(self.path).path)
-        content, time_s = owner.find(path)
+        file = owner.files.get(path)
+        is_there = isinstance(file, Path) and file.is_file()
+        content = file.read_bytes() if is_there else None if isinstance(file, Path) else file
         with owner.lock:
             owner.counts[f"{self.command} {path}"] += 1
             headers = {name.lower(): value for name, value in self.headers.items()}
             number = owner.counts[f"{self.command} {path}"]
-            request = Request(self.command, path, number, headers, self.client_address, content)
+            where = self.command, path, number, headers, headers.get("range")
+            request = Request(*where, self.client_address, content)
             owner.seen.append(request)
             request.faults = tuple(fault for rule in owner.faults for fault in rule(request))
         changed = None if content is None else owner.change(request, content)
-        answer = self.answer(request, changed, time_s)
+        answer = self.answer(request, changed, file.stat().st_mtime if is_there else 0)
         for fault in request.faults:
             fault(answer, request)
         if answer.is_down:
@@ -382,47 +331,34 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def answer(self, request: Request, content: bytes | None, time_s: float) -> Answer:
         """What RFC 9110 asks for; several ranges at once count as none."""
-        answer = Answer(200, {}, b"", None)
+        answer, owner = Answer(200, {}, b"", None), self.owner
         if content is None:
-            Status(404)(answer, request)
+            answer_status(answer, 404)
             return answer
-        tag = f'"{hash(content):x}"'
-        validators = {
-            "etag": {"strong": tag, "weak": f"W/{tag}", None: None}[self.owner.etag],
-            "last-modified": formatdate(time_s, usegmt=True) if self.owner.has_last_modified else None,
-        }
-        answer.headers = {name: value for name, value in validators.items() if value}
+        etag = {"strong": f'"{hash(content):x}"', "weak": f'W/"{hash(content):x}"', None: None}[owner.etag]
+        time = formatdate(time_s, usegmt=True) if owner.has_last_modified else None
+        answer.headers = {"etag": etag, "last-modified": time}
         answer_whole(answer, content)
-        answer.offset = 0 if content == request.content else None
-        if_range = request.headers.get("if-range")
-        span = find_span(request.range, len(content))
-        if span is not None and (if_range is None or (if_range in validators.values() and if_range[:2] != "W/")):
+        if_range, span = request.headers.get("if-range"), find_span(request.range, len(content))
+        if span is not None and (if_range is None or (if_range in (etag, time) and if_range[:2] != "W/")):
             answer_part(answer, content, *span)
-            if content != request.content:
-                answer.offset = None
+        if content != request.content:
+            answer.offset = None
         return answer
 
     def send(self, answer: Answer, request: Request) -> None:
         """Send an answer with all that is to go wrong."""
-        reason = HTTPStatus(answer.status).phrase
-        lines = [
-            f"HTTP/1.1 {answer.status} {reason}",
-            *(f"{name}: {text}" for name, text in answer.headers.items() if text is not None),
-        ]
-        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        fields = "".join(f"{name}: {text}\r\n" for name, text in answer.headers.items() if text is not None)
+        head = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n{fields}\r\n".encode("latin-1")
         body = memoryview(b"" if request.method == "HEAD" else answer.body)
         self.close_connection |= answer.headers.get("connection") == "close"
         stops = {answer.cut_at, answer.stall_at} - {None}
         if BEFORE_STATUS in stops:
             self.interrupt(answer, BEFORE_STATUS)
-        head = answer.before + head
-        for piece in [head] if not answer.head_pause_s else [bytes([byte]) for byte in head]:
-            self.wfile.write(piece)
-            self.pause(answer.head_pause_s)
-        for byte in b"1;" + b"x" * 10_000 if answer.chunk_pause_s else b"":
-            self.wfile.write(bytes([byte]))
-            self.pause(answer.chunk_pause_s)
         slow_from, byte_pause_s = answer.trickle or (len(body), 0)
+        for piece in [head] if slow_from > BEFORE_STATUS else [bytes([byte]) for byte in head]:
+            self.wfile.write(piece)
+            self.pause(byte_pause_s if slow_from == BEFORE_STATUS else 0)
         position = 0
         while position < len(body) or position in stops:
             if position in stops:
@@ -450,29 +386,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         raise ConnectionError
 
     def pause(self, seconds: float) -> None:
-        """Wait, unless the client leaves or the server stops."""
+        """Wait, unless the client leaves."""
         if seconds and select.select([self.connection], [], [], seconds)[0]:
             raise ConnectionError
 
 
-def answer_whole(answer: Answer, content: bytes) -> None:
-    answer.status, answer.body, answer.offset = 200, content, 0
-    answer.headers |= {"content-length": str(len(content)), "accept-ranges": "bytes"}
-    answer.headers.pop("content-range", None)
-
-
-def answer_part(answer: Answer, content: bytes, first: int, end: int) -> None:
-    answer.status, answer.body, answer.offset = (206, content[first:end], first) if first < end else (416, b"", None)
-    shown = f"{first}-{end - 1}" if first < end else "*"
-    answer.headers |= {"content-length": str(len(answer.body)), "content-range": f"bytes {shown}/{len(content)}"}
-
-
 def find_span(text: str | None, size: int) -> tuple[int, int] | None:
     """First byte and the one after the last; None for no range or nonsense; empty where it cannot be satisfied."""
-    match = re.fullmatch(r"bytes=(\d*)-(\d*)", text or "")
-    if match is None or match[0] == "bytes=-":
+    match = re.fullmatch(r"bytes=(\d+)-(\d*)", text or "")
+    if match is None:
         return None
-    if not match[1]:
-        return max(0, size - int(match[2])), size
     first, last = int(match[1]), int(match[2] or size)
     return (first, min(last + 1, size)) if first <= last or not match[2] else None

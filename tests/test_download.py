@@ -11,25 +11,15 @@ from pathlib import Path
 
 import pytest
 from commands import COMMAND, digests, run_main
-from downloads import fetched, words
+from downloads import SCENES, fetched, release_fixture, words
 from release_server import ReleaseServer, Status, at, ending
 
 from scannet_prep.raw.lock import read_lock
 from scannet_prep.release import BASE_URL
 from scannet_prep.splits import official_scenes
-from scannet_prep.synthetic import write_label_map, write_release
+from scannet_prep.synthetic import write_release
 
-SCENES = ["scene0000_00", "scene0011_00", "scene0707_00"]
-
-MESH_NAME = "scans/scene0000_00/scene0000_00_vh_clean_2.ply"
-
-
-@pytest.fixture(scope="module")
-def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    release_dir = tmp_path_factory.mktemp("release")
-    write_release(release_dir, SCENES, vertices=600)
-    write_label_map(release_dir)
-    return release_dir
+release_dir = release_fixture(SCENES, 600)
 
 
 def download(server: ReleaseServer, data_dir: Path, *more: str):
@@ -73,25 +63,6 @@ def test_a_tree_of_the_official_script_is_adopted_and_mended(release_dir: Path, 
     assert len(outcome.json["permissions_repaired"]) >= 11
 
 
-def test_two_copies_are_compared_by_their_locks_and_a_changed_file_is_mended(release_dir: Path, tmp_path: Path) -> None:
-    with ReleaseServer(release_dir) as server:
-        assert download(server, tmp_path / "ours").status == 0
-        theirs, name = Path(shutil.copytree(tmp_path / "ours", tmp_path / "theirs")), MESH_NAME
-        command = ["verify", theirs, "--against", tmp_path / "ours/scannet.lock"]
-        assert run_main(*command).status == 0
-        data = bytearray((theirs / name).read_bytes())
-        data[-20] ^= 1
-        (theirs / name).write_bytes(data)
-        outcome = run_main(*command, "--json")
-        assert outcome.status == 3
-        messages = [item["message"] for item in outcome.json["findings"] if item["severity"] == "error"]
-        assert any("is not the file that scannet.lock records" in message for message in messages)
-        server.forget()
-        outcome = download(server, theirs, "--json")
-        assert (outcome.status, outcome.json["mended"], len(server.requests())) == (0, [name], 1)
-    assert fetched(theirs) == digests(release_dir)
-
-
 def test_nothing_is_fetched_before_the_terms_are_accepted(
     release_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +104,11 @@ def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(
     assert kinds["_vh_clean_2.ply", "test"] == kinds[".txt", "test"] == 100
     assert ("_vh_clean_2.labels.ply", "test") not in kinds
     assert list(tmp_path.iterdir()) == []
+    smaller = run_main("download", "--types", "seg-min", "-o", tmp_path / "x", "--dry-run", "--json")
+    saved_bytes = outcome.json["missing_bytes"] - smaller.json["missing_bytes"]
+    assert (smaller.json["files"], round(saved_bytes / 1e9, 1)) == (7_766 - 1_513, 9.7)
+    told = run_main("download", "--types", "seg", "-o", tmp_path / "x", "--dry-run")
+    assert "--types seg-min would save about 9.7 GB" in told.stdout
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from commands import digests, run_command, run_main, start_command
 from downloads import MESH, fetched, finished, release_fixture, words
 from nginx_server import NginxServer, needs_nginx
-from release_server import ReleaseServer, Set, Stall, Status, TrickledHead, always, ending
+from release_server import BEFORE_STATUS, ReleaseServer, Set, Stall, Status, always, ending
 
 SCENES = ["scene0000_00", "scene0001_00", "scene0707_00", "scene0708_00"]
 
@@ -67,7 +67,7 @@ def test_a_second_run_in_the_same_folder_says_who_is_working_there(release_dir: 
 
 WAITING = {
     "for content": always(ending(MESH), Stall(30_000)),
-    "for the end of the headers": always(ending(MESH), TrickledHead(1)),
+    "for the end of the headers": always(ending(MESH), Set(trickle=(BEFORE_STATUS, 1))),
     "before another attempt": always(ending(MESH), Status(429, "7200")),
     "for a server that is down": always(None, Set(is_down=True)),
 }

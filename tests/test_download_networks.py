@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
+import ssl
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
+import urllib3
 from certificates import make_private_authority
 from commands import digests, run_main
-from downloads import MESH, Bar, fetch, fetched, plan, release_fixture, words
-from release_server import Redirect, ReleaseServer, Set, Status, always, ending
+from downloads import MESH, PATIENCE, Bar, fetch, fetched, plan, release_fixture, words
+from release_server import Redirect, ReleaseServer, Status, always, ending
 
 from scannet_prep.errors import CertificateError, OutputError, ProxyError
-from scannet_prep.remote.client import find_source_address
-from scannet_prep.stages.download import DownloadPlan, check
+from scannet_prep.release import LABELS_MESH
+from scannet_prep.remote.trouble import describe_error
+from scannet_prep.scene import SceneId
+from scannet_prep.stages import download
+from scannet_prep.stages.download import check
+from scannet_prep.stages.selection import Selection
 from scannet_prep.version import CONTACT_URL
 
 SCENES = ["scene0000_00", "scene0011_00"]
@@ -62,7 +71,7 @@ def test_encryption_is_never_given_up_on_the_way_not_even_for_one_request(
         plain.faults = [always(ending(MESH), Redirect(origin=secure.origin))]
         report = fetch(secure, tmp_path / "a", SCENES, certificates=ca_path)
         assert {item.file.kind.suffix for item in report.failures} == {".txt"}
-        assert "an address without encryption" in report.failures[0].message
+        assert "no redirection to http is followed" in report.failures[0].hint
         assert plain.connection_count == 0
         assert not fetch(plain, tmp_path / "b", SCENES, certificates=ca_path).failures
 
@@ -116,47 +125,48 @@ def test_a_proxy_that_cannot_be_used_ends_the_run_and_says_so(
     assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
 
 
-def test_early_hints_are_passed_over(release_dir: Path, tmp_path: Path) -> None:
-    hints = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
-    with ReleaseServer(release_dir, faults=[always(None, Set(before=hints))]) as server:
-        assert not fetch(server, tmp_path, SCENES).failures
-    assert fetched(tmp_path) == digests(release_dir)
-
-
-def resolve_to(*addresses: tuple[Any, ...]) -> Any:
-    return lambda *_arguments, **_options: [(family, socket.SOCK_STREAM, 6, "", place) for family, place in addresses]
-
-
-def test_ipv4_is_used_where_ipv6_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket(socket.AF_INET6) as hole:
-        try:
-            hole.bind(("::1", 0))
-        except OSError:
-            pytest.skip("no IPv6 here")
-        v6 = socket.AF_INET6, hole.getsockname()
-        v4 = socket.AF_INET, ("127.0.0.1", 9)
-        monkeypatch.setattr(socket, "getaddrinfo", resolve_to(v6, v4))
-        assert find_source_address("https://mirror.example/", 0.2) == ("0.0.0.0", 0)
-        hole.listen()
-        assert find_source_address("https://mirror.example/", 0.2) is None
-        monkeypatch.setattr(socket, "getaddrinfo", resolve_to(v4))
-        assert find_source_address("https://mirror.example/", 0.2) is None
-
-
 def test_the_room_is_looked_for_where_a_linked_folder_leads(
     release_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "elsewhere").mkdir()
     (tmp_path / "data").mkdir()
     (tmp_path / "data/scans").symlink_to(tmp_path / "elsewhere")
     looked: list[Path] = []
-    monkeypatch.setattr(
-        "scannet_prep.stages.download.planning.check_space", lambda folder, *_needed: looked.append(folder)
-    )
+    monkeypatch.setattr("scannet_prep.stages.download.planning.check_space", lambda folder, *_: looked.append(folder))
     with ReleaseServer(release_dir) as server:
-        what: DownloadPlan = plan(server, tmp_path / "data", SCENES)
-        check(what)
-    assert tmp_path / "elsewhere" in looked
+        check(plan(server, tmp_path / "data", SCENES))
+    assert looked == [tmp_path / "elsewhere"]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (socket.gaierror(-2, "Name or service not known"), "cannot find HOST: is this machine online?"),
+        (ConnectionRefusedError(111, "Connection refused"), "HOST refuses the connection"),
+        (TimeoutError("timed out"), "HOST does not answer"),
+        (http.client.RemoteDisconnected("closed"), "the connection broke off"),
+        (ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), "the connection broke off"),
+        (ssl.SSLError(1, "wrong version number"), "no encrypted connection to HOST can be made: wrong version number"),
+        (OSError(101, "Network is unreachable"), "cannot reach HOST: Network is unreachable"),
+        (http.client.BadStatusLine("SSH-2.0"), "HOST sends an answer that cannot be understood"),
+    ],
+)
+def test_errors_of_the_network_are_told_in_words(error: Exception, words: str) -> None:
+    for wrapped in (error, requests.ConnectionError(urllib3.exceptions.ProtocolError("Connection aborted.", error))):
+        assert describe_error(wrapped, "HOST") == words
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("http://mirror.invalid/scannet/", "cannot find mirror.invalid: is this machine online?"),
+        ("http://127.0.0.1:9/scannet/", "127.0.0.1 refuses the connection"),
+    ],
+)
+def test_a_server_that_is_not_there_is_told_in_words(tmp_path: Path, place: str, words: str) -> None:
+    what = download.plan(tmp_path, ["seg-min"], selection=Selection(scene_ids=(SceneId(SCENES[0]),)), base_url=place)
+    report = download.run(what, policy=replace(PATIENCE, first_answer_patience_s=0.1), needs_terms=False)
+    assert {f"({words})" in item.message for item in report.failures} == {True}
+    assert not any(item.file.kind is LABELS_MESH for item in report.failures)
 
 
 def test_a_read_only_tree_that_is_whole_is_checked_without_an_error(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
+import os
 import pickle
 import random
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,21 +20,19 @@ import downloads
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from nginx_server import NginxServer, needs_nginx
 from release_server import (
     BEFORE_STATUS,
     ROOT,
     Cut,
     Gzip,
-    NoLength,
-    Page,
     RangesIgnored,
     Redirect,
     ReleaseServer,
-    Reset,
     Set,
     ShiftedRange,
+    Stall,
     Status,
-    WrongLength,
     always,
     at,
     other_version,
@@ -74,17 +76,18 @@ def server(tmp_path: Path) -> Iterator[ReleaseServer]:
         yield server
 
 
-def test_it_opens_by_one_request_and_reads_each_range_by_one(server: ReleaseServer) -> None:
+def test_it_opens_by_two_requests_and_reads_each_range_by_one(server: ReleaseServer) -> None:
     source = open_source(server)
     assert (source.size_bytes, source.name) == (len(CONTENT), server.origin + PATH)
     assert source.read(len(CONTENT) - 9, 9) == CONTENT[-9:]
     assert source.read(len(CONTENT) - TAIL_BYTES, 5) == part(len(CONTENT) - TAIL_BYTES, 5)
     assert source.read(len(CONTENT) - 3, 100) == CONTENT[-3:]
-    assert [request.range for request in server.requests(PATH)] == [f"bytes=-{TAIL_BYTES}"]
+    tail = f"bytes={len(CONTENT) - TAIL_BYTES}-{len(CONTENT) - 1}"
+    assert [request.range for request in server.requests(PATH)] == ["bytes=0-0", tail]
     assert source.read(*HERE) == part(*HERE)
-    assert [request.range for request in server.requests(PATH)[1:]] == [f"bytes=700001-{700_001 + 900_000 - 1}"]
+    assert [request.range for request in server.requests(PATH)[2:]] == [f"bytes=700001-{700_001 + 900_000 - 1}"]
     assert source.read(7, 0) == source.read(len(CONTENT), 4) == b""
-    assert len(server.requests(PATH)) == 2
+    assert len(server.requests(PATH)) == 3
     assert source.read(len(CONTENT) - 10, 100) == CONTENT[-10:]
 
 
@@ -110,17 +113,10 @@ def test_faults_that_pass_leave_no_trace(server: ReleaseServer, name: str, etag:
     assert source.read(*HERE) == part(*HERE)
 
 
-ANY_FAULT = st.one_of(
-    st.builds(Cut, st.integers(-1, 1_000_000)),
-    st.builds(Reset, st.integers(-1, 1_000_000)),
-    st.sampled_from([Status(500), Status(503, "0"), Status(429), ShiftedRange(7), WrongLength(9), NoLength(), Page()]),
-)
-
-
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    opening=st.lists(ANY_FAULT, max_size=2),
-    reading=st.lists(ANY_FAULT, max_size=2),
+    opening=st.lists(downloads.ANY_FAULT, max_size=2),
+    reading=st.lists(downloads.ANY_FAULT, max_size=2),
     spans=st.lists(st.tuples(st.integers(0, len(CONTENT) + 9), st.integers(0, 1_500_000)), min_size=1, max_size=4),
 )
 def test_whatever_goes_wrong_twice_the_bytes_are_right(
@@ -145,37 +141,20 @@ def test_a_range_that_breaks_off_goes_on_where_it_stopped(server: ReleaseServer)
     assert server.bytes_sent_again(PATH) == 0
 
 
-@pytest.mark.parametrize("answer", [RangesIgnored(), Status(416)])
-def test_servers_that_know_no_ranges_from_the_end_are_asked_otherwise(server: ReleaseServer, answer: Any) -> None:
-    server.faults = [lambda request: [answer] if str(request.range).startswith("bytes=-") else []]
-    source = open_source(server)
-    assert [request.range for request in server.requests(PATH)[1:]] == [
-        "bytes=0-0", f"bytes={len(CONTENT) - TAIL_BYTES}-{len(CONTENT) - 1}",
-    ]  # fmt: skip
-    assert source.read(*HERE) == part(*HERE)
-    server.files[PATH] = b""
-    assert open_source(server).size_bytes == 0
-
-
 def test_a_server_without_ranges_is_refused_before_it_sends_the_file(server: ReleaseServer) -> None:
     server.files[PATH] = bytes(64 << 20)
     server.faults = [always(PATH, RangesIgnored())]
     with pytest.raises(ArchiveError, match="sends the whole file where a part was asked for") as caught:
         open_source(server)
     assert "nginx" in caught.value.hint
-    assert sum(size for _, size in server.sent(PATH)) < 40 << 20  # four answers, each up to what sockets hold
+    assert (
+        sum(request.sent[1] for request in server.requests(PATH) if request.sent) < 40 << 20
+    )  # four answers, each up to what sockets hold
     server.faults = []
     source = open_source(server)
     server.faults = [always(PATH, RangesIgnored())]
     with pytest.raises(ArchiveError, match="sends the whole file"):
         source.read(5, 5)
-
-
-def test_a_range_that_is_the_whole_file_may_come_as_such(server: ReleaseServer) -> None:
-    source = open_source(server)
-    server.forget()
-    server.faults = [at(PATH, Cut(1_000_000), RangesIgnored())]
-    assert source.read(0, len(CONTENT)) == CONTENT
 
 
 @pytest.mark.parametrize(
@@ -246,7 +225,7 @@ def test_a_server_that_is_gone_is_waited_for_and_given_up(
     server: ReleaseServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = RangeSource(f"{server.origin}{PATH}?s3cret", policy=PATIENCE)
-    server.faults = [at(PATH, None, None, Set(is_down=True))]
+    server.faults = [at(PATH, None, None, None, Set(is_down=True))]
 
     def start_again() -> None:
         while not caplog.records:
@@ -299,3 +278,116 @@ def test_what_is_secret_in_an_address_is_sent_but_never_shown(server: ReleaseSer
         RangeSource("https://anna:s3cret@[/?s3cret")
     texts.append(str(refused.value))
     assert "s3cret" not in "".join(texts)
+
+
+def read_in_process(source: RangeSource, spans: list[tuple[int, int]], connection: Any) -> None:
+    connection.send([source.read(*span) for span in spans])
+    connection.close()
+
+
+def fetch_in_process(start_method: str, source: RangeSource, spans: list[tuple[int, int]]) -> list[bytes]:
+    context = multiprocessing.get_context(start_method)
+    here, there = context.Pipe()
+    process = context.Process(target=read_in_process, args=(source, spans, there))
+    process.start()
+    there.close()
+    try:
+        return here.recv()
+    finally:
+        process.join()
+        here.close()
+
+
+SPANS = [(i * 50_000, 40_000) for i in range(40)]
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_processes_share_no_connection(server: ReleaseServer, start_method: str) -> None:
+    source = open_source(server)
+    assert source.read(*SPANS[0]) == part(*SPANS[0])
+    mine = {request.connection for request in server.requests(PATH)}
+    server.forget()
+    assert fetch_in_process(start_method, source, SPANS[1:5]) == [part(*span) for span in SPANS[1:5]]
+    theirs = {request.connection for request in server.requests(PATH)}
+    assert len(theirs) == 1
+    assert not mine & theirs
+    server.forget()
+    assert source.read(*SPANS[7]) == part(*SPANS[7])  # the child's end has not closed it
+    assert {request.connection for request in server.requests(PATH)} <= mine
+
+
+def test_threads_share_a_source(server: ReleaseServer) -> None:
+    source = open_source(server)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda span: source.read(*span), SPANS)) == [part(*span) for span in SPANS]
+    assert server.connection_count <= 5
+
+
+def count_descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counts itself, each time
+
+
+def test_closing_leaves_no_connection_and_reading_opens_again(server: ReleaseServer) -> None:
+    sources: list[RangeSource] = []
+    before = count_descriptors()
+    for ending in ("closed", "forgotten"):
+        sources[:] = [open_source(server)]
+        for _ in range(2):
+            assert sources[0].read(*HERE) == part(*HERE)
+            with ThreadPoolExecutor(3) as pool:
+                list(pool.map(lambda span: sources[0].read(*span), SPANS[:6]))
+        if ending == "closed":
+            sources[0].close()
+        else:
+            sources.clear()
+        assert wait_for(lambda: count_descriptors() == before)
+    assert sources == []
+
+
+def wait_for(condition: Callable[[], bool]) -> bool:
+    """The server closes its end a moment later."""
+    stop = threading.Event()
+    return any(condition() or stop.wait(0.01) for _ in range(1_000))
+
+
+def test_a_thread_that_reads_while_the_source_is_closed_gets_an_error_soon(server: ReleaseServer) -> None:
+    source = RangeSource(server.origin + PATH, policy=replace(PATIENCE, slow_window_s=60))
+    server.faults = [always(PATH, Stall(1_000))]
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(source.read, *HERE)
+        assert wait_for(lambda: bool(server.requests(PATH)[2:]))
+        source.close()
+        with pytest.raises(ServerDownError, match="stopped"):
+            future.result(30)
+
+
+@needs_nginx
+def test_a_real_nginx_over_tls(tmp_path: Path) -> None:
+    folder = tmp_path / "nginx"
+    folder.mkdir()
+    with NginxServer(tmp_path, folder) as nginx:
+        path = folder / f"www{PATH}"
+        path.write_bytes(CONTENT)
+        source = RangeSource(nginx.origin + PATH, certificates=nginx.ca_path, policy=PATIENCE)
+        assert (source.size_bytes, source.read(*HERE)) == (len(CONTENT), part(*HERE))
+        assert fetch_in_process("fork", source, SPANS) == [part(*span) for span in SPANS]
+        nginx.stop()
+        timer = threading.Timer(0.2, nginx.start)
+        timer.start()
+        assert source.read(5, 5) == part(5, 5)
+        timer.join()
+        assert {request.status for request in nginx.requests(PATH)} == {206}
+        path.write_bytes(CONTENT[:-1])
+        with pytest.raises(ArchiveError, match="was replaced"):
+            source.read(*HERE)
+        for size in (TAIL_BYTES, 10, 1):
+            path.write_bytes(CONTENT[:size])
+            small = RangeSource(nginx.origin + PATH, certificates=nginx.ca_path, policy=PATIENCE)
+            assert (small.size_bytes, small.read(0, size)) == (size, CONTENT[:size])
+        path.write_bytes(b"")
+        with pytest.raises(ArchiveError, match="the file is empty"):
+            RangeSource(nginx.origin + PATH, certificates=nginx.ca_path, policy=PATIENCE)
+        path.unlink()
+        with pytest.raises(NotOnServerError):
+            source.read(*HERE)

@@ -37,14 +37,15 @@ continues where it stopped. Scenes that lack a file in the end are listed in fai
 download pauses and retries at intervals, for up to four hours.
 """
 EPILOG = """\
-types: seg (mesh, labels, segments, aggregation and .txt of each scene, and the label map), or any of the official
-suffixes, for example _vh_clean.aggregation.json or .sens; several may be given
+types: seg (mesh, labels, segments, aggregation and .txt of each scene, and the label map), seg-min (the same without
+_vh_clean_2.labels.ply, nearly half of the bytes, which process reads only with --labels-from ply), or any of the
+official suffixes, for example _vh_clean.aggregation.json or .sens; several may be given
 
 environment: SCANNET_PREP_ACCEPT_TERMS=1 and SCANNET_PREP_BASE_URL stand for the options of these names;
 HTTPS_PROXY, NO_PROXY and REQUESTS_CA_BUNDLE count too
 
 examples:
-  scannet-prep download --types seg --dry-run
+  scannet-prep download --types seg-min --dry-run
   scannet-prep download --types seg --accept-terms
   scannet-prep download --types seg --scenes @data/ScanNet/failed.txt
   scannet-prep download --types seg --print-urls aria2 > urls.txt
@@ -57,7 +58,9 @@ def add_arguments(parser: CommandParser) -> None:
         "-o", "--output", type=path_argument, default=Path("data/ScanNet"), metavar="DIR",
         help="folder for the raw files (default: data/ScanNet)",
     )  # fmt: skip
-    parser.add_argument("--types", nargs="+", required=True, metavar="TYPE", help="which files: seg, or suffixes")
+    parser.add_argument(
+        "--types", nargs="+", required=True, metavar="TYPE", help="which files: seg, seg-min, or suffixes"
+    )
     parser.add_argument("--accept-terms", action="store_true", help="I have read, signed and accept the terms of use")
     parser.add_argument("--verify", action="store_true", help="look into files too that scannet.lock knows")
     add_selection_arguments(parser)
@@ -89,7 +92,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.print_urls:
         return _print_urls(plan, arguments.print_urls, console)
     if arguments.dry_run:
-        return _show_plan(plan, console)
+        return _show_plan(plan, "seg" in arguments.types, console)
     certificates = certificates_from(arguments, console)
     download.check(plan, jobs=arguments.jobs, certificates=certificates)
     if arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1":
@@ -143,7 +146,9 @@ def _describe_needed(plan: DownloadPlan) -> str:
     return f"about {format_bytes(plan.needed_bytes)}" + (f", and {unknown} of unknown size" if unknown else "")
 
 
-def _show_plan(plan: DownloadPlan, console: Console) -> int:
+def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
+    from scannet_prep.release import LABELS_MESH
+
     present = Counter((file.kind, file.split) for file in plan.files if file.local_path in plan.present)
     cells, kinds = [], []
     for (kind, split), count in Counter((file.kind, file.split) for file in plan.files).items():
@@ -156,6 +161,10 @@ def _show_plan(plan: DownloadPlan, console: Console) -> int:
         "",
         f"{format_count(len(plan.missing), 'file')} to fetch, {_describe_needed(plan)}",
     ]
+    saved_bytes = sum(file.kind.typical_bytes or 0 for file in plan.missing if file.kind is LABELS_MESH)
+    if is_seg and saved_bytes:
+        what = f"{LABELS_MESH.suffix}, which process reads only with --labels-from ply"
+        lines.append(f"--types seg-min would save about {format_bytes(saved_bytes)}: it leaves out {what}")
     try:
         plan.check_room()
     except DiskFullError as error:

@@ -1,7 +1,7 @@
 """One request at a time, on connections that are kept: TLS, proxies, and limits to every wait.
 
 A timeout of a socket strikes only where nothing comes at all; headers, chunk sizes and bodies that arrive byte by byte
-never run into it. So all reading goes through `_Watch`, which knows how long it may take in all.
+never run into it. So all reading goes through `_WatchedSocket`, which knows how long it may take in all.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import functools
 import http.client
 import io
 import re
-import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -69,12 +68,7 @@ class Answer:
         return repr(self.headers.get("Content-Range", "no range")[:80])
 
     def read_pieces(self) -> Iterator[bytes]:
-        """Give the body piece by piece, as it comes.
-
-        Raises:
-            AttemptError: It comes too slowly.
-            ServerDownError: The transfers were stopped.
-        """
+        """Give the body piece by piece, as it comes; raises AttemptError where that is too slow."""
         while piece := self._response.raw.read1(_PIECE_BYTES, decode_content=False):
             yield piece
             self._client.count(len(piece))
@@ -83,10 +77,7 @@ class Answer:
 class Client:
     """Makes requests to one server; shared by all threads of a run. Setting `stop` ends all waiting for content.
 
-    Args:
-        base_url: Where the addresses begin.
-        policy: How patient to be.
-        certificates: True for the system's authorities, a file with others, False to accept any certificate.
+    `certificates` is True for the system's authorities, a file with others, False to accept any certificate.
 
     Raises:
         UsageError: The file of certificate authorities cannot be used.
@@ -99,15 +90,16 @@ class Client:
         self._verify = find_certificates(base_url, certificates)
         self._lock = threading.Lock()
         self._free_s = 0.0  # until then, the bandwidth is used up
-        self._watch = _Watch(policy, self.stop)
         host = urlsplit(base_url).hostname or ""
         # Proxies are for other machines, also where the environment forgets to say so.
         self._proxies = {"no_proxy": host} if host in _THIS_MACHINE else {}
-        self._session = _Session()  # keeps connections, which are given to one request at a time
+        self._session = requests.Session()  # keeps connections, which are given to one request at a time
         self._session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
-        adapter = _WatchedAdapter(self._watch, find_source_address(base_url))
-        self._session.mount("http://", adapter)
-        self._session.mount("https://", adapter)
+        self._session.hooks["response"].append(_leave_redirection)
+        self._session.adapters.clear()
+        self._session.mount("https://", _WatchedAdapter(policy, self.stop))
+        if urlsplit(base_url).scheme == "http":  # from https, encryption is never given up on the way
+            self._session.mount("http://", _WatchedAdapter(policy, self.stop))
 
     def close(self) -> None:
         """Stop all transfers, and close all connections."""
@@ -125,7 +117,6 @@ class Client:
             CertificateError, ProxyError: Nothing can be fetched at all.
             ServerDownError: The transfers were stopped.
         """
-        self._watch.expect_answer()
         with (
             translated(public_url(url)),
             self._session.request(
@@ -141,7 +132,6 @@ class Client:
             ) as response,
         ):
             raise_for_status(response)
-            self._watch.expect_body()
             yield Answer(response, self)
 
     def count(self, size_bytes: int) -> None:
@@ -164,8 +154,8 @@ def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
     Raises:
         UsageError: The file is not there, or holds no certificate.
     """
-    hint = "a file of certificates (PEM) is expected"
     found: str | bool = certificates if isinstance(certificates, bool) else str(certificates)
+    hint = "a file of certificates (PEM) is expected"
     if certificates is True:
         found = requests.Session().merge_environment_settings(base_url, {}, None, True, None)["verify"] or True
         hint = "the environment names it: mend or unset REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE, or use --ca-bundle"
@@ -173,144 +163,87 @@ def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
         return found
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(found)
-    except ssl.SSLError:
-        raise UsageError(f"{found}: holds no certificate (PEM)", hint) from None
     except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
-        raise UsageError(f"{found}: {reason}", hint) from None
+        reasons = {ssl.SSLError: "holds no certificate (PEM)", FileNotFoundError: "no such file"}
+        raise UsageError(f"{found}: {reasons.get(type(error), error.strerror)}", hint) from None
     return found
 
 
-def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | None:
-    """Find out from which address to connect: from an IPv4 one where IPv6 leads nowhere, else from any (None)."""
-    address = urlsplit(url)
-    if requests.utils.get_environ_proxies(url):
-        return None
-    with suppress(OSError):
-        found = socket.getaddrinfo(address.hostname, address.port or address.scheme, type=socket.SOCK_STREAM)
-        if {item[0] for item in found} == {socket.AF_INET, socket.AF_INET6} and found[0][0] == socket.AF_INET6:
-            try:
-                socket.create_connection((str(found[0][4][0]), found[0][4][1]), timeout_s).close()
-            except OSError:
-                return ("0.0.0.0", 0)  # noqa: S104 - connects only, does not listen
-    return None
-
-
-class _Session(requests.Session):
-    def get_redirect_target(self, resp: requests.Response) -> str | None:
-        """Where an answer leads; encryption is never given up on the way."""
-        try:
-            target = super().get_redirect_target(resp)
-            place = urljoin(resp.url, target or "")
-            is_plain = resp.url.startswith("https:") and urlsplit(place).scheme == "http"
-        except ValueError:  # not even text, or not an address: requests says so of the latter
-            resp.close()
-            raise
-        if is_plain:
-            resp.close()
-            reason = f"is redirected to an address without encryption: {public_url(place)}"
-            raise AttemptError(reason, tries=1, is_answer=True)
-        return target
-
-
-class _Watch(threading.local):
-    """Bounds how long a thread waits for a server; each thread has its own."""
-
-    def __init__(self, policy: TransferPolicy, stop: threading.Event) -> None:
-        self._policy = policy
-        self._stop = stop
-        self._deadline_s: float | None = None
-        self._waited_s, self._received_bytes = 0.0, 0
-
-    def expect_answer(self) -> None:
-        """From now on, the answer's headers are waited for, redirections included."""
-        self._deadline_s = time.monotonic() + self._policy.answer_timeout_s
-
-    def expect_body(self) -> None:
-        """From now on, a body is received."""
-        self._deadline_s = None
-        self._waited_s, self._received_bytes = 0.0, 0
-
-    def read_into(self, sock: Any, target: memoryview) -> int:  # noqa: ANN401 - urllib3 has sockets of its own
-        """Receive what there is, at least a byte, unless the connection has ended."""
-        began_s = time.monotonic()
-        while True:
-            self._raise_if_over(began_s)
-            if sock.gettimeout() != _STOP_LOOK_S:
-                sock.settimeout(_STOP_LOOK_S)
-            with suppress(TimeoutError):
-                count: int = sock.recv_into(target)
-                break
-        if isinstance(sock, ssl.SSLSocket):  # gives a record of 16 KB at a time, but there may be more
-            sock.settimeout(0)
-            with suppress(OSError):  # nothing, or not a whole record; other errors come up again
-                while 0 < count < len(target) and (more := sock.recv_into(target[count:])):
-                    count += more
-        self._waited_s += time.monotonic() - began_s
-        self._received_bytes += count
-        return count
-
-    def _raise_if_over(self, began_s: float) -> None:
-        if self._stop.is_set():
-            raise ServerDownError("stopped")
-        now_s, policy = time.monotonic(), self._policy
-        if self._deadline_s is not None:
-            if now_s > self._deadline_s:
-                raise AttemptError(f"no whole answer within {policy.answer_timeout_s:.0f} s", tries=FEW_TRIES)
-            return
-        waited_s = self._waited_s + now_s - began_s
-        if waited_s < policy.slow_window_s:
-            return
-        rate = self._received_bytes / waited_s
-        if rate < policy.slowest_bytes_per_s:
-            raise AttemptError(f"only {rate:.0f} bytes a second came within {waited_s:.0f} s", tries=FEW_TRIES)
-        self._waited_s, self._received_bytes = began_s - now_s, 0
+def _leave_redirection(response: requests.Response, *_arguments: Any, **_options: Any) -> None:  # noqa: ANN401 - a hook
+    """Leave the body of a redirection where it is, which requests would read, however long."""
+    if response.is_redirect:
+        response.close()
 
 
 class _WatchedSocket(io.RawIOBase):
-    """What `http.client` reads answers from."""
+    """What `http.client` reads an answer from; bounds the time of its headers, and the pace of its body."""
 
-    def __init__(self, inner: io.RawIOBase, sock: Any, watch: _Watch) -> None:  # noqa: ANN401 - as above
+    def __init__(self, policy: TransferPolicy, stop: threading.Event, inner: io.RawIOBase, sock: Any) -> None:  # noqa: ANN401 - urllib3 has sockets of its own
         self._inner = inner  # keeps the socket open until the answer has been read
-        self._sock = sock
-        self._watch = watch
+        self._sock, self._policy, self._stop = sock, policy, stop
+        self._deadline_s = time.monotonic() + policy.answer_timeout_s
+        self.is_body = False
+        self._waited_s, self._received_bytes = 0.0, 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, target: Any) -> int:  # noqa: ANN401 - a writable buffer
-        return self._watch.read_into(self._sock, memoryview(target))
+        """Receive what there is, at least a byte, unless the connection has ended."""
+        began_s = time.monotonic()
+        self._sock.settimeout(_STOP_LOOK_S)  # so often, `stop` is looked at
+        while True:
+            self._raise_if_over(began_s)
+            with suppress(TimeoutError):
+                count: int = self._sock.recv_into(target)
+                break
+        if self.is_body:
+            self._waited_s += time.monotonic() - began_s
+            self._received_bytes += count
+        return count
 
     def close(self) -> None:
         self._inner.close()
         super().close()
+
+    def _raise_if_over(self, began_s: float) -> None:
+        if self._stop.is_set():
+            raise ServerDownError("stopped")
+        now_s, policy = time.monotonic(), self._policy
+        waited_s = self._waited_s + now_s - began_s
+        if not self.is_body:
+            if now_s > self._deadline_s:
+                raise AttemptError(f"no answer within {policy.answer_timeout_s:.0f} s", tries=FEW_TRIES)
+        elif waited_s >= policy.slow_window_s:
+            rate = self._received_bytes / waited_s
+            if rate < policy.slowest_bytes_per_s:
+                raise AttemptError(f"only {rate:.0f} bytes a second came within {waited_s:.0f} s", tries=FEW_TRIES)
+            self._waited_s, self._received_bytes = began_s - now_s, 0
+
+
+_Watch = Callable[[io.RawIOBase, Any], _WatchedSocket]
 
 
 class _WatchedResponse(http.client.HTTPResponse):
     def __init__(self, watch: _Watch, sock: Any, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - handed through
         super().__init__(sock, *arguments, **options)
         raw: Any = self.fp
-        self.fp = io.BufferedReader(_WatchedSocket(raw.detach(), sock, watch), _HEAD_BYTES)
+        self._watched = watch(raw.detach(), sock)
+        self.fp = io.BufferedReader(self._watched, _HEAD_BYTES)
 
-    def _read_status(self) -> tuple[str, int, str]:
-        """Pass over what comes before the answer itself, such as 103 Early Hints."""
-        while True:
-            found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]  # not in the types
-            if not 101 < found[1] < 200:
-                return found
-            http.client.parse_headers(self.fp)
+    def begin(self) -> None:
+        """Read the headers; what follows is the body."""
+        super().begin()
+        self._watched.is_body = True
 
 
 class _WatchedAdapter(HTTPAdapter):
     """Makes connections whose answers are read through a watch."""
 
-    def __init__(self, watch: _Watch, source_address: tuple[str, int] | None) -> None:
-        self._source_address = source_address
+    def __init__(self, policy: TransferPolicy, stop: threading.Event) -> None:
+        watch = functools.partial(_WatchedSocket, policy, stop)
         self._members = {"response_class": staticmethod(functools.partial(_WatchedResponse, watch))}
         super().__init__(pool_maxsize=_MAX_KEPT)
-
-    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - handed through
-        super().init_poolmanager(*arguments, **options, source_address=self._source_address)
 
     def get_connection_with_tls_context(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - handed through
         pool: Any = super().get_connection_with_tls_context(*arguments, **options)

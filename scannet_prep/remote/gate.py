@@ -1,6 +1,6 @@
 """One gate for all requests of a run: it tells outages from files that fail, and slows down for a busy server.
 
-While the gate is open, requests go through, as many at a time as the server bears. A request that brings nothing closes
+While the gate is open, requests go through, as often as the server bears. A request that brings nothing closes
 it: from then on one request at a time tries, at growing intervals, until something is served. That first try asks for a
 file that was served before, if there is one. So it shows at once what the failure meant:
 
@@ -24,15 +24,14 @@ from scannet_prep.remote.trouble import AttemptError
 
 _FEW_ANSWERS = 5  # so many refusals in a row, before anything was ever served, mean that it is the wrong server
 _FIRST_SPACING_S = 0.05
-_MORE_CONNECTIONS = 0.1  # after each success: a connection more after ten of them
-_LESS_SPACING = 0.95
+_LESS_SPACING = 0.95  # after each success
 
 
 @dataclass(frozen=True, slots=True)
 class TransferPolicy:
     """How patient a run is."""
 
-    connect_timeout_s: float = 20.0  # longest time to connect
+    connect_timeout_s: float = 10.0  # longest time to connect
     answer_timeout_s: float = 60.0  # longest time from a request to the end of the answer's headers
     # A body that comes more slowly than this, over `slow_window_s`, is broken off and resumed
     slowest_bytes_per_s: float = 1_000.0
@@ -61,23 +60,18 @@ class Ticket:
 
 
 class Gate:
-    """Shared by all threads of a run; lets at most so many requests through at a time.
+    """Shared by all threads of a run.
 
     `stop` ends all waiting once it is set; `tell` is told in words of outages, and of their end.
     """
 
-    def __init__(
-        self, connections: int, policy: TransferPolicy, stop: threading.Event, tell: Callable[[str], None]
-    ) -> None:
-        self._connections = connections
+    def __init__(self, policy: TransferPolicy, stop: threading.Event, tell: Callable[[str], None]) -> None:
         self._policy = policy
         self._stop = stop
         self._tell = tell
         self._condition = threading.Condition()
-        self._count = 0
         self._trial: Ticket | None = None
-        self._limit, self._spacing_s, self._slowed_s = float(connections), 0.0, 0.0
-        self._next_s = 0.0
+        self._spacing_s = self._slowed_s = self._next_s = 0.0
         self._closed_s: float | None = None
         self._reason = self._hint = ""
         self._failures = self._answers = 0
@@ -113,15 +107,11 @@ class Gate:
             self.served(ticket)
             with self._condition:  # a little faster again
                 self._spacing_s *= _LESS_SPACING
-                if self._spacing_s < _FIRST_SPACING_S / 4:
-                    self._spacing_s = 0.0
-                    self._limit = min(float(self._connections), self._limit + _MORE_CONNECTIONS)
         except AttemptError as error:
             self._failed(ticket, error)
             raise
         finally:
             with self._condition:
-                self._count -= 1
                 self._trial = None if ticket is self._trial else self._trial
                 self._condition.notify_all()
 
@@ -167,10 +157,9 @@ class Gate:
                 if self._stop.is_set():
                     raise ServerDownError("stopped")
                 self._raise_if_hopeless(now_s)
-                may_go = self._trial is None if is_closed else self._count < int(self._limit)
+                may_go = not is_closed or self._trial is None
                 if may_go and now_s >= self._next_s:
                     ticket = Ticket(now_s, is_closed)
-                    self._count += 1
                     self._trial = ticket if is_closed else self._trial
                     self._next_s = now_s + self._spacing_s
                     return ticket
@@ -193,7 +182,8 @@ class Gate:
         with self._condition:
             now_s = time.monotonic()
             if error.is_busy and ticket.began_s >= self._slowed_s:
-                self._slow_down(now_s)
+                self._slowed_s = now_s
+                self._spacing_s = min(max(2 * self._spacing_s, _FIRST_SPACING_S), policy.longest_delay_s)
             if self._closed_s is not None and ticket is not self._trial:
                 return  # of the same moment as the failure that closed the gate
             pause_s = policy.pause_s(self._failures, error.retry_after_s)
@@ -210,13 +200,6 @@ class Gate:
                 )
         if note:
             self._tell(note)
-
-    def _slow_down(self, now_s: float) -> None:
-        self._slowed_s = now_s
-        if self._limit > 1:
-            self._limit = max(1.0, self._limit / 2)
-        else:
-            self._spacing_s = min(max(2 * self._spacing_s, _FIRST_SPACING_S), self._policy.longest_delay_s)
 
 
 def _describe_time(seconds: float) -> str:

@@ -5,36 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from scannet_prep.errors import ArchiveError, FileError, ServerDownError, UsageError
-from scannet_prep.remote.client import Answer, Client, find_certificates
+from scannet_prep.remote.client import Answer, Client
 from scannet_prep.remote.gate import Gate, TransferPolicy
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, is_server_address, public_url
 
 TAIL_BYTES = 1 << 20  # holds the index of 1,613 scenes
 
-_MAX_CONNECTIONS = 64  # each thread that reads has one; their number is for those who read to choose
 _PATIENCE = TransferPolicy(outage_patience_s=600.0, first_answer_patience_s=30.0, longest_retry_after_s=600.0)
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Span:
-    """A range that is being fetched: first byte (negative: so many at the end), byte after its last, what has come."""
-
-    start: int
-    end: int
-    data: bytearray = field(default_factory=bytearray)
 
 
 class RangeSource:
     """A file on a web server, of which any range can be read.
 
     Picklable, and safe under fork and in threads: each process and thread has connections of its own. Opening it
-    fetches the end of the file, which is kept until something else is read.
+    asks for the first byte, which tells the size, and for the end, which is kept until something else is read.
 
     Args:
         url: Its address, `https://` or `http://`. User and password in it, and the query, never show in messages.
@@ -55,17 +44,14 @@ class RangeSource:
         if not is_server_address(url):
             hint = "name it as https://HOST/PATH/NAME.tar.zst"
             raise UsageError(f"{public_url(url)!r} is not an address of a file on a web server", hint)
-        find_certificates(url, certificates)
         self._url = url
         self._certificates = certificates
         self._policy = policy or _PATIENCE
-        self.size_bytes = 0
+        self.size_bytes = 1  # until the first answer tells
         self._version: tuple[str, str] | None = None
-        self._tail: _Span | None = _Span(-TAIL_BYTES, 0)
-        self._fetch(self._tail)
-        if self._tail.end < self.size_bytes:  # some servers know only ranges from the beginning
-            self._tail = _Span(max(0, self.size_bytes - TAIL_BYTES), self.size_bytes)
-            self._fetch(self._tail)
+        self._fetch(0, 1)
+        self._tail_start = max(0, self.size_bytes - TAIL_BYTES)
+        self._tail: bytes | None = self._fetch(self._tail_start, self.size_bytes)
         self.close()  # so that processes that are forked now inherit no connection
 
     @property
@@ -86,11 +72,10 @@ class RangeSource:
         if offset >= end:
             return b""
         tail = self._tail
-        if tail is not None and tail.start <= offset:
-            return bytes(tail.data[offset - tail.start : end - tail.start])
-        self._tail, span = None, _Span(offset, end)
-        self._fetch(span)
-        return bytes(span.data)
+        if tail is not None and self._tail_start <= offset:
+            return tail[offset - self._tail_start : end - self._tail_start]
+        self._tail = None
+        return self._fetch(offset, end)
 
     def close(self) -> None:
         """Close the connections of this process; reading opens new ones."""
@@ -111,25 +96,22 @@ class RangeSource:
         link = self._links.get(os.getpid())
         if link is None:
             name, client = self.name, Client(self._url, self._policy, self._certificates)
-            gate = Gate(_MAX_CONNECTIONS, self._policy, client.stop, lambda text: _log.warning("%s: %s", name, text))
+            gate = Gate(self._policy, client.stop, lambda text: _log.warning("%s: %s", name, text))
             link = self._links.setdefault(os.getpid(), (client, gate))
         return link
 
-    def _fetch(self, span: _Span) -> None:
+    def _fetch(self, start: int, end: int) -> bytes:
         """Fetch a range, with as many requests as it takes."""
-        (client, gate), failures, failed_s = self._connect(), 0, 0.0
-        while True:
-            most_bytes = len(span.data)
+        (client, gate), data, most_bytes, failures, failed_s = self._connect(), bytearray(), 0, 0, 0.0
+        while len(data) < min(end, self.size_bytes) - start:
             try:
                 with gate.request():
                     try:
-                        self._receive(client, span)
+                        self._receive(client, data, start + len(data), end)
                     except AttemptError:
-                        if len(span.data) <= most_bytes:
+                        if len(data) <= most_bytes:
                             raise
-                        failures = 0  # broken off, but more has come than ever before
-                    else:
-                        return
+                        most_bytes, failures = len(data), 0  # broken off, but more has come than ever before
             except ServerDownError:
                 self.close()  # who reads again begins with new patience
                 raise
@@ -142,32 +124,26 @@ class RangeSource:
                     if issubclass(error.error_type, FileError):
                         raise error.error_type(self.name, what + error.reason, error.hint) from None
                     raise error.error_type(f"{self.name}: {what}{error.reason}", error.hint) from None
+        return bytes(data)
 
-    def _receive(self, client: Client, span: _Span) -> None:
+    def _receive(self, client: Client, data: bytearray, first: int, end: int) -> None:
         """Make one request, and append what it gives."""
-        first = span.start + len(span.data)
-        if first == span.end:  # though the connection broke off after its last byte
-            return
-        asked = f"bytes={first}" if first < 0 else f"bytes={first}-{span.end - 1}"
+        asked = f"bytes={first}-{end - 1}"
         with client.open(self._url, {"Range": asked}) as answer:
             self._check_version(answer)
-            if span.start < 0 and self._version is None:
-                span.start, span.end = 0, 1  # tells the size too
-            elif span.start < 0:
-                span.start, span.end = max(0, self.size_bytes - TAIL_BYTES), self.size_bytes
             if self._version is not None and self.size_bytes == 0:
                 return
-            if answer.span == (span.start, span.end):  # also where the whole file comes, if that was asked for
-                del span.data[:]
-            elif answer.span != (first, span.end):
+            if answer.span != (first, end):
                 raise _unexpected(answer, asked)
+            missing_bytes = end - first
             for piece in answer.read_pieces():
-                span.data += piece
-                if len(span.data) > span.end - span.start:
-                    del span.data[:]
+                data += piece
+                missing_bytes -= len(piece)
+                if missing_bytes < 0:
+                    del data[:]
                     raise AttemptError("more came than was asked for")
-        if len(span.data) < span.end - span.start:
-            raise AttemptError(f"broken off after {len(span.data):,} of {span.end - span.start:,} bytes")
+        if missing_bytes:
+            raise AttemptError(f"broken off, {missing_bytes:,} bytes are missing")
 
     def _check_version(self, answer: Answer) -> None:
         """Check that it is the file that was opened, or take note of it; pages and whole files tell nothing."""

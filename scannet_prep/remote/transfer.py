@@ -27,11 +27,7 @@ _PROOF_BYTES = 128 * 1024  # no page that says that the server is down is as lon
 class Partial:
     """The bytes of one file that have arrived so far. Opens them, or begins anew.
 
-    Args:
-        target: The final name.
-
-    Raises:
-        OutputError: The folder cannot be written to, or the disk is full; all methods may raise it.
+    All methods raise OutputError where the folder cannot be written to, or the disk is full.
     """
 
     def __init__(self, target: Path) -> None:
@@ -52,11 +48,6 @@ class Partial:
             yield
         except OSError as error:
             raise output_error(self._target, error) from error
-
-    def free_bytes(self) -> int:
-        """Free space on its disk."""
-        status = os.fstatvfs(self._descriptor)
-        return status.f_bavail * status.f_frsize
 
     def append(self, data: bytes) -> None:
         """Add bytes at the end."""
@@ -102,15 +93,10 @@ def partial_path(target: Path) -> Path:
 def receive(client: Client, url: str, partial: Partial, max_bytes: int, on_piece: Callable[[bool], None]) -> None:
     """Make one request for what is missing of a file, and append what it gives: the file is complete afterwards.
 
-    Args:
-        client: Makes the request.
-        url: The address.
-        partial: What has arrived before.
-        max_bytes: No file of this kind is larger.
-        on_piece: Called after each piece; told whether so much has come that it must be content.
+    `on_piece` is called after each piece, and told whether so much has come that it must be content.
 
     Raises:
-        AttemptError: It is not complete.
+        AttemptError: It is not complete, or has more than `max_bytes`.
         OutputError: The disk is full.
     """
     headers = {}
@@ -141,9 +127,7 @@ def ask_for_end(client: Client, url: str, size_bytes: int) -> None:
     """Ask for the last byte of a file that was served before: this costs nothing, and is like fetching it.
 
     `HEAD` would not do: there are servers that fail with it alone, and others that fail with all but it.
-
-    Raises:
-        AttemptError: The server does not give it, or has something else there.
+    An AttemptError says that the server does not give it, or has something else there.
     """
     with client.open(url, {"Range": f"bytes={size_bytes - 1}-"}) as answer:
         if answer.status == 200:  # ranges are ignored: what comes is left
@@ -153,11 +137,7 @@ def ask_for_end(client: Client, url: str, size_bytes: int) -> None:
 
 
 def find_size(client: Client, url: str) -> int | None:
-    """Ask how large a file is; None where the server does not say.
-
-    Raises:
-        AttemptError: The server does not answer that.
-    """
+    """Ask how large a file is; None where the server does not say. May raise AttemptError."""
     with client.open(url, {}, "HEAD") as answer:
         return answer.size_bytes
 
@@ -185,18 +165,11 @@ def _begin(answer: Answer, partial: Partial) -> int | None:
 
 
 def _check_size(size_bytes: int, partial: Partial, max_bytes: int) -> None:
-    """Check that a file of so many bytes can be of its kind, and that the disk holds it."""
+    """Check that a file of so many bytes can be of its kind."""
     if size_bytes > max_bytes:
         partial.restart()
         what = f"has {format_bytes(size_bytes)} or more, but no file of this kind has more than"
         raise AttemptError(f"{what} {format_bytes(max_bytes)}", tries=FEW_TRIES, is_answer=True)
-    free_bytes = partial.free_bytes() if size_bytes > partial.size_bytes + _PROOF_BYTES else 0
-    if free_bytes and size_bytes - partial.size_bytes > free_bytes:
-        raise AttemptError(
-            f"has {format_bytes(size_bytes)}, but only {format_bytes(free_bytes)} is free on the disk",
-            "free some space, or choose a folder on another disk",
-            tries=1,
-        )
 
 
 def _refuse_pages(pieces: Iterator[bytes]) -> Iterator[bytes]:

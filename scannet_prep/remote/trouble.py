@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +40,16 @@ _CERTIFICATE_HINT = (
 _PROXY_HINT = (
     "HTTPS_PROXY and HTTP_PROXY look like http://USER:PASSWORD@HOST:PORT; for socks5:// install requests[socks]"
 )
+# What went wrong, in words: the first row that fits an error, or one inside it.
+_WORDS: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
+    ((socket.gaierror, urllib3.exceptions.NameResolutionError), "cannot find {host}: is this machine online?"),
+    ((ConnectionRefusedError,), "{host} refuses the connection"),
+    ((TimeoutError, urllib3.exceptions.TimeoutError), "{host} does not answer"),
+    ((ConnectionError, ssl.SSLEOFError, http.client.IncompleteRead), "the connection broke off"),
+    ((ssl.SSLError, urllib3.exceptions.SSLError), "no encrypted connection to {host} can be made: {detail}"),
+    ((OSError,), "cannot reach {host}: {detail}"),
+)
+_NO_WORDS = "{host} sends an answer that cannot be understood"
 
 
 @dataclass(eq=False)
@@ -73,12 +85,7 @@ def is_server_address(text: str) -> bool:
 
 
 def raise_for_status(response: requests.Response) -> None:
-    """Turn a status that brings no content into an error; 416 is left to those who asked for a range.
-
-    Raises:
-        AttemptError: The server does not serve it.
-        ProxyError: A proxy wants to know who asks.
-    """
+    """Turn a status that brings no content into an error; 416 is left to those who asked for a range."""
     status = response.status_code
     if status in {200, 206, 416}:
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
@@ -110,12 +117,7 @@ def parse_retry_after(value: str) -> float:
 
 @contextmanager
 def translated(url: str) -> Iterator[None]:
-    """Turn the errors of requests and urllib3 into ours, without what may be secret in the address.
-
-    Raises:
-        AttemptError: Another attempt may help, or only this file is concerned.
-        CertificateError, ProxyError: Nothing can be fetched at all.
-    """
+    """Turn the errors of requests and urllib3 into those of `Client.open`, without what is secret in the address."""
     try:
         yield
     except (AttemptError, ScanNetPrepError):
@@ -126,25 +128,32 @@ def translated(url: str) -> Iterator[None]:
 
 def _translate(error: Exception, url: str) -> Exception:
     kinds, inner = requests.exceptions, list(_unwrap(error))
-    reason = f"{type(inner[-1]).__name__}: {inner[-1]}"[:200]
     request = getattr(error, "request", None)
     asked = public_url(str(request.url)) if request is not None else ""
+    detail = str(getattr(inner[-1], "verify_message", "") or getattr(inner[-1], "strerror", "") or inner[-1])[:200]
     if isinstance(error, kinds.SSLError) and any(isinstance(item, _CERTIFICATE_ERRORS) for item in inner):
-        return _certificate_error(reason, asked or url, url)
-    if isinstance(error, kinds.ProxyError) and "failed: 407" not in reason:
-        return AttemptError(f"the proxy does not connect: {reason}", _PROXY_HINT)
+        return _certificate_error(detail, asked or url, url)
+    if isinstance(error, kinds.ProxyError) and "failed: 407" not in detail:
+        return AttemptError(f"the proxy does not connect: {describe_error(error, 'the proxy')}", _PROXY_HINT)
     # Where the address of the file is in order, that of the proxy is not.
     is_malformed = isinstance(error, kinds.InvalidURL) and asked == url
-    if is_malformed or isinstance(error, (kinds.InvalidProxyURL, kinds.ProxyError)) or "SOCKS support" in reason:
-        return ProxyError(f"the proxy cannot be used: {'malformed address' if is_malformed else reason}", _PROXY_HINT)
+    if is_malformed or isinstance(error, (kinds.InvalidProxyURL, kinds.ProxyError)) or "SOCKS support" in detail:
+        return ProxyError(f"the proxy cannot be used: {'malformed address' if is_malformed else detail}", _PROXY_HINT)
     if isinstance(error, kinds.TooManyRedirects):
         return AttemptError("is redirected in a circle", tries=1, is_answer=True)
-    if isinstance(error, (kinds.ReadTimeout, kinds.InvalidHeader)):
-        return AttemptError(reason, tries=FEW_TRIES)
-    if isinstance(error, ValueError):  # redirections to what is not an address
-        reason = f"the address cannot be used: {type(error).__name__}"
-        return AttemptError(reason, "an address looks like https://HOST/PATH", tries=1, is_answer=True)
-    return AttemptError(reason)
+    if isinstance(error, ValueError) and not isinstance(error, kinds.InvalidHeader):  # where a redirection leads
+        hint = "an address looks like https://HOST/PATH; from https, no redirection to http is followed"
+        return AttemptError("the address cannot be used", hint, tries=1, is_answer=True)
+    is_costly = isinstance(error, (kinds.ReadTimeout, kinds.InvalidHeader))
+    return AttemptError(describe_error(error, urlsplit(asked or url).hostname or ""), tries=FEW_TRIES * is_costly)
+
+
+def describe_error(error: BaseException, host: str) -> str:
+    """Say in words what went wrong on the network."""
+    inner = [item for item in _unwrap(error) if not isinstance(item, requests.exceptions.RequestException)]
+    text = next((text for kinds, text in _WORDS if any(isinstance(item, kinds) for item in inner)), _NO_WORDS)
+    detail = (getattr(inner[-1], "strerror", None) or str(inner[-1]))[:200] if inner else ""
+    return text.format(host=host, detail=detail)
 
 
 def _certificate_error(reason: str, asked: str, url: str) -> Exception:
@@ -158,9 +167,9 @@ def _certificate_error(reason: str, asked: str, url: str) -> Exception:
     return CertificateError(text, hint) if is_server else AttemptError(text, hint, tries=1)
 
 
-def _unwrap(error: object) -> Iterator[BaseException]:
+def _unwrap(error: BaseException | None) -> Iterator[BaseException]:
     """An error, and those inside the wrappings of requests and urllib3."""
-    while isinstance(error, BaseException):
+    while error is not None:
         yield error
-        wrapped = next((item for item in error.args if isinstance(item, BaseException)), None)
-        error = getattr(error, "reason", None) if wrapped is None else wrapped
+        wrapped = (*error.args, getattr(error, "reason", None), error.__cause__)
+        error = next((item for item in wrapped if isinstance(item, BaseException)), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import stat
 import time
@@ -20,8 +19,6 @@ from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
 from scannet_prep.stages.download.checks import Facts, check_file, find_contradictions
 from scannet_prep.stages.download.planning import DownloadPlan, FileOutcome, FileResult, RemoteFile
 
-_KNOWN_CHOICE = 3  # of so many files that were served before, the smallest is asked for
-
 
 @dataclass(slots=True, eq=False)
 class Task:
@@ -33,14 +30,12 @@ class Task:
     siblings: list[Task] = field(default_factory=list)  # the tasks of its scene, this one too
     result: FileResult | None = None  # what became of it in the end
     facts: Facts | None = None  # what it says, once it is there and was looked into
-    is_damaged: bool = False  # whether a damaged file has its name
     shown_bytes: int = 0  # how much of it is there
     most_bytes: int = 0  # the most that an attempt has brought
     failures: int = 0  # how often it has failed while the server served others
     error: AttemptError | None = None  # the last failure, as long as it is unknown whose fault it was
     failed_s: float = 0.0  # when that was
     next_s: float = 0.0  # not to be tried before
-    is_active: bool = False  # whether a thread is at it
 
     def fail(
         self, reason: str, hint: str = "", outcome: FileOutcome = FileOutcome.FAILED, place: str | Path = ""
@@ -59,15 +54,9 @@ class Bringing:
     tell: Callable[[str, str], None]  # what happens, in words after a key: what has the same key is told once only
     is_strict: bool  # whether to look into files too whose digest is the recorded one
     locked: dict[str, LockEntry]  # recorded of whole files; threads change single entries, which needs no lock
-    mended: list[str] = field(default_factory=list, init=False)  # were there, but damaged, and were fetched again
     opened: list[str] = field(default_factory=list, init=False)  # permissions were repaired
     _known: list[tuple[int, str]] = field(default_factory=list, init=False)  # served before: sizes and addresses
     _may_ask_sizes: bool = field(default=True, init=False)
-
-    def __post_init__(self) -> None:
-        """Find out how files are to be opened to others."""
-        self._umask = os.umask(0)
-        os.umask(self._umask)
 
     def adopt(self, tasks: Sequence[Task]) -> None:
         """Give those files of a scene their result that are there and whole, or that cannot be replaced."""
@@ -79,9 +68,8 @@ class Bringing:
             except FileError as error:
                 faults[task] = error.problem
             except OSError as error:
-                is_lost = isinstance(error, FileNotFoundError)
-                reason = "is a link that leads nowhere" if is_lost else error.strerror or str(error)
-                task.fail(reason, "mend the link, or move it away", place=task.path)
+                lost = "is a link that leads nowhere" if isinstance(error, FileNotFoundError) else ""
+                task.fail(lost or error.strerror or str(error), "mend the link, or move it away", place=task.path)
         contradictions = _contradictions(task for task in present if task not in faults)
         for task in present:
             fault = faults.get(task) or contradictions.get(task.file.kind.suffix)
@@ -89,7 +77,7 @@ class Bringing:
                 self._settle(task, FileOutcome.PRESENT, task.path.stat().st_size)
             elif task.result is None:
                 self.tell("", f"{task.path}: {fault}; fetching it again")
-                task.is_damaged, task.facts = True, None
+                task.facts = None
                 if task not in faults:
                     self.locked.pop(task.file.local_path, None)
 
@@ -146,8 +134,9 @@ class Bringing:
         if not stat.S_ISREG(status.st_mode):  # a pipe would never end
             raise OSError("is not a file")
         with suppress(OSError):  # somebody else's file: nothing to be done
-            if stat.S_IMODE(status.st_mode) == 0o600 and self._umask != 0o077:  # as the official script leaves it
-                path.chmod(0o666 & ~self._umask)
+            mode = path.parent.stat().st_mode & 0o666
+            if stat.S_IMODE(status.st_mode) == 0o600 != mode:  # as the official script leaves it, in an open folder
+                path.chmod(mode)
                 self.opened.append(name)
         if entry is None and path.with_name(f"{path.name}.aria2").exists():
             raise FileError(path, f"is unfinished: {path.name}.aria2 is beside it")
@@ -174,7 +163,7 @@ class Bringing:
 
     def _ask_for_known(self) -> None:
         """Ask for the end of a file that was served before, now or in an earlier run."""
-        size_bytes, url = min(random.sample(self._known, min(_KNOWN_CHOICE, len(self._known))))
+        size_bytes, url = random.choice(self._known)  # noqa: S311 - any will do
         try:
             ask_for_end(self.client, url, size_bytes)
         except AttemptError:
@@ -223,8 +212,6 @@ class Bringing:
             return
         partial.publish()
         self.locked[name] = found
-        if task.is_damaged:
-            self.mended.append(name)
         task.facts = facts
         self._settle(task, FileOutcome.FETCHED, found.size_bytes)
 

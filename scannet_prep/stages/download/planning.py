@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from scannet_prep.release import (
     BASE_URL,
     KINDS,
     LABEL_MAP,
+    LABELS_MESH,
     SEGMENTATION_KINDS,
     SPLIT_DIRS,
     TERMS_URL,
@@ -32,7 +32,9 @@ from scannet_prep.splits import official_scenes
 from scannet_prep.stages.selection import Selection, select_scenes
 from scannet_prep.typed_json import to_plain
 
-_PRESETS = {"seg": (*(kind.suffix for kind in SEGMENTATION_KINDS), LABEL_MAP.suffix)}
+_SEG = (*(kind.suffix for kind in SEGMENTATION_KINDS), LABEL_MAP.suffix)
+PRESETS = {"seg": _SEG, "seg-min": tuple(suffix for suffix in _SEG if suffix != LABELS_MESH.suffix)}
+"""Words for `--types` that stand for several suffixes; `seg-min` is what `process` reads unless told otherwise."""
 TERMS_RECORD_NAME = "terms_accepted.txt"
 
 
@@ -109,22 +111,14 @@ class DownloadPlan:
         return self.base_url + file.remote_path
 
     def check_room(self) -> None:
-        """Check that the disks hold what is missing: `scans` may be a link to another one.
+        """Check that the disk holds what is missing: that of `scans`, nearly all of it, which may be a link.
 
         Raises:
-            DiskFullError: They do not.
+            DiskFullError: It does not.
         """
-        disks: dict[int, tuple[Path, int, int]] = {}
-        tops = Counter((file.local_path.partition("/")[0], file.kind.typical_bytes or 0) for file in self.missing)
-        for (top, typical_bytes), count in tops.items():
-            folder = (self.data_dir / top).resolve()
-            existing = next(path for path in (folder, *folder.parents) if path.exists())
-            disk = existing.stat().st_dev
-            _, size_bytes, files = disks.get(disk, (folder, -self.partial_bytes, 0))
-            disks[disk] = folder, size_bytes + typical_bytes * count, files + count
         try:
-            for folder, size_bytes, files in disks.values():
-                check_space(folder, max(0, size_bytes), files)
+            folder = (self.data_dir / SPLIT_DIRS[Split.TRAIN]).resolve()
+            check_space(folder, self.needed_bytes, len(self.missing))
         except DiskFullError as error:
             hint = f"{error.hint}, or fetch less with --splits or --limit"
             if self.partial_bytes:
@@ -195,7 +189,7 @@ def plan(
 
     Args:
         data_dir: Where the files go.
-        types: Presets (`seg`) and official suffixes.
+        types: Presets (`seg`, `seg-min`) and official suffixes.
         selection: Which scenes; all by default.
         base_url: The server, or a mirror of it.
 
@@ -230,16 +224,12 @@ def plan(
 
 
 def parse_types(words: Sequence[str]) -> tuple[FileKind, ...]:
-    """Turn presets and suffixes into kinds of files, each once.
-
-    Raises:
-        UsageError: One is neither a preset nor one of the official suffixes.
-    """
+    """Turn presets and suffixes into kinds of files, each once; UsageError where a word is neither."""
     known = {**KINDS, LABEL_MAP.suffix: LABEL_MAP}
-    suffixes = dict.fromkeys(suffix for word in words for suffix in _PRESETS.get(word, (word,)))
+    suffixes = dict.fromkeys(suffix for word in words for suffix in PRESETS.get(word, (word,)))
     for suffix in suffixes:
         if suffix not in known:
-            hint = f"presets: {', '.join(_PRESETS)}; types: {', '.join(known)}"
+            hint = f"presets: {', '.join(PRESETS)}; types: {', '.join(known)}"
             raise UsageError(f"{suffix!r} is not a type of file", hint)
     return tuple(known[suffix] for suffix in suffixes)
 
@@ -264,11 +254,7 @@ def list_files(scenes: Sequence[tuple[SceneId, Split]], kinds: Sequence[FileKind
 
 
 def require_terms(data_dir: Path) -> None:
-    """Make sure that the folder records that the terms were accepted.
-
-    Raises:
-        TermsError: It does not.
-    """
+    """Make sure that the folder records that the terms were accepted; raises TermsError where it does not."""
     if not (data_dir / TERMS_RECORD_NAME).is_file():
         raise TermsError(
             f"the ScanNet Terms of Use have not been accepted: {TERMS_URL}",
@@ -277,11 +263,7 @@ def require_terms(data_dir: Path) -> None:
 
 
 def accept_terms(data_dir: Path) -> None:
-    """Record in the data folder that the terms were accepted, and when.
-
-    Raises:
-        OutputError: The folder cannot be written to.
-    """
+    """Record in the data folder that the terms were accepted, and when; OutputError where it cannot be written to."""
     if not (data_dir / TERMS_RECORD_NAME).is_file():
         make_directory(data_dir)
         now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
