@@ -65,6 +65,7 @@ class Answer:
     stall_at: int | None = None  # from here on nothing comes, until the client leaves
     trickle: tuple[int, float] | None = None  # from here on a byte each so many seconds: no timeout of a socket strikes
     is_chunked: bool = False
+    before: bytes = b""  # comes before the status line
     is_down: bool = False  # the server stops
 
 
@@ -349,7 +350,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def send(self, answer: Answer, request: Request) -> None:
         """Send an answer with all that is to go wrong."""
         fields = "".join(f"{name}: {text}\r\n" for name, text in answer.headers.items() if text is not None)
-        head = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n{fields}\r\n".encode("latin-1")
+        status = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
+        head = answer.before + f"{status}{fields}\r\n".encode("latin-1")
         body = memoryview(b"" if request.method == "HEAD" else answer.body)
         self.close_connection |= answer.headers.get("connection") == "close"
         stops = {answer.cut_at, answer.stall_at} - {None}

@@ -31,6 +31,7 @@ from release_server import (
 )
 
 from scannet_prep.raw.lock import read_lock
+from scannet_prep.remote.transfer import Partial
 from scannet_prep.stages.download import FileOutcome
 
 MESH_PATH = scene_url_path(SCENES[0], MESH)
@@ -247,6 +248,16 @@ def test_a_body_that_is_larger_than_any_file_of_its_kind_is_broken_off(
     assert [item.file.local_path for item in report.failures] == ["scans/scene0000_00/scene0000_00.txt"]
     assert "no file of this kind has more than 1.0 MB" in report.failures[0].message
     assert report.received_bytes < 5_000_000
+
+
+def test_a_length_beyond_the_disk_is_the_failure_of_its_file(
+    release_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Partial, "free_bytes", lambda _: 10_000_000)
+    with ReleaseServer(release_dir, faults=[at(MESH_PATH, then=Header("Content-Length", "12500000"))]) as server:
+        report = fetch(server, tmp_path)
+    assert [item.file.kind.suffix for item in report.failures] == [MESH]
+    assert "has 12.5 MB, but only 10.0 MB is free on the disk" in report.failures[0].message
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -15,10 +15,11 @@ import urllib3
 from certificates import make_private_authority
 from commands import digests, run_main
 from downloads import MESH, PATIENCE, Bar, fetch, fetched, plan, release_fixture, words
-from release_server import Redirect, ReleaseServer, Status, always, ending
+from release_server import Redirect, ReleaseServer, Set, Status, always, ending
 
 from scannet_prep.errors import CertificateError, OutputError, ProxyError
 from scannet_prep.release import LABELS_MESH
+from scannet_prep.remote.client import find_source_address
 from scannet_prep.remote.trouble import describe_error
 from scannet_prep.scene import SceneId
 from scannet_prep.stages import download
@@ -123,6 +124,33 @@ def test_a_proxy_that_cannot_be_used_ends_the_run_and_says_so(
         with pytest.raises(ProxyError, match=message) as caught:
             fetch(server, tmp_path, SCENES)
     assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
+
+
+def test_early_hints_are_passed_over(release_dir: Path, tmp_path: Path) -> None:
+    hints = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
+    with ReleaseServer(release_dir, faults=[always(None, Set(before=hints))]) as server:
+        assert not fetch(server, tmp_path, SCENES).failures
+    assert fetched(tmp_path) == digests(release_dir)
+
+
+def resolve_to(*addresses: tuple[Any, ...]) -> Any:
+    return lambda *_arguments, **_options: [(family, socket.SOCK_STREAM, 6, "", place) for family, place in addresses]
+
+
+def test_ipv4_is_used_where_ipv6_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_INET6) as hole:
+        try:
+            hole.bind(("::1", 0))
+        except OSError:
+            pytest.skip("no IPv6 here")
+        v6 = socket.AF_INET6, hole.getsockname()
+        v4 = socket.AF_INET, ("127.0.0.1", 9)
+        monkeypatch.setattr(socket, "getaddrinfo", resolve_to(v6, v4))
+        assert find_source_address("https://mirror.example/", 0.2) == ("0.0.0.0", 0)
+        hole.listen()
+        assert find_source_address("https://mirror.example/", 0.2) is None
+        monkeypatch.setattr(socket, "getaddrinfo", resolve_to(v4))
+        assert find_source_address("https://mirror.example/", 0.2) is None
 
 
 def test_the_room_is_looked_for_where_a_linked_folder_leads(

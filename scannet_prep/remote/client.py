@@ -10,6 +10,7 @@ import functools
 import http.client
 import io
 import re
+import socket
 import ssl
 import threading
 import time
@@ -97,9 +98,10 @@ class Client:
         self._session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
         self._session.hooks["response"].append(_leave_redirection)
         self._session.adapters.clear()
-        self._session.mount("https://", _WatchedAdapter(policy, self.stop))
+        adapter = _WatchedAdapter(policy, self.stop, find_source_address(base_url))
+        self._session.mount("https://", adapter)
         if urlsplit(base_url).scheme == "http":  # from https, encryption is never given up on the way
-            self._session.mount("http://", _WatchedAdapter(policy, self.stop))
+            self._session.mount("http://", adapter)
 
     def close(self) -> None:
         """Stop all transfers, and close all connections."""
@@ -169,6 +171,21 @@ def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
     return found
 
 
+def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | None:
+    """Find out from which address to connect: from an IPv4 one where IPv6 leads nowhere, else from any (None)."""
+    address = urlsplit(url)
+    if requests.utils.get_environ_proxies(url):
+        return None
+    with suppress(OSError):
+        found = socket.getaddrinfo(address.hostname, address.port or address.scheme, type=socket.SOCK_STREAM)
+        if {item[0] for item in found} == {socket.AF_INET, socket.AF_INET6} and found[0][0] == socket.AF_INET6:
+            try:
+                socket.create_connection((str(found[0][4][0]), found[0][4][1]), timeout_s).close()
+            except OSError:
+                return ("0.0.0.0", 0)  # noqa: S104 - connects only, does not listen
+    return None
+
+
 def _leave_redirection(response: requests.Response, *_arguments: Any, **_options: Any) -> None:  # noqa: ANN401 - a hook
     """Leave the body of a redirection where it is, which requests would read, however long."""
     if response.is_redirect:
@@ -197,6 +214,12 @@ class _WatchedSocket(io.RawIOBase):
             with suppress(TimeoutError):
                 count: int = self._sock.recv_into(target)
                 break
+        if isinstance(self._sock, ssl.SSLSocket):  # gives a record of 16 KB at a time, but there may be more
+            self._sock.settimeout(0)
+            rest = memoryview(target)
+            with suppress(OSError):  # nothing, or not a whole record; other errors come up again
+                while 0 < count < len(rest) and (more := self._sock.recv_into(rest[count:])):
+                    count += more
         if self.is_body:
             self._waited_s += time.monotonic() - began_s
             self._received_bytes += count
@@ -231,6 +254,14 @@ class _WatchedResponse(http.client.HTTPResponse):
         self._watched = watch(raw.detach(), sock)
         self.fp = io.BufferedReader(self._watched, _HEAD_BYTES)
 
+    def _read_status(self) -> tuple[str, int, str]:
+        """Pass over what comes before the answer itself, such as 103 Early Hints."""
+        while True:
+            found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]  # not in the types
+            if not 101 < found[1] < 200:
+                return found
+            http.client.parse_headers(self.fp)
+
     def begin(self) -> None:
         """Read the headers; what follows is the body."""
         super().begin()
@@ -240,10 +271,14 @@ class _WatchedResponse(http.client.HTTPResponse):
 class _WatchedAdapter(HTTPAdapter):
     """Makes connections whose answers are read through a watch."""
 
-    def __init__(self, policy: TransferPolicy, stop: threading.Event) -> None:
+    def __init__(self, policy: TransferPolicy, stop: threading.Event, source_address: tuple[str, int] | None) -> None:
+        self._source_address = source_address
         watch = functools.partial(_WatchedSocket, policy, stop)
         self._members = {"response_class": staticmethod(functools.partial(_WatchedResponse, watch))}
         super().__init__(pool_maxsize=_MAX_KEPT)
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - handed through
+        super().init_poolmanager(*arguments, **options, source_address=self._source_address)
 
     def get_connection_with_tls_context(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - handed through
         pool: Any = super().get_connection_with_tls_context(*arguments, **options)

@@ -21,6 +21,7 @@ from scannet_prep.remote.client import Answer, Client
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError
 from scannet_prep.space import format_bytes
 
+_PIECE_BYTES = 1 << 20
 _PROOF_BYTES = 128 * 1024  # no page that says that the server is down is as long
 
 
@@ -48,6 +49,11 @@ class Partial:
             yield
         except OSError as error:
             raise output_error(self._target, error) from error
+
+    def free_bytes(self) -> int:
+        """Free space on its disk."""
+        status = os.fstatvfs(self._descriptor)
+        return status.f_bavail * status.f_frsize
 
     def append(self, data: bytes) -> None:
         """Add bytes at the end."""
@@ -165,11 +171,18 @@ def _begin(answer: Answer, partial: Partial) -> int | None:
 
 
 def _check_size(size_bytes: int, partial: Partial, max_bytes: int) -> None:
-    """Check that a file of so many bytes can be of its kind."""
+    """Check that a file of so many bytes can be of its kind, and that the disk holds it."""
     if size_bytes > max_bytes:
         partial.restart()
         what = f"has {format_bytes(size_bytes)} or more, but no file of this kind has more than"
         raise AttemptError(f"{what} {format_bytes(max_bytes)}", tries=FEW_TRIES, is_answer=True)
+    free_bytes = partial.free_bytes() if size_bytes > partial.size_bytes + _PIECE_BYTES else size_bytes
+    if size_bytes - partial.size_bytes > free_bytes > 0:  # 0: file systems that do not tell, and full ones
+        raise AttemptError(
+            f"has {format_bytes(size_bytes)}, but only {format_bytes(free_bytes)} is free on the disk",
+            "free some space, or choose a folder on another disk",
+            tries=1,
+        )
 
 
 def _refuse_pages(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -36,6 +36,7 @@ class Task:
     error: AttemptError | None = None  # the last failure, as long as it is unknown whose fault it was
     failed_s: float = 0.0  # when that was
     next_s: float = 0.0  # not to be tried before
+    is_active: bool = False  # whether a thread is at it
 
     def fail(
         self, reason: str, hint: str = "", outcome: FileOutcome = FileOutcome.FAILED, place: str | Path = ""

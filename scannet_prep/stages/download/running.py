@@ -24,6 +24,7 @@ _MAX_JOBS = 8  # the server belongs to a university chair
 _LOOK_S = 0.2
 _WAIT_S = 0.02  # a thread without work looks so often whether there is some
 _STOP_S = 1.5
+_STILL_S = 20.0  # so long without a byte, and it is said what is waited for
 
 
 def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True) -> None:
@@ -103,6 +104,7 @@ class _Run:
         self._unsettled = list(self._tasks)
         self._told: set[str] = set()
         self._shown_bytes = 0
+        self._moved_s = time.monotonic()
         self._threads = [threading.Thread(target=self._work, name="download", daemon=True) for _ in range(jobs)]
 
     def run(self) -> DownloadReport:
@@ -166,10 +168,22 @@ class _Run:
             # The total was an estimate; now this file's part of it is known.
             self._progress.resize(result.size_bytes - (result.file.kind.typical_bytes or 0))
         shown_bytes = sum(task.shown_bytes for task in self._tasks)
-        state = f"{len(self._tasks) - len(self._unsettled):,}/{len(self._tasks):,} files"
-        self._progress.status(f"{state}, {self._gate.state}" if self._gate.state else state)
+        if shown_bytes != self._shown_bytes:
+            self._moved_s = time.monotonic()
+        self._progress.status(self._describe_state())
         self._progress.advance(shown_bytes - self._shown_bytes)
         self._shown_bytes = shown_bytes
+
+    def _describe_state(self) -> str:
+        state = f"{len(self._tasks) - len(self._unsettled):,}/{len(self._tasks):,} files"
+        if self._gate.state:
+            return f"{state}, {self._gate.state}"
+        still_s = time.monotonic() - self._moved_s
+        active = [task.file.local_path for task in self._unsettled if task.is_active]
+        if still_s < _STILL_S or not active:
+            return state
+        more = f" and {len(active) - 1} more" if len(active) > 1 else ""
+        return f"{state}, nothing has come for {still_s:.0f} s, waiting for {active[0]}{more}"
 
     def _end(self) -> None:
         self._client.stop.set()
@@ -204,7 +218,9 @@ class _Run:
                     self._bringing.adopt(tasks)
                 for task in tasks:
                     if task.result is None:
+                        task.is_active = True
                         self._bringing.attempt(task)
+                        task.is_active = False
                 for task in tasks:
                     if task.result is None:
                         self._due.put((task.next_s, next(self._order), [task]))
