@@ -44,31 +44,23 @@ __all__ = [
 __version__ = VERSION
 
 _HOMES = {
-    "SCANNET20": "labels",
-    "SCANNET200": "labels",
-    "Batch": "collation",
-    "EvalSampler": "sampling.samplers",
-    "LabelClass": "labels",
-    "LabelSet": "labels",
-    "PointBudgetBatchSampler": "sampling.samplers",
-    "ProcessedScene": "processed.scene",
-    "ScanNet": "dataset",
-    "ScanNetPrepError": "errors",
-    "SceneId": "scene",
-    "Split": "scene",
-    "WithEpoch": "sampling.samplers",
-    "collate": "collation",
-    "collate_torch": "collation",
-    "official_scenes": "splits",
-    "read_processed": "processed.scene",
+    "collation": ("Batch", "collate", "collate_torch"),
+    "dataset": ("ScanNet",),
+    "errors": ("ScanNetPrepError",),
+    "labels": ("SCANNET20", "SCANNET200", "LabelClass", "LabelSet"),
+    "processed.scene": ("ProcessedScene", "read_processed"),
+    "sampling.samplers": ("EvalSampler", "PointBudgetBatchSampler", "WithEpoch"),
+    "scene": ("SceneId", "Split"),
+    "splits": ("official_scenes",),
 }
 
 
 def __getattr__(name: str) -> object:
     """Load a public name from its module."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import AnnotationError
 from scannet_prep.labels import MAX_NYU40_ID, LabelMap, RawIds, builtin_label_map
-from scannet_prep.raw.aggregation import Aggregation, Group
-from scannet_prep.raw.segments import Segmentation
+from scannet_prep.raw.segments import Aggregation, Group, Segmentation
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
 
 MAX_GROUPS = np.iinfo(np.int16).max
@@ -168,12 +167,6 @@ def clean_ply_labels(labels: NDArray[np.uint16]) -> tuple[NDArray[np.uint8], tup
         return nyu40_ids, ()
     found = ", ".join(map(str, np.unique(labels[is_outside])[:5].tolist()))
     return nyu40_ids, (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, found, count),)
-
-
-def count_unknown_segments(segmentation: Segmentation, aggregation: Aggregation) -> int:
-    """How many segment ids of the groups, counted with repetitions, occur at no vertex."""
-    known = set(segmentation.raw_ids.tolist())
-    return sum(segment_id not in known for group in aggregation.groups for segment_id in group.segment_ids)
 
 
 def _drop_repetitions(groups: Sequence[Group], warnings: list[SceneWarning]) -> list[list[Group]]:

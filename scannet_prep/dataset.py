@@ -18,9 +18,8 @@ from scannet_prep.errors import TransformError, UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
-from scannet_prep.processed.reader import FolderReader
+from scannet_prep.processed.reader import FolderReader, SceneSource
 from scannet_prep.processed.scene import check_identity, parse_meta
-from scannet_prep.processed.scene_source import SceneSource
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split, read_scene_list
 

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from scannet_prep.errors import ScanNetPrepError, WorkerDiedError
 
 LESS_MEMORY_HINT = "memory may have run out: try again with one worker"
-
-
-class Explanation(NamedTuple):
-    """An exception, told to people.
-
-    Attributes:
-        problem: What is wrong.
-        hint: What to do about it; may be empty.
-        trace: For a bug of this program, where it came from; else empty.
-    """
-
-    problem: str
-    hint: str
-    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +45,24 @@ class SceneFailure:
         return cls(scene_id, type(error).__name__, problem, hint, trace)
 
 
-def explain(error: Exception) -> Explanation:
-    """Tell an exception to people: ours in its own words, and a bug with its traceback."""
+def explain(error: Exception) -> tuple[str, str, str]:
+    """Tell an exception to people: ours in its own words, and a bug with its traceback.
+
+    Returns:
+        What is wrong; what to do about it, or an empty text; and for a bug, where it came from.
+    """
     if isinstance(error, WorkerDiedError):
-        return Explanation(error.message, error.hint or LESS_MEMORY_HINT)
+        return error.message, error.hint or LESS_MEMORY_HINT, ""
     if isinstance(error, ScanNetPrepError):
-        return Explanation(error.message, error.hint)
+        return error.message, error.hint, ""
     if isinstance(error, MemoryError):
-        return Explanation("memory ran out", "try again with fewer workers")
+        return "memory ran out", "try again with fewer workers", ""
     if isinstance(error, OSError):
-        return Explanation(f"cannot be read: {error.strerror or error}", "")
+        return f"cannot be read: {error.strerror or error}", "", ""
     trace = "".join(traceback.format_exception(error))
-    return Explanation(f"unforeseen {type(error).__name__}: {error}", "please report this", trace)
+    return f"unforeseen {type(error).__name__}: {error}", "please report this", trace
+
+
+def list_some(names: Sequence[str], shown: int = 3) -> str:
+    """The first names, and how many there are beside them: `a, b, c and 4 more`."""
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown:,} more" if len(names) > shown else "")

@@ -56,15 +56,6 @@ class Fingerprint:
             crc32 = deflate.crc32(chunk, crc32)
         return cls(sum(map(len, chunks)), f"{crc32:08x}")
 
-    @classmethod
-    def from_file(cls, path: Path) -> Fingerprint:
-        """Compute the fingerprint of a file.
-
-        Raises:
-            FileError: It is not there, or cannot be read.
-        """
-        return cls.from_bytes(read_file(path))
-
 
 def is_hidden_or_temporary(name: str) -> bool:
     """Whether a file or folder does not belong to the release.
@@ -115,16 +106,7 @@ def describe_kind(mode: int) -> str:
 
 
 def read_file(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
-    """Read a whole regular file.
-
-    Args:
-        path: The file.
-        max_bytes: Largest size that such a file may have.
-
-    Raises:
-        MissingFileError: There is no such file.
-        FileError: It is not a regular file, too large, or cannot be read; with the operating system's reason.
-    """
+    """Read a whole regular file; arguments and errors are those of `open_file`."""
     with open_file(path, max_bytes) as file:
         return file.read()
 
@@ -219,12 +201,10 @@ def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> No
     Raises:
         OutputError: The folder cannot be written to, or the disk is full.
     """
-    try:
-        is_same = read_file(path, len(data)) == data
-    except FileError:
-        is_same = False  # not there, of another size, or not readable: to write it tells
-    if not is_same:
-        write_atomically(path, [data], is_durable=is_durable)
+    with suppress(FileError):  # not there, of another size, or not readable: to write it tells
+        if read_file(path, len(data)) == data:
+            return
+    write_atomically(path, [data], is_durable=is_durable)
 
 
 def remove_file(path: Path) -> None:

@@ -35,7 +35,3 @@ class Progress:
             yield
         finally:
             self.finish()
-
-
-class NoProgress(Progress):
-    """Ignores all progress."""

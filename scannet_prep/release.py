@@ -64,6 +64,9 @@ LABEL_MAP = FileKind("scannetv2-labels.combined.tsv", Content.LABEL_MAP, frozens
 SEGMENTATION_KINDS = (MESH, LABELS_MESH, SEGMENTS, AGGREGATION, INFO)
 """What segmentation needs of a scene, less what its split does not have."""
 
+INPUT_KINDS = (*SEGMENTATION_KINDS, HIGH_RESOLUTION_AGGREGATION)
+"""What a processed scene can be made from."""
+
 KINDS = {
     kind.suffix: kind
     for kind in (

@@ -36,18 +36,15 @@ class WarningKind(StrEnum):
         "unknown_category", "raw category {subject} is not in the label map: groups left unlabeled: {count}", "doubt",
     )  # fmt: skip
     AMBIGUOUS_CATEGORY = (
-        "ambiguous_category",
-        "raw category {subject} in the label map: the first row is used; groups: {count}",
-        "doubt",
-    )
+        "ambiguous_category", "raw category {subject} in the label map: the first row counts; groups: {count}", "doubt",
+    )  # fmt: skip
     LABEL_MAP_DIFFERS = "label_map_differs", "raw category {subject}; groups: {count}", "doubt"
     REPEATED_GROUPS = "repeated_groups", "groups dropped that repeat an earlier group exactly: {count}"
     UNKNOWN_SEGMENTS = "unknown_segments", "segment ids of groups that no vertex has, ignored: {count}", "doubt"
     NULL_SEGMENTS = "null_segments", "segment ids of groups that are null, ignored: {count}"
     RENUMBERED_GROUPS = (
-        "renumbered_groups",
-        "group ids are {subject}: instances are numbered in file order; groups: {count}",
-    )
+        "renumbered_groups", "group ids are {subject}: instances are numbered in file order; groups: {count}",
+    )  # fmt: skip
     HIGH_RESOLUTION_AGGREGATION = (
         "high_resolution_aggregation", "groups taken from {subject}, as there is no .aggregation.json", "doubt",
     )  # fmt: skip

@@ -21,11 +21,10 @@ from scannet_prep.dataset import ScanNet
 from scannet_prep.errors import ManifestError, UsageError
 from scannet_prep.files import open_file, write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map
-from scannet_prep.processed.folder import processed_path
+from scannet_prep.processed.folder import find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import MAX_FILE_BYTES, SceneMeta, parse_meta
-from scannet_prep.processed.state import find_state
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.tree import is_archive
 

@@ -21,9 +21,8 @@ from typing import Any
 
 import pytest
 import zstandard
-from commands import Outcome
+from commands import TEST, TRAIN, VAL, Outcome
 from commands import run_main as call
-from verifying import TEST, TRAIN, VAL
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from archives import TREE, pack_tree, write_tree
-from commands import run_main
+from commands import SCENES, Verify, run_main
 from hypothesis import settings
 from training_sources import SOURCES, make_folder, make_source
-from verifying import SCENES, Verify
 
 from scannet_prep.synthetic import write_release
 

@@ -28,7 +28,7 @@ from release_server import (
 
 from scannet_prep.files import LOCK_NAME as RUN_LOCK_NAME
 from scannet_prep.processed.folder import FAILED_NAME
-from scannet_prep.progress import NoProgress
+from scannet_prep.progress import Progress
 from scannet_prep.raw.lock import LOCK_NAME
 from scannet_prep.remote.gate import TransferPolicy
 from scannet_prep.scene import SceneId
@@ -96,7 +96,7 @@ ANY_FAULT = st.one_of(
 )  # fmt: skip
 
 
-class Bar(NoProgress):
+class Bar(Progress):
     """Adds up what a bar would show."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from archives import call, find_parts, flip, pack_shards
-from verifying import SCENES, TEST, TRAIN, VAL, Verify
+from commands import SCENES, TEST, TRAIN, VAL, Verify
 
 
 @pytest.fixture

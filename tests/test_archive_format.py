@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import zstandard
 from archives import TREE, forge, has_tool, pack_tree, unpack_by
+from commands import TEST, TRAIN, VAL
 from hypothesis import given
 from hypothesis import strategies as st
-from verifying import TEST, TRAIN, VAL
 
 from scannet_prep import archive as archive_package
 from scannet_prep.archive import open_archive

@@ -16,8 +16,8 @@ import pytest
 import zstandard
 from archives import call, find_parts, flip, pack_shards, pack_tree, unpack_pipe
 from certificates import make_private_authority
+from commands import TRAIN, VAL
 from release_server import ROOT, ReleaseServer
-from verifying import TRAIN, VAL
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive

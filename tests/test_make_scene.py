@@ -4,8 +4,6 @@ import numpy as np
 import oracles
 import pytest
 import tiny
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written, segments_file
 
 from scannet_prep.errors import AggregationError, AnnotationError, FileError, MissingFileError
@@ -154,16 +152,6 @@ def test_a_labels_ply_of_another_mesh_is_refused(tmp_path, mesh: Ply, problem: s
         process_tiny(tmp_path, {LABELS_MESH: mesh.encode()}, labels_from="ply")
 
 
-def test_one_vertex_is_a_scene(tmp_path) -> None:
-    mesh = Ply(positions=((1, 2, 3),), colors=((4, 5, 6),), faces=())
-    scene = process_tiny(tmp_path, {MESH: mesh.encode(), SEGMENTS: segments_file((0,))}, faces=True)
-    assert scene.points.tolist() == [[1, 2, 3]]
-    assert scene.normals.tolist() == [[0, 0, 0]]
-    assert scene.labels.tolist() == [2]
-    assert scene.faces.shape == (0, 3)
-    assert WarningKind.NO_FACES in [warning.kind for warning in scene.meta.warnings]
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"scannet200": True, "align_axis": True, "faces": True}, {"labels_from": "ply"}]
 )
@@ -184,20 +172,3 @@ def test_a_synthetic_scene_agrees_with_the_loops_and_comes_out_the_same_twice(tm
     assert np.abs(scene.normals.astype(float) - expected.astype(float)).max() <= 2**-11
     assert SceneWarning(WarningKind.REPEATED_GROUPS, count=len(made.groups) // 2) in scene.meta.warnings
     assert list(find_problems(scene)) == []
-
-
-@given(order=st.permutations(range(6)))
-@settings(max_examples=30, deadline=None)
-def test_vertices_keep_the_order_of_the_mesh(tmp_path_factory, order) -> None:
-    mesh = Ply(
-        positions=[tiny.POSITIONS[index] for index in order],
-        colors=[tiny.COLORS[index] for index in order],
-        faces=[[order.index(corner) for corner in face] for face in tiny.FACES],
-    )
-    files = {MESH: mesh.encode(), SEGMENTS: segments_file(tuple(tiny.SEGMENT_IDS[index] for index in order))}
-    scene = process_tiny(tmp_path_factory.mktemp("order"), files)
-    assert (scene.points == np.array(tiny.POSITIONS)[order]).all()
-    assert (scene.colors == np.array(tiny.COLORS)[order]).all()
-    np.testing.assert_array_equal(scene.normals, np.array(tiny.NORMALS).astype(np.float16)[order])
-    assert scene.labels.tolist() == [tiny.LABELS20[index] for index in order]
-    assert scene.instances.tolist() == [tiny.INSTANCES[index] for index in order]

@@ -28,12 +28,16 @@ from tiny import Ply
 from scannet_prep.errors import AnnotationError, FileError
 from scannet_prep.geometry import load_compiled_loop
 from scannet_prep.labels import builtin_label_map, read_label_map
-from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.processed.scene import encode_processed, find_problems, parse_processed, read_processed
-from scannet_prep.raw.aggregation import read_aggregation
+from scannet_prep.processed.scene import (
+    ProcessOptions,
+    encode_processed,
+    find_problems,
+    parse_processed,
+    read_processed,
+)
 from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.mesh import read_mesh
-from scannet_prep.raw.segments import read_segments
+from scannet_prep.raw.segments import read_aggregation, read_segments
 from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.scene import Split
 from scannet_prep.stages.process.make_scene import find_raw_files, process_scene

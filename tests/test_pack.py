@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from archives import call, find_parts, flip, pack, write_tree
-from commands import COMMAND
-from verifying import SCENES, TEST, TRAIN, VAL
+from commands import COMMAND, SCENES, TEST, TRAIN, VAL
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive

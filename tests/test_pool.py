@@ -22,9 +22,11 @@ from scannet_prep.errors import WorkerDiedError
 from scannet_prep.stages.pool import default_worker_count, run_in_workers
 
 
-def test_every_task_gets_its_result() -> None:
+def test_every_task_gets_its_result_and_what_a_function_raises_is_raised_here() -> None:
     assert dict(run_in_workers(multiply, range(50), 3, jobs=2)) == {task: task * 3 for task in range(50)}
     assert list(run_in_workers(multiply, [], 3, jobs=2)) == []
+    with pytest.raises(ZeroDivisionError, match="task 5"):
+        list(run_in_workers(fail, [5], "task", jobs=1))
 
 
 def test_a_task_that_kills_its_worker_twice_is_given_up_and_costs_no_other(tmp_path: Path) -> None:
@@ -38,20 +40,12 @@ def test_a_task_whose_worker_dies_once_is_tried_again(tmp_path: Path) -> None:
     assert dict(run_in_workers(kill_self_once, range(6), tmp_path, jobs=2)) == {task: task for task in range(6)}
 
 
-def test_a_worker_that_dies_before_it_is_ready_is_started_again(tmp_path: Path) -> None:
+def test_a_worker_that_dies_before_it_is_ready_is_started_again_but_not_for_ever(tmp_path: Path) -> None:
     results = dict(run_in_workers(multiply_by_context, range(4), DiesWhileStarting(tmp_path, 3), jobs=2))
     assert results == {task: task * 3 for task in range(4)}
     assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_workers_that_never_get_ready_are_given_up(tmp_path: Path) -> None:
     with pytest.raises(WorkerDiedError, match="end as soon as they are started"):
         list(run_in_workers(multiply_by_context, range(4), DiesWhileStarting(tmp_path, 99), jobs=2))
-
-
-def test_what_a_function_raises_is_raised_here() -> None:
-    with pytest.raises(ZeroDivisionError, match="task 5"):
-        list(run_in_workers(fail, [5], "task", jobs=1))
 
 
 def test_a_caller_that_stops_listening_leaves_no_worker_behind(tmp_path: Path) -> None:
@@ -67,7 +61,7 @@ def test_a_caller_that_stops_listening_leaves_no_worker_behind(tmp_path: Path) -
 def test_workers_start_from_scripts_without_a_guard(whole_dir: Path, tmp_path: Path, way: str) -> None:
     script = (
         "from pathlib import Path\n"
-        "from scannet_prep.processed.options import ProcessOptions\n"
+        "from scannet_prep.processed.scene import ProcessOptions\n"
         "from scannet_prep.stages import process\n"
         f"plan = process.plan(Path({str(whole_dir / 'raw')!r}), Path('out'), ProcessOptions())\n"
         "print(len(process.run(plan, jobs=1).made))\n"

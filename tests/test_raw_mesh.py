@@ -1,6 +1,5 @@
 """The mesh reader: what it makes of good, odd and wrong files in each of the three formats."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,23 +8,15 @@ import tiny
 from tiny import Ply
 
 from scannet_prep.errors import MeshError
-from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, Mesh, check_mesh_file, count_elements, read_mesh
+from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, Mesh, count_elements, read_mesh
 
 LITTLE, BIG, TEXT = "binary_little_endian", "binary_big_endian", "ascii"
 FORMATS = [LITTLE, BIG, TEXT]
 QUAD = ((0, 1, 2, 3), (3, 2, 5))
 
 
-@pytest.fixture
-def read(tmp_path: Path) -> Callable[[bytes], Mesh]:
-    """Writes bytes to a file and reads it."""
-
-    def write_and_read(data: bytes) -> Mesh:
-        path = tmp_path / "scene0000_00.ply"
-        path.write_bytes(data)
-        return read_mesh(path)
-
-    return write_and_read
+def read(data: bytes) -> Mesh:
+    return tiny.read_bytes(read_mesh, data)
 
 
 def assert_is_tiny(mesh) -> None:
@@ -59,7 +50,7 @@ def assert_is_tiny(mesh) -> None:
     ],
     ids=str,
 )
-def test_a_mesh_is_read_by_name_whatever_else_the_file_holds(read, format_name: str, knobs: dict) -> None:
+def test_a_mesh_is_read_by_name_whatever_else_the_file_holds(format_name: str, knobs: dict) -> None:
     mesh = read(Ply(format=format_name, **knobs).encode())
     assert_is_tiny(mesh)
     assert (mesh.labels is None) == ("labels" not in knobs)
@@ -69,7 +60,7 @@ def test_a_mesh_is_read_by_name_whatever_else_the_file_holds(read, format_name: 
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_a_mesh_without_faces_and_one_of_a_single_vertex_are_meshes(read, format_name: str) -> None:
+def test_a_mesh_without_faces_and_one_of_a_single_vertex_are_meshes(format_name: str) -> None:
     for faces in (None, ()):
         mesh = read(Ply(positions=((1, 2, 3),), colors=((4, 5, 6),), faces=faces, format=format_name).encode())
         assert (mesh.positions.tolist(), mesh.faces.shape) == ([[1, 2, 3]], (0, 3))
@@ -92,7 +83,7 @@ def test_a_mesh_without_faces_and_one_of_a_single_vertex_are_meshes(read, format
             "vertex 0 has the coordinates .* up to 1,000,000",
         ),
         ({"position_type": "int"}, "x, y, z have type .*expected float"),
-        ({"color_type": "ushort"}, "colours have type .*expected uchar"),
+        ({"color_type": "ushort"}, "red, green, blue have type .*expected uchar"),
         ({"labels": (0, 0, -1, 0, 0, 0), "label_type": "short"}, "label has type .* from -1 to 0"),
         ({"labels": (0, 0, 70_000, 0, 0, 0), "label_type": "int"}, "label has type .* from 0 to 70000"),
         ({"labels": (0,) * 6, "label_type": "float"}, "label has type"),
@@ -101,8 +92,8 @@ def test_a_mesh_without_faces_and_one_of_a_single_vertex_are_meshes(read, format
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_mesh_that_cannot_be_right_is_refused(read, format_name: str, knobs: dict, problem: str) -> None:
-    with pytest.raises(MeshError, match=f"scene0000_00.ply: .*({problem})"):
+def test_a_mesh_that_cannot_be_right_is_refused(format_name: str, knobs: dict, problem: str) -> None:
+    with pytest.raises(MeshError, match=f"scene0000_00.*: .*({problem})"):
         read(Ply(format=format_name, **knobs).encode())
 
 
@@ -144,7 +135,7 @@ def test_a_mesh_that_cannot_be_right_is_refused(read, format_name: str, knobs: d
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_damaged_mesh_is_refused_with_the_numbers(read, data: bytes, problem: str) -> None:
+def test_a_damaged_mesh_is_refused_with_the_numbers(data: bytes, problem: str) -> None:
     size = len(Ply().encode())
     for name, value in (("SIZE-1", size - 1), ("SIZE+1", size + 1), ("SIZE", size)):
         problem = problem.replace(name, f"{value:,}" if "counts" not in problem else r"[\d,]+")
@@ -155,10 +146,7 @@ def test_a_damaged_mesh_is_refused_with_the_numbers(read, data: bytes, problem: 
 def test_a_whole_file_is_told_from_a_cut_one_without_looking_at_its_content(tmp_path: Path) -> None:
     path = tmp_path / "a.ply"
     path.write_bytes(Ply(labels=(0,) * 6, positions=((float("nan"),) * 3,) * 6).encode())
-    assert (count_elements(path), check_mesh_file(path, needs_labels=True)) == ((6, 4), 6)
-    path.write_bytes(Ply().encode())
-    with pytest.raises(MeshError, match="no property label"):
-        check_mesh_file(path, needs_labels=True)
+    assert count_elements(path) == (6, 4)
     path.write_bytes(Ply().encode()[:-1])
     with pytest.raises(MeshError, match="truncated"):
         count_elements(path)

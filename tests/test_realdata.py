@@ -14,13 +14,11 @@ import pytest
 
 from scannet_prep import geometry, read_processed
 from scannet_prep.geometry import points_and_exact_normals
-from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.processed.scene import find_problems
-from scannet_prep.raw.aggregation import read_aggregation
+from scannet_prep.processed.scene import ProcessOptions, find_problems
 from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.raw.mesh import read_mesh
-from scannet_prep.raw.segments import read_segments
+from scannet_prep.raw.segments import read_aggregation, read_segments
 from scannet_prep.release import AGGREGATION, INFO, MESH, SEGMENTS
 from scannet_prep.scene import SceneId
 from scannet_prep.scene_warnings import SceneWarning, WarningKind

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import run_main
 
 from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed, tables
 from scannet_prep.errors import ManifestError, UsageError
-from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.scene import Split
 from scannet_prep.stages import pack, process
 from scannet_prep.synthetic.release import write_release
@@ -32,11 +34,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_row_of_a_table_is_what_the_scene_says(root: Path) -> None:
     out_dir = root / "processed"
     found = {path.stem: read_processed(path) for path in out_dir.glob("*/*.npz")}
-    scenes, counts, instances = (
-        tables.scenes(out_dir),
-        tables.class_counts(out_dir, SCANNET20),
-        tables.instances(out_dir),
-    )
+    scenes, instances = tables.scenes(out_dir), tables.instances(out_dir)
+    counts = tables.class_counts(out_dir, SCANNET20)
     assert list(scenes.index) == list(counts.index) == sorted(found)
     for name, scene in found.items():
         row = scenes.loc[name]
@@ -86,3 +85,13 @@ def test_raw_archive_and_folder_without_scenes_are_refused(root: Path) -> None:
         tables.scenes(root / "raw.tar.zst")
     with pytest.raises(UsageError, match="'walls' is not a table"):
         tables.write_table("walls", root / "processed", None)
+
+
+def test_info_prints_tables_and_writes_them(root: Path) -> None:
+    words, path = ("info", root / "processed", "--table"), root / "instances.json"
+    lines = run_main(*words, "scenes").stdout.splitlines()
+    assert (lines[0][:28], len(lines)) == ("scene,split,space,vertices,l", 1 + len(IDS))
+    outcome = run_main(*words, "instances", "-o", path, "--json")
+    assert outcome.json["rows"] == len(json.loads(path.read_text())) == len(tables.instances(root / "processed"))
+    assert len(run_main(*words, "classes").stdout.splitlines()) == 1 + 20 + 200
+    assert run_main("info", root / "processed", "-o", path).status == 2

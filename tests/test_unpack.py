@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 from archives import TREE, call, pack_shards, pack_tree, read_tree, unpack_pipe, write_tree
-from commands import digests
-from verifying import TEST, TRAIN, VAL, Verify, edit_json
+from commands import TEST, TRAIN, VAL, Verify, digests, edit_json
 
 from scannet_prep import ScanNet
 from scannet_prep.errors import DiskFullError, UsageError

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from archives import HEAD, Files, call, find_parts, flip, forge, pack_tree, read_tree, unpack_pipe, write_tree
-from verifying import TEST, TRAIN, VAL
+from commands import TEST, TRAIN, VAL
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive

@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import run_main
+from commands import TEST, TRAIN, VAL, Verify, check_one, look_or_die, patch, raw_file, relative, run_main
 from msgspec import structs
-from verifying import TEST, TRAIN, VAL, Verify, check_one, look_or_die, patch, raw_file, relative
 
 from scannet_prep import official_scenes
 from scannet_prep.files import Fingerprint
 from scannet_prep.processed.folder import write_lists
 from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest, write_manifest
-from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.processed.scene import ProcessedScene, encode_processed, read_processed
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, encode_processed, read_processed
 from scannet_prep.release import INFO, MESH, SEGMENTS
 from scannet_prep.scene import SceneId
 from scannet_prep.stages.finding import CheckTask, look_at_scenes
@@ -195,11 +193,6 @@ def test_what_process_writes_has_no_findings_whatever_the_options(
     assert verify.value["kind"] == "processed"
     assert (verify.value["scenes"], verify.value["vertices"]) == (3, 1800)
     assert verify.value["size_bytes"] == sum(path.stat().st_size for path in (tmp_path / "other").glob("*/*.npz"))
-
-
-def test_scenes_made_with_different_options_are_an_error(out_dir: Path, raw_dir: Path, verify: Verify) -> None:
-    assert process(raw_dir, out_dir, "--align-axis", "--scenes", VAL) == 0
-    check_one(verify(out_dir), "error", "", "manifest.json", "different options", "align_axis=True")
 
 
 def test_scene_that_failed_is_an_error_with_its_reason_and_its_older_file_a_note(

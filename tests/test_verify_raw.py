@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import run_main
-from verifying import (
+from commands import (
     TEST,
     TRAIN,
     VAL,
@@ -25,6 +24,7 @@ from verifying import (
     patch,
     raw_file,
     relative,
+    run_main,
 )
 
 from scannet_prep import official_scenes
@@ -267,7 +267,7 @@ def test_high_resolution_groups_count_where_there_are_no_others_and_are_parsed_b
     other.unlink()
     status, findings = verify(raw_dir)
     assert (status, [item[2] for item in findings]) == (3, [FOLDER, relative(TRAIN, AGGREGATION.suffix)])
-    assert "is for the high-resolution mesh: 1 of its ids" in findings[0][3]
+    assert "is for the high-resolution mesh: 1 of its segment ids" in findings[0][3]
     for damaged in (path, other):
         damaged.write_text("{}")
     assert [item[2] for item in verify(raw_dir)[1]] == [str(item.relative_to(raw_dir)) for item in (other, path)]

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from scannet_prep.labels import builtin_label_map
-from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.process.make_scene import find_raw_files, process_scene
@@ -167,6 +167,13 @@ _DEFAULT = {
     ".aggregation.json": aggregation_file(),
     ".txt": info_file("sceneType = Bedroom / Hotel"),
 }
+
+
+def read_bytes(read: Callable[[Path], Any], data: bytes) -> Any:
+    """What a reader makes of a file with this content."""
+    with tempfile.NamedTemporaryFile(prefix="scene0000_00.") as file:
+        Path(file.name).write_bytes(data)
+        return read(Path(file.name))
 
 
 def write_tiny(raw_dir: Path, files: dict[str, bytes | None] | None = None, scene_id: str = SCENE_ID) -> RawScene:

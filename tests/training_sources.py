@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from release_server import ReleaseServer
 
-from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.remote import ranges
 from scannet_prep.stages import pack, process
 from scannet_prep.synthetic import write_release

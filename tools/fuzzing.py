@@ -28,13 +28,11 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     from scannet_prep.archive import open_archive
     from scannet_prep.labels import read_label_map
     from scannet_prep.processed.manifest import read_manifest
-    from scannet_prep.processed.options import ProcessOptions
-    from scannet_prep.processed.scene import read_processed
-    from scannet_prep.raw.aggregation import read_aggregation
+    from scannet_prep.processed.scene import ProcessOptions, read_processed
     from scannet_prep.raw.info import read_scan_info
     from scannet_prep.raw.lock import read_lock
     from scannet_prep.raw.mesh import read_mesh
-    from scannet_prep.raw.segments import read_segments
+    from scannet_prep.raw.segments import read_aggregation, read_segments
     from scannet_prep.stages import pack, process
     from scannet_prep.synthetic import make_scene, write_label_map, write_scene
 

@@ -14,8 +14,7 @@ from scannet_prep.archive.reader import Archive, read_entries, read_member
 from scannet_prep.archive.source import Place, find_missing_shards, open_sources
 from scannet_prep.errors import ArchiveError, ManifestError, UsageError
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry
-from scannet_prep.processed.reader import check_split, warn_of_failures
-from scannet_prep.processed.scene_source import SceneSource
+from scannet_prep.processed.reader import SceneSource, check_split, warn_of_failures
 from scannet_prep.scene import Split
 
 

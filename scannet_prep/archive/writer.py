@@ -16,7 +16,7 @@ from scannet_prep.archive.frames import FrameRow
 from scannet_prep.archive.layout import BLOCK_BYTES, Group, Head, Index, Member
 from scannet_prep.errors import SourceError
 from scannet_prep.files import Fingerprint, describe_kind, open_file, write_atomically
-from scannet_prep.progress import NoProgress, Progress
+from scannet_prep.progress import Progress
 from scannet_prep.typed_json import encode_json
 
 # In the index and the seek table, and of the frame's own framing; more than there is.
@@ -149,7 +149,7 @@ def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None
     Raises:
         FileError: A file cannot be read, has changed since it was found, or is not what a manifest says.
     """
-    progress = progress or NoProgress()
+    progress = progress or Progress()
     groups, rows, offset = list[Group](), list[FrameRow](), 0
     make_frame = partial(_pack, contents.head)
     for group, stored in frames.map_in_threads(make_frame, contents.groups, jobs=jobs, weigh=_weigh):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -13,6 +14,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.scene import Split
 
 if TYPE_CHECKING:
+    from scannet_prep.cli.console import Console
     from scannet_prep.stages.selection import Selection
 
 Commands = Any  # argparse's own type for subcommands is private
@@ -90,6 +92,29 @@ def selection_from(arguments: argparse.Namespace) -> Selection:
         scene_ids=None if arguments.scenes is None else parse_scene_ids(arguments.scenes),
         limit=arguments.limit,
     )
+
+
+def add_trust_arguments(parser: Container) -> None:
+    """Add the choice of authorities."""
+    trust = parser.add_mutually_exclusive_group()
+    trust.add_argument("--ca-bundle", type=path_argument, metavar="FILE", help="certificate authorities to trust")
+    trust.add_argument(
+        "--insecure", action="store_true", help="accept any certificate, so that anybody can pose as the server"
+    )
+
+
+def certificates_from(arguments: argparse.Namespace, console: Console) -> bool | Path:
+    """The choice that was made: the system's authorities (True), those in a file, or anybody (False).
+
+    The last is warned about: once and loudly, what urllib3 would say of every request.
+    """
+    if not arguments.insecure:
+        return arguments.ca_bundle or True
+    from urllib3.exceptions import InsecureRequestWarning
+
+    console.warn("warning: --insecure: certificates are not verified; anybody can pose as the server")
+    warnings.simplefilter("ignore", InsecureRequestWarning)
+    return False
 
 
 def jobs_from(arguments: argparse.Namespace) -> int:

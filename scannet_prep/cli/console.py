@@ -10,21 +10,24 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TextIO
 
 from scannet_prep.errors import OutputError
+from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.progress import Progress
     from scannet_prep.stages.finding import Finding
 
-_INTERRUPTED = 130
 _GO_ON = "run the same command again"
 _MAX_WIDTH = 100
+_MAX_LISTED = 10
+_MAX_FINDINGS = 100
+_MAX_HINTS = 5
 _MIN_COLUMN_WIDTH = 11
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -109,7 +112,7 @@ class Console:
     def interrupted(self) -> int:
         """Report in one line that the command was interrupted, and hand the exit status back."""
         self.warn(f"interrupted: {_GO_ON}")
-        return self._fail_json("Interrupted", "interrupted", _GO_ON, _INTERRUPTED)
+        return self._fail_json("Interrupted", "interrupted", _GO_ON, 130)
 
     def progress(self) -> Progress:
         """An object to hand to a stage: a bar on a terminal, a line now and then elsewhere."""
@@ -174,3 +177,55 @@ def format_duration(seconds: float) -> str:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
+
+
+def describe_list(title: str, items: Sequence[str], *, has_all: bool) -> Iterator[str]:
+    """Lines with a title and items, the first ten of them or all; nothing where there are none."""
+    if not items:
+        return
+    yield f"\n{title}: {len(items):,}"
+    shown = items if has_all else items[:_MAX_LISTED]
+    for item in shown:
+        yield _fill(item, "  ")
+    if len(shown) < len(items):
+        yield f"  ... and {len(items) - len(shown):,} more; all of them with -v"
+
+
+def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) -> Iterator[str]:
+    """Lines with findings, the first hundred of them or all, with paths below `root`; and each hint once."""
+    shown = findings if has_all else findings[:_MAX_FINDINGS]
+    for finding in shown:
+        yield _fill(f"{finding.severity}: {finding.place.removeprefix(f'{root}/')}: {finding.message}", "")
+    if len(shown) < len(findings):
+        yield f"... and {len(findings) - len(shown):,} more; all of them with -v or --json"
+    hints = list(dict.fromkeys(finding.hint for finding in findings if finding.hint))
+    yield from (f"hint: {hint}" for hint in (hints if has_all else hints[:_MAX_HINTS]))
+
+
+def count_findings(findings: Sequence[Finding]) -> str:
+    """How many errors and notes there are."""
+    error_count = sum(finding.is_error for finding in findings)
+    return f"{format_count(error_count, 'error')}, {format_count(len(findings) - error_count, 'note')}"
+
+
+def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:
+    """A table of numbers by split and by what was counted; those that end in `_bytes` are sizes."""
+    names = list(next(iter(splits.values()), {}))
+    per_vertex = "stored_bytes" if "stored_bytes" in names else "size_bytes" if "size_bytes" in names else ""
+    rows = []
+    for split, row in splits.items():
+        cells = [format_bytes(row[name]) if name.endswith("_bytes") else f"{row[name]:,}" for name in names]
+        ratio = f"{row[per_vertex] / row['vertices']:.1f}" if per_vertex and row["vertices"] else "-"
+        rows.append([split, *cells, *([ratio] if per_vertex else [])])
+    header = ["split", *(name.removesuffix("_bytes") for name in names), *(["B/vertex"] if per_vertex else [])]
+    return format_table(header, rows, right=frozenset(range(1, len(header))))
+
+
+def name_places(paths: Sequence[str]) -> str:
+    """The first of several paths, and how many more there are."""
+    return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1:,} more"
+
+
+def _fill(text: str, indent: str) -> str:
+    lines = textwrap.wrap(text, output_width() - len(indent) - 2, break_long_words=False, break_on_hyphens=False)
+    return indent + f"\n{indent}  ".join(lines)

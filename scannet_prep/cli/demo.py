@@ -31,10 +31,8 @@ examples:
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
-        "directory", nargs="?", type=path_argument, default=Path("data/demo"), metavar="DIR",
-        help="where to put them (default: data/demo)",
-    )  # fmt: skip
+    what, default = "where to put them (default: data/demo)", Path("data/demo")
+    parser.add_argument("directory", nargs="?", type=path_argument, default=default, metavar="DIR", help=what)
     add_jobs_argument(parser)
 
 

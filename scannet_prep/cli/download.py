@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 from scannet_prep.cli.arguments import (
     CommandParser,
     add_selection_arguments,
+    add_trust_arguments,
+    certificates_from,
     path_argument,
     positive_number,
     selection_from,
 )
 from scannet_prep.cli.console import Console, format_count, format_duration, format_table
-from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 from scannet_prep.errors import DiskFullError, TermsError
 from scannet_prep.space import format_bytes
 

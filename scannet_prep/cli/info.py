@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, format_count, format_table
-from scannet_prep.cli.listing import describe_list, format_splits, name_places
-from scannet_prep.cli.trust import add_trust_arguments, certificates_from
+from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
+from scannet_prep.cli.console import Console, describe_list, format_count, format_splits, format_table, name_places
 from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
+    from scannet_prep.class_weights import ClassTable
     from scannet_prep.stages.info import Info
     from scannet_prep.stages.info.archive import ArchiveInfo
-    from scannet_prep.stages.info.class_table import ClassTable
-    from scannet_prep.stages.info.processed import ProcessedInfo
-    from scannet_prep.stages.info.raw import RawInfo
+    from scannet_prep.stages.info.trees import ProcessedInfo, RawInfo
 
 SUMMARY = "tell what is in a raw or a processed tree, or in an archive"
 DESCRIPTION = """\
@@ -43,13 +41,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.add_argument("--scenes", action="store_true", help="list only the ids of the scenes, one a line")
     table = parser.add_argument_group("instead of the overview, a table of processed scenes")
     table.add_argument("--table", choices=("scenes", "classes", "instances"), help="one row for each of them")
-    table.add_argument(
-        "-o",
-        "--output",
-        type=shared.path_argument,
-        metavar="FILE",
-        help=".csv, .json or .parquet (default: CSV on standard output)",
-    )
+    where = ".csv, .json or .parquet (default: CSV on standard output)"
+    table.add_argument("-o", "--output", type=shared.path_argument, metavar="FILE", help=where)
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
 
@@ -79,15 +72,12 @@ def _write_table(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
-    from scannet_prep.stages.info.archive import ArchiveInfo
-    from scannet_prep.stages.info.raw import RawInfo
-
-    if isinstance(found, ArchiveInfo):
-        yield from _describe_archives(found, has_all=has_all)
-    elif isinstance(found, RawInfo):
-        yield from _describe_raw(found, has_all=has_all)
-    else:
-        yield from _describe_processed(found, has_all=has_all)
+    describe: dict[str, Any] = {
+        "archive": _describe_archives,
+        "raw": _describe_raw,
+        "processed": _describe_processed,
+    }
+    yield from describe[found.kind](found, has_all=has_all)
     if found.unreadable:
         yield f"\nerrors: {len(found.unreadable):,}; see above"
     for name, table in found.label_sets.items():
@@ -114,7 +104,7 @@ def _describe_archives(found: ArchiveInfo, *, has_all: bool) -> Iterator[str]:
 def _describe_raw(found: RawInfo, *, has_all: bool) -> Iterator[str]:
     yield f"{found.path}: raw scenes, label map: {found.label_map}\n"
     yield format_splits(found.splits)
-    rows = [[suffix, f"{item.files:,}", format_bytes(item.size_bytes)] for suffix, item in found.files.items()]
+    rows = [[suffix, f"{item['files']:,}", format_bytes(item["size_bytes"])] for suffix, item in found.files.items()]
     yield "\n" + format_table(["kind of file", "files", "size"], rows, right=frozenset({1, 2}))
     yield from describe_list("folders left out, whose names are not scene ids", found.left_out, has_all=has_all)
 
@@ -123,10 +113,10 @@ def _describe_processed(found: ProcessedInfo, *, has_all: bool) -> Iterator[str]
     source = f"by scannet-prep {found.program_versions[0]}" if found.has_manifest else "no usable manifest.json"
     yield f"{found.path}: processed scenes, {source}"
     for item in found.options:
-        options = item.options
+        options = item["options"]
         labels = f"labels: {options.label_set.name} from {options.labels_from}"
         frame = "axis-aligned" if options.align_axis else "frame of the scan"
-        yield f"{labels}, {frame}, {'with' if options.faces else 'without'} faces; scenes: {item.scenes:,}"
+        yield f"{labels}, {frame}, {'with' if options.faces else 'without'} faces; scenes: {item['scenes']:,}"
     yield "\n" + format_splits(found.splits)
     failures = [f"{item.scene_id}: {item.message}" for item in found.failures]
     yield from describe_list("scenes failed", failures, has_all=has_all)

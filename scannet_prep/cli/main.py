@@ -15,15 +15,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.failures import explain
 from scannet_prep.version import VERSION
 
-_COMMANDS = {
-    "download": download,
-    "process": process,
-    "pack": pack,
-    "unpack": unpack,
-    "verify": verify,
-    "info": info,
-    "demo": demo,
-}
+_COMMANDS = (download, process, pack, unpack, verify, info, demo)
 
 _EPILOG = """\
 exit status:
@@ -87,9 +79,9 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"scannet-prep {VERSION}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    for name, module in _COMMANDS.items():
+    for module in _COMMANDS:
         texts = {"help": module.SUMMARY, "description": module.DESCRIPTION, "epilog": module.EPILOG}
-        command: CommandParser = commands.add_parser(name, **texts)
+        command: CommandParser = commands.add_parser(module.__name__.rpartition(".")[2], **texts)
         module.add_arguments(command)
         add_output_arguments(command)
         command.set_defaults(run=module.run)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count, format_duration
-from scannet_prep.cli.listing import join_names
 from scannet_prep.errors import UsageError
+from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -127,13 +127,13 @@ def _describe_plan(plan: PackPlan) -> str:
     size = format_bytes(contents.size_bytes)
     lines = [f"pack: {plan.source} -> {plan.target or 'standard output'}: {scenes}, {files}, {size}"]
     if plan.left_out:
-        names = f"{len(plan.left_out):,} ({join_names(plan.left_out)})"
+        names = f"{len(plan.left_out):,} ({list_some(plan.left_out)})"
         lines.append(f"left out, because {contents.head.kind} trees have no such names: {names}")
     return "\n".join(lines)
 
 
 def _describe_report(report: PackReport, seconds: float) -> str:
-    names = join_names([str(archive.path or "standard output") for archive in report.archives])
+    names = list_some([str(archive.path or "standard output") for archive in report.archives])
     size = format_bytes(report.size_bytes)
     scenes = format_count(report.scenes, "scene")
     if report.up_to_date:

@@ -7,16 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scannet_prep.cli.arguments import (
-    CommandParser,
-    add_jobs_argument,
-    add_selection_arguments,
-    jobs_from,
-    path_argument,
-    selection_from,
-)
+from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count, format_duration, format_table
-from scannet_prep.cli.listing import join_names
+from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -38,14 +31,14 @@ examples:
 """
 
 
-def add_arguments(parser: CommandParser) -> None:
+def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
-        "raw", nargs="?", type=path_argument, default=Path("data/ScanNet"), metavar="RAW",
+        "raw", nargs="?", type=shared.path_argument, default=Path("data/ScanNet"), metavar="RAW",
         help="folder with scans/ and scans_test/, or with the scene folders (default: data/ScanNet)",
     )  # fmt: skip
     parser.add_argument(
-        "-o", "--output", type=path_argument, default=Path("data/processed"), metavar="DIR",
+        "-o", "--output", type=shared.path_argument, default=Path("data/processed"), metavar="DIR",
         help="folder for the processed scenes (default: data/processed)",
     )  # fmt: skip
     options = parser.add_argument_group("what to make")
@@ -61,26 +54,25 @@ def add_arguments(parser: CommandParser) -> None:
         "--lenient", action="store_true",
         help="a train or val scene without alignment, groups or faces is a warning, not an error",
     )  # fmt: skip
-    add_selection_arguments(parser)
+    shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
-    add_jobs_argument(run_options)
+    shared.add_jobs_argument(run_options)
     run_options.add_argument("--force", action="store_true", help="make scenes again even if they are up to date")
-    run_options.add_argument(
-        "--checksum", action="store_true", help="read all files again, whatever their sizes and times are"
-    )
+    checksum = "read all files again, whatever their sizes and times are"
+    run_options.add_argument("--checksum", action="store_true", help=checksum)
     run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
-    from scannet_prep.processed.options import ProcessOptions
+    from scannet_prep.processed.scene import ProcessOptions
     from scannet_prep.stages import process
 
     plan = process.plan(
         arguments.raw,
         arguments.output,
         ProcessOptions(arguments.scannet200, arguments.align_axis, arguments.faces, arguments.labels_from),
-        selection=selection_from(arguments),
+        selection=shared.selection_from(arguments),
         is_forced=arguments.force,
         is_strict=arguments.strict,
         is_lenient=arguments.lenient,
@@ -89,9 +81,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         return console.result(_describe_plan(plan), _plan_to_json(plan), 3 if plan.failures else 0)
     console.say(_describe_start(plan))
-    report = process.run(plan, jobs=jobs_from(arguments), progress=console.progress())
-    _tell_warnings(report, console)
-    _tell_failures(report, console)
+    report = process.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
+    _tell_oddities(report, console)
     text, status = _describe_report(plan, report, console.seconds), 3 if report.failures else 0
     return console.result(text, report, status, options=plan.context.options, seconds=console.seconds)
 
@@ -111,12 +102,11 @@ def _describe_start(plan: ProcessPlan) -> str:
     if plan.context.is_forced:
         lines.append(f"made again, because of --force: {format_count(len(plan.existing), 'scene')}")
     if plan.strangers:
-        count_text, names = format_count(len(plan.strangers), "folder"), join_names(plan.strangers)
+        count_text, names = format_count(len(plan.strangers), "folder"), list_some(plan.strangers)
         lines.append(f"warning: left out: {count_text} whose names are not scene ids: {names}")
     if plan.unlisted:
-        shown = join_names(plan.unlisted)
-        count_text = format_count(len(plan.unlisted), "scene")
-        lines.append(f"in no official list, and put into {plan.tasks[0].split} as asked: {count_text} ({shown})")
+        count_text, names = format_count(len(plan.unlisted), "scene"), list_some(plan.unlisted)
+        lines.append(f"in no official list, and put into {plan.tasks[0].split} as asked: {count_text} ({names})")
     return "\n".join(lines)
 
 
@@ -152,18 +142,13 @@ def _plan_to_json(plan: ProcessPlan) -> dict[str, Any]:
     }
 
 
-def _tell_warnings(report: ProcessReport, console: Console) -> None:
+def _tell_oddities(report: ProcessReport, console: Console) -> None:
     for summary in report.warnings:
-        shown = summary.scenes if console.is_verbose else summary.scenes[:3]
-        more = f" and {len(summary.scenes) - len(shown)} more" if len(shown) < len(summary.scenes) else ""
-        console.say(f"warning: {summary.text} ({', '.join(shown)}{more})")
-
-
-def _tell_failures(report: ProcessReport, console: Console) -> None:
+        scenes = list_some(summary.scenes, len(summary.scenes) if console.is_verbose else 3)
+        console.say(f"warning: {summary.text} ({scenes})")
     for failure in report.failures:
-        console.warn(f"failed: {failure.scene_id}: {failure.message}", failure.hint)
-        if failure.trace:
-            console.warn(failure.trace)
+        trace = f"\n{failure.trace}" if failure.trace else ""
+        console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)
 
 
 def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -> str:

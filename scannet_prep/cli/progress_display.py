@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from scannet_prep.progress import NoProgress
+from scannet_prep.progress import Progress
 
 _SECONDS_BETWEEN_LINES = 30.0
 # Short enough for 60 columns.
@@ -17,7 +17,7 @@ _LINE = "{desc}: {n_fmt}/{total_fmt}{unit}{postfix}, {rate_fmt}, {remaining} lef
 _COUNT = "{desc}: {n_fmt}{unit}{postfix}, {rate_fmt}, {elapsed}"
 
 
-class NotesOnly(NoProgress):
+class NotesOnly(Progress):
     """Shows nothing but notes.
 
     Args:

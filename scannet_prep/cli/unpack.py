@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
+from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.console import Console, format_count, format_duration
-from scannet_prep.cli.listing import join_names
-from scannet_prep.cli.trust import add_trust_arguments, certificates_from
 from scannet_prep.errors import UsageError
+from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     plan = unpack.plan(archives, arguments.output, selection=selection, certificates=certificates)
     if plan.missing_shards:
         count = format_count(len(plan.missing_shards), "shard")
-        console.warn(f"warning: {count} of the set not given: {join_names(plan.missing_shards)}")
+        console.warn(f"warning: {count} of the set not given: {list_some(plan.missing_shards)}")
     if arguments.dry_run:
         to_write = f"{format_count(plan.needed_files, 'file')}, {format_bytes(plan.needed_bytes)}"
         text = f"{_describe_start(plan)}\nto write: {to_write} (dry run: nothing was written)"
@@ -99,7 +99,7 @@ def _check_pipe(arguments: argparse.Namespace) -> None:
 
 
 def _describe_start(plan: UnpackPlan) -> str:
-    names = join_names([reader.name for reader in plan.readers])
+    names = list_some([reader.name for reader in plan.readers])
     if not plan.has_indexes:
         return f"unpack: {names}, from its beginning to its end"
     scenes = format_count(len(plan.scene_ids), f"{plan.kind} scene")

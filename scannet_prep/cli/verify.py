@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, format_duration
-from scannet_prep.cli.listing import count_findings, describe_findings, describe_list, name_places
-from scannet_prep.cli.trust import add_trust_arguments, certificates_from
+from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
+from scannet_prep.cli.console import (
+    Console,
+    count_findings,
+    describe_findings,
+    describe_list,
+    format_duration,
+    name_places,
+)
 from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
 

@@ -1,12 +1,18 @@
-"""The processed folder: where each scene lies, and the lists and notices beside the split folders."""
+"""The processed folder: where each scene lies, the lists and notices beside the split folders, and its state.
+
+Whether a folder is usable has one answer, which the dataset, pack, verify and info give.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.files import make_directory, remove_file, write_atomically, write_if_changed
-from scannet_prep.processed.manifest import Manifest
+from scannet_prep.errors import FileError, ManifestError, MissingFileError, ProcessedFileError
+from scannet_prep.files import Fingerprint, make_directory, read_file, remove_file, write_atomically, write_if_changed
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, read_manifest
+from scannet_prep.processed.scene import MAX_FILE_BYTES, parse_processed
 from scannet_prep.release import TERMS_URL
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
@@ -14,6 +20,7 @@ from scannet_prep.splits import official_scenes
 TERMS_NAME = "TERMS.txt"
 FAILED_NAME = "failed.txt"
 UNFINISHED_NAME = "unfinished.txt"
+_AGAIN = "run the same scannet-prep process command again: it goes on where it stopped"
 
 TERMS_TEXT = f"""\
 The files in this folder derive from the ScanNet dataset (http://www.scan-net.org) and remain under the
@@ -31,10 +38,6 @@ outdated. Run the same scannet-prep command again: it goes on where it stopped, 
 
 def mark_unfinished(out_dir: Path, run_pid: int | None = None) -> None:
     """Put a file into the folder that says that scenes are being made; readers then refuse it.
-
-    Args:
-        out_dir: The processed folder.
-        run_pid: The process that leads this run, as for `write_atomically`.
 
     Raises:
         OutputError: The folder cannot be written to.
@@ -63,18 +66,12 @@ def processed_path(out_dir: Path, split: Split, scene_id: str) -> Path:
     return out_dir / split / f"{scene_id}.npz"
 
 
-def find_processed_scenes(out_dir: Path) -> dict[SceneId, tuple[Split, Path]]:
-    """Find the scenes of a processed folder by their names, without opening them.
-
-    Returns:
-        Split and path by scene id, sorted; the first split where a scene lies in two.
-    """
-    found: dict[SceneId, tuple[Split, Path]] = {}
+def iter_processed_scenes(out_dir: Path) -> Iterator[tuple[SceneId, Split, Path]]:
+    """Go through the scenes of a processed folder by their names, unopened; a scene may lie in two splits."""
     for split in Split:
-        for path in (out_dir / split).glob("scene*.npz"):
+        for path in sorted((out_dir / split).glob("scene*.npz")):
             if SceneId.is_valid(path.stem):
-                found.setdefault(SceneId(path.stem), (split, path))
-    return dict(sorted(found.items()))
+                yield SceneId(path.stem), split, path
 
 
 def prepare_folder(out_dir: Path, splits: set[Split]) -> None:
@@ -101,8 +98,7 @@ def write_lists(out_dir: Path, manifest: Manifest) -> None:
     """
     for name, data in encode_lists(manifest).items():
         write_if_changed(out_dir / name, data)
-    if not manifest.failures:
-        remove_file(out_dir / FAILED_NAME)
+    write_failed_list(out_dir, manifest.failures)
 
 
 def encode_lists(manifest: Manifest) -> dict[str, bytes]:
@@ -117,11 +113,11 @@ def encode_lists(manifest: Manifest) -> dict[str, bytes]:
         if split is Split.TEST:
             lists["scannetv2_test.txt"] = text
     if manifest.failures:
-        lists[FAILED_NAME] = _encode_failed_list(list(manifest.failures))
+        lists[FAILED_NAME] = _encode_failed_list(manifest.failures)
     return lists
 
 
-def write_failed_list(out_dir: Path, scene_ids: Sequence[str]) -> None:
+def write_failed_list(out_dir: Path, scene_ids: Collection[str]) -> None:
     """Write `failed.txt`, usable as `--scenes @failed.txt`, or remove it where nothing has failed.
 
     Raises:
@@ -133,6 +129,126 @@ def write_failed_list(out_dir: Path, scene_ids: Sequence[str]) -> None:
         remove_file(out_dir / FAILED_NAME)
 
 
-def _encode_failed_list(scene_ids: Sequence[str]) -> bytes:
+def _encode_failed_list(scene_ids: Collection[str]) -> bytes:
     lines = ["# scenes that failed; to try them again, add --scenes @failed.txt (this file) to the same command\n"]
     return "".join([*lines, *(f"{scene_id}\n" for scene_id in sorted(scene_ids))]).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class FolderState:
+    """What a processed folder holds, and whether it can be used.
+
+    Attributes:
+        manifest: What the manifest says; where it cannot be read, or is not there, what the files say.
+        has_manifest: Whether it is the manifest that says so.
+        faults: Why the folder must not be used; none where it may be.
+    """
+
+    manifest: Manifest
+    has_manifest: bool
+    faults: tuple[FileError, ...]
+
+    def check(self) -> None:
+        """Refuse a folder that must not be used.
+
+        Raises:
+            FileError: It must not; the first of the faults.
+        """
+        if self.faults:
+            raise self.faults[0]
+
+
+def find_state(out_dir: Path) -> FolderState:
+    """Look at a processed folder. With a manifest, no scene is opened; without one, each is read.
+
+    Raises:
+        MissingFileError: There is no such folder, or it cannot be looked at.
+    """
+    try:
+        is_folder = out_dir.is_dir()
+    except OSError as error:  # a name that is too long, or somewhere where nobody may look
+        raise MissingFileError(out_dir, f"cannot be looked at: {error.strerror}", "is the path right?") from error
+    if not is_folder:
+        raise MissingFileError(out_dir, "no such folder", f"make it: scannet-prep process -o {out_dir}")
+    manifest, faults = None, list[FileError]()
+    try:
+        manifest = read_manifest(out_dir)
+    except FileError as error:
+        faults = [error]
+    has_manifest = manifest is not None
+    if manifest is None:
+        scenes, unreadable = find_entries(out_dir, {})
+        manifest = Manifest(scenes)
+        faults += unreadable or ([] if scenes else [_no_scenes(out_dir)])
+    if is_unfinished(out_dir) or not manifest.is_complete:
+        path = out_dir / (UNFINISHED_NAME if is_unfinished(out_dir) else MANIFEST_NAME)
+        faults.insert(0, ManifestError(path, "says that processing has not finished", _AGAIN))
+    mixture = find_mixture(out_dir, manifest.scenes)
+    return FolderState(manifest, has_manifest, (*faults, *([mixture] if mixture else [])))
+
+
+def find_mixture(out_dir: Path, scenes: Mapping[str, SceneEntry]) -> ManifestError | None:
+    """Tell of scenes that were made in different ways that a sample shows; None where all were made in the same way."""
+    kinds: dict[tuple[bool, str], str] = {}
+    for scene_id, entry in scenes.items():
+        kinds.setdefault((entry.options.align_axis, entry.options.labels_from), scene_id)
+    if len(kinds) < 2:
+        return None
+    found = "; ".join(
+        f"{scene_id} with align_axis={is_aligned}, labels_from={source}"
+        for (is_aligned, source), scene_id in kinds.items()
+    )
+    hint = "make all of them with the same options: scannet-prep process, without --scenes and --splits"
+    return ManifestError(out_dir / MANIFEST_NAME, f"scenes were made with different options: {found}", hint)
+
+
+def read_entry(path: Path) -> SceneEntry:
+    """Make the manifest's entry of a processed scene from its file.
+
+    Raises:
+        FileError: It cannot be read.
+        ProcessedFileError: It is damaged, was written by another program, or is of another scene or split.
+    """
+    data = read_file(path, MAX_FILE_BYTES)
+    scene = parse_processed(data, path)
+    if (scene.meta.scene_id, scene.meta.split) != (path.stem, path.parent.name):
+        found = f"holds {scene.meta.scene_id!r} of {scene.meta.split}"
+        raise ProcessedFileError(path, f"{found}, expected {path.stem} of {path.parent.name}", _AGAIN)
+    return SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
+
+
+def find_entries(
+    out_dir: Path, known: Mapping[str, SceneEntry], left_out: Collection[str] = ()
+) -> tuple[dict[str, SceneEntry], list[FileError]]:
+    """Tell what a folder holds: of each scene what is known of it, else what its file says.
+
+    Args:
+        out_dir: The processed folder.
+        known: Entries by scene id; those of other splits than the file's do not count.
+        left_out: Ids of scenes that are passed over.
+
+    Returns:
+        The entries of all whole scenes, sorted by id; and what is wrong with the others.
+    """
+    scenes: dict[str, SceneEntry] = {}
+    faults: list[FileError] = []
+    for name, split, path in iter_processed_scenes(out_dir):
+        entry = known.get(name)
+        if name in scenes:
+            other = processed_path(out_dir, scenes[name].split, name)
+            faults.append(ProcessedFileError(path, f"is the scene of {other}, too", "remove one of the two"))
+        elif name not in left_out:
+            try:
+                scenes[name] = entry if entry is not None and entry.split == split else read_entry(path)
+            except FileError as error:
+                faults.append(error)
+    return dict(sorted(scenes.items())), faults
+
+
+def _no_scenes(out_dir: Path) -> MissingFileError:
+    hint = f"make them: scannet-prep process -o {out_dir}"
+    if out_dir.resolve().name in set(Split) and any(out_dir.glob("scene*.npz")):
+        hint = f"give the folder above it, {out_dir.resolve().parent}, and the split {out_dir.resolve().name}"
+    elif (out_dir / "scans").is_dir():
+        hint = f"make processed scenes from it: scannet-prep process {out_dir}"
+    return MissingFileError(out_dir, f"holds no processed scenes: expected {out_dir}/train/scene*.npz", hint)

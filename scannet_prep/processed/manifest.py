@@ -16,8 +16,7 @@ from scannet_prep.errors import ContentError, ManifestError, MissingFileError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.labels import LabelSet
-from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene
+from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning
 from scannet_prep.typed_json import Count, Crc32, parse_json, to_plain
@@ -119,11 +118,7 @@ def read_manifest(out_dir: Path) -> Manifest | None:
 
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:
-    """Read a manifest from its bytes.
-
-    Args:
-        data: The whole file.
-        path: Its name, for messages.
+    """Read a manifest from its bytes; the path is for messages.
 
     Raises:
         ManifestError: It is damaged, or was written by something else.
@@ -134,13 +129,11 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
     except ContentError as error:
         raise ManifestError(path, f"is damaged, or not a manifest: {error}", _HINT) from error
     if head != _OUR_HEAD:
-        problem = f"says that it is {head.format!r:.60} {head.format_version}, expected {_FORMAT!r} {FORMAT_VERSION}"
-        raise ManifestError(path, problem, _HINT)
+        raise ManifestError(path, f"says that it is {head}"[:200] + f", expected {_OUR_HEAD}", _HINT)
     for scene_id, entry in manifest.scenes.items():
         if not SceneId.is_valid(scene_id) or not entry.vertex_count:
-            raise ManifestError(
-                path, f"is damaged: it records {scene_id!r:.40} with {entry.vertex_count} vertices", _HINT
-            )
+            problem = f"is damaged: it records {scene_id!r:.40} with {entry.vertex_count} vertices"
+            raise ManifestError(path, problem, _HINT)
     return manifest
 
 

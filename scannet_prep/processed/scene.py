@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.annotate import MAX_GROUPS, AnnotatedGroup, measure_groups
-from scannet_prep.errors import ContentError, ProcessedFileError
+from scannet_prep.errors import ContentError, ProcessedFileError, UsageError
 from scannet_prep.files import Buffer, Fingerprint, read_file
-from scannet_prep.labels import MAX_NYU40_ID
+from scannet_prep.labels import MAX_NYU40_ID, SCANNET20, SCANNET200, LabelSet
 from scannet_prep.processed.npz import NpzReader, encode_npz
-from scannet_prep.processed.options import ProcessOptions
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning
 from scannet_prep.typed_json import parse_json, to_plain
@@ -25,6 +24,7 @@ FORMAT_VERSION = 1
 MAX_FILE_BYTES = 1 << 31
 
 Description = TypeVar("Description")
+LabelsFrom = Literal["aggregation", "ply"]
 
 # Types and shapes of the arrays, in the order in which they are stored.
 _SHAPES = {
@@ -41,6 +41,41 @@ _SHAPES = {
 }
 _DEFLATED = frozenset({"labels", "nyu40_ids", "scannet_ids", "instances", "segments", "meta"})
 _HINT = "process the scene again: scannet-prep process"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """Everything that changes the bytes of a processed scene, other than the raw files.
+
+    Attributes:
+        scannet200: Whether `labels` holds ScanNet200 (else ScanNet20); the raw ids of both are always there.
+        align_axis: Whether `points` and `normals` are in the axis-aligned frame (else in the frame of the scan).
+        faces: Whether the triangles are kept.
+        labels_from: `aggregation`, or `ply` for the nyu40 ids of `labels.ply`, as OctFormer and PointGroup take them.
+
+    Raises:
+        UsageError: The options contradict each other.
+    """
+
+    scannet200: bool = False
+    align_axis: bool = False
+    faces: bool = False
+    labels_from: LabelsFrom = "aggregation"
+
+    def __post_init__(self) -> None:
+        """Check the combination."""
+        if self.labels_from not in get_args(LabelsFrom):
+            raise UsageError(f"labels_from is {self.labels_from!r}, expected one of {get_args(LabelsFrom)}")
+
+    @property
+    def label_set(self) -> LabelSet:
+        """The label set of the array `labels`."""
+        return SCANNET200 if self.scannet200 else SCANNET20
+
+    def differences(self, other: ProcessOptions) -> list[str]:
+        """What is different in `other`, in words such as `align_axis: False -> True`."""
+        mine, theirs = asdict(self), asdict(other)
+        return [f"{name}: {mine[name]} -> {theirs[name]}" for name in mine if mine[name] != theirs[name]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import ScanInfoError
-from scannet_prep.files import Buffer, read_file
+from scannet_prep.files import read_file
 from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 from scannet_prep.release import INFO
 
@@ -19,6 +18,7 @@ _HINT = "download it again"
 _ALIGNMENT_KEY = "axisAlignment"
 # A shift by 1,000 km belongs to no room; and points that are moved by less stay within float32.
 _MAX_NUMBER = 1_000_000
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _LINE_END = re.compile(r"\r*\n|\r")
 
 
@@ -41,28 +41,16 @@ def read_scan_info(path: Path) -> ScanInfo:
 
     Raises:
         MissingFileError: There is no such file.
-        ScanInfoError: It is damaged.
-    """
-    return parse_scan_info(read_file(path, INFO.max_bytes), path)
-
-
-def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
-    """Parse the content of a scan's `.txt` file.
-
-    Args:
-        data: The whole file.
-        path: Its name, for messages.
-
-    Raises:
         ScanInfoError: It is not text of `key = value` lines, or the axis alignment is not 16 finite
             numbers up to a million.
     """
+    data = read_file(path, INFO.max_bytes)
     try:
-        text = bytes(data).decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise ScanInfoError(path, f"is not text: byte {error.start} is 0x{byte:02x}", _HINT) from None
-    kind = "empty" if not text.strip() else describe_beginning(bytes(data[:LOOK_BYTES]))
+    kind = "empty" if not text.strip() else describe_beginning(data[:LOOK_BYTES])
     if kind or "\0" in text:
         raise ScanInfoError(path, f"is {kind or 'not text: it holds NUL bytes'}, expected lines key = value", _HINT)
     values: dict[str, str] = {}
@@ -83,21 +71,9 @@ def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
 
 def _parse_matrix(text: str, path: Path) -> NDArray[np.float64]:
     words = text.split()
-    numbers = [_parse_number(word) for word in words]
-    # Also where a number is NaN.
-    wrong = [word for word, number in zip(words, numbers, strict=True) if not abs(number) <= _MAX_NUMBER]
+    wrong = [word for word in words if not _NUMBER.fullmatch(word) or abs(float(word)) > _MAX_NUMBER]
     if len(words) != 16 or wrong:
         detail = f"{len(words)} values" if len(words) != 16 else f"{wrong[0]!r:.40} among them"
         expected = f"expected 16 finite numbers up to {_MAX_NUMBER:,}"
         raise ScanInfoError(path, f"axisAlignment has {detail}, {expected}", _HINT)
-    return np.array(numbers, np.float64).reshape(4, 4)
-
-
-def _parse_number(word: str) -> float:
-    """Read a decimal number; NaN where it is not one, as in `1_000`, which `float` alone would take."""
-    if "_" in word or not word.isascii():
-        return math.nan
-    try:
-        return float(word)
-    except ValueError:
-        return math.nan
+    return np.array(list(map(float, words)), np.float64).reshape(4, 4)

@@ -34,10 +34,10 @@ class RawScene:
         """The file of one kind."""
         return self.directory / f"{self.scene_id}{kind.suffix}"
 
-    def find_aggregation(self) -> Path | None:
+    def find_groups_kind(self) -> FileKind | None:
         """The groups that count: those for the mesh, else those for the high-resolution one; None where neither is."""
-        paths = (self.path(AGGREGATION), self.path(HIGH_RESOLUTION_AGGREGATION))
-        return next((path for path in paths if os.path.lexists(path)), None)
+        kinds = (AGGREGATION, HIGH_RESOLUTION_AGGREGATION)
+        return next((kind for kind in kinds if os.path.lexists(self.path(kind))), None)
 
 
 def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:

@@ -48,11 +48,7 @@ def read_lock(path: Path) -> dict[str, LockEntry]:
 
 
 def parse_lock(data: bytes, path: Path) -> dict[str, LockEntry]:
-    """Read a lock file from its bytes.
-
-    Args:
-        data: The whole file.
-        path: Its name, for messages.
+    """Read a lock file from its bytes; the path is for messages.
 
     Raises:
         LockError: It is damaged.

@@ -66,7 +66,8 @@ def read_mesh(path: Path) -> Mesh:
     """
     vertices, faces = _read_elements(path)
     indices = _check_faces(faces, len(vertices), path)
-    return Mesh(_positions(vertices, path), _colors(vertices, path), indices, _labels(vertices, path))
+    colors = _columns(vertices, ["red", "green", "blue"], "u1", "uchar (0..255)", path)
+    return Mesh(_positions(vertices, path), colors, indices, _labels(vertices, path))
 
 
 def count_elements(path: Path) -> tuple[int, int]:
@@ -79,27 +80,6 @@ def count_elements(path: Path) -> tuple[int, int]:
     """
     vertices, faces = _read_elements(path)
     return len(vertices), 0 if faces is None else len(faces)
-
-
-def check_mesh_file(path: Path, *, needs_labels: bool = False) -> int:
-    """Check that a mesh file is whole, by its header and its size.
-
-    Args:
-        path: The file.
-        needs_labels: Whether its vertices must have the property `label`.
-
-    Returns:
-        The number of vertices.
-
-    Raises:
-        MissingFileError: There is no such file.
-        FileError: It cannot be read.
-        MeshError: It is truncated, or not a mesh.
-    """
-    vertices, _ = _read_elements(path)
-    if needs_labels:
-        _column(vertices, "label", path)
-    return len(vertices)
 
 
 def _read_elements(path: Path) -> tuple[Records, Records | None]:
@@ -134,14 +114,7 @@ def _read_elements(path: Path) -> tuple[Records, Records | None]:
 
 
 def _check_header(file: BinaryIO, size_bytes: int, path: Path) -> bool:
-    """Check what plyfile takes too lightly; leaves the file at its beginning.
-
-    Returns:
-        Whether the elements can be mapped: a binary file without lists but the faces'.
-
-    Raises:
-        MeshError: It is not a PLY file, or would take too long to read.
-    """
+    """Check what plyfile takes too lightly; gives whether it can be mapped: binary, and no list but the faces'."""
     file.seek(0)
     start = file.read(_MAX_HEADER_BYTES)
     file.seek(0)
@@ -194,13 +167,10 @@ def _check_faces(records: Records | None, vertex_count: int, path: Path) -> NDAr
 
 
 def _positions(vertices: Records, path: Path) -> NDArray[np.floating[Any]]:
-    columns = [_column(vertices, name, path) for name in ("x", "y", "z")]
-    wrong = next((column.dtype for column in columns if column.dtype.kind != "f"), None)
-    if wrong is not None:
-        raise MeshError(path, f"x, y, z have type {wrong}, expected float")
-    dtype = np.float64 if any(column.dtype.itemsize > 4 for column in columns) else np.float32
+    columns = _columns(vertices, ["x", "y", "z"], "f", "float", path)
+    dtype = np.float64 if columns.dtype.itemsize > 4 else np.float32
     with np.errstate(invalid="ignore"):  # a signalling NaN, which only a damaged file has; found below
-        positions: NDArray[np.floating[Any]] = _copy_side_by_side(vertices, ["x", "y", "z"]).astype(dtype, copy=False)
+        positions: NDArray[np.floating[Any]] = columns.astype(dtype, copy=False)
     if not np.abs(positions).max() <= _MAX_COORDINATE:  # also where one is NaN
         bad = int(np.flatnonzero(~(np.abs(positions) <= _MAX_COORDINATE).all(axis=1))[0])
         expected = f"expected finite ones up to {_MAX_COORDINATE:,}"
@@ -208,12 +178,13 @@ def _positions(vertices: Records, path: Path) -> NDArray[np.floating[Any]]:
     return positions
 
 
-def _colors(vertices: Records, path: Path) -> NDArray[np.uint8]:
-    columns = [_column(vertices, name, path) for name in ("red", "green", "blue")]
-    wrong = next((column.dtype for column in columns if column.dtype != np.uint8), None)
+def _columns(vertices: Records, names: list[str], kind: str, expected: str, path: Path) -> NDArray[Any]:
+    """Take three fields as an array (V, 3); `kind` is how their types in NumPy begin, `expected` is its name."""
+    types = [_column(vertices, name, path).dtype for name in names]
+    wrong = next((dtype for dtype in types if not dtype.str.lstrip("<>|=").startswith(kind)), None)
     if wrong is not None:
-        raise MeshError(path, f"colours have type {wrong}, expected uchar (0..255)")
-    return _copy_side_by_side(vertices, ["red", "green", "blue"])
+        raise MeshError(path, f"{', '.join(names)} have type {wrong}, expected {expected}")
+    return _copy_side_by_side(vertices, names)
 
 
 def _labels(vertices: Records, path: Path) -> NDArray[np.uint16] | None:

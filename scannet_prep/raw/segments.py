@@ -1,24 +1,37 @@
-"""Reads an over-segmentation (`_vh_clean_2.0.010000.segs.json`): which segment (superpoint) each vertex is in."""
+"""Reads segments and their groups.
+
+`_vh_clean_2.0.010000.segs.json` is the over-segmentation: which segment (superpoint) each vertex is in.
+`.aggregation.json` has the groups: which segments make up which object, in the annotator's words.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.compiled import compile_geometry, compile_parser
-from scannet_prep.errors import SegmentsError
-from scannet_prep.files import Buffer, read_file
-from scannet_prep.raw.json_text import Id, parse_document, parse_id, parse_name
-from scannet_prep.release import SEGMENTS
+from scannet_prep.errors import AggregationError, FileError, SegmentsError
+from scannet_prep.files import read_file
+from scannet_prep.foreign import LOOK_BYTES, describe_beginning
+from scannet_prep.release import AGGREGATION, SEGMENTS
 
-_MARK = -987_654_321
-_INT64_MAX = np.iinfo(np.int64).max
+_MARK = 987_654_321_987_654_321
+_MAX_CATEGORY_LENGTH = 1000
+Document = TypeVar("Document")
+
+Id: TypeAlias = int | Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,18}\Z")]
+"""An id as ScanNet's own reader takes it: a whole number, or a string of digits."""
+
+_HINT = "download it again"
+_SegmentId: TypeAlias = (
+    Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,18}\Z")]
+)
 # NumPy turns larger numbers than int64 holds into the largest one.
 _FAST_LIMIT = 10**18
 
@@ -44,44 +57,64 @@ class Segmentation:
         return self.indices.astype(np.uint32)
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One entry of `segGroups`.
+
+    Attributes:
+        id: The group's id; None where the file has null.
+        object_id: The file's `objectId`, which may differ from `id`; None where it is null or missing.
+        raw_category: The annotator's text, key of the label map.
+        segment_ids: Raw segment ids, as the file has them, without nulls.
+        null_count: How many segment ids were null.
+    """
+
+    id: int | None
+    object_id: int | None
+    raw_category: str
+    segment_ids: tuple[int, ...]
+    null_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """The groups of one scene, in file order.
+
+    Attributes:
+        scene_id: As the file says it, without a leading `scannet.`; empty where it says nothing.
+        groups: In file order; where groups overlap the last one wins.
+    """
+
+    scene_id: str
+    groups: tuple[Group, ...]
+
+
 def read_segments(path: Path) -> Segmentation:
     """Read an over-segmentation from a file.
 
     Raises:
         MissingFileError: There is no such file.
-        SegmentsError: It is damaged.
-    """
-    return parse_segments(read_file(path, SEGMENTS.max_bytes), path)
-
-
-def parse_segments(data: Buffer, path: Path) -> Segmentation:
-    """Parse the content of a `.segs.json` file.
-
-    Args:
-        data: The whole file.
-        path: Its name, for messages.
-
-    Raises:
         SegmentsError: It is not a JSON object, or `segIndices` is not a list of ids.
     """
     # The list is a megabyte of text, which goes straight into an array; the JSON parser gets a mark in its place.
-    text = bytes(data)
-    start = text.find(b"[", text.find(b'"segIndices"')) + 1
-    end = text.find(b"]", start)
-    values = _parse_plain_list(text[start:end])
+    data = read_file(path, SEGMENTS.max_bytes)
+    start = data.find(b"[", data.find(b'"segIndices"')) + 1
+    end = data.find(b"]", start)
+    values = _parse_plain_list(data[start:end])
     if values is not None:
         with suppress(SegmentsError):  # told below, of the file as it is
-            document = parse_document(b"%b%d%b" % (text[:start], _MARK, text[end:]), path, SegmentsError, _Document)
+            document = _parse_document(b"%b%d%b" % (data[:start], _MARK, data[end:]), path, SegmentsError, _Document)
             if document.segIndices == [_MARK]:
-                return Segmentation(parse_name(document.sceneId), *_number_contiguously(values))
-    document = parse_document(data, path, SegmentsError, _Document)
-    return Segmentation(parse_name(document.sceneId), *_number_contiguously(_parse_any_list(document.segIndices, path)))
+                return Segmentation(_parse_name(document.sceneId), *_number_contiguously(values))
+    document = _parse_document(data, path, SegmentsError, _Document)
+    ids = np.array([int(item) for item in document.segIndices], np.int64)
+    return Segmentation(_parse_name(document.sceneId), *_number_contiguously(ids))
 
 
 class _Document(msgspec.Struct):
     """The file as it is written."""
 
-    segIndices: list[Id]  # noqa: N815 - the file's name for it
+    segIndices: Annotated[list[_SegmentId], msgspec.Meta(min_length=1)]  # noqa: N815 - the file's name for it
     sceneId: Any = None  # noqa: N815
 
 
@@ -101,18 +134,6 @@ def _parse_plain_list(text: bytes) -> NDArray[np.int64] | None:
     return values if largest < _FAST_LIMIT and digit_count + len(values) - 1 == len(text) else None
 
 
-def _parse_any_list(items: list[Id], path: Path) -> NDArray[np.int64]:
-    ids = []
-    for index, item in enumerate(items):
-        segment_id = parse_id(item, f"segIndices[{index}]", path, SegmentsError)
-        if segment_id is None or not 0 <= segment_id <= _INT64_MAX:
-            raise SegmentsError(path, f"segIndices[{index}] is {item!r:.40}, expected a segment id")
-        ids.append(segment_id)
-    if not ids:
-        raise SegmentsError(path, "segIndices is empty, expected a list of segment ids")
-    return np.array(ids, np.int64)
-
-
 def _number_contiguously(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
     """Do what `np.unique(values, return_inverse=True)` does; by a table where ids are small, as the release's are."""
     largest = int(values.max())
@@ -125,3 +146,54 @@ def _number_contiguously(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], 
     numbers = np.empty(largest + 1, np.intp)
     numbers[raw_ids] = np.arange(len(raw_ids))
     return raw_ids.astype(np.int64, copy=False), numbers.take(values)
+
+
+def read_aggregation(path: Path) -> Aggregation:
+    """Read annotated groups from a file.
+
+    Raises:
+        MissingFileError: There is no such file.
+        AggregationError: It is not a JSON object, or its groups are not as described.
+    """
+    data = read_file(path, AGGREGATION.max_bytes)
+    document = _parse_document(data, path, AggregationError, _GroupsDocument)
+    return Aggregation(_parse_name(document.sceneId), tuple(map(_make_group, document.segGroups)))
+
+
+class _Group(msgspec.Struct):
+    """An entry of `segGroups` as it is written."""
+
+    label: Annotated[str, msgspec.Meta(max_length=_MAX_CATEGORY_LENGTH)]
+    segments: list[Id | None]
+    id: Id | None = None
+    objectId: Id | None = None  # noqa: N815 - the file's name for it
+
+
+class _GroupsDocument(msgspec.Struct):
+    """The file as it is written."""
+
+    segGroups: list[_Group]  # noqa: N815
+    sceneId: Any = None  # noqa: N815
+
+
+def _make_group(item: _Group) -> Group:
+    known = tuple(int(value) for value in item.segments if value is not None)
+    group_id, object_id = (None if value is None else int(value) for value in (item.id, item.objectId))
+    return Group(group_id, object_id, item.label, known, len(item.segments) - len(known))
+
+
+def _parse_document(data: bytes, path: Path, error_type: type[FileError], content: type[Document]) -> Document:
+    """Parse a file that holds one JSON object with the given content; what is wrong is an error of the given type."""
+    try:
+        return msgspec.json.decode(data, type=content)
+    except msgspec.ValidationError as error:
+        raise error_type(path, f"is damaged: {error}", _HINT) from None
+    except (ValueError, RecursionError) as error:
+        found = describe_beginning(data[:LOOK_BYTES])
+        problem = f"is {found}, expected JSON" if found else f"is not JSON: {error}; it has {len(data):,} bytes"
+        raise error_type(path, problem, _HINT) from None
+
+
+def _parse_name(value: Any) -> str:  # noqa: ANN401 - whatever the file has there
+    """Read the name of a scene, without the `scannet.` that v2 puts before it; empty where there is none."""
+    return value.removeprefix("scannet.") if isinstance(value, str) else "" if value is None else f"{value!r:.40}"

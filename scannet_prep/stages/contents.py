@@ -12,15 +12,15 @@ from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup
 from scannet_prep.errors import FileError, ManifestError, SourceError
 from scannet_prep.files import is_hidden_or_temporary
 from scannet_prep.processed import folder
+from scannet_prep.processed.folder import find_mixture, find_state
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, encode_manifest
-from scannet_prep.processed.state import find_mixture, find_state
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release import MESH
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.selection import Selection, check_named
-from scannet_prep.stages.tree import TreeKind, identify_tree
+from scannet_prep.stages.tree import identify_tree
 from scannet_prep.version import VERSION
 
 _INCOMPLETE_HINT = (
@@ -50,7 +50,7 @@ def find_contents(
         ManifestError: The processed folder is damaged, incomplete or mixed.
         UnknownSceneError: A scene that was asked for is not there.
     """
-    if identify_tree(source) is TreeKind.RAW:
+    if identify_tree(source) is ArchiveKind.RAW:
         contents, left_out = _find_raw(source, selection, level)
     else:
         contents, left_out = _find_processed(source, selection, level, allows_incomplete=allows_incomplete)

@@ -16,7 +16,7 @@ from scannet_prep.dataset import ScanNet
 from scannet_prep.errors import OutputError, UsageError
 from scannet_prep.files import make_directory, write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200
-from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes

@@ -9,9 +9,9 @@ from typing import ParamSpec, TypeVar
 
 from scannet_prep.backports import StrEnum
 from scannet_prep.errors import FileError, WorkerDiedError
-from scannet_prep.failures import explain
+from scannet_prep.failures import explain, list_some
 from scannet_prep.files import is_hidden_or_temporary
-from scannet_prep.progress import NoProgress, Progress
+from scannet_prep.progress import Progress
 from scannet_prep.scene import SceneId
 from scannet_prep.stages.pool import run_in_workers
 
@@ -168,7 +168,7 @@ def look_at_scenes(
     Raises:
         WorkerDiedError: Worker processes cannot be started.
     """
-    progress, tasks = progress or NoProgress(), list(tasks)
+    progress, tasks = progress or Progress(), list(tasks)
     results: dict[SceneId, Result] = {}
     findings: list[Finding] = []
     progress.start(title, len(tasks), "scenes")
@@ -198,13 +198,7 @@ def _look(
 
 
 def note_strangers(directory: Path, is_known: Callable[[str], bool], findings: Findings) -> None:
-    """Note what interrupted runs have left in a folder, and entries that do not belong there.
-
-    Args:
-        directory: The folder.
-        is_known: Whether an entry of this name belongs there; not asked about hidden ones.
-        findings: Where the notes go.
-    """
+    """Note what interrupted runs have left in a folder, and entries whose names do not belong there."""
     names = sorted(path.name for path in directory.iterdir())
     temporary = [name for name in names if name.startswith("tmp") or (name.startswith(".") and name.endswith(".tmp"))]
     strangers = [name for name in names if not is_hidden_or_temporary(name) and not is_known(name)]
@@ -213,9 +207,3 @@ def note_strangers(directory: Path, is_known: Callable[[str], bool], findings: F
         findings.note(directory, message, "remove them, unless a run is under way")
     if strangers:
         findings.note(directory, f"{len(strangers):,} entries that do not belong there: {list_some(strangers)}")
-
-
-def list_some(names: list[str]) -> str:
-    """Name up to three things."""
-    more = len(names) - 3
-    return ", ".join(names[:3]) + (f" and {more:,} more" if more > 0 else "")

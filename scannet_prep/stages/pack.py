@@ -16,7 +16,7 @@ from scannet_prep.archive.source import SUFFIX, find_shards, shard_path
 from scannet_prep.archive.writer import Contents, iter_archive, write_archive
 from scannet_prep.errors import FileError, ForeignFileError, OutputError, ScanNetPrepError, UsageError
 from scannet_prep.files import describe_kind, make_directory, open_file, output_error, run_lock
-from scannet_prep.progress import NoProgress, Progress
+from scannet_prep.progress import Progress
 from scannet_prep.space import check_space
 from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
@@ -147,7 +147,7 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
         OutputError: The archive cannot be written; then there is none, or still the older one.
         LockedError: Another run is writing into the same folder.
     """
-    progress, contents, target, is_same = progress or NoProgress(), plan.contents, plan.target, False
+    progress, contents, target, is_same = progress or Progress(), plan.contents, plan.target, False
     try:
         if target is None:
             archives = [_write_pipe(contents, pipe, jobs, progress)]

@@ -104,17 +104,6 @@ def _cgroup_quotas(top: Path, group: str) -> Iterator[float]:
             break
 
 
-class _Ready:
-    """What a worker sends first."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """What a worker sends where the function has raised."""
-
-    error: Exception
-
-
 def _work(descriptor: int) -> None:
     """Do tasks until the pipe ends; it does so too when the main process is killed.
 
@@ -125,14 +114,14 @@ def _work(descriptor: int) -> None:
     keep_freed_memory()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         function, context = pipe.recv()
-        pipe.send(_Ready())
+        pipe.send(())  # ready
         while True:
             task = pipe.recv()
             try:
-                result = function(task, context)
+                message: tuple[Any, Exception | None] = (function(task, context), None)
             except Exception as error:  # noqa: BLE001 - handed to the main process, which raises it
-                result = _Raised(error)
-            pipe.send(result)
+                message = (None, error)
+            pipe.send(message)
 
 
 def keep_freed_memory() -> None:
@@ -221,11 +210,12 @@ class _Pool(Generic[Task, Context, Result]):
                 yield task, WorkerDiedError("killed its worker process twice, the second time when running alone")
             return
         worker.is_ready, self._failed_starts = True, 0
-        if isinstance(message, _Raised):
-            raise message.error
-        if not isinstance(message, _Ready):
+        if message:
+            result, error = message
+            if error is not None:
+                raise error
             (task,), worker.tasks = worker.tasks, ()
-            yield task, message
+            yield task, result
 
     def _bury(self, worker: _Worker[Task]) -> None:
         """Forget a dead worker. Where it was not even ready, memory may be short: then fewer work at a time."""

@@ -41,32 +41,14 @@ class Selection:
         return self.scene_ids is None and self.limit is None
 
     def wants(self, scene_id: str, split: str | None) -> bool:
-        """Whether a scene is among those that were asked for, the limit aside.
-
-        Args:
-            scene_id: The scene.
-            split: Its split; empty or None where nobody knows.
-        """
+        """Whether a scene of a split (empty or None: nobody knows) was asked for, the limit aside."""
         is_named = self.scene_ids is None or scene_id in self.scene_ids
         return is_named and (not self.splits or split in self.splits)
 
 
-@dataclass(frozen=True, slots=True)
-class SelectedScenes:
-    """What a selection comes to.
-
-    Attributes:
-        scenes: Scene and split, sorted by scene id.
-        failures: Scenes that were asked for and cannot be had, or whose split nobody knows.
-    """
-
-    scenes: tuple[tuple[SceneId, Split], ...]
-    failures: tuple[SceneFailure, ...]
-
-
 def select_scenes(
     available: Iterable[SceneId], selection: Selection, source: Path, filed: Mapping[str, Split] | None = None
-) -> SelectedScenes:
+) -> tuple[tuple[tuple[SceneId, Split], ...], tuple[SceneFailure, ...]]:
     """Choose among raw scenes. Their split is the official one, else the only one asked for, else that of before.
 
     Args:
@@ -74,6 +56,10 @@ def select_scenes(
         selection: What was asked for.
         source: Where they were looked for, for messages.
         filed: Splits that scenes in no official list were put into before.
+
+    Returns:
+        Scenes and their splits, sorted by scene id; and the scenes that were asked for and cannot be had, or whose
+        split nobody knows.
 
     Raises:
         UnknownSceneError: A scene that was asked for is in none of the splits that were asked for, or is neither there
@@ -101,7 +87,7 @@ def select_scenes(
             failures.append(SceneFailure(scene_id, "UnknownSceneError", problem, hint))
         else:
             chosen.append((scene_id, split))
-    return SelectedScenes(tuple(chosen[: selection.limit]), tuple(failures))
+    return tuple(chosen[: selection.limit]), tuple(failures)
 
 
 def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
@@ -127,16 +113,10 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
 
 
 def check_named(place: str | Path, selection: Selection, found: Collection[str], hint: str) -> None:
-    """Check that the scenes that were asked for by name are there.
-
-    Args:
-        place: Where they were looked for, for the message.
-        selection: What was asked for.
-        found: Ids of the scenes that are there, and in the splits that were asked for.
-        hint: What to do about one that is not.
+    """Check that the scenes that were asked for by name are among those that were found at a place.
 
     Raises:
-        UnknownSceneError: One is not.
+        UnknownSceneError: One is not; `hint` says what to do about it.
     """
     unknown = sorted(set(selection.scene_ids or ()).difference(found))
     if unknown:

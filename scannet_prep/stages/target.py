@@ -16,8 +16,8 @@ from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, make_directory, read_file, remove_temporaries, write_atomically
 from scannet_prep.processed import folder as lists
 from scannet_prep.processed import manifest as manifests
+from scannet_prep.processed.folder import find_entries, find_mixture
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
-from scannet_prep.processed.state import find_entries, find_mixture
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, parse_lock, read_lock, write_lock
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split

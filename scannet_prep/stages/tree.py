@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
+from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import SUFFIX, ByteSource
-from scannet_prep.backports import StrEnum
 from scannet_prep.errors import FileError, MissingFileError
+from scannet_prep.files import open_file
 from scannet_prep.foreign import LOOK_BYTES, ZSTD_MAGIC, describe_beginning
-from scannet_prep.processed.folder import find_processed_scenes
+from scannet_prep.processed.folder import iter_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.scene import SceneId, Split
-
-
-class TreeKind(StrEnum):
-    """The kinds of folders that hold scenes."""
-
-    RAW = "raw"
-    PROCESSED = "processed"
 
 
 def is_archive(place: str | Path | ByteSource) -> bool:
@@ -31,7 +26,7 @@ def is_archive(place: str | Path | ByteSource) -> bool:
     return _read_start(path).startswith(ZSTD_MAGIC)
 
 
-def identify_tree(path: Path) -> TreeKind:
+def identify_tree(path: Path) -> ArchiveKind:
     """Tell a raw from a processed folder by what is in it.
 
     Raises:
@@ -41,17 +36,17 @@ def identify_tree(path: Path) -> TreeKind:
     try:
         if not path.is_dir():
             raise _not_a_folder(path)
-        if find_processed_scenes(path):
-            return TreeKind.PROCESSED
+        if next(iter_processed_scenes(path), None):
+            return ArchiveKind.PROCESSED
         try:
             find_raw_scenes(path)
         except MissingFileError:
             if (path / MANIFEST_NAME).is_file():
-                return TreeKind.PROCESSED
+                return ArchiveKind.PROCESSED
             raise _neither(path) from None
     except PermissionError as error:
         raise FileError(path, f"cannot be read: {error.strerror}") from error
-    return TreeKind.RAW
+    return ArchiveKind.RAW
 
 
 def find_scenes_to_process(path: Path) -> dict[SceneId, RawScene]:
@@ -64,7 +59,7 @@ def find_scenes_to_process(path: Path) -> dict[SceneId, RawScene]:
     try:
         return find_raw_scenes(path)
     except MissingFileError:
-        if identify_tree(path) is TreeKind.PROCESSED:
+        if identify_tree(path) is ArchiveKind.PROCESSED:
             raise MissingFileError(path, "holds processed scenes, expected raw ones", "give the raw folder") from None
         raise
 
@@ -95,10 +90,6 @@ def _neither(path: Path) -> MissingFileError:
 
 def _read_start(path: Path) -> bytes:
     """The beginning of a regular file; nothing of anything else: who reads it says what is wrong with it."""
-    try:
-        if not path.is_file():
-            return b""
-        with path.open("rb") as file:
-            return file.read(LOOK_BYTES)
-    except OSError:
-        return b""
+    with suppress(FileError), open_file(path, 1 << 60) as file:
+        return file.read(LOOK_BYTES)
+    return b""

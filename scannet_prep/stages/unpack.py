@@ -13,7 +13,7 @@ from scannet_prep.archive.source import Place, find_missing_shards
 from scannet_prep.errors import ArchiveError, UnknownSceneError, UsageError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import make_directory, run_lock
-from scannet_prep.progress import NoProgress, Progress
+from scannet_prep.progress import Progress
 from scannet_prep.space import check_space
 from scannet_prep.stages.selection import Selection, check_named
 from scannet_prep.stages.target import Target
@@ -167,7 +167,7 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
         ManifestError: The folder holds scenes that were made in another way.
         TransferError: The server does not give it.
     """
-    progress, out_dir, damages, warnings = progress or NoProgress(), plan.out_dir, list[str](), list[str]()
+    progress, out_dir, damages, warnings = progress or Progress(), plan.out_dir, list[str](), list[str]()
     check_space(out_dir, plan.needed_bytes, plan.needed_files)
     make_directory(out_dir)
     with progress.work("unpack", plan.size_bytes, "B"), run_lock(out_dir):

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmark.scenes import make_scenes
 from scannet_prep import PointBudgetBatchSampler, ScanNet, collate_torch
-from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import pack, process
 from scannet_prep.transforms import ColorJitter, Compose, CropPoints, Flip, GridSample, Normalize, RotateZ
 

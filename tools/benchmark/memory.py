@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
 from scannet_prep.stages.pool import run_in_workers
 from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessTask, WorkContext, make_scene_file

@@ -22,8 +22,7 @@ from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, write
 from scannet_prep.files import Fingerprint, write_atomically
 from scannet_prep.processed.folder import processed_path, write_lists
 from scannet_prep.processed.manifest import Manifest, SceneEntry, write_manifest
-from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.processed.scene import encode_processed, read_processed
+from scannet_prep.processed.scene import ProcessOptions, encode_processed, read_processed
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages import pack, process

@@ -15,7 +15,7 @@ from benchmark.steps import STEPS, StepTimer
 from benchmark.timing import load_npz, time_call
 from scannet_prep import ScanNet
 from scannet_prep.labels import SCANNET200, builtin_label_map
-from scannet_prep.processed.options import ProcessOptions
+from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
 from scannet_prep.stages.pool import keep_freed_memory
 from scannet_prep.stages.process.make_scene import find_raw_files
@@ -105,12 +105,11 @@ def _make(task: ProcessTask, context: WorkContext) -> None:
 def _copy(task: ProcessTask, folder: Path) -> tuple[float, int, int]:
     """Read what `process` reads and write as much as it writes, and nothing else."""
     files = find_raw_files(task.scene, task.split, _OPTIONS)
-    paths = [path for path in (files.mesh, files.info, files.segments, files.aggregation) if path is not None]
     content, target_path = task.path.read_bytes(), folder / "copy.tmp"
     target_path.unlink(missing_ok=True)
     read_bytes = 0
     start = time.perf_counter()
-    for path in paths:
+    for path in files.paths.values():
         read_bytes += len(path.read_bytes())
     target_path.write_bytes(content)
     seconds = time.perf_counter() - start

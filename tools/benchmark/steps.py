@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 # A function is wrapped where it is looked up. One that is no longer there is an AttributeError: mend this table then.
 _STEPS: dict[str, tuple[tuple[object, str], ...]] = {
-    "find": ((scene_worker, "find_raw_files"), (scene_worker, "look_at_scene")),
-    "fingerprints": ((Fingerprint, "from_file"), (Fingerprint, "from_bytes")),
+    "find": ((scene_worker, "find_raw_files"), (scene_worker, "_see_inputs")),
+    "fingerprints": ((make_scene, "read_file"), (Fingerprint, "from_bytes")),
     "mesh": ((make_scene, "read_mesh"),),
     "geometry": ((make_scene, "points_and_normals"),),
     "segments": ((make_scene, "read_segments"), (Segmentation, "compact_indices")),

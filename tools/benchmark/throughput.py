@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from scannet_prep.progress import NoProgress
+from scannet_prep.progress import Progress
 from scannet_prep.stages import process
 from scannet_prep.stages.selection import Selection
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmark.settings import Result
-    from scannet_prep.processed.options import ProcessOptions
+    from scannet_prep.processed.scene import ProcessOptions
     from scannet_prep.stages.process.scene_worker import ProcessTask
 
 
@@ -30,7 +30,7 @@ print(count)
 """
 
 
-class _Clock(NoProgress):
+class _Clock(Progress):
     """Notes when each scene was finished."""
 
     def __init__(self) -> None:

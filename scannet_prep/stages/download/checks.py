@@ -12,10 +12,9 @@ from pathlib import Path
 from scannet_prep.errors import AggregationError, FileError, MeshError, ScanInfoError, SegmentsError
 from scannet_prep.files import open_file
 from scannet_prep.labels import read_label_map
-from scannet_prep.raw.aggregation import read_aggregation
 from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.mesh import read_mesh
-from scannet_prep.raw.segments import read_segments
+from scannet_prep.raw.segments import read_aggregation, read_segments
 from scannet_prep.release import AGGREGATION, LABELS_MESH, MESH, SEGMENTS, Content
 from scannet_prep.scene import Split
 from scannet_prep.stages.download.planning import RemoteFile

@@ -202,11 +202,11 @@ def plan(
     if not is_server_address(base_url) or re.search(r"[\s?#]", base_url):  # paths are added to it
         raise UsageError(f"{public_url(base_url)!r} is not a base URL", f"it looks like {BASE_URL}")
     everything = [scene_id for split in Split for scene_id in official_scenes(split)]
-    selected = select_scenes(everything, selection or Selection(), data_dir)
-    if selected.failures:
-        names = ", ".join(failure.scene_id for failure in selected.failures[:3])
+    selected, failures = select_scenes(everything, selection or Selection(), data_dir)
+    if failures:
+        names = ", ".join(failure.scene_id for failure in failures[:3])
         raise UsageError(f"not in the official lists: {names}", "the server has only the scenes of the release")
-    files = tuple(list_files(selected.scenes, parse_types(types)))
+    files = tuple(list_files(selected, parse_types(types)))
     if not files:
         raise UsageError("no file of these types exists for these scenes", "test scenes have no annotation")
     paths = {file.local_path: data_dir / file.local_path for file in files}

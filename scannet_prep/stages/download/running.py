@@ -12,7 +12,7 @@ from pathlib import Path
 from scannet_prep.errors import MissingFileError, OutputError, RefusedError, ServerDownError, TransferError, UsageError
 from scannet_prep.files import make_directory, run_lock
 from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
-from scannet_prep.progress import NoProgress, Progress
+from scannet_prep.progress import Progress
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, read_lock, write_lock
 from scannet_prep.release import BASE_URL
 from scannet_prep.remote.client import Client, find_certificates
@@ -78,7 +78,7 @@ def run(
     make_directory(plan.data_dir)
     with run_lock(plan.data_dir):
         client = Client(plan.base_url, policy or TransferPolicy(), certificates)
-        return _Run(plan, client, jobs, progress or NoProgress(), is_strict).run()
+        return _Run(plan, client, jobs, progress or Progress(), is_strict).run()
 
 
 class _Run:

@@ -9,11 +9,12 @@ from pathlib import Path
 from scannet_prep.archive.layout import Group
 from scannet_prep.archive.reader import Archive, read_entries
 from scannet_prep.archive.source import Place, find_missing_shards, open_sources
+from scannet_prep.class_weights import ClassTable, make_class_tables
 from scannet_prep.errors import FileError
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.scene import Split
 from scannet_prep.stages.finding import Finding
-from scannet_prep.stages.info.class_table import ClassTable, count_by_split, make_class_tables
+from scannet_prep.stages.info.trees import count_by_split
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ def read_archives(archives: Sequence[Place], *, certificates: bool | Path = True
         except FileError as error:
             unreadable.append(Finding.from_exception(error, archive.name, ""))
         archive.close()
-    annotated = [entries[name] for name in held if name in entries and entries[name].split is not Split.TEST]
+    present = [entries[name] for name in held if name in entries]
+    annotated = [(entry.nyu40_counts, entry.scannet_counts) for entry in present if entry.split is not Split.TEST]
     return ArchiveInfo(
         path=names[0],
         paths=names,

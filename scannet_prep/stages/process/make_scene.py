@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.annotate import Annotation, annotate, clean_ply_labels, count_unknown_segments, measure_groups
+from scannet_prep import release
+from scannet_prep.annotate import Annotation, annotate, clean_ply_labels, measure_groups
 from scannet_prep.errors import AnnotationError, FileError, MissingFileError
-from scannet_prep.files import Fingerprint
+from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.geometry import points_and_normals
 from scannet_prep.labels import LabelMap
-from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.processed.scene import ProcessedScene, SceneMeta
-from scannet_prep.raw.aggregation import Aggregation, read_aggregation
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, SceneMeta
 from scannet_prep.raw.info import ScanInfo, read_scan_info
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.raw.mesh import Mesh, read_mesh
-from scannet_prep.raw.segments import Segmentation, read_segments
-from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
+from scannet_prep.raw.segments import Aggregation, Segmentation, read_aggregation, read_segments
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.version import VERSION
 
+Contents: TypeAlias = Mapping[release.FileKind, Any]
+"""What files hold, by kind: `Mesh`, `ScanInfo`, `Segmentation` or `Aggregation`."""
+
 
 @dataclass(frozen=True, slots=True)
 class RawFiles:
-    """The raw files that one scene is made from; None where one is neither needed nor there."""
+    """The raw files that one scene is made from.
+
+    Attributes:
+        scene_id: The scene.
+        split: The split that it goes into.
+        paths: By kind, without those that are neither needed nor there; of the two kinds of groups, one at most.
+    """
 
     scene_id: SceneId
     split: Split
-    mesh: Path
-    info: Path | None = None
-    segments: Path | None = None
-    aggregation: Path | None = None
-    labels_mesh: Path | None = None
+    paths: Mapping[release.FileKind, Path] = field(hash=False)
 
     @property
-    def has_other_aggregation(self) -> bool:
-        """Whether the groups are those of the high-resolution mesh."""
-        return self.aggregation is not None and self.aggregation.name != f"{self.scene_id}.aggregation.json"
+    def groups_path(self) -> Path | None:
+        """The file of the groups; None where there is none."""
+        return self.paths.get(release.AGGREGATION) or self.paths.get(release.HIGH_RESOLUTION_AGGREGATION)
 
     def fingerprints(self) -> dict[str, Fingerprint]:
         """Fingerprints of the files, by name.
@@ -51,8 +54,7 @@ class RawFiles:
         Raises:
             FileError: A file cannot be read.
         """
-        paths = (self.mesh, self.info, self.segments, self.aggregation, self.labels_mesh)
-        return {path.name: Fingerprint.from_file(path) for path in paths if path is not None}
+        return {path.name: Fingerprint.from_bytes(read_file(path)) for path in self.paths.values()}
 
 
 def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> RawFiles:
@@ -67,41 +69,67 @@ def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> Ra
     """
     if scene.problem:
         raise FileError(scene.directory, scene.problem)
-    mesh, info = _require(scene.path(MESH)), _find(scene.path(INFO))
-    if split is Split.TEST:
-        return RawFiles(scene.scene_id, split, mesh, info)
-    if options.align_axis:
-        info = _require(scene.path(INFO))
-    aggregation = scene.find_aggregation()
-    if options.labels_from == "aggregation":
-        segments = _require(scene.path(SEGMENTS))
-        return RawFiles(scene.scene_id, split, mesh, info, segments, aggregation or _require(scene.path(AGGREGATION)))
-    labels_mesh = _require(scene.path(LABELS_MESH))
-    if aggregation is None and options.scannet200:
+    groups, needed, optional = scene.find_groups_kind(), {release.MESH}, {release.INFO}
+    if split is not Split.TEST:
+        is_from_ply = options.labels_from == "ply"
+        needed |= {release.LABELS_MESH} if is_from_ply else {release.SEGMENTS, groups or release.AGGREGATION}
+        needed |= {release.INFO} if options.align_axis else set()
+        optional |= {release.SEGMENTS}
+        if is_from_ply and groups is not None:
+            needed |= {release.SEGMENTS, groups}
+    paths = {}
+    for kind in release.INPUT_KINDS:
+        path = scene.path(kind)
+        if kind in needed | optional and _is_there(path):
+            paths[kind] = path
+        elif kind in needed:
+            raise MissingFileError(path, "no such file", "the scene needs this file: download it")
+    if options.scannet200 and release.LABELS_MESH in paths and groups is None:
         problem = "no such file, and labels.ply holds no ScanNet ids"
-        raise MissingFileError(scene.path(AGGREGATION), problem, "download it, or make labels of ScanNet20")
-    segments_path = scene.path(SEGMENTS)
-    found = _find(segments_path) if aggregation is None else _require(segments_path)
-    return RawFiles(scene.scene_id, split, mesh, info, found, aggregation, labels_mesh)
+        raise MissingFileError(scene.path(release.AGGREGATION), problem, "download it, or make labels of ScanNet20")
+    return RawFiles(scene.scene_id, split, paths)
+
+
+def read_raw_file(kind: release.FileKind, path: Path) -> Any:  # noqa: ANN401 - see `Contents`
+    """Read a file that scenes are made from.
+
+    Raises:
+        FileError: It is damaged.
+    """
+    readers = {
+        release.Content.MESH: read_mesh,
+        release.Content.LABELS_MESH: read_mesh,
+        release.Content.SEGMENTS: read_segments,
+        release.Content.AGGREGATION: read_aggregation,
+        release.Content.INFO: read_scan_info,
+    }
+    return readers[kind.content](path)
 
 
 def process_scene(files: RawFiles, options: ProcessOptions, label_map: LabelMap) -> ProcessedScene:
-    """Make a processed scene.
-
-    Args:
-        files: Its raw files.
-        options: What to make.
-        label_map: Ids by raw category.
+    """Read the raw files of a scene, and make a processed scene of them.
 
     Raises:
         FileError: A raw file is damaged.
         AnnotationError: The files do not fit together.
     """
-    mesh = read_mesh(files.mesh)
-    info = ScanInfo(None, None) if files.info is None else read_scan_info(files.info)
-    segmentation, aggregation, annotation = read_annotation(files, mesh.vertex_count, label_map)
-    if files.labels_mesh is not None:
-        nyu40_ids, warnings = read_ply_labels(files.labels_mesh, mesh, files.mesh)
+    contents = {kind: read_raw_file(kind, path) for kind, path in files.paths.items()}
+    return make_scene(files, contents, options, label_map)
+
+
+def make_scene(files: RawFiles, contents: Contents, options: ProcessOptions, label_map: LabelMap) -> ProcessedScene:
+    """Make a processed scene of raw files and what each of them holds.
+
+    Raises:
+        FileError: A raw file cannot be read.
+        AnnotationError: The files do not fit together.
+    """
+    mesh: Mesh = contents[release.MESH]
+    info: ScanInfo = contents.get(release.INFO, ScanInfo(None, None))
+    segmentation: Segmentation | None = contents.get(release.SEGMENTS)
+    annotation = make_annotation(files, contents, mesh.vertex_count, label_map)
+    if release.LABELS_MESH in files.paths:
+        nyu40_ids, warnings = match_ply_labels(files.paths[release.LABELS_MESH], contents[release.LABELS_MESH], mesh)
         annotation = replace(annotation, nyu40_ids=nyu40_ids, warnings=(*annotation.warnings, *warnings))
     alignment = np.eye(4) if info.axis_alignment is None else info.axis_alignment
     aligned_from_scan = alignment if options.align_axis else None
@@ -125,7 +153,7 @@ def process_scene(files: RawFiles, options: ProcessOptions, label_map: LabelMap)
             scene_type=info.scene_type,
             groups=measure_groups(annotation.groups, annotation.instances, points),
             segment_ids=() if segmentation is None else tuple(segmentation.raw_ids.tolist()),
-            warnings=(*_find_warnings(files, mesh, info, segmentation, aggregation), *annotation.warnings),
+            warnings=(*_find_warnings(files, contents), *annotation.warnings),
             inputs=files.fingerprints(),
             label_map=used_label_map(files, label_map),
             program_version=VERSION,
@@ -133,68 +161,54 @@ def process_scene(files: RawFiles, options: ProcessOptions, label_map: LabelMap)
     )
 
 
-def read_annotation(
-    files: RawFiles, vertex_count: int, label_map: LabelMap
-) -> tuple[Segmentation | None, Aggregation | None, Annotation]:
-    """Read segments and groups, as far as there are any, and what they come to.
-
-    Args:
-        files: The scene's files.
-        vertex_count: V of its mesh.
-        label_map: Ids by raw category.
+def make_annotation(files: RawFiles, contents: Contents, vertex_count: int, label_map: LabelMap) -> Annotation:
+    """Make ids per vertex of segments and groups, as far as there are any.
 
     Raises:
-        FileError: A file is damaged.
         AnnotationError: They do not fit together, or are those of another mesh.
     """
-    segmentation = aggregation = None
-    if files.segments is not None:
-        segmentation = read_segments(files.segments)
-        _check_count(files.segments, len(segmentation.indices), files.mesh, vertex_count)
-    if files.aggregation is not None:
-        aggregation = read_aggregation(files.aggregation)
+    segmentation: Segmentation | None = contents.get(release.SEGMENTS)
+    aggregation, path = _find_groups(contents), files.groups_path
+    if segmentation is not None:
+        _check_count(files.paths[release.SEGMENTS], len(segmentation.indices), vertex_count)
     if segmentation is None or aggregation is None:
-        return segmentation, aggregation, Annotation.empty(vertex_count)
-    # The groups of the high-resolution mesh may stand in only where they refer to the same segments.
-    unknown = count_unknown_segments(segmentation, aggregation) if files.has_other_aggregation else 0
-    if unknown:
-        raise AnnotationError(
-            f"{files.aggregation}: is for the high-resolution mesh: {unknown:,} of its segment ids occur at no vertex",
-            f"download {files.scene_id}.aggregation.json",
-        )
+        return Annotation.empty(vertex_count)
     try:
-        return segmentation, aggregation, annotate(segmentation, aggregation, label_map)
+        annotation = annotate(segmentation, aggregation, label_map)
     except AnnotationError as error:
-        raise AnnotationError(f"{files.aggregation}: {error}", error.hint) from None
+        raise AnnotationError(f"{path}: {error}", error.hint) from None
+    # The groups of the high-resolution mesh may stand in only where they refer to the same segments.
+    unknown = sum(item.count for item in annotation.warnings if item.kind is WarningKind.UNKNOWN_SEGMENTS)
+    if unknown and release.HIGH_RESOLUTION_AGGREGATION in contents:
+        raise AnnotationError(
+            f"{path}: is for the high-resolution mesh: {unknown:,} of its segment ids occur at no vertex",
+            f"download {files.scene_id}{release.AGGREGATION.suffix}",
+        )
+    return annotation
 
 
 def used_label_map(files: RawFiles, label_map: LabelMap) -> str:
     """Digest of the label map if the scene depends on it, else empty."""
-    return "" if files.aggregation is None else label_map.digest
+    return "" if files.groups_path is None else label_map.digest
 
 
-def read_ply_labels(path: Path, mesh: Mesh, mesh_path: Path) -> tuple[NDArray[np.uint8], tuple[SceneWarning, ...]]:
-    """Take the nyu40 ids from a `labels.ply`.
-
-    Args:
-        path: The `labels.ply`.
-        mesh: The scene's mesh, which it has to be of.
-        mesh_path: Its name, for messages.
+def match_ply_labels(path: Path, labels_mesh: Mesh, mesh: Mesh) -> tuple[NDArray[np.uint8], tuple[SceneWarning, ...]]:
+    """Take the nyu40 ids from a `labels.ply` of the given name and content, which has to be of the scene's mesh.
 
     Returns:
         uint8 (V,), 0 unannotated; and a warning where the file holds other ids.
 
     Raises:
-        MeshError: The file is damaged or has no labels.
-        AnnotationError: It is not of the same mesh.
+        AnnotationError: The file has no labels, or is not of the same mesh.
     """
-    labelled = read_mesh(path)
-    if labelled.labels is None:
+    if labels_mesh.labels is None:
         raise AnnotationError(f"{path}: its vertices have no property label", "download it again")
-    _check_count(path, labelled.vertex_count, mesh_path, mesh.vertex_count)
-    if not np.array_equal(labelled.positions, mesh.positions):
-        raise AnnotationError(f"{path}: its vertices lie elsewhere than those of {mesh_path.name}")
-    return clean_ply_labels(labelled.labels)
+    _check_count(path, labels_mesh.vertex_count, mesh.vertex_count)
+    if not np.array_equal(labels_mesh.positions, mesh.positions):
+        raise AnnotationError(
+            f"{path}: its vertices lie elsewhere than those of {path.parent.name}{release.MESH.suffix}"
+        )
+    return clean_ply_labels(labels_mesh.labels)
 
 
 def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
@@ -209,50 +223,46 @@ def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
     return ""
 
 
-def _find(path: Path) -> Path | None:
-    """A file, if there is one; also what has its name and cannot be read, so that reading it tells."""
+def _find_groups(contents: Contents) -> Aggregation | None:
+    groups: Aggregation | None = contents.get(release.AGGREGATION) or contents.get(release.HIGH_RESOLUTION_AGGREGATION)
+    return groups
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a file; also what has its name and cannot be read, so that reading it tells."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return False
     except OSError as error:
         raise FileError(path, f"cannot be looked at: {error.strerror or error}") from error
-    return path
+    return True
 
 
-def _require(path: Path) -> Path:
-    if _find(path) is None:
-        raise MissingFileError(path, "no such file", "the scene needs this file: download it")
-    return path
-
-
-def _check_count(path: Path, found: int, mesh_path: Path, expected: int) -> None:
+def _check_count(path: Path, found: int, expected: int) -> None:
     if found != expected:
-        raise AnnotationError(f"{path}: is for {found:,} vertices, but {mesh_path.name} has {expected:,}")
+        mesh_name = f"{path.parent.name}{release.MESH.suffix}"
+        raise AnnotationError(f"{path}: is for {found:,} vertices, but {mesh_name} has {expected:,}")
 
 
-def _find_warnings(
-    files: RawFiles,
-    mesh: Mesh,
-    info: ScanInfo,
-    segmentation: Segmentation | None,
-    aggregation: Aggregation | None,
-) -> Iterator[SceneWarning]:
-    if not len(mesh.faces):
+def _find_warnings(files: RawFiles, contents: Contents) -> Iterator[SceneWarning]:
+    info: ScanInfo | None = contents.get(release.INFO)
+    aggregation = _find_groups(contents)
+    if not len(contents[release.MESH].faces):
         yield SceneWarning(WarningKind.NO_FACES)
-    if files.info is None:
+    if info is None:
         yield SceneWarning(WarningKind.NO_INFO)
     elif info.axis_alignment is None and files.split is not Split.TEST:
         yield SceneWarning(WarningKind.NO_ALIGNMENT)
     elif info.axis_alignment is not None and (fault := find_alignment_fault(info.axis_alignment)):
         yield SceneWarning(WarningKind.NOT_RIGID, fault)
-    if files.labels_mesh is not None and aggregation is None:
+    if release.LABELS_MESH in files.paths and aggregation is None:
         yield SceneWarning(WarningKind.NO_AGGREGATION)
     if aggregation is not None and not aggregation.groups:
         yield SceneWarning(WarningKind.NO_GROUPS)
-    if files.aggregation is not None and files.has_other_aggregation:
-        name = files.aggregation.name.removeprefix(files.scene_id)
-        yield SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, name)
-    for path, content in ((files.segments, segmentation), (files.aggregation, aggregation)):
-        if path is not None and content is not None and content.scene_id not in ("", files.scene_id):
-            yield SceneWarning(WarningKind.OTHER_SCENE, f"{path.name} says that it belongs to {content.scene_id!r:.40}")
+    if release.HIGH_RESOLUTION_AGGREGATION in files.paths:
+        yield SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION.suffix)
+    for kind in (release.SEGMENTS, release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION):
+        if kind in files.paths and contents[kind].scene_id not in ("", files.scene_id):
+            name, other = files.paths[kind].name, contents[kind].scene_id
+            yield SceneWarning(WarningKind.OTHER_SCENE, f"{name} says that it belongs to {other!r:.40}")

@@ -1,26 +1,33 @@
-"""What a worker process does with one scene: keep its file if it is up to date, else make it."""
+"""What a worker process does with one scene: keep its file if it is up to date, else make it.
+
+So that a rerun need not read files, sizes and times of those that were found right are kept beside the manifest. As
+rsync does: a file is taken for unchanged where size, time of change in ns, and inode are the same, unless all bytes are
+asked to be compared. That is not part of the folder's content: without it, the next run reads everything once.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import AnnotationError, FileError, OutputError
+from scannet_prep.errors import AnnotationError, ContentError, FileError, OutputError
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import Fingerprint, read_file, write_atomically
+from scannet_prep.files import Fingerprint, read_file, write_atomically, write_if_changed
 from scannet_prep.labels import LabelMap
 from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.processed.options import ProcessOptions
-from scannet_prep.processed.scene import MAX_FILE_BYTES, encode_processed, parse_processed
+from scannet_prep.processed.scene import MAX_FILE_BYTES, ProcessOptions, encode_processed, parse_processed
 from scannet_prep.raw.layout import RawScene
-from scannet_prep.release import AGGREGATION, INFO, MESH
+from scannet_prep.release import INPUT_KINDS
 from scannet_prep.scene import Split
-from scannet_prep.scene_warnings import SceneWarning, WarningKind
+from scannet_prep.scene_warnings import SceneWarning
 from scannet_prep.stages.process.make_scene import RawFiles, find_raw_files, process_scene, used_label_map
-from scannet_prep.stages.process.seen import SceneSeen, look_at_scene
+from scannet_prep.typed_json import encode_json, parse_json
 
-_INFO_WARNINGS = {WarningKind.NO_ALIGNMENT, WarningKind.NOT_RIGID, WarningKind.NO_INFO}
+SEEN_NAME = ".scannet-prep-seen.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +38,13 @@ class ProcessTask:
         scene: Its raw files.
         split: The split it goes into.
         path: The file to write.
-        recorded: Fingerprint of that file by the manifest; None where the manifest does not know it.
+        recorded: What the manifest says of that file; None where it says nothing.
     """
 
     scene: RawScene
     split: Split
     path: Path
-    recorded: Fingerprint | None = None
+    recorded: SceneEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +76,12 @@ class FinishedScene:
 
     Attributes:
         entry: Its line in the manifest.
-        seen: Sizes and times of its files.
+        seen: What its files were like: their sizes, times and inodes.
         is_new: Whether this run made it.
     """
 
     entry: SceneEntry
-    seen: SceneSeen
+    seen: str
     is_new: bool
 
 
@@ -96,36 +103,27 @@ def check_warnings(task: ProcessTask, warnings: tuple[SceneWarning, ...], contex
     """Make errors of warnings, where that is wanted.
 
     Raises:
-        AnnotationError: There is such a warning; names the file that it is about.
+        AnnotationError: There is such a warning.
     """
-    damage = [item for item in warnings if item.kind.is_damage]
-    if damage and task.split is not Split.TEST and not context.is_lenient:
+    found, hint = [item.text for item in warnings if item.kind.is_damage], ""
+    if found and task.split is not Split.TEST and not context.is_lenient:
         hint = "every train and val scene of the release has it: download the file again, or be lenient about it"
-        raise AnnotationError("; ".join(_name_file(task, item) for item in damage), hint)
-    doubts = [item for item in warnings if item.kind.is_doubt]
-    if doubts and context.is_strict:
+    elif context.is_strict and (found := [item.text for item in warnings if item.kind.is_doubt]):
         hint = "to go on all the same, do not be strict about it"
-        raise AnnotationError("; ".join(_name_file(task, item) for item in doubts), hint)
-
-
-def _name_file(task: ProcessTask, warning: SceneWarning) -> str:
-    if warning.kind is WarningKind.OTHER_SCENE:
-        return f"{task.scene.directory}: {warning.text}"
-    kind = MESH if warning.kind is WarningKind.NO_FACES else INFO if warning.kind in _INFO_WARNINGS else AGGREGATION
-    return f"{task.scene.path(kind)}: {warning.text}"
+    if hint:
+        raise AnnotationError(f"{task.scene.directory}: {'; '.join(found)}", hint)
 
 
 def _make(task: ProcessTask, context: WorkContext) -> FinishedScene:
-    before = look_at_scene(task.scene, task.path)
+    inputs = _see_inputs(task, context.label_map)
     files = find_raw_files(task.scene, task.split, context.options)
-    label_map = used_label_map(files, context.label_map)
     entry = None if context.is_forced else _find_current(task, files, context)
     if entry is not None:
         check_warnings(task, entry.warnings, context)
-        return FinishedScene(entry, before._replace(label_map=label_map), is_new=False)
+        return FinishedScene(entry, f"{inputs} {_see(task.path)}", is_new=False)
     scene = process_scene(files, context.options, context.label_map)
     check_warnings(task, scene.meta.warnings, context)
-    if look_at_scene(task.scene, task.path).inputs != before.inputs:
+    if _see_inputs(task, context.label_map) != inputs:
         raise FileError(task.scene.directory, "its files changed while they were read", "run the same command again")
     # Before the first file is replaced, and not before it is known that one will be: a run that changes nothing must
     # not disturb those who read.
@@ -134,8 +132,7 @@ def _make(task: ProcessTask, context: WorkContext) -> FinishedScene:
     write_atomically(task.path, chunks, run_pid=context.run_pid)
     entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*chunks))
     # The inputs as they were before they were read: what has changed since is read again next time.
-    seen = look_at_scene(task.scene, task.path, label_map)._replace(inputs=before.inputs)
-    return FinishedScene(entry, seen, is_new=True)
+    return FinishedScene(entry, f"{inputs} {_see(task.path)}", is_new=True)
 
 
 def _find_current(task: ProcessTask, files: RawFiles, context: WorkContext) -> SceneEntry | None:
@@ -150,11 +147,46 @@ def _find_current(task: ProcessTask, files: RawFiles, context: WorkContext) -> S
     except FileError:
         return None  # not there, truncated, or not ours: made again
     fingerprint, meta = Fingerprint.from_bytes(data), scene.meta
+    is_recorded = task.recorded is not None and task.recorded.fingerprint == fingerprint
     is_same = (
         (meta.scene_id, meta.split) == (files.scene_id, files.split)
         and meta.options == context.options
         and meta.label_map == used_label_map(files, context.label_map)
-        and (fingerprint == task.recorded or b"".join(encode_processed(scene)) == data)
+        and (is_recorded or b"".join(encode_processed(scene)) == data)
         and meta.inputs == files.fingerprints()
     )
     return SceneEntry.from_scene(scene, fingerprint) if is_same else None
+
+
+def see_scene(task: ProcessTask, label_map: LabelMap) -> str:
+    """What the label map and the files of a scene are like: digest; size, time of change in ns and inode of each."""
+    return f"{_see_inputs(task, label_map)} {_see(task.path)}"
+
+
+def read_seen(out_dir: Path) -> dict[str, str]:
+    """Read what the last run saw, by scene id; empty where nothing is known."""
+    with suppress(FileError, ContentError):  # damaged: then everything is read again
+        return parse_json(read_file(out_dir / SEEN_NAME), dict[str, str])
+    return {}
+
+
+def write_seen(out_dir: Path, scenes: Mapping[str, str]) -> None:
+    """Write what this run saw.
+
+    Raises:
+        OutputError: The folder cannot be written to.
+    """
+    write_if_changed(out_dir / SEEN_NAME, encode_json(dict(sorted(scenes.items()))))
+
+
+def _see_inputs(task: ProcessTask, label_map: LabelMap) -> str:
+    start = f"{task.scene.directory}/{task.scene.scene_id}"
+    return " ".join([label_map.digest, *(_see(start + kind.suffix) for kind in INPUT_KINDS)])
+
+
+def _see(path: str | Path) -> str:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - eleven thousand of them, before anything else happens
+    except OSError:
+        return "-"
+    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"

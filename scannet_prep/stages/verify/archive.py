@@ -10,7 +10,7 @@ from scannet_prep.archive.groups import GroupReader, open_readers
 from scannet_prep.archive.layout import find_twice
 from scannet_prep.archive.source import Place, find_missing_shards
 from scannet_prep.errors import UnknownSplitError, UsageError
-from scannet_prep.progress import NoProgress, Progress
+from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.finding import CheckReport, Findings, sort_findings
@@ -70,7 +70,7 @@ def run(
         UsageError: Some scenes only, and yet complete.
         ScanNetPrepError: What `open_readers` raises.
     """
-    selection, progress, findings = selection or Selection(), progress or NoProgress(), Findings()
+    selection, progress, findings = selection or Selection(), progress or Progress(), Findings()
     if must_be_complete and not selection.has_whole_splits:
         raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
     readers = open_readers(archives, selection.wants, selection.limit, certificates)

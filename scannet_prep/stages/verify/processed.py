@@ -9,10 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from scannet_prep.files import Fingerprint, read_file
-from scannet_prep.processed.folder import FAILED_NAME, TERMS_NAME, encode_lists, processed_path
+from scannet_prep.processed.folder import (
+    FAILED_NAME,
+    TERMS_NAME,
+    encode_lists,
+    find_state,
+    iter_processed_scenes,
+    processed_path,
+)
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, find_problems, parse_processed
-from scannet_prep.processed.state import find_state
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
 from scannet_prep.stages.selection import Selection
@@ -36,16 +42,7 @@ class ProcessedTask(CheckTask):
 def plan_processed(
     out_dir: Path, selection: Selection, findings: Findings
 ) -> tuple[tuple[ProcessedTask, ...], dict[SceneId, Split]]:
-    """Look at a processed tree without opening its scenes.
-
-    Args:
-        out_dir: The tree.
-        selection: Which scenes.
-        findings: Where it goes what is wrong with the tree as a whole.
-
-    Returns:
-        The scenes to check, and the split of every scene that is there.
-    """
+    """Look at a processed tree without opening its scenes; gives those to check, and the split of all there are."""
     state = find_state(out_dir)
     manifest = state.manifest if state.has_manifest else Manifest(is_complete=False)
     findings.found += [Finding.from_exception(fault, out_dir) for fault in state.faults]
@@ -83,14 +80,11 @@ def check_processed_scene(task: ProcessedTask, context: None, findings: Findings
 
 def _find_scenes(out_dir: Path, findings: Findings) -> list[tuple[SceneId, Split]]:
     """Find the scenes by their names; one may lie in two splits."""
-    found = []
     findings.attempt(out_dir, note_strangers, out_dir, lambda _: True, findings)
-    for split in Split:
-        if (out_dir / split).is_dir():
-            findings.attempt(out_dir / split, note_strangers, out_dir / split, _is_scene_name, findings)
-            names = (path.name for path in (out_dir / split).glob("*.npz"))
-            found += [(SceneId(name.removesuffix(".npz")), split) for name in names if _is_scene_name(name)]
-    return found
+    for folder in (out_dir / split for split in Split):
+        if folder.is_dir():
+            findings.attempt(folder, note_strangers, folder, _is_scene_name, findings)
+    return [(name, split) for name, split, _ in iter_processed_scenes(out_dir)]
 
 
 def _is_scene_name(name: str) -> bool:
@@ -102,24 +96,25 @@ def _check_records(
 ) -> None:
     """Check what the manifest says of the chosen scenes against what is there."""
     recorded = {(name, entry.split) for name, entry in manifest.scenes.items()}
-    there = {name for name, _ in present}
-    for name, split in recorded:
-        if selection.wants(name, split) and name not in there:
-            path = processed_path(out_dir, split, name)
+    there, known = {name for name, _ in present}, set(manifest.failures)
+    for name, split in recorded.union(present):
+        path, entry = processed_path(out_dir, split, name), manifest.scenes.get(name)
+        if not selection.wants(name, split):
+            continue
+        known.add(name)
+        if name not in there:
             findings.error(path, "no such file, though the manifest names it", _AGAIN, scene_id=name)
-    for name, split in set(present) - recorded:
-        path = processed_path(out_dir, split, name)
-        if selection.wants(name, split) and name in manifest.failures:
+        elif (name, split) in recorded:
+            continue
+        elif name in manifest.failures:
             findings.note(path, "is of an earlier run: the last one failed on this scene", scene_id=name)
-        elif selection.wants(name, split) and manifest.is_complete:
-            entry = manifest.scenes.get(name)
+        elif manifest.is_complete:
             problem = "is not in the manifest" + (f", which has it in {entry.split}" if entry else "")
             findings.error(path, problem, _AGAIN, scene_id=name)
     for name, failure in manifest.failures.items():
         if selection.scene_ids is None or name in selection.scene_ids:  # its split is not on record
             problem = f"this scene failed: {failure.message}"
             findings.error(out_dir / MANIFEST_NAME, problem, failure.hint, scene_id=name)
-    known = {name for name, split in recorded.union(present) if selection.wants(name, split)} | set(manifest.failures)
     for name in set(selection.scene_ids or ()) - known:
         findings.error(out_dir, "is not here, or not in the splits that were asked for", scene_id=name)
 
@@ -162,9 +157,7 @@ def _find_differences(scene: ProcessedScene, fingerprint: Fingerprint, entry: Sc
     if entry is None:
         return
     found = SceneEntry.from_scene(scene, fingerprint)
-    for name in SceneEntry.__struct_fields__:
-        mine, theirs = getattr(found, name), getattr(entry, name)
-        if mine == theirs:
-            continue
-        yield f"has another {name.replace('_', ' ')} than the manifest records: {mine!s:.80}, expected {theirs!s:.80}"
-        return
+    names = [name for name in SceneEntry.__struct_fields__ if getattr(found, name) != getattr(entry, name)]
+    for name in names[:1]:
+        numbers = f"{getattr(found, name)!s:.80}, expected {getattr(entry, name)!s:.80}"
+        yield f"has another {name.replace('_', ' ')} than the manifest records: {numbers}"

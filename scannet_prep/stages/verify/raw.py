@@ -1,20 +1,48 @@
-"""Checks a raw tree before its scenes are opened: label map, locks, and what lies about."""
+"""Checks a raw tree: label map, locks and what lies about; then each scene.
+
+Of a scene, each file is checked by itself; then all together, by making the scene; and the labels of the two sources.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from scannet_prep.labels import LABEL_MAP_NAME, LabelMap, builtin_label_map, find_label_map, read_label_map
+import numpy as np
+
+from scannet_prep import release
+from scannet_prep.failures import list_some
+from scannet_prep.labels import (
+    LABEL_MAP_NAME,
+    MAX_NYU40_ID,
+    LabelMap,
+    builtin_label_map,
+    find_label_map,
+    read_label_map,
+)
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock
-from scannet_prep.release import SPLIT_DIRS
+from scannet_prep.raw.segments import Segmentation
 from scannet_prep.scene import SceneId, Split
+from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.splits import find_official_split
-from scannet_prep.stages.finding import CheckTask, Findings, list_some, note_strangers
+from scannet_prep.stages.finding import CheckTask, Findings, note_strangers
+from scannet_prep.stages.process.make_scene import RawFiles, make_scene, match_ply_labels, read_raw_file
 from scannet_prep.stages.selection import Selection, select_scenes
+
+_ERRORS = {WarningKind.UNKNOWN_SEGMENTS, WarningKind.NOT_RIGID}
+# Of missing and damaged files, and of the label map once for the whole tree.
+_SAID_ELSEWHERE = {
+    WarningKind.NO_INFO,
+    WarningKind.HIGH_RESOLUTION_AGGREGATION,
+    WarningKind.AMBIGUOUS_CATEGORY,
+    WarningKind.LABEL_MAP_DIFFERS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +80,7 @@ class RawTask(CheckTask):
 def plan_raw(
     raw_dir: Path, selection: Selection, against: Path | None, findings: Findings
 ) -> tuple[tuple[RawTask, ...], dict[SceneId, Split | None], LabelMap, int | None]:
-    """Look at a raw tree without opening its scenes.
-
-    Args:
-        raw_dir: The tree.
-        selection: Which scenes.
-        against: The `scannet.lock` of another copy, to compare with; None for none.
-        findings: Where it goes what is wrong with the tree as a whole.
+    """Look at a raw tree without opening its scenes, and compare it with the lock file `against`, if there is one.
 
     Returns:
         Scenes to check; the official split of every scene that is there; the label map beside the scenes, or the
@@ -70,25 +92,24 @@ def plan_raw(
         UnknownSceneError: The selection contradicts itself.
     """
     scenes = find_raw_scenes(raw_dir)
-    selected = select_scenes(scenes, selection, raw_dir)
-    for failure in selected.failures:
+    selected, failures = select_scenes(scenes, selection, raw_dir)
+    for failure in failures:
         scene = scenes.get(SceneId(failure.scene_id))
         message = failure.message.removeprefix(f"{raw_dir}: ")
         findings.error(scene.directory if scene else raw_dir, message, failure.hint, scene_id=failure.scene_id)
     recorded = _read_locks(raw_dir, against, findings)
     beside_scenes = recorded.get(raw_dir, [])
     check_digests(beside_scenes, findings)
-    found = ((scenes[scene_id], split) for scene_id, split in selected.scenes)
     tasks = tuple(
-        RawTask(scene.scene_id, scene.directory, split, scene, tuple(recorded.get(scene.directory, ())))
-        for scene, split in found
+        RawTask(name, scenes[name].directory, split, scenes[name], tuple(recorded.get(scenes[name].directory, ())))
+        for name, split in selected
     )
     to_compare = [*beside_scenes, *(item for task in tasks for item in task.recorded)]
     compared_files = None if against is None else sum(item.source == against for item in to_compare)
     if against is not None and not compared_files:
         hint = f"its paths must begin as here, for example {tasks[0].path.relative_to(raw_dir)}/..." if tasks else ""
         findings.error(against, "names no file that is checked here: nothing was compared", hint)
-    for parent in {raw_dir, *(raw_dir / name for name in SPLIT_DIRS.values())}:
+    for parent in {raw_dir, *(raw_dir / name for name in release.SPLIT_DIRS.values())}:
         # Anything may lie beside `scans`, but not beside scenes.
         if any(scene.directory.parent == parent for scene in scenes.values()):
             findings.attempt(parent, note_strangers, parent, _belongs_beside_scenes, findings)
@@ -129,7 +150,7 @@ def check_digests(recorded: Iterable[RecordedFile], findings: Findings) -> None:
 
 
 def _belongs_beside_scenes(name: str) -> bool:
-    return SceneId.is_valid(name) or name in {LABEL_MAP_NAME, LOCK_NAME, *SPLIT_DIRS.values()}
+    return SceneId.is_valid(name) or name in {LABEL_MAP_NAME, LOCK_NAME, *release.SPLIT_DIRS.values()}
 
 
 def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
@@ -147,3 +168,96 @@ def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
         hint = "put the label map of the v2 release there, or remove it to use the built-in one"
         findings.error(path, f"differs from the release in {len(changed):,} raw categories: {list_some(changed)}", hint)
     return label_map
+
+
+def check_raw_scene(task: RawTask, label_map: LabelMap, findings: Findings) -> tuple[int, int]:
+    """Check one scene, in a worker; whatever is wrong is a finding. Gives its vertices and the size of its files."""
+    if task.scene.problem:
+        findings.error(task.path, task.scene.problem)
+    if not task.path.is_dir():
+        return 0, 0
+    known = {f"{task.scene_id}{suffix}" for suffix in release.KINDS}
+    note_strangers(task.path, known.__contains__, findings)
+    paths = _find_files(task, findings)
+    check_digests(task.recorded, findings)
+    read = {kind: findings.attempt(path, read_raw_file, kind, path) for kind, path in paths.items()}
+    contents: dict[release.FileKind, Any] = {kind: content for kind, content in read.items() if content is not None}
+    if release.SEGMENTS in contents:
+        _check_segment_names(paths[release.SEGMENTS], contents[release.SEGMENTS], findings)
+    size_bytes = sum(paths[kind].stat().st_size for kind in contents)
+    if release.MESH not in contents:
+        return 0, size_bytes
+    scene = _make_scene(task, contents, label_map, findings)
+    if release.LABELS_MESH in contents:
+        _check_ply_labels(paths[release.LABELS_MESH], contents, scene, findings)
+    return contents[release.MESH].vertex_count, size_bytes
+
+
+def _find_files(task: RawTask, findings: Findings) -> dict[release.FileKind, Path]:
+    """Find the files that are there, and tell of those that are not."""
+    paths = {kind: task.scene.path(kind) for kind in release.INPUT_KINDS}
+    required = [kind for kind in release.SEGMENTATION_KINDS if task.split in kind.splits]
+    missing = [kind for kind in required if not os.path.lexists(paths[kind])]
+    if missing == required:
+        findings.error(task.path, "holds none of the scene's files", "download the scene")
+        return {}
+    scenes = "test scene" if task.split is Split.TEST else "train and val scene"
+    for kind in missing:
+        if kind is release.LABELS_MESH:
+            findings.note(paths[kind], "no such file; it is needed only to take the labels from it")
+        else:
+            findings.error(paths[kind], "no such file", f"download it: every {scenes} has one")
+    return {kind: path for kind, path in paths.items() if os.path.lexists(path)}
+
+
+def _check_segment_names(path: Path, segmentation: Segmentation, findings: Findings) -> None:
+    ids = segmentation.raw_ids
+    is_own = ids < len(segmentation.indices)
+    is_own[is_own] = ids[segmentation.indices[ids[is_own]]] == ids[is_own]
+    if not is_own.all():
+        others = ids[~is_own]
+        message = f"{len(others):,} of {len(ids):,} segments are not named after one of their vertices"
+        findings.note(path, f"{message}, for example {others[0]}")
+
+
+def _make_scene(
+    task: RawTask, contents: dict[release.FileKind, Any], label_map: LabelMap, findings: Findings
+) -> ProcessedScene | None:
+    """Make the scene of its whole files, and tell what is odd; None where it cannot be made, or has no groups."""
+    kinds = [release.MESH, release.INFO]
+    if task.split is not Split.TEST and release.SEGMENTS in contents:
+        groups = task.scene.find_groups_kind()
+        kinds += [release.SEGMENTS, *([groups] if groups else [])]
+    used = {kind: contents[kind] for kind in kinds if kind in contents}
+    files = RawFiles(task.scene_id, task.split, {kind: task.scene.path(kind) for kind in used})
+    scene = findings.attempt(task.path, make_scene, files, used, ProcessOptions(), label_map)
+    for warning in () if scene is None else scene.meta.warnings:
+        if warning.kind in _ERRORS or (warning.kind.is_damage and task.split is not Split.TEST):
+            findings.error(task.path, warning.text, "download the scene again")
+        elif warning.kind not in _SAID_ELSEWHERE:
+            findings.note(task.path, warning.text)
+    return scene if scene is not None and scene.meta.groups else None
+
+
+def _check_ply_labels(
+    path: Path, contents: dict[release.FileKind, Any], scene: ProcessedScene | None, findings: Findings
+) -> None:
+    """Check that labels.ply is of the same mesh, and that it agrees with the groups."""
+    labels_mesh = contents[release.LABELS_MESH]
+    nyu40_ids, warnings = findings.attempt(path, match_ply_labels, path, labels_mesh, contents[release.MESH]) or (
+        None,
+        (),
+    )
+    for warning in warnings:
+        findings.note(path, warning.text)
+    if scene is None or nyu40_ids is None or labels_mesh.labels is None:
+        return
+    # What is outside nyu40 is a known irregularity, and was noted.
+    others = np.flatnonzero((nyu40_ids != scene.nyu40_ids) & (labels_mesh.labels <= MAX_NYU40_ID))
+    if len(others):
+        vertex = others[0]
+        message = (
+            f"differs from the groups at {len(others):,} of {len(nyu40_ids):,} vertices, for example vertex {vertex}: "
+            f"nyu40 id {nyu40_ids[vertex]}, by the groups {scene.nyu40_ids[vertex]}"
+        )
+        findings.error(path, message, "download both again, and check the label map")
