@@ -185,7 +185,7 @@ def _make_group(item: _Group) -> Group:
 def _parse_document(data: bytes, path: Path, error_type: type[FileError], content: type[Document]) -> Document:
     """Parse a file that holds one JSON object with the given content; what is wrong is an error of the given type."""
     try:
-        return msgspec.json.decode(data, type=content)
+        return msgspec.json.decode(str(data, "utf-8"), type=content)  # msgspec passes over what is not asked for
     except msgspec.ValidationError as error:
         raise error_type(path, f"is damaged: {error}", _HINT) from None
     except (ValueError, RecursionError) as error:
