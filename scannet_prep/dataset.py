@@ -51,9 +51,14 @@ if TYPE_CHECKING:
         faces: NDArray[np.int32]
         scene_id: str
 
-    _Base = Dataset[Any]
 else:
-    _Base = object
+
+    class Dataset:
+        """Stands for that of PyTorch, which is not imported here."""
+
+        def __class_getitem__(cls, _item: object) -> type:
+            """The same, whatever the items are."""
+            return cls
 
     class Sample(dict):
         """A dict that shows types and shapes of its arrays, not their content."""
@@ -70,7 +75,7 @@ else:
 Transform: TypeAlias = "Callable[[Any, np.random.Generator], Any]"
 
 
-class ScanNet(_Base):
+class ScanNet(Dataset[Any]):  # type: ignore[misc]  # where PyTorch is not installed
     """One split of ScanNet, for `torch.utils.data.DataLoader` or for a plain loop.
 
     A sample is a dict of contiguous, writable arrays; V vertices, in mesh order:

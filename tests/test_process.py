@@ -239,7 +239,7 @@ def test_strict_makes_doubts_failures_and_counts_each_unknown_name_once(raw_dir:
     for _ in range(2):  # an up-to-date file does not excuse it
         outcome = process(raw_dir, out_dir, "--strict")
         assert (outcome.status, [item["scene_id"] for item in outcome.json["failures"]]) == (3, [TRAIN])
-        assert f"{TRAIN}: raw category 'trashcan'" in outcome.stderr
+        assert f"{TRAIN}.aggregation.json: raw category 'trashcan'" in outcome.stderr
 
 
 def test_the_label_map_is_found_beside_the_scenes_and_the_built_in_one_gives_the_same(

@@ -21,13 +21,16 @@ from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import MAX_FILE_BYTES, ProcessOptions, encode_processed, parse_processed
 from scannet_prep.raw.layout import RawScene
-from scannet_prep.release import INPUT_KINDS
+from scannet_prep.release import AGGREGATION, INFO, INPUT_KINDS, MESH
 from scannet_prep.scene import Split
-from scannet_prep.scene_warnings import SceneWarning
+from scannet_prep.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.stages.process.make_scene import RawFiles, find_raw_files, process_scene, used_label_map
 from scannet_prep.typed_json import encode_json, parse_json
 
 SEEN_NAME = ".scannet-prep-seen.json"
+
+# What warnings are about, where that is not the groups.
+_FILES = {WarningKind.NO_FACES: MESH, WarningKind.NO_ALIGNMENT: INFO, WarningKind.NOT_RIGID: INFO}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +106,16 @@ def check_warnings(task: ProcessTask, warnings: tuple[SceneWarning, ...], contex
     """Make errors of warnings, where that is wanted.
 
     Raises:
-        AnnotationError: There is such a warning.
+        AnnotationError: There is such a warning; names the files that it is about.
     """
-    found, hint = [item.text for item in warnings if item.kind.is_damage], ""
+    found, hint = [item for item in warnings if item.kind.is_damage], ""
     if found and task.split is not Split.TEST and not context.is_lenient:
         hint = "every train and val scene of the release has it: download the file again, or be lenient about it"
-    elif context.is_strict and (found := [item.text for item in warnings if item.kind.is_doubt]):
+    elif context.is_strict and (found := [item for item in warnings if item.kind.is_doubt]):
         hint = "to go on all the same, do not be strict about it"
     if hint:
-        raise AnnotationError(f"{task.scene.directory}: {'; '.join(found)}", hint)
+        paths = (task.scene.path(_FILES.get(item.kind, AGGREGATION)) for item in found)
+        raise AnnotationError("; ".join(f"{path}: {item.text}" for path, item in zip(paths, found, strict=True)), hint)
 
 
 def _make(task: ProcessTask, context: WorkContext) -> FinishedScene:

@@ -110,7 +110,7 @@ def _check_records(
             findings.note(path, "is of an earlier run: the last one failed on this scene", scene_id=name)
         elif manifest.is_complete:
             problem = "is not in the manifest" + (f", which has it in {entry.split}" if entry else "")
-            findings.error(path, problem, _AGAIN, scene_id=name)
+            findings.error(path, problem, "remove it" if entry else _AGAIN, scene_id=name)
     for name, failure in manifest.failures.items():
         if selection.scene_ids is None or name in selection.scene_ids:  # its split is not on record
             problem = f"this scene failed: {failure.message}"
