@@ -52,13 +52,7 @@ if TYPE_CHECKING:
         scene_id: str
 
 else:
-
-    class Dataset:
-        """Stands for that of PyTorch, which is not imported here."""
-
-        def __class_getitem__(cls, _item: object) -> type:
-            """The same, whatever the items are."""
-            return cls
+    Dataset = object
 
     class Sample(dict):
         """A dict that shows types and shapes of its arrays, not their content."""
@@ -75,7 +69,7 @@ else:
 Transform: TypeAlias = "Callable[[Any, np.random.Generator], Any]"
 
 
-class ScanNet(Dataset[Any]):  # type: ignore[misc]  # where PyTorch is not installed
+class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
     """One split of ScanNet, for `torch.utils.data.DataLoader` or for a plain loop.
 
     A sample is a dict of contiguous, writable arrays; V vertices, in mesh order:

@@ -15,9 +15,8 @@ ScanNetPrepError
  │    ├── LockError               the digests of a raw tree (scannet.lock)
  │    ├── ProcessedFileError      a processed scene (.npz)
  │    ├── ManifestError           the manifest of a processed folder
- │    ├── ArchiveError            an archive (.tar.zst)
- │    │    └── ForeignFileError        a file of another kind where an archive is expected
- │    └── SourceError             a file that is to be packed, or changed while it was
+ │    └── ArchiveError            an archive (.tar.zst)
+ │         └── ForeignFileError        a file of another kind where an archive is expected
  ├── TransferError           a file cannot be fetched
  │    ├── NotOnServerError        the server says that it has no such file
  │    ├── RefusedError            the server says that it will not give a file
@@ -166,10 +165,6 @@ class ArchiveError(FileError, ValueError):
 
 class ForeignFileError(ArchiveError):
     """A file where an archive is expected is whole, for all that is known, but of another kind."""
-
-
-class SourceError(FileError):
-    """A file that is to be packed cannot be, or it changed while it was read."""
 
 
 class ContentError(ScanNetPrepError, ValueError):

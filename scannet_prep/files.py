@@ -137,7 +137,9 @@ def write_atomically(
         try:
             with temporary_path.open("xb", buffering=0) as file:
                 for chunk in chunks:
-                    _write_fully(file.fileno(), chunk)
+                    rest = memoryview(chunk).cast("B")
+                    while rest:
+                        rest = rest[os.write(file.fileno(), rest) :]
                 if is_durable:
                     os.fsync(file.fileno())
             _check_run_lives(run, path)
@@ -285,9 +287,3 @@ def _open_locked(path: Path, operation: int) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
-
-
-def _write_fully(descriptor: int, chunk: Buffer) -> None:
-    rest = memoryview(chunk).cast("B")
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]

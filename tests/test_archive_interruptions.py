@@ -18,7 +18,7 @@ from commands import COMMAND, digests, start_command
 
 from scannet_prep import ScanNet, official_scenes
 from scannet_prep.archive.source import find_missing_shards
-from scannet_prep.errors import FileError, ManifestError, MissingFileError, SourceError
+from scannet_prep.errors import FileError, ManifestError, MissingFileError
 from scannet_prep.files import run_lock
 from scannet_prep.processed.folder import processed_path
 from scannet_prep.scene import Split
@@ -152,7 +152,7 @@ def test_a_file_that_changes_while_it_is_packed_stops_the_run(tmp_path: Path) ->
     for data, message in ((b"another", "6 bytes at first, then 7"), (b"second", "changed while it was packed")):
         write_tree(changing, {name: data})
         os.utime(changing / name, ns=(1, 1))
-        with pytest.raises(SourceError, match=message):
+        with pytest.raises(FileError, match=message):
             pack.run(plan)
     (changing / name).unlink()
     os.mkfifo(changing / name)

@@ -16,7 +16,7 @@ from commands import COMMAND, SCENES, TEST, TRAIN, VAL
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
-from scannet_prep.errors import ManifestError, SourceError
+from scannet_prep.errors import FileError, ManifestError
 from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.stages import pack as pack_stage
@@ -203,7 +203,7 @@ def test_scenes_that_do_not_fit_together_or_to_the_manifest_are_refused(
     data = (out_dir / "train" / f"{TRAIN}.npz").read_bytes()
     flip(out_dir / "train" / f"{TRAIN}.npz", 1000)
     status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
-    assert (status, value["error"]) == (1, "SourceError")
+    assert (status, value["error"]) == (1, "FileError")
     assert "is not what the manifest says" in str(value["message"])
     assert list(tmp_path.glob("*.tar.zst*")) == list(tmp_path.glob(".*")) == []
     (out_dir / "train" / f"{TRAIN}.npz").write_bytes(data)
@@ -224,5 +224,5 @@ def test_what_is_not_a_file_is_refused_by_name_or_left_out(make: Any, name: str,
 def test_a_scene_of_more_than_1_gib_is_refused_by_the_name_of_its_largest_file(tree: Path, tmp_path: Path) -> None:
     with (tree / "scans" / VAL / f"{VAL}.sens").open("wb") as file:
         file.truncate(1 << 30)
-    with pytest.raises(SourceError, match=rf"{VAL}\.sens: has 1,073,741,824 bytes"):
+    with pytest.raises(FileError, match=rf"{VAL}\.sens: has 1,073,741,824 bytes"):
         pack_stage.plan(tree, tmp_path / "a.tar.zst")

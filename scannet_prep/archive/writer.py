@@ -14,7 +14,7 @@ from pathlib import Path
 from scannet_prep.archive import frames, layout
 from scannet_prep.archive.frames import FrameRow
 from scannet_prep.archive.layout import BLOCK_BYTES, Group, Head, Index, Member
-from scannet_prep.errors import SourceError
+from scannet_prep.errors import FileError
 from scannet_prep.files import Fingerprint, describe_kind, open_file, write_atomically
 from scannet_prep.progress import Progress
 from scannet_prep.typed_json import encode_json
@@ -45,14 +45,14 @@ class SourceFile:
 
     @classmethod
     def from_path(cls, name: str, path: Path, fingerprint: Fingerprint | None = None) -> SourceFile:
-        """Describe a file on the disk; a `SourceError` where it is not one, gone, or a link that leads nowhere."""
+        """Describe a file on the disk; a `FileError` where it is not one, gone, or a link that leads nowhere."""
         hint = "remove it, then pack again"
         try:
             status = path.stat()
         except OSError as error:
-            raise SourceError(path, f"cannot be read: {error.strerror or error}", hint) from error
+            raise FileError(path, f"cannot be read: {error.strerror or error}", hint) from error
         if not stat.S_ISREG(status.st_mode):
-            raise SourceError(path, f"is {describe_kind(status.st_mode)}, expected a file", hint)
+            raise FileError(path, f"is {describe_kind(status.st_mode)}, expected a file", hint)
         return cls(name, path, status.st_size, status.st_mtime_ns, fingerprint)
 
     @classmethod
@@ -70,11 +70,11 @@ class SourceFile:
             status = os.fstat(file.fileno())
         if (done, status.st_size, status.st_mtime_ns) != (len(target), self.size_bytes, self.modified_ns):
             problem = f"changed while it was packed: {self.size_bytes:,} bytes at first, then {status.st_size:,}"
-            raise SourceError(self.path, problem, "wait until nothing writes there any more, then pack again")
+            raise FileError(self.path, problem, "wait until nothing writes there any more, then pack again")
         if self.fingerprint is not None and (found := Fingerprint.from_bytes(target)) != self.fingerprint:
             problem = f"is not what the manifest says: {found.size_bytes:,} bytes with CRC-32 {found.crc32}"
             hint = "it is damaged or was replaced: process the scene again, then pack again"
-            raise SourceError(self.path, problem, hint)
+            raise FileError(self.path, problem, hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Commands = Any  # argparse's own type for subcommands is private
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
-_SIZE = re.compile(r"(\d{1,15})\s*(?:([kKMGT])(i?B)?|B)?")
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)\s*(?:([kKMGT])(i?B)?|B)?")
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -145,10 +145,9 @@ def size_argument(text: str) -> int:
         argparse.ArgumentTypeError: It is something else.
     """
     match = _SIZE.fullmatch(text.strip())
-    if match is None or int(match[1]) == 0:
+    if match is None or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; sizes are, for example, 4GB, 500MiB or 2G")
-    size: int = int(match[1]) * (1000 if match[3] == "B" else 1024) ** _POWERS.get(match[2], 0)
-    return size
+    return int(float(match[1]) * (1000 if match[3] == "B" else 1024) ** _POWERS.get(match[2], 0))
 
 
 def place_argument(text: str) -> str | Path:

@@ -8,7 +8,6 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from scannet_prep.cli.arguments import (
     path_argument,
     positive_number,
     selection_from,
+    size_argument,
 )
 from scannet_prep.cli.console import Console, format_count, format_duration, format_table
 from scannet_prep.errors import DiskFullError, TermsError
@@ -67,7 +67,7 @@ def add_arguments(parser: CommandParser) -> None:
     add_selection_arguments(parser)
     server = parser.add_argument_group("server")
     server.add_argument("--jobs", type=positive_number, default=4, metavar="N", help="connections, 1 to 8 (default: 4)")
-    server.add_argument("--limit-rate", type=_parse_rate, metavar="SIZE", help="bytes a second at most: 500kB, 2MB")
+    server.add_argument("--limit-rate", type=size_argument, metavar="SIZE", help="bytes a second at most: 500kB, 2MB")
     server.add_argument(
         "--wait", type=_parse_time, default=180.0, metavar="TIME",
         help="for a server that is down from the start: 12h (default: 3m)",
@@ -205,17 +205,8 @@ def _describe_report(report: DownloadReport, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def _parse_rate(text: str) -> float:
-    return _parse_quantity(text, {"": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9}, "a size, such as 500kB or 2MB")
-
-
 def _parse_time(text: str) -> float:
-    return _parse_quantity(text, {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}, "a time, such as 30m or 12h")
-
-
-def _parse_quantity(text: str, units: Mapping[str, float], expected: str) -> float:
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([a-z]*)", text.strip().lower())
-    value = float(match[1]) * units.get(match[2], 0.0) if match else 0.0
-    if not value:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
-    return value
+    match = re.fullmatch(r"([0-9]{1,9})([smhd]?)", text.strip().lower())
+    if match is None or not int(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time, such as 30m or 12h")
+    return int(match[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}[match[2]]

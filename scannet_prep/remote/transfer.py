@@ -78,8 +78,8 @@ class Partial:
         """Give the file its final name."""
         with self._writing():
             os.fsync(self._descriptor)
+            self._version_path.unlink(missing_ok=True)  # first, so that a kill leaves no version without its file
             self.path.replace(self._target)
-            self._version_path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Leave the bytes to the next run; where there are none, or they cannot be resumed, remove them."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from scannet_prep.archive.frames import MAX_CONTENT_BYTES
 from scannet_prep.archive.layout import DEFAULT_LEVEL, OWN_PREFIX, ArchiveKind, Head, find_scene, identify_scene
 from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup
-from scannet_prep.errors import FileError, ManifestError, SourceError
+from scannet_prep.errors import FileError, ManifestError
 from scannet_prep.files import is_hidden_or_temporary
 from scannet_prep.processed import folder
 from scannet_prep.processed.folder import find_mixture, find_state
@@ -46,7 +46,7 @@ def find_contents(
 
     Raises:
         MissingFileError: There is no such folder, or it holds no scenes.
-        SourceError: Something in it cannot be packed.
+        FileError: Something in it cannot be packed.
         ManifestError: The processed folder is damaged, incomplete or mixed.
         UnknownSceneError: A scene that was asked for is not there.
     """
@@ -58,7 +58,7 @@ def find_contents(
         if group.size_bytes > MAX_CONTENT_BYTES:  # too large for a frame
             largest = max(group.files, key=lambda file: file.size_bytes)
             problem = f"has {largest.size_bytes:,} bytes; all files of a scene may have {MAX_CONTENT_BYTES:,} together"
-            raise SourceError(largest.path, problem, "move it elsewhere, then pack again")
+            raise FileError(largest.path, problem, "move it elsewhere, then pack again")
     files = tuple(sorted(contents.files, key=lambda file: file.name))
     return replace(contents, files=files), sorted(left_out)
 
@@ -108,7 +108,7 @@ def _find_raw(source: Path, selection: Selection, level: int) -> tuple[Contents,
     found = find_raw_scenes(source)
     for scene_id, scene in found.items():
         if scene.problem and selection.wants(scene_id, find_official_split(scene_id)):
-            raise SourceError(scene.directory, scene.problem, "mend or remove it, then pack again")
+            raise FileError(scene.directory, scene.problem, "mend or remove it, then pack again")
         files, split = [], ""
         for path in _list(scene.directory):
             name = path.relative_to(source).as_posix()
@@ -149,7 +149,7 @@ def _list(directory: Path) -> Iterator[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise SourceError(directory, f"cannot be read: {error.strerror or error}") from error
+        raise FileError(directory, f"cannot be read: {error.strerror or error}") from error
 
 
 def _count_vertices(mesh_path: Path) -> int:

@@ -171,8 +171,7 @@ def look_at_scenes(
     progress, tasks = progress or Progress(), list(tasks)
     results: dict[SceneId, Result] = {}
     findings: list[Finding] = []
-    progress.start(title, len(tasks), "scenes")
-    try:
+    with progress.work(title, len(tasks), "scenes"):
         for task, outcome in run_in_workers(_look, tasks, (look, context), jobs=jobs):
             if isinstance(outcome, WorkerDiedError):
                 findings.append(Finding.from_exception(outcome, task.path, task.scene_id))
@@ -182,8 +181,6 @@ def look_at_scenes(
                 if result is not None:
                     results[task.scene_id] = result
             progress.advance()
-    finally:
-        progress.finish()
     return dict(sorted(results.items())), sorted(findings, key=lambda item: (item.scene_id, str(item.path)))
 
 

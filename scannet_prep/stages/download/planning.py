@@ -30,7 +30,6 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.space import check_space, format_bytes
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.selection import Selection, select_scenes
-from scannet_prep.typed_json import to_plain
 
 _SEG = (*(kind.suffix for kind in SEGMENTATION_KINDS), LABEL_MAP.suffix)
 PRESETS = {"seg": _SEG, "seg-min": tuple(suffix for suffix in _SEG if suffix != LABELS_MESH.suffix)}
@@ -163,23 +162,20 @@ class DownloadReport:
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values."""
-        value: dict[str, Any] = to_plain(
-            {
-                "data_dir": self.data_dir,
-                "kinds": self.counts(),
-                "failures": [
-                    {"path": item.file.local_path, "scene_id": item.file.scene_id}
-                    | {"outcome": item.outcome, "message": item.message, "hint": item.hint}
-                    for item in self.failures
-                ],
-                "mended": self.mended,
-                "permissions_repaired": self.opened,
-                "orphans": self.orphans,
-                "received_bytes": self.received_bytes,
-                "size_bytes": sum(item.size_bytes for item in self.results),
-            }
-        )
-        return value
+        return {
+            "data_dir": str(self.data_dir),
+            "kinds": self.counts(),
+            "failures": [
+                {"path": item.file.local_path, "scene_id": item.file.scene_id}
+                | {"outcome": item.outcome, "message": item.message, "hint": item.hint}
+                for item in self.failures
+            ],
+            "mended": self.mended,
+            "permissions_repaired": self.opened,
+            "orphans": self.orphans,
+            "received_bytes": self.received_bytes,
+            "size_bytes": sum(item.size_bytes for item in self.results),
+        }
 
 
 def plan(
@@ -202,10 +198,7 @@ def plan(
     if not is_server_address(base_url) or re.search(r"[\s?#]", base_url):  # paths are added to it
         raise UsageError(f"{public_url(base_url)!r} is not a base URL", f"it looks like {BASE_URL}")
     everything = [scene_id for split in Split for scene_id in official_scenes(split)]
-    selected, failures = select_scenes(everything, selection or Selection(), data_dir)
-    if failures:
-        names = ", ".join(failure.scene_id for failure in failures[:3])
-        raise UsageError(f"not in the official lists: {names}", "the server has only the scenes of the release")
+    selected, _ = select_scenes(everything, selection or Selection(), data_dir)
     files = tuple(list_files(selected, parse_types(types)))
     if not files:
         raise UsageError("no file of these types exists for these scenes", "test scenes have no annotation")

@@ -209,9 +209,8 @@ def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessRepo
         else:
             finished[task.scene.scene_id] = kept
     _check_room(plan.out_dir, tasks, context.options)
-    progress.start("process", len(plan.tasks), "scenes")
-    progress.advance(len(finished))
-    try:
+    with progress.work("process", len(plan.tasks), "scenes"):
+        progress.advance(len(finished))
         for task, outcome in run_in_workers(make_scene_file, tasks, context, jobs=jobs):
             scene_id = task.scene.scene_id
             if isinstance(outcome, OutputError):
@@ -224,8 +223,6 @@ def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessRepo
             else:
                 finished[scene_id] = outcome
             progress.advance()
-    finally:
-        progress.finish()
     _remove_from_other_splits(plan.out_dir, finished)
     older = previous.failures if plan.is_restricted else {}
     failed = {name: item for name, item in older.items() if name not in finished} | failures

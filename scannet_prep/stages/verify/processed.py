@@ -83,12 +83,9 @@ def _find_scenes(out_dir: Path, findings: Findings) -> list[tuple[SceneId, Split
     findings.attempt(out_dir, note_strangers, out_dir, lambda _: True, findings)
     for folder in (out_dir / split for split in Split):
         if folder.is_dir():
-            findings.attempt(folder, note_strangers, folder, _is_scene_name, findings)
+            names = {f"{name}.npz" for name, *_ in iter_processed_scenes(out_dir)}
+            findings.attempt(folder, note_strangers, folder, names.__contains__, findings)
     return [(name, split) for name, split, _ in iter_processed_scenes(out_dir)]
-
-
-def _is_scene_name(name: str) -> bool:
-    return name.endswith(".npz") and SceneId.is_valid(name.removesuffix(".npz"))
 
 
 def _check_records(

@@ -112,7 +112,8 @@ def plan_raw(
     for parent in {raw_dir, *(raw_dir / name for name in release.SPLIT_DIRS.values())}:
         # Anything may lie beside `scans`, but not beside scenes.
         if any(scene.directory.parent == parent for scene in scenes.values()):
-            findings.attempt(parent, note_strangers, parent, _belongs_beside_scenes, findings)
+            known = {LABEL_MAP_NAME, LOCK_NAME, *release.SPLIT_DIRS.values(), *scenes}
+            findings.attempt(parent, note_strangers, parent, known.__contains__, findings)
     present = {scene_id: find_official_split(scene_id) for scene_id in scenes}
     return tasks, present, _check_label_map(raw_dir, findings), compared_files
 
@@ -147,10 +148,6 @@ def check_digests(recorded: Iterable[RecordedFile], findings: Findings) -> None:
             of_record = f"{expected.size_bytes:,}, {expected.sha256[:12]}"
             message = f"is not the file that {name} records: {sizes}, expected {of_record}"
             findings.error(item.path, message, item.hint)
-
-
-def _belongs_beside_scenes(name: str) -> bool:
-    return SceneId.is_valid(name) or name in {LABEL_MAP_NAME, LOCK_NAME, *release.SPLIT_DIRS.values()}
 
 
 def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
