@@ -81,7 +81,12 @@ def _find_processed(
         problem = f"names {len(lacking):,} scenes that failed or are not there, for example {lacking[0]}"
         raise ManifestError(source / MANIFEST_NAME, problem, _INCOMPLETE_HINT)
     kept = sorted(scenes.keys() - missing)[: selection.limit]
-    manifest = Manifest({name: scenes[name] for name in kept}, failures, is_complete, whole.program_version or VERSION)
+    manifest = Manifest(
+        {name: scenes[name] for name in kept},
+        failures,
+        is_complete,
+        whole.program_version if state.has_manifest else VERSION,
+    )
     if (fault := find_mixture(source, manifest.scenes)) is not None:
         raise fault
     groups = []
