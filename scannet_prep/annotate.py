@@ -18,6 +18,7 @@ from scannet_prep.scene_warnings import SceneWarning, WarningKind
 
 MAX_GROUPS = np.iinfo(np.int16).max
 
+_MOST_SUGGESTIONS = 10  # they take 3 ms each
 _UNLABELED = RawIds(0, 0)
 
 
@@ -184,7 +185,7 @@ def _look_up(groups: list[Group], label_map: LabelMap, warnings: list[SceneWarni
     for name, count in Counter(group.raw_category for group in groups).items():
         found, expected = label_map.rows.get(name), builtin.rows.get(name)
         if found is None:
-            close = difflib.get_close_matches(name, label_map.rows, 1)
+            close = difflib.get_close_matches(name, label_map.rows, 1) if len(warnings) < _MOST_SUGGESTIONS else []
             subject = f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name)
             warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))
         elif name in label_map.conflicts:

@@ -42,6 +42,7 @@ class SceneFailure:
         problem, hint, trace = explain(error)
         if str(place) not in problem:
             problem = f"{place}: {problem}"
+        problem, hint, trace = (text.encode("utf-8", "backslashreplace").decode() for text in (problem, hint, trace))
         return cls(scene_id, type(error).__name__, problem, hint, trace)
 
 

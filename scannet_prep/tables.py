@@ -1,30 +1,29 @@
 """Tables of processed scenes for pandas: scenes, classes, instances.
 
 pandas is imported when a table is made, so that nothing else waits for it. A place is a processed folder, an archive
-(path, address, or an object that reads its bytes), a list of shards, or a dataset, which stands for the scenes of its
-split. Only `instances` opens scenes, and of these no arrays.
+(path, address, or an object that reads its bytes), a list of shards, or a dataset of a path or address, which stands
+for its scenes. Only `instances` opens scenes, and of these no arrays.
 """
 
 from __future__ import annotations
 
 import io
-import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from scannet_prep.archive.reader import Archive, read_entries
-from scannet_prep.archive.source import ByteSource
+from scannet_prep.archive.source import ByteSource, find_missing_shards, open_sources
 from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.dataset import ScanNet
-from scannet_prep.errors import ManifestError, UsageError
-from scannet_prep.files import open_file, write_atomically
+from scannet_prep.errors import ArchiveError, ManifestError, UsageError
+from scannet_prep.files import write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map
 from scannet_prep.processed.folder import find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import NpzReader
-from scannet_prep.processed.scene import MAX_FILE_BYTES, SceneMeta, parse_meta
+from scannet_prep.processed.scene import SceneMeta, check_meta, parse_meta, read_meta
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.tree import is_archive
 
@@ -45,7 +44,7 @@ _GROUP_COLUMNS = {
 }
 _BOX_COLUMNS = ("x_min", "y_min", "z_min", "x_max", "y_max", "z_max")
 
-Place: TypeAlias = "str | Path | ByteSource | ScanNet | Sequence[str | Path | ByteSource]"
+Place: TypeAlias = "str | Path | ByteSource | ScanNet | _Opened | Sequence[str | Path | ByteSource]"
 
 
 def scenes(place: Place) -> pd.DataFrame:
@@ -164,13 +163,15 @@ def label_map() -> pd.DataFrame:
     return _frame({name: ids._asdict() for name, ids in builtin_label_map().rows.items()}, "raw_category")
 
 
-def write_table(name: str, place: Place, path: Path | None) -> tuple[int, str]:
+def write_table(name: str, place: Place, path: Path | None, *, certificates: bool | Path = True) -> tuple[int, str]:
     """Write a table to a file, or make the text of it.
 
     Args:
         name: `scenes`, `classes` (of both label sets) or `instances`.
         place: See above.
         path: Where to write it; its name ends in `.csv`, `.json` or `.parquet`. None for a text.
+        certificates: Of addresses, whom to trust: True for the system's authorities, a file with others, False to
+            accept any certificate.
 
     Returns:
         The number of rows; and the table as CSV where there is no file, else an empty text.
@@ -182,13 +183,14 @@ def write_table(name: str, place: Place, path: Path | None) -> tuple[int, str]:
     """
     import pandas as pd
 
-    if name == "classes":
-        parts = {label_set.name: classes(place, label_set) for label_set in (SCANNET20, SCANNET200)}
-        table = pd.concat(parts, names=["label_set"]).reset_index()
-    elif name in TABLES:
-        table = scenes(place).reset_index() if name == "scenes" else instances(place)
-    else:
+    if name not in TABLES:
         raise UsageError(f"{name!r} is not a table", f"there are: {', '.join(TABLES)}")
+    opened = _open(place, certificates)
+    if name == "classes":
+        parts = {label_set.name: classes(opened, label_set) for label_set in (SCANNET20, SCANNET200)}
+        table = pd.concat(parts, names=["label_set"]).reset_index()
+    else:
+        table = scenes(opened).reset_index() if name == "scenes" else instances(opened)
     if path is None:
         return len(table), table.to_csv(index=False)
     buffer = io.BytesIO()
@@ -215,43 +217,51 @@ class _Opened:
     read_meta: Callable[[str], SceneMeta]
 
 
-def _open(place: Place) -> _Opened:
+def _open(place: Place, certificates: bool | Path = True) -> _Opened:
+    if isinstance(place, _Opened):
+        return place
     if isinstance(place, ScanNet):
-        opened = _open(place.path)
+        opened = _open(place.path, certificates)
+        if lost := set(place.scene_ids) - opened.entries.keys():
+            raise ManifestError(str(place.path), f"names {min(lost)} no longer", "make the dataset again")
         return _Opened({name: opened.entries[name] for name in place.scene_ids}, opened.read_meta)
     places: Any = place if isinstance(place, Sequence) and not isinstance(place, str) else [place]
     if any(map(is_archive, places)):
-        return _open_archives(places)
+        return _open_archives(places, certificates)
+    if len(places) != 1:
+        raise UsageError("one folder can be told of at a time", "name one folder, or several archives")
     out_dir = Path(places[0]).expanduser()
-    state = find_state(out_dir)
-    state.check()
-    entries = state.manifest.scenes
+    entries = find_state(out_dir, must_be_usable=True).manifest.scenes
 
-    def read_meta(name: str) -> SceneMeta:
-        path = processed_path(out_dir, entries[name].split, name)
-        with open_file(path, MAX_FILE_BYTES) as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.seek(0, 2) else b""
-        return parse_meta(NpzReader(memoryview(data), path), path)  # only the pages of its description are read
+    def read(name: str) -> SceneMeta:
+        split = entries[name].split
+        return read_meta(processed_path(out_dir, split, name), name, split)
 
-    return _Opened(dict(sorted(entries.items())), read_meta)
+    return _Opened(dict(sorted(entries.items())), read)
 
 
-def _open_archives(places: Sequence[str | Path | ByteSource]) -> _Opened:
+def _open_archives(places: Sequence[str | Path | ByteSource], certificates: bool | Path) -> _Opened:
     entries: dict[str, SceneEntry] = {}
     homes: dict[str, tuple[Archive, Any, Any]] = {}
-    for place in places:
-        archive = Archive(place)
+    archives = [Archive(source) for source in open_sources(places, certificates=certificates)]
+    if missing := find_missing_shards(archive.name for archive in archives):
+        raise ArchiveError(
+            archives[0].name, f"belongs to a set of shards, of which {missing[0]} is missing", "name all"
+        )
+    for archive in archives:
         found = read_entries(archive.source, archive.index.files)
         if found is None:
             raise ManifestError(archive.name, "holds no manifest of processed scenes", "pack a processed folder")
         entries |= found
         homes |= {group.scene_id: (archive, group, group.members[0]) for group in archive.index.scenes}
 
-    def read_meta(name: str) -> SceneMeta:
+    def read(name: str) -> SceneMeta:
         archive, group, member = homes[name]
-        return parse_meta(NpzReader(archive.read_member(group, member), archive.name), f"{archive.name}: {member.name}")
+        path = f"{archive.name}: {member.name}"
+        meta = parse_meta(NpzReader(archive.read_member(group, member), path), path)
+        return check_meta(meta, path, name, entries[name].split)
 
-    return _Opened({name: entries[name] for name in sorted(homes) if name in entries}, read_meta)
+    return _Opened({name: entries[name] for name in sorted(homes) if name in entries}, read)
 
 
 def _instances(opened: _Opened, names: Sequence[str]) -> pd.DataFrame:

@@ -157,4 +157,7 @@ def place_argument(text: str) -> str | Path:
 
 def path_argument(text: str) -> Path:
     """Parse a path, with `~` for the home folder."""
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # ~somebody whom this machine does not know
+        raise argparse.ArgumentTypeError(f"{text!r}: there is no such home folder") from None

@@ -66,9 +66,10 @@ def _write_table(arguments: argparse.Namespace, console: Console) -> int:
 
     if arguments.table is None:
         raise UsageError("-o is for tables", "say which one: --table scenes, classes or instances")
-    rows, text = write_table(arguments.table, arguments.places, arguments.output)
-    text = text.rstrip("\n") or f"{arguments.output}: {format_count(rows, 'row')}"
-    return console.result(text, {"table": arguments.table, "rows": rows, "output": arguments.output}, 0)
+    certificates = certificates_from(arguments, console)
+    rows, text = write_table(arguments.table, arguments.places, arguments.output, certificates=certificates)
+    value = {"table": arguments.table, "rows": rows, "output": arguments.output, "csv": text or None}
+    return console.result(text.rstrip("\n") or f"{arguments.output}: {format_count(rows, 'row')}", value, 0)
 
 
 def _describe(found: Info, *, has_all: bool) -> Iterator[str]:

@@ -158,11 +158,12 @@ class FolderState:
             raise self.faults[0]
 
 
-def find_state(out_dir: Path) -> FolderState:
+def find_state(out_dir: Path, *, must_be_usable: bool = False) -> FolderState:
     """Look at a processed folder. With a manifest, no scene is opened; without one, each is read.
 
     Raises:
         MissingFileError: There is no such folder, or it cannot be looked at.
+        FileError: It must be usable, and is not.
     """
     try:
         is_folder = out_dir.is_dir()
@@ -175,16 +176,21 @@ def find_state(out_dir: Path) -> FolderState:
         manifest = read_manifest(out_dir)
     except FileError as error:
         faults = [error]
+    if is_unfinished(out_dir) or (manifest is not None and not manifest.is_complete):
+        path = out_dir / (UNFINISHED_NAME if is_unfinished(out_dir) else MANIFEST_NAME)
+        faults.insert(0, ManifestError(path, "says that processing has not finished", _AGAIN))
+    if must_be_usable and faults:
+        raise faults[0]
     has_manifest = manifest is not None
     if manifest is None:
         scenes, unreadable = find_entries(out_dir, {})
         manifest = Manifest(scenes)
         faults += unreadable or ([] if scenes else [_no_scenes(out_dir)])
-    if is_unfinished(out_dir) or not manifest.is_complete:
-        path = out_dir / (UNFINISHED_NAME if is_unfinished(out_dir) else MANIFEST_NAME)
-        faults.insert(0, ManifestError(path, "says that processing has not finished", _AGAIN))
     mixture = find_mixture(out_dir, manifest.scenes)
-    return FolderState(manifest, has_manifest, (*faults, *([mixture] if mixture else [])))
+    state = FolderState(manifest, has_manifest, (*faults, *([mixture] if mixture else [])))
+    if must_be_usable:
+        state.check()
+    return state
 
 
 def find_mixture(out_dir: Path, scenes: Mapping[str, SceneEntry]) -> ManifestError | None:

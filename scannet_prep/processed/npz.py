@@ -186,7 +186,9 @@ class NpzReader:
         return content
 
     def _error(self, problem: str) -> ProcessedFileError:
-        return ProcessedFileError(self._path, problem, "process the scene again: scannet-prep process")
+        return ProcessedFileError(
+            self._path, problem, "process the scene again: scannet-prep process --checksum, with the same options"
+        )
 
 
 def _parse_npy_header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:

@@ -121,8 +121,7 @@ class FolderReader(SceneSource):
 
     def __init__(self, path: Path, split: Split) -> None:
         self._path = path
-        state = find_state(path)
-        state.check()
+        state = find_state(path, must_be_usable=True)
         scenes = state.manifest.scenes
         vertex_counts = {name: entry.vertex_count for name, entry in scenes.items() if entry.split == split}
         hint = f"make them: scannet-prep process -o {path} --splits {split}"
@@ -138,7 +137,7 @@ class FolderReader(SceneSource):
 
     def how_to_add(self, scene_id: str) -> str:
         """What to type to get a scene that is missing."""
-        return f"make it: scannet-prep process --scenes {scene_id} -o {self._path}"
+        return f"make it, with the same options as the others: scannet-prep process --scenes {scene_id} -o {self._path}"
 
     def count_raw_ids(self, raw_ids_key: Literal["nyu40_ids", "scannet_ids"]) -> list[Mapping[int, int]] | None:
         """Vertices of each scene by raw id, from the manifest; None where the folder has none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.annotate import MAX_GROUPS, AnnotatedGroup, measure_groups
 from scannet_prep.errors import ContentError, ProcessedFileError, UsageError
-from scannet_prep.files import Buffer, Fingerprint, read_file
+from scannet_prep.files import Buffer, Fingerprint, open_file, read_file
 from scannet_prep.labels import MAX_NYU40_ID, SCANNET20, SCANNET200, LabelSet
 from scannet_prep.processed.npz import NpzReader, encode_npz
 from scannet_prep.scene import SceneId, Split
@@ -40,7 +41,7 @@ _SHAPES = {
     "axis_alignment": (["<f8"], (4, 4)),
 }
 _DEFLATED = frozenset({"labels", "nyu40_ids", "scannet_ids", "instances", "segments", "meta"})
-_HINT = "process the scene again: scannet-prep process"
+_HINT = "process the scene again: scannet-prep process --checksum, with the same options"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,26 @@ def parse_processed(data: Buffer, path: Path) -> ProcessedScene:
         raise ProcessedFileError(path, problem, _HINT)
     optional: dict[str, Any] = {"segments": None, "faces": None}
     return ProcessedScene(**(optional | arrays), meta=meta)
+
+
+def read_meta(path: Path, scene_id: str, split: Split) -> SceneMeta:
+    """Read what is known of a scene beside its arrays; only a few pages of its file are touched.
+
+    Raises:
+        FileError: It cannot be read.
+        ProcessedFileError: It is damaged, was written by another program, or is of another scene or split.
+    """
+    with open_file(path, MAX_FILE_BYTES) as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.seek(0, 2) else b""
+    return check_meta(parse_meta(NpzReader(memoryview(data), path), path), path, scene_id, split)
+
+
+def check_meta(meta: SceneMeta, path: Path | str, scene_id: str, split: Split) -> SceneMeta:
+    """Refuse the description of another scene or split with a `ProcessedFileError`."""
+    if (meta.scene_id, meta.split) != (scene_id, split):
+        problem = f"holds {meta.scene_id!r} of {meta.split}, expected {scene_id} of {split}"
+        raise ProcessedFileError(path, problem, _HINT)
+    return meta
 
 
 def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:

@@ -80,8 +80,10 @@ def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:
         FileError: A folder cannot be read.
     """
     beside = {scene.directory.parent for scene in scenes.values()}
-    paths = [entry for parent in beside for entry in _list(parent) if not SceneId.is_valid(entry.name)]
-    return sorted(Path(entry) for entry in paths if entry.is_dir() and entry.name not in _OTHER_FOLDERS)
+    entries = [entry for parent in beside for entry in _list(parent) if not SceneId.is_valid(entry.name)]
+    # Links too, wherever they lead.
+    folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False) or entry.is_symlink()]
+    return sorted(Path(entry) for entry in folders if entry.name not in _OTHER_FOLDERS and not Path(entry).suffix)
 
 
 def _iter_scenes(parent: Path) -> Iterator[RawScene]:

@@ -70,7 +70,8 @@ def select_scenes(
     chosen: list[tuple[SceneId, Split]] = []
     failures: list[SceneFailure] = []
     for scene_id in sorted(present if selection.scene_ids is None else set(selection.scene_ids)):
-        split = find_official_split(scene_id) or only or (filed or {}).get(scene_id)
+        before = (filed or {}).get(scene_id)  # which only naming the scene changes
+        split = find_official_split(scene_id) or (only or before if selection.scene_ids is not None else before or only)
         if split is not None and not selection.wants(scene_id, split):
             if selection.scene_ids is not None:
                 problem = f"{scene_id} is in the split {split}, but only {', '.join(selection.splits)} was asked for"

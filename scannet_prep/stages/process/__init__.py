@@ -18,11 +18,10 @@ from scannet_prep.processed.folder import (
     mark_finished,
     prepare_folder,
     processed_path,
-    read_entry,
     write_lists,
 )
 from scannet_prep.processed.manifest import Manifest, read_manifest, write_manifest
-from scannet_prep.processed.scene import ProcessOptions
+from scannet_prep.processed.scene import ProcessOptions, read_meta
 from scannet_prep.progress import Progress
 from scannet_prep.raw.layout import RawScene, find_strangers
 from scannet_prep.release import MESH, SPLIT_DIRS
@@ -288,10 +287,10 @@ def _report(
 
 def _check_apart(raw_dir: Path, out_dir: Path, scenes: Iterable[RawScene]) -> None:
     """Refuse to write among the raw scenes; a folder beside `scans` is none of theirs."""
-    beside_scenes = {scene.directory.parent.resolve() for scene in scenes}
+    beside_scenes = {Path(os.path.realpath(scene.directory.parent)) for scene in scenes}
     inside = {folder for folder in beside_scenes if folder.name in SPLIT_DIRS.values()}
-    out = out_dir.resolve()
-    if out in {raw_dir.resolve(), *beside_scenes, *(folder.parent for folder in inside)} or inside & set(out.parents):
+    out, raw = (Path(os.path.realpath(folder)) for folder in (out_dir, raw_dir))  # which never raises
+    if out in {raw, *beside_scenes, *(folder.parent for folder in inside)} or inside & set(out.parents):
         raise UsageError(f"{out_dir}: processed scenes would lie among the raw ones", "choose another folder with -o")
 
 
@@ -309,7 +308,7 @@ def _find_options(manifest: Manifest, tasks: tuple[ProcessTask, ...]) -> dict[st
             found.pop(task.scene.scene_id, None)
         elif task.scene.scene_id not in found:
             with suppress(FileError):  # truncated, or not ours: made again
-                found[task.scene.scene_id] = read_entry(task.path).options
+                found[task.scene.scene_id] = read_meta(task.path, task.scene.scene_id, task.split).options
     return found
 
 

@@ -23,7 +23,7 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
 from scannet_prep.stages.selection import Selection
 
-_AGAIN = "process again with the same options: whole scenes are kept, and the others are made"
+_AGAIN = "process again with the same options and --checksum: whole scenes are kept, and the others are made"
 
 
 @dataclass(frozen=True, slots=True)
