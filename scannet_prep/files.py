@@ -254,7 +254,10 @@ def run_lock(folder: Path) -> Iterator[None]:
     try:
         descriptor = _open_locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = path.read_text(encoding="utf-8", errors="replace").strip()[:200] or "another run"
+        holder = ""
+        with suppress(OSError):  # it may end at this moment
+            holder = path.read_text(encoding="utf-8", errors="replace").strip()[:200]
+        holder = holder or "another run"
         raise LockedError(
             f"{folder}: {holder} is working in this folder", "wait until it has ended, or end it; then try again"
         ) from None

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import zstandard
 
+from scannet_prep.archive.layout import FREE_BYTES, MAX_CONTENT_BYTES
 from scannet_prep.archive.source import ByteSource, Stream
 from scannet_prep.errors import ContentError
 from scannet_prep.files import Buffer
@@ -23,7 +24,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MAX_LEVEL = 22
-MAX_CONTENT_BYTES = 1 << 30
 MAX_HEADER_BYTES = 18
 SKIPPABLE_MAGIC = b"\x5e\x2a\x4d\x18"
 
@@ -32,7 +32,7 @@ _MAX_WINDOW_BYTES = 1 << 27  # what `zstd -d` and `tar --zstd` accept without fu
 # A frame may hold so many times its own size and 1 MiB more, so that a small file cannot ask for much memory. Scenes
 # compress to a fifth at most; what compresses better than this limit is stored.
 _MAX_RATIO = 100
-_FREE_BYTES = 1 << 20
+_MAX_FRAMES = 1 << 17
 _MAX_BLOCK_BYTES = 1 << 17
 _RAW, _RLE, _RESERVED = 0, 1, 3
 _CHECKSUM_BYTES = 4
@@ -85,7 +85,7 @@ def compress(content: Buffer, level: int) -> bytes:
 
 
 def _max_content_bytes(stored_bytes: int) -> int:
-    return min(MAX_CONTENT_BYTES, _FREE_BYTES + _MAX_RATIO * stored_bytes)
+    return min(MAX_CONTENT_BYTES, FREE_BYTES + _MAX_RATIO * stored_bytes)
 
 
 def read_size(start: Buffer) -> int:
@@ -164,7 +164,7 @@ def read_frame(stream: Stream) -> bytes:
     header = stream.peek(0, MAX_HEADER_BYTES)
     if len(header) < MAX_HEADER_BYTES and zstandard.FRAME_HEADER.startswith(header[:4]):
         raise TruncatedError("the archive ends in the header of a frame")
-    limit = _FREE_BYTES + read_size(header) * 257 // 256
+    limit = FREE_BYTES + read_size(header) * 257 // 256
     position, is_last = zstandard.frame_header_size(header), False
     while not is_last and len(head := stream.peek(position, 3)) == 3:
         number = int.from_bytes(head, "little")
@@ -200,7 +200,7 @@ def read_seek_table(source: ByteSource) -> list[FrameRow]:
     if magic != _SEEKABLE_MAGIC or descriptor != _HAS_CHECKSUMS:
         raise ContentError("the file does not end in a seek table: it is truncated, or something follows its end")
     size_bytes = _TABLE_HEADER.size + count * _TABLE_ROW.size + _TABLE_FOOTER.size
-    if size_bytes > file_bytes:
+    if size_bytes > file_bytes or count > _MAX_FRAMES:
         raise ContentError(f"the seek table is said to name {count:,} frames, more than the file can hold")
     data = source.read(file_bytes - size_bytes, size_bytes)
     header = _TABLE_HEADER.pack(SKIPPABLE_MAGIC, size_bytes - _TABLE_HEADER.size)
@@ -214,7 +214,12 @@ def read_seek_table(source: ByteSource) -> list[FrameRow]:
 
 
 def map_in_threads(
-    function: Callable[[Item], Result], items: Iterable[Item], *, jobs: int, weigh: Callable[[Item], int]
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    jobs: int,
+    weigh: Callable[[Item], int],
+    on_error: Callable[[], object] = lambda: None,
 ) -> Generator[Result]:
     """Call a function for each item, in several threads; yields the results in order. What it raises ends everything.
 
@@ -223,6 +228,7 @@ def map_in_threads(
         items: Taken one by one, when there is room.
         jobs: How many threads.
         weigh: How many bytes an item takes in memory. At most 160 MiB are under way; a larger item has all to itself.
+        on_error: Called before threads are waited for, where that is not the end: what they wait for has to end.
     """
     executor = ThreadPoolExecutor(jobs, "archive")
     pending: deque[tuple[Future[Result], int]] = deque()
@@ -239,5 +245,8 @@ def map_in_threads(
             del item  # it may hold the bytes of a frame
         while pending:
             yield pending.popleft()[0].result()
+    except BaseException:
+        on_error()
+        raise
     finally:
         executor.shutdown(wait=True, cancel_futures=True)

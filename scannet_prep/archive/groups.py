@@ -122,7 +122,9 @@ class GroupReader:
         """
         progress.advance(self.content_bytes)
         seen = list[_Outcome]()
-        outcomes = frames.map_in_threads(lambda frame: self._check(frame, work), self._frames, jobs=jobs, weigh=_weigh)
+        outcomes = frames.map_in_threads(
+            lambda frame: self._check(frame, work), self._frames, jobs=jobs, weigh=_weigh, on_error=self.source.close
+        )
         for outcome in outcomes:
             self._take(outcome)
             progress.advance(outcome.group.size_bytes)
@@ -136,7 +138,8 @@ class GroupReader:
             if not problem and (group.members, group.scene_id, group.end) != (entry.members, entry.scene_id, entry.end):
                 yield group, "is not what the index says"
             elif problem and not group.scene_id and entry.scene_id:
-                yield entry, problem
+                if self._wants(entry.scene_id, entry.split):
+                    yield entry, problem
             elif problem and not group.scene_id:
                 self.problems.append(f"a scene at byte {group.offset:,} that cannot be named: damaged: {problem}")
 

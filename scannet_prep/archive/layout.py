@@ -23,6 +23,8 @@ from scannet_prep.typed_json import Count, encode_json, parse_json
 OWN_PREFIX = ".scannet-prep/"
 FORMAT_NAME = f"{OWN_PREFIX}format.json"
 INDEX_NAME = f"{OWN_PREFIX}index.json"
+MAX_CONTENT_BYTES = 1 << 30
+FREE_BYTES = 1 << 20
 BLOCK_BYTES = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK_BYTES)
 DEFAULT_LEVEL = 1
@@ -292,6 +294,8 @@ def _check_groups(index: Index) -> None:
     for group in index.groups:
         if group.offset != end or group.split not in splits:
             raise ContentError(f"{group.name}: does not follow the one before it, or its split does not exist")
+        if group.size_bytes > MAX_CONTENT_BYTES or group.stored_bytes > FREE_BYTES + group.size_bytes * 257 // 256:
+            raise ContentError(f"{group.name}: is said to take {group.stored_bytes:,} for {group.size_bytes:,} bytes")
         end = group.end
         _check_members(index.head.kind, group)
 

@@ -30,6 +30,7 @@ from scannet_prep.version import CONTACT_URL, VERSION
 
 _PIECE_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
+_MAX_TRAILER_LINES = 100
 _STOP_LOOK_S = 0.2  # how often a thread that waits looks whether it is to stop
 _MAX_KEPT = 64  # connections
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -261,6 +262,13 @@ class _WatchedResponse(http.client.HTTPResponse):
             if not 101 < found[1] < 200:
                 return found
             http.client.parse_headers(self.fp)
+
+    def _read_and_discard_trailer(self) -> None:
+        """What may follow the last chunk; `http.client` would read it without end."""
+        for _ in range(_MAX_TRAILER_LINES):
+            if self.fp.readline(_HEAD_BYTES) in (b"\r\n", b"\n", b""):
+                return
+        raise AttemptError("the answer does not end", tries=FEW_TRIES)
 
     def begin(self) -> None:
         """Read the headers; what follows is the body."""

@@ -181,7 +181,7 @@ class Gate:
         policy, note = self._policy, ""
         with self._condition:
             now_s = time.monotonic()
-            if error.is_busy and ticket.began_s >= self._slowed_s:
+            if error.is_busy and ticket.began_s >= self._slowed_s and ticket is not self._trial:  # which waits anyway
                 self._slowed_s = now_s
                 self._spacing_s = min(max(2 * self._spacing_s, _FIRST_SPACING_S), policy.longest_delay_s)
             if self._closed_s is not None and ticket is not self._trial:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,8 +37,12 @@ class Partial:
         self._target = target
         self._version_path = self.path.with_name(f"{self.path.name}.version")
         make_directory(target.parent)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with self._writing():
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            with suppress(FileNotFoundError):
+                if not stat.S_ISREG(self.path.lstat().st_mode):  # a link leads elsewhere, a pipe never ends
+                    self.path.unlink()
+            self._descriptor = os.open(self.path, flags, 0o666)
         self.size_bytes = os.fstat(self._descriptor).st_size
         self.validator = ""
         with suppress(OSError):

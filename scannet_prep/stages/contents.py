@@ -6,8 +6,15 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from scannet_prep.archive.frames import MAX_CONTENT_BYTES
-from scannet_prep.archive.layout import DEFAULT_LEVEL, OWN_PREFIX, ArchiveKind, Head, find_scene, identify_scene
+from scannet_prep.archive.layout import (
+    DEFAULT_LEVEL,
+    MAX_CONTENT_BYTES,
+    OWN_PREFIX,
+    ArchiveKind,
+    Head,
+    find_scene,
+    identify_scene,
+)
 from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup
 from scannet_prep.errors import FileError, ManifestError
 from scannet_prep.files import is_hidden_or_temporary
@@ -54,10 +61,11 @@ def find_contents(
         contents, left_out = _find_raw(source, selection, level)
     else:
         contents, left_out = _find_processed(source, selection, level, allows_incomplete=allows_incomplete)
-    for group in contents.scenes:
+    for group in contents.groups:
         if group.size_bytes > MAX_CONTENT_BYTES:  # too large for a frame
             largest = max(group.files, key=lambda file: file.size_bytes)
-            problem = f"has {largest.size_bytes:,} bytes; all files of a scene may have {MAX_CONTENT_BYTES:,} together"
+            most = f"all files of a scene, or of none, may have {MAX_CONTENT_BYTES:,} together"
+            problem = f"has {largest.size_bytes:,} bytes; {most}"
             raise FileError(largest.path, problem, "move it elsewhere, then pack again")
     files = tuple(sorted(contents.files, key=lambda file: file.name))
     return replace(contents, files=files), sorted(left_out)

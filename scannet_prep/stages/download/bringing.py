@@ -71,7 +71,11 @@ class Bringing:
             except OSError as error:
                 lost = "is a link that leads nowhere" if isinstance(error, FileNotFoundError) else ""
                 task.fail(lost or error.strerror or str(error), "mend the link, or move it away", place=task.path)
-        contradictions = _contradictions(task for task in present if task not in faults)
+        whole = [task for task in present if task not in faults and task.result is None]
+        for task in whole if any(task.facts for task in whole) else ():
+            with suppress(FileError):  # its digest is the recorded one: a matter for `verify`
+                task.facts = task.facts or check_file(task.file, task.path)
+        contradictions = _contradictions(whole)
         for task in present:
             fault = faults.get(task) or contradictions.get(task.file.kind.suffix)
             if task.result is None and fault is None:
@@ -146,8 +150,11 @@ class Bringing:
             sizes = f"{found.size_bytes:,} bytes, expected {entry.size_bytes:,}"
             raise FileError(path, f"is not the file recorded in {LOCK_NAME}: {sizes}")
         if entry is None or self.is_strict:
-            self.locked.pop(name, None)
-            task.facts = check_file(task.file, path)
+            try:
+                task.facts = check_file(task.file, path)
+            except FileError:
+                self.locked.pop(name, None)
+                raise
         if entry is None:
             server_bytes = self._ask_size(task)
             if server_bytes not in (None, status.st_size):

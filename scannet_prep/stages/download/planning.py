@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -203,7 +204,7 @@ def plan(
     if not files:
         raise UsageError("no file of these types exists for these scenes", "test scenes have no annotation")
     paths = {file.local_path: data_dir / file.local_path for file in files}
-    present = frozenset(name for name, path in paths.items() if path.exists() or path.is_symlink())
+    present = frozenset(name for name, path in paths.items() if os.path.lexists(path))
     partials = [partial_path(path) for name, path in paths.items() if name not in present]
     folders = sorted({path.parent for path in paths.values()})
     return DownloadPlan(
@@ -212,7 +213,7 @@ def plan(
         files=files,
         present=present,
         orphans=tuple(orphan for folder in folders for orphan in find_orphans(folder)),
-        partial_bytes=sum(path.stat().st_size for path in partials if path.exists()),
+        partial_bytes=sum(path.stat().st_size for path in partials if os.path.exists(path)),  # noqa: PTH110 - which never raises
     )
 
 

@@ -74,7 +74,6 @@ def run(
     if must_be_complete and not selection.has_whole_splits:
         raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
     readers = open_readers(archives, selection.wants, selection.limit, certificates)
-    _check_set(readers, selection, findings, must_be_complete=must_be_complete)
     checked, damaged = dict[str, int](), set[str]()
     with progress.work("verify", 0 if is_quick else sum(reader.size_bytes for reader in readers), "B"):
         for reader in readers:
@@ -95,6 +94,8 @@ def run(
                 hint = "run the same scannet-prep process command again, then scannet-prep pack"
                 findings.error(reader.name, "processing had not finished when it was packed", hint)
             reader.source.close()
+    # Not before: where its end is damaged, the index of an archive is found on the way.
+    _check_set(readers, set(checked), selection, findings, must_be_complete=must_be_complete)
     return ArchivesReport(
         path=readers[0].name,
         paths=tuple(reader.name for reader in readers),
@@ -113,7 +114,12 @@ def run(
 
 
 def _check_set(
-    readers: Sequence[GroupReader], selection: Selection, findings: Findings, *, must_be_complete: bool
+    readers: Sequence[GroupReader],
+    checked: set[str],
+    selection: Selection,
+    findings: Findings,
+    *,
+    must_be_complete: bool,
 ) -> None:
     """Check what concerns several archives together: missing shards, scenes that are there twice or not at all."""
     names = [reader.name for reader in readers]
@@ -124,14 +130,11 @@ def _check_set(
     for scene_id, holder, name in find_twice([(reader.name, reader.index) for reader in readers]):
         hint = "are these shards of different sets? Leave one out"
         findings.error(name, f"is also in {Path(holder).name}", hint, scene_id=scene_id)
-    if any(reader.index is None for reader in readers):
-        return
-    held = {scene.scene_id for reader in readers for scene in reader.scenes}
-    chosen = {scene.scene_id for reader in readers for scene in reader.chosen}
-    if selection.splits and selection.scene_ids is None and not chosen:
+    held = checked.union(*({scene.scene_id for scene in reader.index.scenes} for reader in readers if reader.index))
+    if selection.splits and selection.scene_ids is None and not checked:
         # To check nothing and find nothing wrong would be no check.
         raise UnknownSplitError(f"{names[0]}: holds no scenes of {', '.join(selection.splits)}", "choose other splits")
-    for scene_id in sorted(set(selection.scene_ids or ()) - chosen) if selection.limit is None else ():
+    for scene_id in sorted(set(selection.scene_ids or ()) - checked) if selection.limit is None else ():
         where = f"is not in {', '.join(selection.splits)}" if scene_id in held else "is not in the archive"
         findings.error(names[0], where, scene_id=scene_id)
     for split in (selection.splits or tuple(Split)) if must_be_complete else ():
