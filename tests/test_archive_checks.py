@@ -198,3 +198,13 @@ def test_shards_are_described_together_and_missing_ones_named(shards: list[Path]
     # Classes of the scenes that are here, though the manifest names all.
     annotated = {name: table["scenes"] for name, table in part["label_sets"].items()}
     assert annotated == {"ScanNet20": 1, "ScanNet200": 1}
+
+
+@pytest.mark.parametrize("words", [("--complete",), ("--scenes", "scene0001_00")])
+def test_what_was_asked_for_is_missed_also_where_the_end_is_damaged(
+    verify: Verify, archive_path: Path, words: tuple[str, ...]
+) -> None:
+    archive_path.write_bytes(archive_path.read_bytes() + b"x")
+    status, found = verify(archive_path, *words)
+    assert status == 3
+    assert any(severity == "error" for severity, *_ in found)

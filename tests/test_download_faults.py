@@ -260,6 +260,19 @@ def test_a_length_beyond_the_disk_is_the_failure_of_its_file(
     assert "has 12.5 MB, but only 10.0 MB is free on the disk" in report.failures[0].message
 
 
+def test_pipes_and_links_in_the_place_of_partial_files_are_removed(
+    release_dir: Path, expected: dict[str, str], tmp_path: Path
+) -> None:
+    folder, outside = tmp_path / "data/scans" / SCENES[0], tmp_path / "outside"
+    folder.mkdir(parents=True)
+    outside.write_text("somebody's")
+    os.mkfifo(folder / f".{SCENES[0]}.txt.part")
+    (folder / f".{SCENES[0]}{MESH}.part").symlink_to(outside)
+    with ReleaseServer(release_dir) as server:
+        assert not fetch(server, tmp_path / "data").failures
+    assert (fetched(tmp_path / "data"), outside.read_text()) == (expected, "somebody's")
+
+
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sequence=st.lists(ANY_FAULT, max_size=5), etag=st.sampled_from(["strong", "weak", None]))
 def test_whatever_goes_wrong_for_a_while_the_folder_equals_the_release(

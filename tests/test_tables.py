@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from commands import run_main
 
 from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed, tables
-from scannet_prep.errors import ManifestError, UsageError
+from scannet_prep.errors import ArchiveError, ManifestError, ProcessedFileError, UsageError
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.scene import Split
 from scannet_prep.stages import pack, process
@@ -95,3 +96,16 @@ def test_info_prints_tables_and_writes_them(root: Path) -> None:
     assert outcome.json["rows"] == len(json.loads(path.read_text())) == len(tables.instances(root / "processed"))
     assert len(run_main(*words, "classes").stdout.splitlines()) == 1 + 20 + 200
     assert run_main("info", root / "processed", "-o", path).status == 2
+
+
+def test_tables_refuse_the_file_of_another_scene_several_folders_and_a_part_of_the_shards(
+    root: Path, tmp_path: Path
+) -> None:
+    out_dir = Path(shutil.copytree(root / "processed", tmp_path / "processed"))
+    shutil.copy(out_dir / f"val/{IDS[1]}.npz", out_dir / f"train/{IDS[0]}.npz")
+    with pytest.raises(ProcessedFileError, match=f"holds '{IDS[1]}' of val, expected {IDS[0]} of train"):
+        tables.instances(out_dir)
+    assert run_main("info", root / "processed", out_dir, "--table", "scenes").status == 2
+    shard = Path(shutil.copy(root / "all.tar.zst", tmp_path / "all-00000-of-00002.tar.zst"))
+    with pytest.raises(ArchiveError, match="belongs to a set of shards"):
+        tables.scenes(shard)
