@@ -50,7 +50,7 @@ def _describe(report: DemoReport, seconds: float) -> str:
         f"   {code}\n   {len(names)} classes occur ({', '.join(names[:6])}, ...)"
         for code, names in report.classes.items()
     )
-    arrays = "\n".join(f"   {key:<10} {text}" for key, text in report.arrays.items())
+    arrays = "\n".join(f"   {key:<14} {text}" for key, text in report.arrays.items())
     return f"""\
 1. synthetic scenes, downloaded from a server on this machine, and checked
    {plan.raw_dir}
