@@ -44,7 +44,6 @@ def scene_url_path(scene_id: str, suffix: str) -> str:
 
 
 def release_urls(root: Path) -> dict[str, Path | bytes]:
-    """What lies where on the server, for a raw tree as `write_release` makes it."""
     urls: dict[str, Path | bytes] = {LABEL_MAP_URL_PATH: root / LABEL_MAP_NAME}
     for path in itertools.chain(root.glob("scans/*/*"), root.glob("scans_test/*/*")):
         version = "v1" if path.suffix == ".sens" and path.parents[1].name == "scans" else "v2"
@@ -66,6 +65,7 @@ class Answer:
     trickle: tuple[int, float] | None = None  # from here on a byte each so many seconds: no timeout of a socket strikes
     is_chunked: bool = False
     before: bytes = b""  # comes before the status line
+    trailer: bytes = b""  # comes after the last chunk
     is_down: bool = False  # the server stops
 
 
@@ -331,7 +331,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_CONNECT = do_GET  # noqa: N815 - as the library calls it
 
     def answer(self, request: Request, content: bytes | None, time_s: float) -> Answer:
-        """What RFC 9110 asks for; several ranges at once count as none."""
         answer, owner = Answer(200, {}, b"", None), self.owner
         if content is None:
             answer_status(answer, 404)
@@ -348,7 +347,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return answer
 
     def send(self, answer: Answer, request: Request) -> None:
-        """Send an answer with all that is to go wrong."""
         fields = "".join(f"{name}: {text}\r\n" for name, text in answer.headers.items() if text is not None)
         status = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
         head = answer.before + f"{status}{fields}\r\n".encode("latin-1")
@@ -375,7 +373,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if answer.is_chunked else piece)
             self.pause(byte_pause_s if position >= slow_from else 0)
         if answer.is_chunked and request.method != "HEAD":
-            self.wfile.write(b"0\r\n\r\n")
+            self.wfile.write(b"0\r\n" + answer.trailer + b"\r\n")
 
     def interrupt(self, answer: Answer, position: int) -> None:
         self.pause(3600 if answer.stall_at == position else 0)

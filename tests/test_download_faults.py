@@ -22,6 +22,7 @@ from release_server import (
     Redirect,
     ReleaseServer,
     Reset,
+    Set,
     Status,
     always,
     at,
@@ -271,6 +272,17 @@ def test_pipes_and_links_in_the_place_of_partial_files_are_removed(
     with ReleaseServer(release_dir) as server:
         assert not fetch(server, tmp_path / "data").failures
     assert (fetched(tmp_path / "data"), outside.read_text()) == (expected, "somebody's")
+
+
+def test_a_long_trailer_is_not_waited_for_and_what_came_before_it_is_kept(
+    release_dir: Path, expected: dict[str, str], tmp_path: Path
+) -> None:
+    long = at(MESH_PATH, then=Set(trailer=b"X-Trailer: a\r\n" * 100_000))
+    with ReleaseServer(release_dir, faults=[at(MESH_PATH, then=NoLength()), long]) as server:
+        assert not fetch(server, tmp_path).failures
+        first, *others = server.requests(MESH_PATH)
+    assert (first.range, bool(others)) == (None, True)  # broken off, and found to be whole
+    assert fetched(tmp_path) == expected
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
