@@ -140,13 +140,12 @@ def measure_groups(
     number_of_vertex = numbers.take(instances)
     counts = np.bincount(number_of_vertex, minlength=len(ids) + 1)
     starts = counts.cumsum()[:-1][counts[1:] > 0]
-    rows = points.take(np.argsort(number_of_vertex, kind="stable"), axis=0)
-    corners = (
-        [find.reduceat(rows, starts) for find in (np.minimum, np.maximum)] if len(starts) else [rows[:0], rows[:0]]
-    )
-    boxes: Any = iter(np.hstack(corners).astype(np.float64).round(4).tolist())
+    order = np.argsort(number_of_vertex, kind="stable")
+    axes = [axis.take(order) for axis in np.ascontiguousarray(points.T)] if len(starts) else []
+    corners = [find.reduceat(axis, starts) for find in (np.minimum, np.maximum) for axis in axes]
+    boxes: Any = zip(*(corner.astype(np.float64).round(4).tolist() for corner in corners), strict=True)
     return tuple(
-        replace(group, vertex_count=count, box=tuple(next(boxes)) if count else None)
+        replace(group, vertex_count=count, box=next(boxes) if count else None)
         for group, count in zip(groups, counts[1:].tolist(), strict=True)
     )
 

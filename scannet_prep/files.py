@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import TypeAlias
 
 import deflate
 
@@ -66,7 +67,7 @@ def is_hidden_or_temporary(name: str) -> bool:
 
 
 @contextmanager
-def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[BinaryIO]:
+def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
     """Open a regular file for reading. A FIFO or a device is refused, and never waited for.
 
     Args:
@@ -135,12 +136,10 @@ def write_atomically(
     temporary_path = path.with_name(f".{path.name}.{run}-{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
     try:
         try:
-            with temporary_path.open("xb", buffering=0) as file:
-                for chunk in chunks:
-                    rest = memoryview(chunk).cast("B")
-                    while rest:
-                        rest = rest[os.write(file.fileno(), rest) :]
+            with temporary_path.open("xb") as file:
+                file.writelines(chunks)
                 if is_durable:
+                    file.flush()
                     os.fsync(file.fileno())
             _check_run_lives(run, path)
             temporary_path.replace(path)

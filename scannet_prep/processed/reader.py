@@ -170,7 +170,7 @@ class FolderReader(SceneSource):
         try:
             with open_file(path, MAX_FILE_BYTES) as file:
                 data = bytearray(os.fstat(file.fileno()).st_size)
-                size = file.readinto(data)  # type: ignore[attr-defined]  # of a file without a buffer
+                size = file.readinto(data)
         except MissingFileError:
             raise MissingFileError(path, "no such file, though the folder's manifest names it", again) from None
         if size != len(data):

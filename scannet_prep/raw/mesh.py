@@ -6,6 +6,7 @@ mapped into memory. All others are read row by row, which takes seconds, and so 
 
 from __future__ import annotations
 
+import io
 import re
 import warnings
 from dataclasses import dataclass
@@ -84,7 +85,8 @@ def count_elements(path: Path) -> tuple[int, int]:
 
 def _read_elements(path: Path) -> tuple[Records, Records | None]:
     """Open a file with plyfile; gives its vertices, of which there are some, and its faces, if it has any."""
-    with open_file(path, MESH.max_bytes) as file:
+    with open_file(path, MESH.max_bytes) as raw_file:
+        file = io.BufferedReader(raw_file)  # plyfile reads headers byte by byte
         size_bytes = file.seek(0, 2)
         is_mapped = _check_header(file, size_bytes, path)
         import plyfile

@@ -32,8 +32,6 @@ _HINT = "download it again"
 _SegmentId: TypeAlias = (
     Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,18}\Z")]
 )
-# NumPy turns larger numbers than int64 holds into the largest one.
-_FAST_LIMIT = 10**18
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,13 +123,17 @@ def _parse_plain_list(text: bytes) -> NDArray[np.int64] | None:
         values = np.empty(len(text) // 2 + 1, np.int64)
         count = loop(np.frombuffer(text, np.uint8), values)
         return values[:count] if count else None
-    if text.translate(None, b"0123456789,") or b",," in text or not (text[:1].isdigit() and text[-1:].isdigit()):
+    digits = np.frombuffer(text, np.uint8) - np.uint8(ord("0"))
+    ends = np.append(np.flatnonzero(digits == ord(",") - ord("0") + 256), len(text))
+    lengths = np.diff(ends, prepend=-1) - 1
+    is_plain = np.count_nonzero(digits < 10) == len(text) - len(ends) + 1 and 0 < lengths.min() <= lengths.max() < 19
+    if not is_plain or ((lengths > 1) & (digits.take(ends - lengths, mode="clip") == 0)).any():
         return None
-    values = np.fromstring(text, np.int64, sep=",")
-    largest = int(values.max())
-    # Without leading zeros, the numbers have as many digits as there is text beside the commas.
-    digit_count = len(values) + sum(np.count_nonzero(values >= 10**n) for n in range(1, len(str(largest))))
-    return values if largest < _FAST_LIMIT and digit_count + len(values) - 1 == len(text) else None
+    values = np.zeros(len(ends), np.int64)
+    for place in range(int(lengths.max())):
+        ends -= 1
+        values += np.multiply(digits.take(ends, mode="clip") * (lengths > place), 10**place, dtype=np.int64)
+    return values
 
 
 def _number_contiguously(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
@@ -177,7 +179,7 @@ class _GroupsDocument(msgspec.Struct):
 
 
 def _make_group(item: _Group) -> Group:
-    known = tuple(int(value) for value in item.segments if value is not None)
+    known = tuple(map(int, [value for value in item.segments if value is not None]))
     group_id, object_id = (None if value is None else int(value) for value in (item.id, item.objectId))
     return Group(group_id, object_id, item.label, known, len(item.segments) - len(known))
 
