@@ -196,7 +196,7 @@ def check_is_folder(path: Path) -> None:
         raise OutputError(f"{existing}: is not a folder", "choose another output folder")
 
 
-def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> None:
+def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False, run_pid: int | None = None) -> None:
     """Do what `write_atomically` does, unless the file has that content already.
 
     Raises:
@@ -205,7 +205,7 @@ def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> No
     with suppress(FileError):  # not there, of another size, or not readable: to write it tells
         if read_file(path, len(data)) == data:
             return
-    write_atomically(path, [data], is_durable=is_durable)
+    write_atomically(path, [data], is_durable=is_durable, run_pid=run_pid)
 
 
 def remove_file(path: Path) -> None:

@@ -160,7 +160,10 @@ def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -
         if any(failure.error == "MissingFileError" for failure in report.failures):
             lines.append(f"to fetch what is missing: scannet-prep download --types seg -o {plan.raw_dir} {again}")
         lines.append(f"to try the failed ones again, add {again} to the same command")
-    elif plan.tasks:
+    if report.unfinished:
+        scenes = f"{format_count(len(report.unfinished), 'scene')} ({list_some(report.unfinished)})"
+        lines.append(f"not finished: an earlier run had still to make {scenes}: run process for these, too")
+    elif plan.tasks and not report.failures and not plan.others:
         label_set = plan.context.options.label_set.name.upper()
         lines.append(f'in Python: ScanNet("{report.out_dir}", split="{plan.tasks[0].split}", labels={label_set})')
     return "\n".join(lines)

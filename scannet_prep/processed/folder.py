@@ -6,6 +6,7 @@ Whether a folder is usable has one answer, which the dataset, pack, verify and i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,27 +34,41 @@ Give them only to people who have accepted those terms.
 _UNFINISHED_TEXT = b"""\
 Scenes of this folder are being made or unpacked, or a run was interrupted: scenes may be missing, of two kinds, or
 outdated. Run the same scannet-prep command again: it goes on where it stopped, and removes this file at its end.
+A run for other scenes leaves it. These scenes were to be made:
 """
 
 
-def mark_unfinished(out_dir: Path, run_pid: int | None = None) -> None:
-    """Put a file into the folder that says that scenes are being made; readers then refuse it.
+def mark_unfinished(out_dir: Path, scene_ids: Collection[str] = (), run_pid: int | None = None) -> None:
+    """Put a file into the folder that says which scenes are being made; readers then refuse it.
 
     Raises:
         OutputError: The folder cannot be written to.
     """
-    path = out_dir / UNFINISHED_NAME
-    if not path.exists():
-        write_atomically(path, [_UNFINISHED_TEXT], run_pid=run_pid)
+    text = _UNFINISHED_TEXT + "".join(f"{scene_id}\n" for scene_id in sorted(scene_ids)).encode()
+    write_if_changed(out_dir / UNFINISHED_NAME, text, run_pid=run_pid)
 
 
-def mark_finished(out_dir: Path) -> None:
-    """Remove the file of `mark_unfinished`.
+def mark_finished(out_dir: Path, scene_ids: Collection[str]) -> None:
+    """Take scenes from the file of `mark_unfinished`, and remove it where it names no others.
 
     Raises:
         OutputError: It cannot be removed.
     """
-    remove_file(out_dir / UNFINISHED_NAME)
+    if rest := read_unfinished(out_dir).difference(scene_ids):
+        mark_unfinished(out_dir, rest)
+    else:
+        remove_file(out_dir / UNFINISHED_NAME)
+
+
+def read_unfinished(out_dir: Path) -> set[str]:
+    """Read which scenes runs that were interrupted had still to make; empty where there is no such file."""
+    with suppress(FileError):
+        return {
+            line
+            for line in read_file(out_dir / UNFINISHED_NAME).decode("ascii", "replace").split()
+            if SceneId.is_valid(line)
+        }
+    return set()
 
 
 def is_unfinished(out_dir: Path) -> bool:

@@ -139,7 +139,7 @@ class Target:
             manifest = self._merge_manifest()
             manifests.write_manifest(self._out_dir, manifest)
             lists.write_lists(self._out_dir, manifest)
-            lists.mark_finished(self._out_dir)
+            lists.mark_finished(self._out_dir, self.scenes.keys() | self.failures.keys())
         else:
             self._merge_lock()
             lists.write_failed_list(self._out_dir, sorted(self.failures))

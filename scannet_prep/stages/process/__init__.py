@@ -18,6 +18,7 @@ from scannet_prep.processed.folder import (
     mark_finished,
     prepare_folder,
     processed_path,
+    read_unfinished,
     write_lists,
 )
 from scannet_prep.processed.manifest import Manifest, read_manifest, write_manifest
@@ -89,6 +90,8 @@ class ProcessReport:
         warnings: What was odd, each oddity once.
         vertices: Of all scenes made or kept.
         size_bytes: Size of their files.
+        unfinished: Scenes that an interrupted run had still to make and that were not asked for now; until they are
+            made, readers refuse the folder.
     """
 
     out_dir: Path
@@ -98,6 +101,7 @@ class ProcessReport:
     warnings: tuple[WarningSummary, ...]
     vertices: int
     size_bytes: int
+    unfinished: tuple[str, ...]
 
 
 def plan(
@@ -192,7 +196,6 @@ def run(plan: ProcessPlan, *, jobs: int = 1, progress: Progress | None = None) -
 
 
 def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessReport:
-    context = replace(plan.context, run_pid=os.getpid())
     previous = _read_manifest(plan.out_dir)  # another run may have changed it
     # After an interruption, files may be others than the manifest says.
     trusted = {} if is_unfinished(plan.out_dir) else previous.scenes
@@ -202,12 +205,14 @@ def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessRepo
     tasks = []
     for task in plan.tasks:
         task = replace(task, recorded=previous.scenes.get(task.scene.scene_id))
-        kept = _find_unchanged(task, seen, context)
+        kept = _find_unchanged(task, seen, plan.context)
         if kept is None:
             tasks.append(task)
         else:
             finished[task.scene.scene_id] = kept
-    _check_room(plan.out_dir, tasks, context.options)
+    _check_room(plan.out_dir, tasks, plan.context.options)
+    unfinished = read_unfinished(plan.out_dir) | {task.scene.scene_id for task in tasks}
+    context = replace(plan.context, run_pid=os.getpid(), unfinished=frozenset(unfinished))
     with progress.work("process", len(plan.tasks), "scenes"):
         progress.advance(len(finished))
         for task, outcome in run_in_workers(make_scene_file, tasks, context, jobs=jobs):
@@ -233,7 +238,7 @@ def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessRepo
     if manifest != previous:
         write_manifest(plan.out_dir, manifest)
     write_lists(plan.out_dir, manifest)
-    mark_finished(plan.out_dir)
+    mark_finished(plan.out_dir, finished.keys() | failures.keys() if plan.is_restricted else unfinished)
     now = {name: item.seen for name, item in finished.items()}
     known = {name: item for name, item in (seen | now).items() if name in manifest.scenes}
     if known != seen:
@@ -282,6 +287,7 @@ def _report(
         warnings=tuple(summarize_warnings(warnings)),
         vertices=sum(item.entry.vertex_count for item in finished.values()),
         size_bytes=sum(item.entry.fingerprint.size_bytes for item in finished.values()),
+        unfinished=tuple(sorted(read_unfinished(plan.out_dir))),
     )
 
 

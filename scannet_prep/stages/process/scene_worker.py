@@ -63,6 +63,7 @@ class WorkContext:
         is_lenient: Whether damage that leaves a scene without alignment, groups or normals is only a warning.
         compares_bytes: Whether all files are read, and not taken for unchanged by their sizes and times.
         run_pid: The process that leads the run.
+        unfinished: Ids of the scenes that this run, and interrupted ones before it, had to make.
     """
 
     options: ProcessOptions
@@ -72,6 +73,7 @@ class WorkContext:
     is_lenient: bool = False
     compares_bytes: bool = False
     run_pid: int | None = None
+    unfinished: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def _make(task: ProcessTask, context: WorkContext) -> FinishedScene:
         raise FileError(task.scene.directory, "its files changed while they were read", "run the same command again")
     # Before the first file is replaced, and not before it is known that one will be: a run that changes nothing must
     # not disturb those who read.
-    mark_unfinished(task.path.parent.parent, context.run_pid)
+    mark_unfinished(task.path.parent.parent, context.unfinished, context.run_pid)
     chunks = encode_processed(scene)
     write_atomically(task.path, chunks, run_pid=context.run_pid)
     entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*chunks))
