@@ -82,3 +82,7 @@ KINDS = {
     )
 }
 """The files of a scene, by suffix: the 13 of the official download script."""
+
+_SEG = (*(kind.suffix for kind in SEGMENTATION_KINDS), LABEL_MAP.suffix)
+PRESETS = {"seg": _SEG, "seg-min": tuple(suffix for suffix in _SEG if suffix != LABELS_MESH.suffix)}
+"""Words for several suffixes; `seg-min` is what `process` reads unless told otherwise."""

@@ -28,6 +28,11 @@ multiprocessing.set_forkserver_preload(
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The servers of the tests are on this machine.
+for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+    os.environ.pop(name, None)
+    os.environ.pop(name.lower(), None)
+
 
 @pytest.fixture(scope="session")
 def whole_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:

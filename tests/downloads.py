@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ PATIENCE = TransferPolicy(
     outage_patience_s=20,
     first_answer_patience_s=5,
 )
+SIZE = b"1;" + b"x" * 9_000
 # Faults of the first requests of a file, after which all is well again.
 PASSING = {
     "cut before the status": [Cut(BEFORE_STATUS)],
@@ -64,12 +65,8 @@ PASSING = {
     "silence before the status": [Stall(BEFORE_STATUS)],
     "trickle of content": [Set(trickle=(5_000, 0.05))],
     "trickle of headers": [Set(trickle=(BEFORE_STATUS, 0.02))],
-    "chunk size without end": [
-        lambda *parts: (
-            NoLength()(*parts),
-            Set(is_chunked=False, body=b"1;" + b"x" * 9_000, trickle=(0, 0.02), offset=None)(*parts),
-        )
-    ],
+    "chunk size without end": [lambda *to: (NoLength()(*to), Set(is_chunked=False, body=SIZE, trickle=(0, 0.02))(*to))],
+    "early hints": [Set(before=b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n")],
     "busy": [Status(503, "1"), Status(429, "Thu, 01 Jan 1970 00:00:00 GMT"), Status(500)],
     "range refused": [Cut(20_000), Status(416)],
     "ranges ignored": [Cut(20_000), RangesIgnored()],
@@ -100,28 +97,23 @@ class Bar(Progress):
     """Adds up what a bar would show."""
 
     def __init__(self) -> None:
-        self.done = self.total = 0
+        self.left = 0
         self.notes: list[str] = []
         self.statuses: list[str] = []
+        self.status, self.note = self.statuses.append, self.notes.append
 
     def start(self, title: str, total: int, unit: str) -> None:  # noqa: ARG002 - as the protocol has it
-        self.total = total
+        self.left += total
 
     def advance(self, count: int = 1) -> None:
-        self.done += count
+        self.left -= count
 
     def resize(self, change: int) -> None:
-        self.total += change
-
-    def status(self, text: str) -> None:
-        self.statuses.append(text)
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
+        self.left += change
 
 
-def release_fixture(scene_ids: Sequence[str], vertices: int) -> Any:
-    """A release that the tests of a module share; each scene has another number of vertices."""
+def release_fixtures(scene_ids: Sequence[str], vertices: int) -> Any:
+    """A release that the tests of a module share, each scene with another number of vertices, and a server of it."""
 
     @pytest.fixture(scope="module")
     def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -130,7 +122,12 @@ def release_fixture(scene_ids: Sequence[str], vertices: int) -> Any:
             write_release(release_dir, [scene_id], vertices=vertices + 100 * number)
         return release_dir
 
-    return release_dir
+    @pytest.fixture
+    def server(release_dir: Path) -> Iterator[ReleaseServer]:
+        with ReleaseServer(release_dir) as server:
+            yield server
+
+    return release_dir, server
 
 
 def plan(server: ReleaseServer, data_dir: Path, scene_ids: Sequence[str] = SCENES, types: Sequence[str] = ("seg",)):

@@ -25,13 +25,10 @@ pid {folder}/nginx.pid;
 error_log {folder}/error.log info;
 events {{}}
 http {{
-    log_format requests escape=none "$uri\t$status\t$body_bytes_sent\t$http_range\t$http_if_range";
+    log_format requests escape=none "$status\t$body_bytes_sent\t$http_range\t$http_if_range";
     access_log {folder}/access.log requests;
-    client_body_temp_path {folder}/temporary;
-    proxy_temp_path {folder}/temporary;
-    fastcgi_temp_path {folder}/temporary;
-    uwsgi_temp_path {folder}/temporary;
-    scgi_temp_path {folder}/temporary;
+    client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
+    uwsgi_temp_path {folder}; scgi_temp_path {folder};
     default_type application/octet-stream;
     sendfile on;
     server {{
@@ -48,7 +45,6 @@ http {{
 class LoggedRequest(NamedTuple):
     """A line of the access log, written once the request has ended; empty where a header is missing."""
 
-    path: str
     status: int
     sent_bytes: int
     range: str
@@ -56,9 +52,8 @@ class LoggedRequest(NamedTuple):
 
 
 class NginxServer:
-    """Runs from `with` on; in between, `stop` and `start` make an outage, with the same port.
+    """Serves the files of `root`, a raw tree; in between, `stop` and `start` make an outage, with the same port.
 
-    `root` is a raw tree as `write_release` makes it, whose files are linked; `folder` is an empty one;
     `bytes_per_s` is the bandwidth of each connection, 0 for no limit, and counts from the next `start` on.
     """
 
@@ -86,16 +81,10 @@ class NginxServer:
 
     def start(self) -> None:
         """Returns when it answers."""
-        assert NGINX is not None
-        config_path = self.folder / "nginx.conf"
-        config_path.write_text(
-            _CONFIG.format(
-                folder=self.folder, port=self.port, certificate=self._certificate_path, bytes_per_s=self.bytes_per_s
-            )
-        )
-        self._process = subprocess.Popen(
-            [NGINX, "-p", self.folder, "-c", config_path, "-e", self.folder / "error.log"], stdin=subprocess.DEVNULL
-        )
+        values = vars(self) | {"certificate": self._certificate_path}
+        (self.folder / "nginx.conf").write_text(_CONFIG.format_map(values))
+        command = [str(NGINX), "-p", self.folder, "-c", self.folder / "nginx.conf", "-e", self.folder / "error.log"]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         for _ in range(1_000):
             with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", self.port)):
                 return
@@ -105,13 +94,12 @@ class NginxServer:
 
     def stop(self) -> None:
         """At once: connections are cut."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.terminate()
-            process.wait(20)
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(20)
+            self._process = None
 
-    def requests(self, path: str | None = None) -> list[LoggedRequest]:
+    def requests(self) -> list[LoggedRequest]:
         """Requests that have ended; the line may come a moment after the client has its last byte."""
         lines = [line.split("\t") for line in (self.folder / "access.log").read_text().splitlines()]
-        found = [LoggedRequest(line[0], int(line[1]), int(line[2]), *line[3:]) for line in lines]
-        return [request for request in found if path in (None, request.path)]
+        return [LoggedRequest(int(line[0]), int(line[1]), *line[2:]) for line in lines]

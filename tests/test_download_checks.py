@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from commands import digests, run_command
-from downloads import MESH, SCENES, Bar, fetch, fetched, release_fixture
-from release_server import ReleaseServer, Status, always
+from downloads import MESH, SCENES, Bar, fetch, fetched, release_fixtures
+from release_server import ReleaseServer, Status
 
 from scannet_prep.errors import FileError
 from scannet_prep.raw.lock import digest_file, read_lock, write_lock
@@ -29,7 +29,7 @@ LABELS_MESH = "_vh_clean_2.labels.ply"
 OTHER = "scene0011_00"
 
 
-release_dir = release_fixture(SCENES, 600)
+release_dir, server = release_fixtures(SCENES, 600)
 
 
 def place(folder: Path, suffix: str, scene_id: str = SCENE) -> Path:
@@ -72,17 +72,16 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_file_is_not_adopted_but_fetched_again(release_dir: Path, tmp_path: Path, name: str) -> None:
-    data_dir = Path(shutil.copytree(release_dir, tmp_path / "data"))
+def test_a_damaged_file_is_not_adopted_but_fetched_again(server: ReleaseServer, tmp_path: Path, name: str) -> None:
+    data_dir = Path(shutil.copytree(server.root, tmp_path / "data"))
     suffix, damage = DAMAGES[name]
-    damage(place(data_dir, suffix), release_dir)
-    with ReleaseServer(release_dir) as server:
-        report = fetch(server, data_dir)
-        asked = {request.path.rpartition("/")[2] for request in server.requests()}
+    damage(place(data_dir, suffix), server.root)
+    report = fetch(server, data_dir)
+    asked = {request.path.rpartition("/")[2] for request in server.requests()}
     assert not report.failures
     assert f"{SCENE}{suffix}" in asked
-    assert {name: entry.sha256 for name, entry in read_lock(data_dir / "scannet.lock").items()} == digests(release_dir)
-    assert {name: d for name, d in fetched(data_dir).items() if not name.endswith(".aria2")} == digests(release_dir)
+    assert {name: entry.sha256 for name, entry in read_lock(data_dir / "scannet.lock").items()} == digests(server.root)
+    assert {name: d for name, d in fetched(data_dir).items() if not name.endswith(".aria2")} == digests(server.root)
 
 
 @pytest.mark.parametrize("name", [name for name in DAMAGES if "aria2" not in name and "last line" not in name])
@@ -97,62 +96,46 @@ def test_a_damaged_file_of_the_server_is_not_accepted(release_dir: Path, tmp_pat
     assert all("is not what it should be" in item.message for item in report.failures)
 
 
-def test_adopted_files_are_compared_with_the_sizes_on_the_server_only_once(release_dir: Path, tmp_path: Path) -> None:
-    data_dir = Path(shutil.copytree(release_dir, tmp_path / "data"))
-    with ReleaseServer(release_dir) as server:
-        assert not fetch(server, data_dir).failures
-        assert len(server.requests(method="HEAD")) == len(digests(release_dir))
-        server.forget()
-        fetch(server, data_dir)
-        assert server.requests(method="HEAD") == server.requests() == []
+@pytest.mark.parametrize("tells_sizes", [True, False])
+def test_adopted_files_are_compared_with_the_servers_sizes_once(
+    server: ReleaseServer, tmp_path: Path, tells_sizes: bool
+) -> None:
+    data_dir = Path(shutil.copytree(server.root, tmp_path / "data"))
+    server.faults = [lambda request: [Status(405)] if request.method == "HEAD" and not tells_sizes else []]
+    assert {item.outcome for item in fetch(server, data_dir).results} == {FileOutcome.PRESENT}
+    asked = len(server.requests(method="HEAD"))
+    assert asked == len(digests(server.root)) if tells_sizes else asked <= 4  # one for each connection
+    server.forget()
+    fetch(server, data_dir)
+    assert server.requests(method="HEAD") == server.requests() == []
 
 
-def test_a_server_that_does_not_tell_sizes_is_asked_once_for_each_connection(release_dir: Path, tmp_path: Path) -> None:
-    data_dir = Path(shutil.copytree(release_dir, tmp_path / "data"))
-    refuse = always(None, Status(405))
-    with ReleaseServer(
-        release_dir, faults=[lambda request: refuse(request) if request.method == "HEAD" else []]
-    ) as server:
-        report = fetch(server, data_dir)
-        assert {item.outcome for item in report.results} == {FileOutcome.PRESENT}
-        assert len(server.requests(method="HEAD")) <= 4
-
-
-def test_verify_fetches_again_what_was_recorded_too_early(release_dir: Path, tmp_path: Path) -> None:
-    data_dir = Path(shutil.copytree(release_dir, tmp_path / "data"))
-    with_zeros(place(data_dir, MESH), release_dir)
-    of_another_scene(place(data_dir, SEGMENTS), release_dir)
-    write_lock(
-        data_dir / "scannet.lock", {name: digest_file(data_dir / name) for name in digests(data_dir)}
-    )  # as versions before this one did
+def test_verify_fetches_again_what_was_recorded_too_early(server: ReleaseServer, tmp_path: Path) -> None:
+    data_dir = Path(shutil.copytree(server.root, tmp_path / "data"))
+    with_zeros(place(data_dir, MESH), server.root)
+    of_another_scene(place(data_dir, SEGMENTS), server.root)
+    found = {name: digest_file(data_dir / name) for name in digests(data_dir)}
+    write_lock(data_dir / "scannet.lock", found)  # as versions before this one did
     words = ["download", "--types", "seg", "--scenes", SCENE, "--accept-terms", "-o", data_dir, "--base-url"]
-    with ReleaseServer(release_dir) as server:
-        assert not fetch(server, data_dir).mended
-        outcome = run_command(*words, server.base_url, "--verify", "--json")
+    assert not fetch(server, data_dir).mended
+    outcome = run_command(*words, server.base_url, "--verify", "--json")
     assert outcome.status == 0, outcome.stderr
     assert outcome.json["mended"] == [f"scans/{SCENE}/{SCENE}{SEGMENTS}", f"scans/{SCENE}/{SCENE}{MESH}"]
     lock = read_lock(data_dir / "scannet.lock")
-    assert lock[f"scans/{SCENE}/{SCENE}{MESH}"].sha256 == digests(release_dir)[f"scans/{SCENE}/{SCENE}{MESH}"]
+    assert lock[f"scans/{SCENE}/{SCENE}{MESH}"].sha256 == digests(server.root)[f"scans/{SCENE}/{SCENE}{MESH}"]
 
 
-def test_verify_keeps_the_record_of_a_file_that_has_changed_on_disk(release_dir: Path, tmp_path: Path) -> None:
-    with ReleaseServer(release_dir) as server:
-        fetch(server, tmp_path)
-        with_zeros(place(tmp_path, MESH), release_dir)
-        server.files[f"/scannet/v2/scans/{SCENE}/{SCENE}{MESH}"] = place(release_dir, MESH, OTHER)
-        report = fetch(server, tmp_path, is_strict=True)
-    assert len(report.failures) == 1
-    assert read_lock(tmp_path / "scannet.lock")[f"scans/{SCENE}/{SCENE}{MESH}"] == digest_file(place(release_dir, MESH))
-
-
-def test_a_file_that_differs_from_its_record_on_the_server_is_refused(release_dir: Path, tmp_path: Path) -> None:
-    with ReleaseServer(release_dir) as server:
-        fetch(server, tmp_path)
-        place(tmp_path, INFO).unlink()
-        server.change = lambda request, content: content + b"more = 1\n" if request.path.endswith(INFO) else content
-        report = fetch(server, tmp_path)
-    assert "is not what scannet.lock records" in report.failures[0].message
-    assert "remove its line" in report.failures[0].hint
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_what_differs_from_its_record_is_refused_and_the_record_stays(
+    server: ReleaseServer, tmp_path: Path, is_strict: bool
+) -> None:
+    fetch(server, tmp_path)
+    with_zeros(place(tmp_path, INFO), server.root)
+    server.change = lambda request, content: content + b"more = 1\n" if request.path.endswith(INFO) else content
+    (failure,) = fetch(server, tmp_path, is_strict=is_strict).failures
+    assert "is not what scannet.lock records" in failure.message
+    assert "remove its line" in failure.hint
+    assert read_lock(tmp_path / "scannet.lock")[failure.file.local_path] == digest_file(place(server.root, INFO))
 
 
 def sensor_stream(frames: int, imu_frames: int = 0) -> bytes:
@@ -187,30 +170,23 @@ def test_streams_and_zips_are_checked_to_their_end(tmp_path: Path, suffix: str) 
             check_file(file, path)
 
 
-def test_a_file_that_is_larger_than_any_of_its_kind_is_not_read(tmp_path: Path) -> None:
-    (file,) = list_files([(SceneId(SCENE), Split.TRAIN)], [KINDS[".txt"]])
-    path = tmp_path / "file"
-    path.touch()
-    os.truncate(path, 1 << 40)
-    with pytest.raises(FileError, match="expected at most 1,048,576"):
-        check_file(file, path)
-
-
-def test_train_scenes_need_an_axis_alignment_and_test_scenes_do_not(release_dir: Path) -> None:
-    path = release_dir / "scans_test/scene0707_00/scene0707_00.txt"
+def test_metadata_has_a_largest_size_and_in_train_an_alignment(release_dir: Path, tmp_path: Path) -> None:
     (test_file,) = list_files([(SceneId("scene0707_00"), Split.TEST)], [KINDS[".txt"]])
     (train_file,) = list_files([(SceneId(SCENE), Split.TRAIN)], [KINDS[".txt"]])
-    check_file(test_file, path)
+    check_file(test_file, release_dir / test_file.local_path)
     with pytest.raises(FileError, match="has no axisAlignment"):
-        check_file(train_file, path)
+        check_file(train_file, release_dir / test_file.local_path)
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", 1 << 40)
+    with pytest.raises(FileError, match="expected at most 1,048,576"):
+        check_file(train_file, tmp_path / "large")
 
 
-def test_what_is_fetched_again_is_told_with_the_reason(release_dir: Path, tmp_path: Path) -> None:
-    data_dir, bar = Path(shutil.copytree(release_dir, tmp_path / "data")), Bar()
+def test_what_is_fetched_again_is_told_with_the_reason(server: ReleaseServer, tmp_path: Path) -> None:
+    data_dir, bar = Path(shutil.copytree(server.root, tmp_path / "data")), Bar()
     document = json.loads(place(data_dir, AGGREGATION).read_text())
     place(data_dir, AGGREGATION).write_text(json.dumps(document | {"sceneId": "scannet.scene0706_00"}))
-    with ReleaseServer(release_dir) as server:
-        fetch(server, data_dir, bar=bar)
+    fetch(server, data_dir, bar=bar)
     assert bar.notes == [
         f"{place(data_dir, AGGREGATION)}: sceneId is 'scene0706_00', expected {SCENE}; fetching it again"
     ]

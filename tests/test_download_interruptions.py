@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import resource
 import signal
@@ -12,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from commands import digests, run_command, run_main, start_command
-from downloads import MESH, fetched, finished, release_fixture, words
+from downloads import MESH, fetched, finished, release_fixtures, words
 from nginx_server import NginxServer, needs_nginx
 from release_server import BEFORE_STATUS, ReleaseServer, Set, Stall, Status, always, ending
 
 SCENES = ["scene0000_00", "scene0001_00", "scene0707_00", "scene0708_00"]
 
 
-release_dir = release_fixture(SCENES, 6_000)
+release_dir, server = release_fixtures(SCENES, 6_000)
 
 
 def partial_sizes(data_dir: Path) -> list[int]:
@@ -49,20 +48,20 @@ def test_killed_eight_times_and_then_finished_it_is_the_same_tree(release_dir: P
     assert fetched(tmp_path) == expected
 
 
-def test_a_second_run_in_the_same_folder_says_who_is_working_there(release_dir: Path, tmp_path: Path) -> None:
-    with ReleaseServer(release_dir, faults=[always(ending(MESH), Stall(30_000))]) as server:
-        first = start_command(*words(SCENES, server.base_url, tmp_path))
-        while partial_sizes(tmp_path) != [30_000] * 4:
-            assert first.poll() is None
-            time.sleep(0.01)
-        second = run_main(*words(SCENES, server.base_url, tmp_path, "--json"))
-        assert (second.status, second.json["error"]) == (1, "LockedError")
-        assert f"process {first.pid} on" in second.json["message"]
-        server.faults = []
-        first.kill()
-        first.communicate()
-        assert run_main(*words(SCENES, server.base_url, tmp_path)).status == 0
-    assert fetched(tmp_path) == digests(release_dir)
+def test_a_second_run_in_the_same_folder_says_who_is_working_there(server: ReleaseServer, tmp_path: Path) -> None:
+    server.faults = [always(ending(MESH), Stall(30_000))]
+    first = start_command(*words(SCENES, server.base_url, tmp_path))
+    while partial_sizes(tmp_path) != [30_000] * 4:
+        assert first.poll() is None
+        time.sleep(0.01)
+    second = run_main(*words(SCENES, server.base_url, tmp_path, "--json"))
+    assert (second.status, second.json["error"]) == (1, "LockedError")
+    assert f"process {first.pid} on" in second.json["message"]
+    server.faults = []
+    first.kill()
+    first.communicate()
+    assert run_main(*words(SCENES, server.base_url, tmp_path)).status == 0
+    assert fetched(tmp_path) == digests(server.root)
 
 
 WAITING = {
@@ -77,47 +76,45 @@ WAITING = {
     ("name", "number"), [*((name, signal.SIGINT) for name in WAITING), ("for content", signal.SIGTERM)]
 )
 def test_an_interruption_ends_it_whatever_it_waits_for(
-    release_dir: Path, tmp_path: Path, name: str, number: signal.Signals
+    server: ReleaseServer, tmp_path: Path, name: str, number: signal.Signals
 ) -> None:
-    with ReleaseServer(release_dir, faults=[WAITING[name]]) as server:
-        process = start_command(*words(SCENES, server.base_url, tmp_path, "--json"))
-        while not _is_waiting(name, server, tmp_path):
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=20)  # all of them would go on for a minute at least
-        assert process.returncode == 130, stderr
-        assert "run the same command again" in stdout
-        assert "Traceback" not in stderr
-        partials = list(tmp_path.rglob(".*.part*"))
-        assert len(partials) == (8 if name == "for content" else len(partials))  # each with its version
-        server.faults = []
-        server.start()
-        assert run_main(*words(SCENES, server.base_url, tmp_path)).status == 0
-        assert fetched(tmp_path) == digests(release_dir)
-        if name == "for content":  # else other files may have been under way
-            assert all(server.bytes_sent_again(path) == 0 for path in server.files)
+    server.faults = [WAITING[name]]
+    process = start_command(*words(SCENES, server.base_url, tmp_path, "--json"))
+    while not _is_waiting(name, server, tmp_path):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=20)  # all of them would go on for a minute at least
+    assert process.returncode == 130, stderr
+    assert "run the same command again" in stdout
+    assert "Traceback" not in stderr
+    partials = list(tmp_path.rglob(".*.part*"))
+    assert len(partials) == (8 if name == "for content" else len(partials))  # each with its version
+    server.faults = []
+    server.start()
+    assert run_main(*words(SCENES, server.base_url, tmp_path)).status == 0
+    assert fetched(tmp_path) == digests(server.root)
+    if name == "for content":  # else other files may have been under way
+        assert all(server.bytes_sent_again(path) == 0 for path in server.files)
 
 
 def _is_waiting(name: str, server: ReleaseServer, data_dir: Path) -> bool:
     if name == "for content":
         return partial_sizes(data_dir) == [30_000] * 4
-    return sum(bool(request.faults) for request in server.requests()) >= (
-        1 if name.startswith(("for a", "before")) else 4
-    )
+    count = 1 if name.startswith(("for a", "before")) else 4
+    return sum(bool(request.faults) for request in server.requests()) >= count
 
 
-def test_a_full_disk_stops_it_and_leaves_no_half_file_under_a_final_name(release_dir: Path, tmp_path: Path) -> None:
+def test_a_full_disk_stops_it_and_leaves_no_half_file_under_a_final_name(server: ReleaseServer, tmp_path: Path) -> None:
     def limit_file_size() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 
-    with ReleaseServer(release_dir) as server:
-        outcome = run_command(*words(SCENES, server.base_url, tmp_path, "--json"), preexec_fn=limit_file_size)
-        assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
-        expected = digests(release_dir)
-        assert finished(tmp_path).items() <= expected.items()
-        assert run_main(*words(SCENES, server.base_url, tmp_path)).status == 0
-        assert fetched(tmp_path) == expected
+    outcome = run_command(*words(SCENES, server.base_url, tmp_path, "--json"), preexec_fn=limit_file_size)
+    assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
+    expected = digests(server.root)
+    assert finished(tmp_path).items() <= expected.items()
+    assert run_main(*words(SCENES, server.base_url, tmp_path)).status == 0
+    assert fetched(tmp_path) == expected
 
 
 @needs_nginx
@@ -140,10 +137,3 @@ def test_a_real_server_over_tls_with_an_outage_in_the_middle(release_dir: Path, 
         resumed = [request for request in server.requests() if request.status == 206 and request.sent_bytes > 1]
         assert resumed
         assert all(request.range and request.if_range for request in resumed)
-
-
-@pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "HTTPS_PROXY", "https_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    assert "SCANNET_PREP_BASE_URL" not in os.environ

@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
-import http.client
 import socket
-import ssl
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
-import urllib3
 from certificates import make_private_authority
 from commands import digests, run_main
-from downloads import MESH, PATIENCE, Bar, fetch, fetched, plan, release_fixture, words
-from release_server import Redirect, ReleaseServer, Set, Status, always, ending
+from downloads import MESH, PATIENCE, Bar, fetch, fetched, plan, release_fixtures, words
+from release_server import BEFORE_STATUS, Cut, Redirect, ReleaseServer, Reset, Set, Status, always, ending
 
 from scannet_prep.errors import CertificateError, OutputError, ProxyError
-from scannet_prep.release import LABELS_MESH
 from scannet_prep.remote.client import find_source_address
-from scannet_prep.remote.trouble import describe_error
-from scannet_prep.scene import SceneId
-from scannet_prep.stages import download
 from scannet_prep.stages.download import check
-from scannet_prep.stages.selection import Selection
 from scannet_prep.version import CONTACT_URL
 
 SCENES = ["scene0000_00", "scene0011_00"]
-VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
-release_dir = release_fixture(SCENES, 600)
+release_dir, server = release_fixtures(SCENES, 600)
 
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_private_authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
 
 
 def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(release_dir: Path, tmp_path: Path) -> None:
@@ -92,7 +75,7 @@ def test_authorities_that_the_environment_names_count_for_this_machine_too(
     ("names", "days", "hint"),
     [("IP:127.0.0.2", 2, "the address leads to another server"), ("IP:127.0.0.1", -1, "this machine's clock is wrong")],
 )
-def test_the_hint_says_what_is_wrong_with_a_certificate(
+def test_the_hint_tells_what_a_certificate_lacks(
     release_dir: Path, tmp_path: Path, names: str, days: int, hint: str
 ) -> None:
     ca_path, certificate_path = make_private_authority(tmp_path / "authority", names, days)
@@ -116,21 +99,14 @@ def test_the_hint_says_what_is_wrong_with_a_certificate(
     ],
 )
 def test_a_proxy_that_cannot_be_used_ends_the_run_and_says_so(
-    release_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, proxy: str, message: str
+    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, proxy: str, message: str
 ) -> None:
-    with ReleaseServer(release_dir, faults=[always(None, Status(407))]) as server:
-        monkeypatch.setenv(f"{scheme}_proxy", server.origin if message == "407" else proxy)
-        server.base_url = f"{scheme}://mirror.invalid/scannet/"
-        with pytest.raises(ProxyError, match=message) as caught:
-            fetch(server, tmp_path, SCENES)
+    server.faults = [always(None, Status(407))]
+    monkeypatch.setenv(f"{scheme}_proxy", server.origin if message == "407" else proxy)
+    server.base_url = f"{scheme}://mirror.invalid/scannet/"
+    with pytest.raises(ProxyError, match=message) as caught:
+        fetch(server, tmp_path, SCENES)
     assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
-
-
-def test_early_hints_are_passed_over(release_dir: Path, tmp_path: Path) -> None:
-    hints = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
-    with ReleaseServer(release_dir, faults=[always(None, Set(before=hints))]) as server:
-        assert not fetch(server, tmp_path, SCENES).failures
-    assert fetched(tmp_path) == digests(release_dir)
 
 
 def resolve_to(*addresses: tuple[Any, ...]) -> Any:
@@ -153,62 +129,49 @@ def test_ipv4_is_used_where_ipv6_leads_nowhere(monkeypatch: pytest.MonkeyPatch) 
         assert find_source_address("https://mirror.example/", 0.2) is None
 
 
-def test_the_room_is_looked_for_where_a_linked_folder_leads(
-    release_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_room_is_looked_for_where_a_link_leads(
+    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/scans").symlink_to(tmp_path / "elsewhere")
     looked: list[Path] = []
     monkeypatch.setattr("scannet_prep.stages.download.planning.check_space", lambda folder, *_: looked.append(folder))
-    with ReleaseServer(release_dir) as server:
-        check(plan(server, tmp_path / "data", SCENES))
+    check(plan(server, tmp_path / "data", SCENES))
     assert looked == [tmp_path / "elsewhere"]
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("fault", "base_url", "words"),
     [
-        (socket.gaierror(-2, "Name or service not known"), "cannot find HOST: is this machine online?"),
-        (ConnectionRefusedError(111, "Connection refused"), "HOST refuses the connection"),
-        (TimeoutError("timed out"), "HOST does not answer"),
-        (http.client.RemoteDisconnected("closed"), "the connection broke off"),
-        (ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), "the connection broke off"),
-        (ssl.SSLError(1, "wrong version number"), "no encrypted connection to HOST can be made: wrong version number"),
-        (OSError(101, "Network is unreachable"), "cannot reach HOST: Network is unreachable"),
-        (http.client.BadStatusLine("SSH-2.0"), "HOST sends an answer that cannot be understood"),
+        (None, "http://mirror.invalid/", "cannot find mirror.invalid: is this machine online?"),
+        (None, "http://127.0.0.1:9/", "127.0.0.1 refuses the connection"),
+        (None, "https://127.0.0.1:PORT/", "no encrypted connection to 127.0.0.1 can be made: "),
+        (Reset(), "", "the connection broke off"),
+        (Cut(BEFORE_STATUS), "", "the connection broke off"),
+        (Set(before=b"SSH-2.0-OpenSSH_9.6\r\n"), "", "127.0.0.1 sends an answer that cannot be understood"),
     ],
 )
-def test_errors_of_the_network_are_told_in_words(error: Exception, words: str) -> None:
-    for wrapped in (error, requests.ConnectionError(urllib3.exceptions.ProtocolError("Connection aborted.", error))):
-        assert describe_error(wrapped, "HOST") == words
+def test_what_is_wrong_with_the_network_is_told_in_words(
+    server: ReleaseServer, tmp_path: Path, fault: Any, base_url: str, words: str
+) -> None:
+    server.faults = [always(None, fault)] if fault else []
+    server.base_url = base_url.replace("PORT", str(server.port)) or server.base_url
+    report = fetch(server, tmp_path, SCENES, policy=replace(PATIENCE, first_answer_patience_s=0.1))
+    assert report.failures
+    assert all(f"({words}" in item.message for item in report.failures)
 
 
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [
-        ("http://mirror.invalid/scannet/", "cannot find mirror.invalid: is this machine online?"),
-        ("http://127.0.0.1:9/scannet/", "127.0.0.1 refuses the connection"),
-    ],
-)
-def test_a_server_that_is_not_there_is_told_in_words(tmp_path: Path, place: str, words: str) -> None:
-    what = download.plan(tmp_path, ["seg-min"], selection=Selection(scene_ids=(SceneId(SCENES[0]),)), base_url=place)
-    report = download.run(what, policy=replace(PATIENCE, first_answer_patience_s=0.1), needs_terms=False)
-    assert {f"({words})" in item.message for item in report.failures} == {True}
-    assert not any(item.file.kind is LABELS_MESH for item in report.failures)
-
-
-def test_a_read_only_tree_that_is_whole_is_checked_without_an_error(
-    release_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_whole_read_only_tree_is_no_error(
+    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, _entries: Any) -> None:
         raise OutputError(f"{path}: cannot be written: Read-only file system")
 
     bar = Bar()
-    with ReleaseServer(release_dir) as server:
+    fetch(server, tmp_path, SCENES)
+    monkeypatch.setattr("scannet_prep.stages.download.running.write_lock", refuse)
+    assert not fetch(server, tmp_path, SCENES, bar=bar).failures
+    (tmp_path / "scans/scene0000_00/scene0000_00.txt").unlink()
+    with pytest.raises(OutputError, match="Read-only"):
         fetch(server, tmp_path, SCENES)
-        monkeypatch.setattr("scannet_prep.stages.download.running.write_lock", refuse)
-        assert not fetch(server, tmp_path, SCENES, bar=bar).failures
-        (tmp_path / "scans/scene0000_00/scene0000_00.txt").unlink()
-        with pytest.raises(OutputError, match="Read-only"):
-            fetch(server, tmp_path, SCENES)
     assert bar.notes == [f"not recorded: {tmp_path / 'scannet.lock'}: cannot be written: Read-only file system"]

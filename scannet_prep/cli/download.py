@@ -86,7 +86,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.release import BASE_URL
     from scannet_prep.remote.gate import TransferPolicy
     from scannet_prep.stages import download
-    from scannet_prep.stages.download.planning import accept_terms, require_terms
 
     base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
     plan = download.plan(arguments.output, arguments.types, selection=selection_from(arguments), base_url=base_url)
@@ -97,13 +96,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     certificates = certificates_from(arguments, console)
     download.check(plan, jobs=arguments.jobs, certificates=certificates)
     if arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1":
-        accept_terms(plan.data_dir)
+        plan.accept_terms()
     try:
-        require_terms(plan.data_dir)
+        plan.require_terms()
     except TermsError:
         if console.is_json or not _says_yes():
             raise
-        accept_terms(plan.data_dir)
+        plan.accept_terms()
     waited_s = console.seconds
     there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (checked now)"
     console.say(f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}")
@@ -132,7 +131,7 @@ def _says_yes() -> bool:
 def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
     """Print the addresses of what is missing, for other download programs."""
     folder = plan.data_dir.absolute()
-    files = [{"url": plan.url(file), "path": file.local_path} for file in plan.missing]
+    files = [{"url": file.url, "path": file.local_path} for file in plan.missing]
     if console.is_json or style == "json":
         print(json.dumps({"exit_status": 0, "command": "download", "dir": str(folder), "files": files}))
         return 0

@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from requests.adapters import HTTPAdapter
 
 from scannet_prep.errors import ServerDownError, UsageError
 from scannet_prep.remote.gate import TransferPolicy
-from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url, raise_for_status, translated
+from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, raise_for_status, translated
 from scannet_prep.version import CONTACT_URL, VERSION
 
 _PIECE_BYTES = 1 << 20
@@ -52,16 +52,14 @@ class Answer:
         self.headers: Mapping[str, str] = response.headers
         self.size_bytes: int | None = None
         self.span: tuple[int, int] | None = None
-        match = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
-        if self.status != 200 and match is not None:
-            self.size_bytes = int(match[3])
-            if self.status == 206 and match[1]:
-                self.span = int(match[1]), int(match[2]) + 1
-        length = self.headers.get("Content-Length", "")
+        part = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
+        length = _CONTENT_LENGTH.fullmatch(self.headers.get("Content-Length", ""))
+        if self.status != 200 and part:
+            self.size_bytes = int(part[3])
+            self.span = (int(part[1]), int(part[2]) + 1) if self.status == 206 and part[1] else None
         # Chunks have lengths of their own, which count instead (RFC 9112, 6.3).
-        is_length = "Transfer-Encoding" not in self.headers and _CONTENT_LENGTH.fullmatch(length)
-        if self.status == 200 and is_length:
-            self.size_bytes = int(length)
+        elif self.status == 200 and length and "Transfer-Encoding" not in self.headers:
+            self.size_bytes = int(length[0])
             self.span = 0, self.size_bytes
 
     @property
@@ -121,7 +119,7 @@ class Client:
             ServerDownError: The transfers were stopped.
         """
         with (
-            translated(public_url(url)),
+            translated(url),
             self._session.request(
                 method,
                 url,
@@ -245,14 +243,11 @@ class _WatchedSocket(io.RawIOBase):
             self._waited_s, self._received_bytes = began_s - now_s, 0
 
 
-_Watch = Callable[[io.RawIOBase, Any], _WatchedSocket]
-
-
 class _WatchedResponse(http.client.HTTPResponse):
-    def __init__(self, watch: _Watch, sock: Any, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - handed through
-        super().__init__(sock, *arguments, **options)
+    def __init__(self, policy: TransferPolicy, stop: threading.Event, sock: Any, *more: Any, **options: Any) -> None:  # noqa: ANN401 - handed through
+        super().__init__(sock, *more, **options)
         raw: Any = self.fp
-        self._watched = watch(raw.detach(), sock)
+        self._watched = _WatchedSocket(policy, stop, raw.detach(), sock)
         self.fp = io.BufferedReader(self._watched, _HEAD_BYTES)
 
     def _read_status(self) -> tuple[str, int, str]:
@@ -281,8 +276,7 @@ class _WatchedAdapter(HTTPAdapter):
 
     def __init__(self, policy: TransferPolicy, stop: threading.Event, source_address: tuple[str, int] | None) -> None:
         self._source_address = source_address
-        watch = functools.partial(_WatchedSocket, policy, stop)
-        self._members = {"response_class": staticmethod(functools.partial(_WatchedResponse, watch))}
+        self._members = {"response_class": staticmethod(functools.partial(_WatchedResponse, policy, stop))}
         super().__init__(pool_maxsize=_MAX_KEPT)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - handed through

@@ -2,9 +2,9 @@
 
 While the gate is open, requests go through, as often as the server bears. A request that brings nothing closes
 it: from then on one request at a time tries, at growing intervals, until something is served. That first try asks for a
-file that was served before, if there is one. So it shows at once what the failure meant:
+file that was served before, if there is one, else for another one. So it shows at once what the failure meant:
 
-- the old file comes: the server is up, and the file that failed is to blame;
+- something comes: the server is up, and the file that failed is to blame;
 - it does not come either: an outage, whatever the status; no file is to blame, and all wait.
 
 The gate gives up when nothing has been served for the time that the policy states.
@@ -21,6 +21,11 @@ from dataclasses import dataclass
 
 from scannet_prep.errors import RefusedError, ServerDownError
 from scannet_prep.remote.trouble import AttemptError
+
+PROGRESS_BYTES = 16 * 1024
+"""A request that breaks off before so much has come is a failure like any other, and is followed by a pause."""
+PROOF_BYTES = 128 * 1024
+"""So much is content, though there may be more to come: no page that says that the server is down is as long."""
 
 _FEW_ANSWERS = 5  # so many refusals in a row, before anything was ever served, mean that it is the wrong server
 _FIRST_SPACING_S = 0.05
@@ -63,33 +68,34 @@ class Gate:
     """Shared by all threads of a run.
 
     `stop` ends all waiting once it is set; `tell` is told in words of outages, and of their end.
+
+    Attributes:
+        served_s: When the latest of those requests began that were served, on the monotonic clock. What failed before
+            that is itself to blame, unless a trial has failed since.
+        down_s: When a trial last failed: nobody knows whose fault the failures until then were.
     """
 
     def __init__(self, policy: TransferPolicy, stop: threading.Event, tell: Callable[[str], None]) -> None:
-        self._policy = policy
-        self._stop = stop
-        self._tell = tell
+        self.served_s = self.down_s = 0.0
+        self._policy, self._stop, self._tell = policy, stop, tell
         self._condition = threading.Condition()
+        self._failures: list[AttemptError] = []  # in a row; while there are any, the gate is closed
         self._trial: Ticket | None = None
-        self._spacing_s = self._slowed_s = self._next_s = 0.0
-        self._closed_s: float | None = None
-        self._reason = self._hint = ""
-        self._failures = self._answers = 0
+        self._alive_s = self._spacing_s = self._slowed_s = self._next_s = 0.0
         self._is_told = False
-        self._has_served = False
-        self._alive_s = self._served_s = self._down_s = 0.0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether one request at a time tries if the server is back."""
+        return bool(self._failures)
 
     @property
     def state(self) -> str:
         """What all requests wait for, in words; empty while they go through."""
-        pause_s = self._next_s - time.monotonic()
-        if self._closed_s is None or pause_s < 1:
+        failures, pause_s = self._failures, self._next_s - time.monotonic()
+        if not failures or pause_s < 1:
             return ""
-        return f"waiting for the server ({self._reason}), next try in {pause_s:.0f} s"
-
-    @property
-    def _patience_s(self) -> float:
-        return self._policy.outage_patience_s if self._has_served else self._policy.first_answer_patience_s
+        return f"waiting for the server ({failures[-1].reason}), next try in {pause_s:.0f} s"
 
     @contextmanager
     def request(self) -> Iterator[Ticket]:
@@ -105,8 +111,7 @@ class Gate:
         try:
             yield ticket
             self.served(ticket)
-            with self._condition:  # a little faster again
-                self._spacing_s *= _LESS_SPACING
+            self._spacing_s *= _LESS_SPACING
         except AttemptError as error:
             self._failed(ticket, error)
             raise
@@ -118,89 +123,69 @@ class Gate:
     def served(self, ticket: Ticket) -> None:
         """Something that can only be content has come, though there may be more."""
         with self._condition:
-            self._has_served = True
             self._alive_s = time.monotonic()
             # What was asked for before the gate closed does not show that the server answers new requests.
-            if self._closed_s is not None and ticket is not self._trial:
+            if self._failures and ticket is not self._trial:
                 return
             self._trial = None  # though it may go on for long
-            self._served_s = max(self._served_s, ticket.began_s)
-            self._failures = self._answers = 0
-            if self._closed_s is None:
-                return
-            self._closed_s = None
+            self.served_s = max(self.served_s, ticket.began_s)
+            self._failures = []
             was_told, self._is_told = self._is_told, False
             self._condition.notify_all()
         if was_told:
             self._tell("the server answers again")
 
-    def failed_again(self) -> None:
-        """What was served before has failed: no file is to blame for its failure until now."""
-        with self._condition:
-            self._down_s = time.monotonic()
-
-    def is_file_to_blame(self, failed_s: float) -> bool | None:
-        """Whether a failure at that time, on the monotonic clock, was the file's own.
-
-        True where something else has been served since, False where the server was down, None where nobody knows.
-        """
-        with self._condition:
-            if self._down_s > failed_s:
-                return False
-            return True if self._served_s > failed_s else None
-
     def _enter(self) -> Ticket:
         with self._condition:
             while True:
                 now_s = time.monotonic()
-                is_closed = self._closed_s is not None
                 if self._stop.is_set():
                     raise ServerDownError("stopped")
-                self._raise_if_hopeless(now_s)
-                may_go = not is_closed or self._trial is None
+                if self._failures:
+                    self._raise_if_hopeless(now_s)
+                may_go = not self._failures or self._trial is None
                 if may_go and now_s >= self._next_s:
-                    ticket = Ticket(now_s, is_closed)
-                    self._trial = ticket if is_closed else self._trial
+                    ticket = Ticket(now_s, self.is_closed)
+                    self._trial = ticket if self._failures else None
                     self._next_s = now_s + self._spacing_s
                     return ticket
                 self._condition.wait(min(0.5, max(0.01, self._next_s - now_s)) if may_go else 0.5)
 
     def _raise_if_hopeless(self, now_s: float) -> None:
-        if self._closed_s is None:
-            return
-        if self._answers >= _FEW_ANSWERS and not self._has_served:
-            raise RefusedError(f"the server gives none of the first files: {self._reason}", self._hint)
-        seconds = now_s - max(self._closed_s, self._alive_s)
+        last = self._failures[-1]
+        if not self._alive_s and sum(error.is_answer for error in self._failures) >= _FEW_ANSWERS:
+            raise RefusedError(f"the server gives none of the first files: {last.reason}", last.hint)
+        seconds = now_s - max(self._failures[0].failed_s, self._alive_s)
         if seconds > self._patience_s:
             raise ServerDownError(
-                f"the server has served nothing for {seconds:.0f} s ({self._reason})",
+                f"the server has served nothing for {seconds:.0f} s ({last.reason})",
                 "run the same command again later: it continues where it stopped",
             )
+
+    @property
+    def _patience_s(self) -> float:
+        return self._policy.outage_patience_s if self._alive_s else self._policy.first_answer_patience_s
 
     def _failed(self, ticket: Ticket, error: AttemptError) -> None:
         policy, note = self._policy, ""
         with self._condition:
-            now_s = time.monotonic()
-            if error.is_busy and ticket.began_s >= self._slowed_s and ticket is not self._trial:  # which waits anyway
+            now_s, is_trial = time.monotonic(), ticket is self._trial
+            if error.is_busy and ticket.began_s >= self._slowed_s and not is_trial:  # a trial waits anyway
                 self._slowed_s = now_s
                 self._spacing_s = min(max(2 * self._spacing_s, _FIRST_SPACING_S), policy.longest_delay_s)
-            if self._closed_s is not None and ticket is not self._trial:
+            if self._failures and not is_trial:
                 return  # of the same moment as the failure that closed the gate
-            pause_s = policy.pause_s(self._failures, error.retry_after_s)
-            self._closed_s = self._closed_s or now_s
-            self._failures += 1
-            self._answers += error.is_answer
-            self._reason, self._hint = error.reason, error.hint
+            self.down_s = now_s if is_trial else self.down_s
+            pause_s = policy.pause_s(len(self._failures), error.retry_after_s)
             self._next_s = now_s + max(pause_s, self._spacing_s)
-            if not self._is_told and self._next_s - self._closed_s >= policy.untold_outage_s:
+            self._failures.append(error)
+            if not self._is_told and self._next_s - self._failures[0].failed_s >= policy.untold_outage_s:
                 self._is_told = True
+                hours, minutes = self._patience_s / 3600, max(1.0, self._patience_s / 60)
+                patience = f"{hours:.0f} hours" if hours >= 2 else f"{minutes:.0f} minutes"
                 note = (
                     f"the server serves nothing ({error.reason}). While it is down, the download pauses and retries "
-                    f"at intervals, for up to {_describe_time(self._patience_s)}"
+                    f"at intervals, for up to {patience}"
                 )
         if note:
             self._tell(note)
-
-
-def _describe_time(seconds: float) -> str:
-    return f"{seconds / 3600:.0f} hours" if seconds >= 2 * 3600 else f"{max(1.0, seconds / 60):.0f} minutes"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 from scannet_prep.errors import ArchiveError, FileError, ServerDownError, UsageError
 from scannet_prep.remote.client import Answer, Client
-from scannet_prep.remote.gate import Gate, TransferPolicy
+from scannet_prep.remote.gate import PROGRESS_BYTES, Gate, TransferPolicy
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, is_server_address, public_url
 
 TAIL_BYTES = 1 << 20  # holds the index of 1,613 scenes
@@ -102,28 +101,27 @@ class RangeSource:
 
     def _fetch(self, start: int, end: int) -> bytes:
         """Fetch a range, with as many requests as it takes."""
-        (client, gate), data, most_bytes, failures, failed_s = self._connect(), bytearray(), 0, 0, 0.0
+        (client, gate), data, most_bytes, errors = self._connect(), bytearray(), 0, list[AttemptError]()
         while len(data) < min(end, self.size_bytes) - start:
             try:
                 with gate.request():
                     try:
                         self._receive(client, data, start + len(data), end)
                     except AttemptError:
-                        if len(data) <= most_bytes:
+                        if len(data) < most_bytes + PROGRESS_BYTES:
                             raise
-                        most_bytes, failures = len(data), 0  # broken off, but more has come than ever before
+                        most_bytes, errors = len(data), []
             except ServerDownError:
                 self.close()  # who reads again begins with new patience
                 raise
             except AttemptError as error:
-                failed_s = failed_s if failures else time.monotonic()
-                failures += 1
-                tries = error.tries or self._policy.tries
-                if failures >= tries and (error.tries or gate.is_file_to_blame(failed_s)):
-                    what = "" if tries == 1 else f"{failures} attempts in a row failed, the last one: "
+                errors.append(error)
+                is_served = gate.served_s > errors[0].failed_s  # else it is an outage, unless the error says more
+                if len(errors) >= (error.tries or self._policy.tries) and (error.tries or is_served):
+                    what = error.describe(len(errors))
                     if issubclass(error.error_type, FileError):
-                        raise error.error_type(self.name, what + error.reason, error.hint) from None
-                    raise error.error_type(f"{self.name}: {what}{error.reason}", error.hint) from None
+                        raise error.error_type(self.name, what, error.hint) from None
+                    raise error.error_type(f"{self.name}: {what}", error.hint) from None
         return bytes(data)
 
     def _receive(self, client: Client, data: bytearray, first: int, end: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from scannet_prep.remote.trouble import FEW_TRIES, AttemptError
 from scannet_prep.space import format_bytes
 
 _PIECE_BYTES = 1 << 20
-_PROOF_BYTES = 128 * 1024  # no page that says that the server is down is as long
 
 
 class Partial:
@@ -101,10 +100,10 @@ def partial_path(target: Path) -> Path:
     return target.with_name(f".{target.name}.part")
 
 
-def receive(client: Client, url: str, partial: Partial, max_bytes: int, on_piece: Callable[[bool], None]) -> None:
-    """Make one request for what is missing of a file, and append what it gives: the file is complete afterwards.
+def receive(client: Client, url: str, partial: Partial, max_bytes: int) -> Iterator[int]:
+    """Make one request for what is missing of a file, and append what it gives: at the end, the file is complete.
 
-    `on_piece` is called after each piece, and told whether so much has come that it must be content.
+    Gives after each piece how many bytes have come.
 
     Raises:
         AttemptError: It is not complete, or has more than `max_bytes`.
@@ -121,12 +120,11 @@ def receive(client: Client, url: str, partial: Partial, max_bytes: int, on_piece
             pieces = _refuse_pages(pieces)
         expected_bytes = _begin(answer, partial)
         _check_size(expected_bytes or 0, partial, max_bytes)
-        received_bytes = 0
+        start_bytes = partial.size_bytes
         for piece in pieces if partial.size_bytes != expected_bytes else ():
             _check_size(partial.size_bytes + len(piece), partial, max_bytes)
             partial.append(piece)
-            received_bytes += len(piece)
-            on_piece(received_bytes >= _PROOF_BYTES)
+            yield partial.size_bytes - start_bytes
     if expected_bytes is not None and partial.size_bytes != expected_bytes:
         found = partial.size_bytes
         if found > expected_bytes:
@@ -145,12 +143,6 @@ def ask_for_end(client: Client, url: str, size_bytes: int) -> None:
             next(_refuse_pages(answer.read_pieces()))
         if answer.size_bytes not in (None, size_bytes):
             raise AttemptError("something else in place of what was served before")
-
-
-def find_size(client: Client, url: str) -> int | None:
-    """Ask how large a file is; None where the server does not say. May raise AttemptError."""
-    with client.open(url, {}, "HEAD") as answer:
-        return answer.size_bytes
 
 
 def _begin(answer: Answer, partial: Partial) -> int | None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import requests
 import urllib3
 import urllib3.util.ssl_match_hostname
+from requests import exceptions as kinds
 
 from scannet_prep.errors import (
     CertificateError,
@@ -63,6 +65,11 @@ class AttemptError(Exception):
     is_busy: bool = False  # whether it asks for fewer requests
     retry_after_s: float = 0.0  # the pause that it asks for
     error_type: type[TransferError | FileError] = TransferError  # what to raise when the file is given up
+    failed_s: float = field(default_factory=time.monotonic, init=False)  # when that was
+
+    def describe(self, failures: int) -> str:
+        """Say why a file is given up after so many failures."""
+        return f"{failures} attempts failed, the last one: {self.reason}" if failures > 1 else self.reason
 
 
 def public_url(url: str) -> str:
@@ -102,17 +109,11 @@ def raise_for_status(response: requests.Response) -> None:
     if status < 500 and status not in {408, 425, 429}:
         hint = _ACCESS_HINT if status in {401, 403} else ""
         raise AttemptError(what, hint, tries=1, is_answer=True, error_type=RefusedError)
-    pause_s = parse_retry_after(response.headers.get("Retry-After", ""))
+    pause_s = 0.0
+    with suppress(urllib3.exceptions.InvalidHeader, ValueError, OverflowError):  # neither seconds nor a date
+        pause_s = float(urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", "")))
     tries = _BUSY_TRIES if status == 429 else 0
     raise AttemptError(what, tries=tries, is_busy=status in {429, 503} or bool(pause_s), retry_after_s=pause_s)
-
-
-def parse_retry_after(value: str) -> float:
-    """Read a `Retry-After`, which is a number of seconds or a date; 0 where it is neither."""
-    try:
-        return float(urllib3.Retry().parse_retry_after(value))
-    except (urllib3.exceptions.InvalidHeader, ValueError, OverflowError):
-        return 0.0
 
 
 @contextmanager
@@ -120,18 +121,16 @@ def translated(url: str) -> Iterator[None]:
     """Turn the errors of requests and urllib3 into those of `Client.open`, without what is secret in the address."""
     try:
         yield
-    except (AttemptError, ScanNetPrepError):
+    except ScanNetPrepError:
         raise
-    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
-        raise _translate(error, url) from None
+    except (kinds.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
+        raise _translate(error, public_url(url)) from None
 
 
 def _translate(error: Exception, url: str) -> Exception:
-    kinds, inner = requests.exceptions, list(_unwrap(error))
-    request = getattr(error, "request", None)
+    request, detail = getattr(error, "request", None), _detail(error)
     asked = public_url(str(request.url)) if request is not None else ""
-    detail = str(getattr(inner[-1], "verify_message", "") or getattr(inner[-1], "strerror", "") or inner[-1])[:200]
-    if isinstance(error, kinds.SSLError) and any(isinstance(item, _CERTIFICATE_ERRORS) for item in inner):
+    if isinstance(error, kinds.SSLError) and any(isinstance(item, _CERTIFICATE_ERRORS) for item in _unwrap(error)):
         return _certificate_error(detail, asked or url, url)
     if isinstance(error, kinds.ProxyError) and "failed: 407" not in detail:
         return AttemptError(f"the proxy does not connect: {describe_error(error, 'the proxy')}", _PROXY_HINT)
@@ -150,10 +149,9 @@ def _translate(error: Exception, url: str) -> Exception:
 
 def describe_error(error: BaseException, host: str) -> str:
     """Say in words what went wrong on the network."""
-    inner = [item for item in _unwrap(error) if not isinstance(item, requests.exceptions.RequestException)]
-    text = next((text for kinds, text in _WORDS if any(isinstance(item, kinds) for item in inner)), _NO_WORDS)
-    detail = (getattr(inner[-1], "strerror", None) or str(inner[-1]))[:200] if inner else ""
-    return text.format(host=host, detail=detail)
+    inner = [item for item in _unwrap(error) if not isinstance(item, kinds.RequestException)]
+    text = next((text for types, text in _WORDS if any(isinstance(item, types) for item in inner)), _NO_WORDS)
+    return text.format(host=host, detail=_detail(error))
 
 
 def _certificate_error(reason: str, asked: str, url: str) -> Exception:
@@ -165,6 +163,12 @@ def _certificate_error(reason: str, asked: str, url: str) -> Exception:
     # A file that is redirected to another server says nothing about this one.
     is_server = urlsplit(asked).netloc == urlsplit(url).netloc
     return CertificateError(text, hint) if is_server else AttemptError(text, hint, tries=1)
+
+
+def _detail(error: BaseException) -> str:
+    """What the innermost error says."""
+    *_, last = _unwrap(error)
+    return str(getattr(last, "verify_message", "") or getattr(last, "strerror", "") or last)[:200]
 
 
 def _unwrap(error: BaseException | None) -> Iterator[BaseException]:

@@ -18,6 +18,7 @@ from scannet_prep.files import make_directory, write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.progress import Progress
+from scannet_prep.release import BASE_URL
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages import download, pack, process
@@ -86,7 +87,9 @@ def run(plan: DemoPlan, *, jobs: int = 1, progress: Progress | None = None) -> D
     scenes = tuple(scene for split, count in _SCENE_COUNTS.items() for scene in official_scenes(split)[:count])
     write_release(plan.server_dir, scenes, vertices=_VERTICES, irregular=scenes[:1])
     choose = partial(download.plan, plan.raw_dir, ["seg"], selection=Selection(scene_ids=scenes))
-    with _serve({f"/{file.remote_path}": plan.server_dir / file.local_path for file in choose().files}) as base_url:
+    with _serve(
+        {file.url.removeprefix(BASE_URL[:-1]): plan.server_dir / file.local_path for file in choose().files}
+    ) as base_url:
         downloaded = download.run(choose(base_url=base_url), progress=progress, needs_terms=False)
     options = ProcessOptions(scannet200=True, align_axis=True)
     processed = process.run(process.plan(plan.raw_dir, plan.processed_dir, options), jobs=jobs, progress=progress)

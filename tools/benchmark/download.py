@@ -22,7 +22,6 @@ from scannet_prep.scene import SceneId
 from scannet_prep.stages import download
 from scannet_prep.stages.download import FileOutcome
 from scannet_prep.stages.download.checks import check_file
-from scannet_prep.stages.download.planning import accept_terms
 from scannet_prep.stages.selection import Selection
 
 if TYPE_CHECKING:
@@ -121,9 +120,10 @@ def _compare(
 
 
 def _plan(data_dir: Path, types: list[str], scene_ids: Sequence[str], base_url: str) -> DownloadPlan:
-    accept_terms(data_dir)
     selection = Selection(scene_ids=tuple(map(SceneId, scene_ids)))
-    return download.plan(data_dir, types, selection=selection, base_url=base_url)
+    plan = download.plan(data_dir, types, selection=selection, base_url=base_url)
+    plan.accept_terms()
+    return plan
 
 
 def _run(plan: DownloadPlan) -> None:
@@ -139,7 +139,7 @@ def _retrieve_one_by_one(plan: DownloadPlan) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as temporary:
             pass
-        urllib.request.urlretrieve(plan.url(file), temporary.name)  # noqa: S310 - our own server
+        urllib.request.urlretrieve(file.url, temporary.name)  # noqa: S310 - our own server
         Path(temporary.name).rename(path)
 
 

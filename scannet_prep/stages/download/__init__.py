@@ -1,6 +1,6 @@
 """The raw files that are needed, from the server into the data folder: `plan`, then `run`."""
 
-from scannet_prep.stages.download.planning import DownloadPlan, DownloadReport, FileOutcome, FileResult, plan
-from scannet_prep.stages.download.running import check, run
+from scannet_prep.stages.download.planning import DownloadPlan, DownloadReport, FileOutcome, FileResult, check, plan
+from scannet_prep.stages.download.running import run
 
 __all__ = ["DownloadPlan", "DownloadReport", "FileOutcome", "FileResult", "check", "plan", "run"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import AggregationError, FileError, MeshError, ScanInfoError, SegmentsError
+from scannet_prep.errors import FileError
 from scannet_prep.files import open_file
 from scannet_prep.labels import read_label_map
 from scannet_prep.raw.info import read_scan_info
@@ -47,20 +47,20 @@ def check_file(remote: RemoteFile, path: Path) -> Facts:
         case Content.MESH | Content.LABELS_MESH:
             mesh = read_mesh(path)
             if remote.kind.content is Content.LABELS_MESH and mesh.labels is None:
-                raise MeshError(path, "its vertices have no property label")
+                raise FileError(path, "its vertices have no property label")
             return Facts(vertex_count=mesh.vertex_count)
         case Content.SEGMENTS:
             segments = read_segments(path)
-            _check_scene(remote, segments.scene_id, SegmentsError, path)
+            _check_scene(remote, segments.scene_id, path)
             return Facts(len(segments.indices), frozenset(segments.raw_ids.tolist()))
         case Content.AGGREGATION:
             aggregation = read_aggregation(path)
-            _check_scene(remote, aggregation.scene_id, AggregationError, path)
+            _check_scene(remote, aggregation.scene_id, path)
             named = frozenset(number for group in aggregation.groups for number in group.segment_ids)
             return Facts(segment_ids=named or None)
         case Content.INFO:
             if read_scan_info(path).axis_alignment is None and remote.split is not Split.TEST:
-                raise ScanInfoError(path, "has no axisAlignment, which every train and val scene has")
+                raise FileError(path, "has no axisAlignment, which every train and val scene has")
         case Content.LABEL_MAP:
             read_label_map(path)
         case Content.ZIP:
@@ -89,10 +89,10 @@ def find_contradictions(facts: Mapping[str, Facts]) -> dict[str, str]:
     return found
 
 
-def _check_scene(remote: RemoteFile, found: str, error_type: type[FileError], path: Path) -> None:
+def _check_scene(remote: RemoteFile, found: str, path: Path) -> None:
     """Check the scene that a file says it is of; files that say nothing pass."""
     if found and found != remote.scene_id:
-        raise error_type(path, f"sceneId is {found!r:.60}, expected {remote.scene_id}")
+        raise FileError(path, f"sceneId is {found!r:.60}, expected {remote.scene_id}")
 
 
 def _check_zip(path: Path) -> None:

@@ -14,17 +14,9 @@ from scannet_prep.backports import StrEnum
 from scannet_prep.errors import DiskFullError, TermsError, UsageError
 from scannet_prep.files import check_is_folder, make_directory, write_atomically
 from scannet_prep.raw.layout import find_orphans
-from scannet_prep.release import (
-    BASE_URL,
-    KINDS,
-    LABEL_MAP,
-    LABELS_MESH,
-    SEGMENTATION_KINDS,
-    SPLIT_DIRS,
-    TERMS_URL,
-    Content,
-    FileKind,
-)
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, read_lock
+from scannet_prep.release import BASE_URL, KINDS, LABEL_MAP, PRESETS, SPLIT_DIRS, TERMS_URL, Content, FileKind
+from scannet_prep.remote.client import find_certificates
 from scannet_prep.remote.transfer import partial_path
 from scannet_prep.remote.trouble import is_server_address, public_url
 from scannet_prep.scene import SceneId, Split
@@ -32,10 +24,8 @@ from scannet_prep.space import check_space, format_bytes
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.selection import Selection, select_scenes
 
-_SEG = (*(kind.suffix for kind in SEGMENTATION_KINDS), LABEL_MAP.suffix)
-PRESETS = {"seg": _SEG, "seg-min": tuple(suffix for suffix in _SEG if suffix != LABELS_MESH.suffix)}
-"""Words for `--types` that stand for several suffixes; `seg-min` is what `process` reads unless told otherwise."""
 TERMS_RECORD_NAME = "terms_accepted.txt"
+_MAX_JOBS = 8  # the server belongs to a university chair
 
 
 class FileOutcome(StrEnum):
@@ -54,7 +44,7 @@ class RemoteFile:
     kind: FileKind  # what it is
     scene_id: SceneId | None  # the scene it belongs to; None for the label map
     split: Split | None  # the split of that scene; None for the label map
-    remote_path: str  # address below the base URL
+    url: str  # its address
     local_path: str  # place below the data folder, with `/`
 
 
@@ -106,9 +96,26 @@ class DownloadPlan:
         """Where the files come from, as messages may show it: without a password."""
         return public_url(self.base_url)
 
-    def url(self, file: RemoteFile) -> str:
-        """The address of a file."""
-        return self.base_url + file.remote_path
+    def read_locked(self) -> dict[str, LockEntry]:
+        """Read what `scannet.lock` records, if it is there; raises LockError where it is damaged."""
+        path = self.data_dir / LOCK_NAME
+        return read_lock(path) if path.exists() else {}
+
+    def require_terms(self) -> None:
+        """Make sure that the folder records that the terms were accepted; raises TermsError where it does not."""
+        if not (self.data_dir / TERMS_RECORD_NAME).is_file():
+            raise TermsError(
+                f"the ScanNet Terms of Use have not been accepted: {TERMS_URL}",
+                "read them, sign them as they say, then add --accept-terms or set SCANNET_PREP_ACCEPT_TERMS=1",
+            )
+
+    def accept_terms(self) -> None:
+        """Record in the folder that the terms were accepted, and when; OutputError where it cannot be written to."""
+        if not (self.data_dir / TERMS_RECORD_NAME).is_file():
+            make_directory(self.data_dir)
+            now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+            text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
+            write_atomically(self.data_dir / TERMS_RECORD_NAME, [text.encode()])
 
     def check_room(self) -> None:
         """Check that the disk holds what is missing: that of `scans`, nearly all of it, which may be a link.
@@ -200,7 +207,8 @@ def plan(
         raise UsageError(f"{public_url(base_url)!r} is not a base URL", f"it looks like {BASE_URL}")
     everything = [scene_id for split in Split for scene_id in official_scenes(split)]
     selected, _ = select_scenes(everything, selection or Selection(), data_dir)
-    files = tuple(list_files(selected, parse_types(types)))
+    base_url = base_url.rstrip("/") + "/"
+    files = tuple(list_files(selected, parse_types(types), base_url))
     if not files:
         raise UsageError("no file of these types exists for these scenes", "test scenes have no annotation")
     paths = {file.local_path: data_dir / file.local_path for file in files}
@@ -209,12 +217,27 @@ def plan(
     folders = sorted({path.parent for path in paths.values()})
     return DownloadPlan(
         data_dir=data_dir,
-        base_url=base_url.rstrip("/") + "/",
+        base_url=base_url,
         files=files,
         present=present,
         orphans=tuple(orphan for folder in folders for orphan in find_orphans(folder)),
         partial_bytes=sum(path.stat().st_size for path in partials if os.path.exists(path)),  # noqa: PTH110 - which never raises
     )
+
+
+def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True) -> None:
+    """Find out beforehand what would stop `run`, whose arguments these are; touches nothing.
+
+    Raises:
+        UsageError: Too many jobs, or the file of certificates cannot be used.
+        LockError: `scannet.lock` is damaged.
+        DiskFullError: The disk will not hold it.
+    """
+    if not 1 <= jobs <= _MAX_JOBS:
+        raise UsageError(f"{jobs} connections at a time, expected 1 to {_MAX_JOBS}", "the server is shared: be polite")
+    find_certificates(plan.base_url, certificates)
+    plan.read_locked()
+    plan.check_room()
 
 
 def parse_types(words: Sequence[str]) -> tuple[FileKind, ...]:
@@ -228,14 +251,16 @@ def parse_types(words: Sequence[str]) -> tuple[FileKind, ...]:
     return tuple(known[suffix] for suffix in suffixes)
 
 
-def list_files(scenes: Sequence[tuple[SceneId, Split]], kinds: Sequence[FileKind]) -> list[RemoteFile]:
+def list_files(
+    scenes: Sequence[tuple[SceneId, Split]], kinds: Sequence[FileKind], base_url: str = BASE_URL
+) -> list[RemoteFile]:
     """List the files of the given kinds that exist for the given scenes, the label map first.
 
     Addresses and places are those of the official download script (as of 2026).
     """
     files = []
     if LABEL_MAP in kinds:
-        files.append(RemoteFile(LABEL_MAP, None, None, f"v2/tasks/{LABEL_MAP.suffix}", LABEL_MAP.suffix))
+        files.append(RemoteFile(LABEL_MAP, None, None, f"{base_url}v2/tasks/{LABEL_MAP.suffix}", LABEL_MAP.suffix))
     for scene_id, split in scenes:
         for kind in kinds:
             if split in kind.splits:
@@ -243,23 +268,5 @@ def list_files(scenes: Sequence[tuple[SceneId, Split]], kinds: Sequence[FileKind
                 # The sensor streams of train and val never moved when version 2 came out.
                 version = "v1" if kind.content is Content.SENSOR_STREAM and split is not Split.TEST else "v2"
                 place = f"{SPLIT_DIRS[split]}/{name}"
-                files.append(RemoteFile(kind, scene_id, split, f"{version}/scans/{name}", place))
+                files.append(RemoteFile(kind, scene_id, split, f"{base_url}{version}/scans/{name}", place))
     return files
-
-
-def require_terms(data_dir: Path) -> None:
-    """Make sure that the folder records that the terms were accepted; raises TermsError where it does not."""
-    if not (data_dir / TERMS_RECORD_NAME).is_file():
-        raise TermsError(
-            f"the ScanNet Terms of Use have not been accepted: {TERMS_URL}",
-            "read them, sign them as they say, then add --accept-terms or set SCANNET_PREP_ACCEPT_TERMS=1",
-        )
-
-
-def accept_terms(data_dir: Path) -> None:
-    """Record in the data folder that the terms were accepted, and when; OutputError where it cannot be written to."""
-    if not (data_dir / TERMS_RECORD_NAME).is_file():
-        make_directory(data_dir)
-        now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-        text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
-        write_atomically(data_dir / TERMS_RECORD_NAME, [text.encode()])
