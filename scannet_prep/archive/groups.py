@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 from scannet_prep.archive import frames, layout, reader
 from scannet_prep.archive.frames import FrameRow
-from scannet_prep.archive.layout import Group, Head, Index, Member
+from scannet_prep.archive.layout import ArchiveKind, Group, Head, Index, Member
 from scannet_prep.archive.source import ByteSource, PipeSource, Place, Stream, open_sources
 from scannet_prep.errors import ArchiveError, ContentError
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, parse_manifest
 from scannet_prep.progress import Progress
 
 Wants = Callable[[str, str], bool]
@@ -58,6 +59,7 @@ class GroupReader:
         head: What holds for all of it.
         groups: If the index could be read at once: the files that belong to no scene, and the scenes that are wanted.
         files: The files that belong to no scene, by name; none where they are lost.
+        held: The splits of the scenes that are known to be in it, by id: of all, where there is an index.
         content_bytes: How many tar bytes have been read and checked.
         problems: What is lost beside scenes that can be named, in words.
         warnings: What is damaged and harms no file, in words.
@@ -75,6 +77,7 @@ class GroupReader:
         self._head: Head | None = None
         self.groups: tuple[Group, ...] = ()
         self.files: dict[str, bytes] = {}
+        self.held: dict[str, str] = {}
         self.content_bytes = 0
         self.problems: list[str] = []
         self.warnings: list[str] = []
@@ -99,10 +102,10 @@ class GroupReader:
         """Tar bytes of what is going to be read; 0 where nobody knows."""
         return sum(group.size_bytes for group in self.groups)
 
-    @property
-    def scenes(self) -> tuple[Group, ...]:
-        """The scenes that it holds, as far as its index has been read."""
-        return self.index.scenes if self.index is not None else ()
+    def read_manifest(self) -> Manifest | None:
+        """Read its manifest, which may raise a `ManifestError`; None where it has none, or raw scenes."""
+        data = self.files.get(MANIFEST_NAME) if self.head.kind is ArchiveKind.PROCESSED else None
+        return parse_manifest(data, f"{self.name}: {MANIFEST_NAME}") if data is not None else None
 
     def read(self, work: Work, jobs: int, progress: Progress) -> Iterator[tuple[Group, str]]:
         """Read and check all scenes that are wanted.
@@ -151,6 +154,7 @@ class GroupReader:
     def _find_frames(self, archive: reader.Archive) -> Iterator[_Frame]:
         """Choose scenes by the index, and check what follows them."""
         self.index, self._head = archive.index, archive.index.head
+        self.held = {scene.scene_id: scene.split for scene in archive.index.scenes}
         stream, rows = Stream(self.source, archive.index.groups[-1].end), archive.rows[:-2]
         self._check_end(stream, [*rows, FrameRow.of(stream.take(archive.rows[-2].stored_bytes))])
         files, *scenes = (_Frame(*pair) for pair in zip(archive.index.groups, rows, strict=True))
@@ -198,6 +202,7 @@ class GroupReader:
                 if scene_id <= last_scene:
                     raise ArchiveError(self.name, f"holds {scene_id} after {last_scene}", _REFUSED_HINT)
                 last_scene = scene_id
+                self.held[scene_id] = split
                 group = replace(group, scene_id=scene_id, split=split)
                 if not self._wants(scene_id, split):
                     continue
@@ -207,6 +212,7 @@ class GroupReader:
                 return
         try:
             self.index = reader.decode_index(stored, len(rows))
+            self.held = {scene.scene_id: scene.split for scene in self.index.scenes}
         except (ContentError, MemoryError) as error:
             self.problems.append(reader.tell(error))
             return

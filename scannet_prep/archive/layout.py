@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -161,10 +161,10 @@ class Index:
         return self.groups[1:]
 
 
-def find_twice(archives: Sequence[tuple[str, Index | None]]) -> list[tuple[str, str, str]]:
-    """Find scenes that are in several archives: id, and the names of the first archive and of another."""
+def find_twice(archives: Iterable[tuple[str, Iterable[str]]]) -> list[tuple[str, str, str]]:
+    """Find scenes that are in several archives, by name and scenes: id, names of the first archive and of another."""
     holders: dict[str, str] = {}
-    held = [(scene.scene_id, name) for name, index in archives if index is not None for scene in index.scenes]
+    held = [(scene_id, name) for name, scene_ids in archives for scene_id in scene_ids]
     return [(scene_id, first, name) for scene_id, name in held if (first := holders.setdefault(scene_id, name)) != name]
 
 

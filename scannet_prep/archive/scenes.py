@@ -112,5 +112,6 @@ def _check_archives(archives: Sequence[Archive]) -> None:
         problem = f"belongs to a set of shards, of which {PurePosixPath(missing[0]).name} is missing"
         hint = "name all shards: ScanNet(sorted(glob.glob('...-of-...tar.zst')), ...); a part that is to be used alone "
         raise ArchiveError(first.name, problem, f"{hint}needs a name of its own")
-    for scene_id, holder, name in find_twice([(archive.name, archive.index) for archive in archives]):
+    held = [(archive.name, [scene.scene_id for scene in archive.index.scenes]) for archive in archives]
+    for scene_id, holder, name in find_twice(held):
         raise ArchiveError(name, f"holds {scene_id}, and so does {holder}", "name only one of them")

@@ -15,6 +15,7 @@ from scannet_prep.archive.layout import (
     find_scene,
     identify_scene,
 )
+from scannet_prep.archive.source import SUFFIX
 from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup
 from scannet_prep.errors import FileError, ManifestError
 from scannet_prep.files import is_hidden_or_temporary
@@ -125,7 +126,7 @@ def _find_raw(source: Path, selection: Selection, level: int) -> tuple[Contents,
         files, split = [], ""
         for path in _list(scene.directory):
             name = path.relative_to(source).as_posix()
-            if (of := identify_scene(name)) and of[1] == scene_id:
+            if (of := identify_scene(name)) and of[1] == scene_id and not _is_made_by_programs(path.name):
                 files.append(SourceFile.from_path(name, path))
                 split = of[2]
             else:
@@ -148,11 +149,16 @@ def _find_others(source: Path, kind: ArchiveKind, known: Collection[str]) -> tup
         is_own = name.startswith(OWN_PREFIX.rstrip("/"))  # the lock of a run, and what tar unpacks beside the scenes
         if is_own or name in known or (path.is_dir() and path.name in _FOLDERS):
             continue
-        if not path.is_dir() and not is_hidden_or_temporary(path.name) and find_scene(kind, name) == "":
+        if not path.is_dir() and find_scene(kind, name) == "" and not _is_made_by_programs(path.name):
             files.append(SourceFile.from_path(name, path))
         else:
             left_out.append(name)
     return files, left_out
+
+
+def _is_made_by_programs(name: str) -> bool:
+    """Whether a file is no content of a tree: archives, such as an older one of this tree, and what runs leave."""
+    return is_hidden_or_temporary(name) or name.endswith((SUFFIX, ".aria2"))
 
 
 def _list(directory: Path) -> Iterator[Path]:

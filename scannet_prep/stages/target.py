@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind
-from scannet_prep.errors import DiskFullError, FileError, ManifestError, OutputError, ScanNetPrepError
+from scannet_prep.errors import (
+    DiskFullError,
+    FileError,
+    ManifestError,
+    MissingFileError,
+    OutputError,
+    ScanNetPrepError,
+)
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, make_directory, read_file, remove_temporaries, write_atomically
 from scannet_prep.processed import folder as lists
@@ -20,7 +27,7 @@ from scannet_prep.processed.folder import find_entries, find_mixture
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, parse_lock, read_lock, write_lock
 from scannet_prep.scene import Split
-from scannet_prep.splits import find_official_split
+from scannet_prep.splits import find_official_split, read_scene_list
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.tree import identify_tree
 from scannet_prep.version import VERSION
@@ -55,15 +62,18 @@ class Target:
     Attributes:
         scenes: The files of each scene that is there now, by id.
         failures: Scenes that could not be unpacked, by id.
+        warnings: What is there and was not replaced, in words.
 
     Raises:
         OutputError: The folder holds scenes of the other kind.
         ManifestError: Its manifest is damaged.
+        LockError: Its `scannet.lock` is damaged.
     """
 
     def __init__(self, kind: ArchiveKind, out_dir: Path, selection: Selection) -> None:
         self.scenes: dict[str, list[UnpackedFile]] = {}
         self.failures: dict[str, SceneFailure] = {}
+        self.warnings: list[str] = []
         self._kind, self._out_dir, self._selection = kind, out_dir, selection
         self._others: dict[str, UnpackedFile] = {}
         self._lock = threading.Lock()
@@ -77,6 +87,10 @@ class Target:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
         for folder in (out_dir, *(out_dir / split for split in Split)):
             remove_temporaries(folder)  # also where nothing else is left to do
+        self._digests = dict[str, LockEntry]()
+        if kind is ArchiveKind.RAW:
+            with suppress(MissingFileError):
+                self._digests = read_lock(out_dir / LOCK_NAME)
         self._previous = (manifests.read_manifest(out_dir) if kind is ArchiveKind.PROCESSED else None) or Manifest()
 
     @property
@@ -89,15 +103,15 @@ class Target:
         """The scenes that the manifests of the archives name, and that were asked for."""
         return {name: entry for name, entry in self._came.items() if self._selection.wants(name, entry.split)}
 
-    def begin(self, files: Mapping[str, bytes]) -> None:
-        """Take the files of an archive that belong to no scene; raises an `OutputError` where they cannot be written.
+    def begin(self, files: Mapping[str, bytes], came: Manifest | None) -> None:
+        """Take the files of an archive that belong to no scene, and what its manifest says.
 
         Raises:
+            OutputError: They cannot be written.
             ManifestError: The folder has scenes that were made in another way, so that no dataset could read both.
         """
         own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, *lists.encode_lists(Manifest())}
-        if self._kind is ArchiveKind.PROCESSED and MANIFEST_NAME in files:
-            came = manifests.parse_manifest(files[MANIFEST_NAME], f"{MANIFEST_NAME} of the archive")
+        if came is not None:
             self._came |= came.scenes
             self._is_complete, self._program = self._is_complete and came.is_complete, came.program_version
             for name, failure in came.failures.items():
@@ -109,7 +123,12 @@ class Target:
             with suppress(FileError):  # it was packed as it was; without it, verify takes the files as they are
                 self._came_digests |= parse_lock(files[LOCK_NAME], Path(LOCK_NAME))
         for name, data in files.items():
-            if name not in own and not name.startswith(OWN_PREFIX):
+            path = self._out_dir / name
+            if name in own or name.startswith(OWN_PREFIX):
+                continue
+            if path.is_file() and not path.is_symlink() and not _has_content(path, data):
+                self.warnings.append(f"{path}: differs from that of the archive, and stays; to replace it, remove it")
+            else:
                 self._others[name] = self._write_file(name, data)
 
     def write(self, scene_id: str, contents: Mapping[str, Buffer]) -> None:
@@ -142,7 +161,10 @@ class Target:
             lists.mark_finished(self._out_dir)
         else:
             self._merge_lock()
-            lists.write_failed_list(self._out_dir, sorted(self.failures))
+            before: list[str] = []
+            with suppress(FileError):
+                before = read_scene_list(self._out_dir / lists.FAILED_NAME)
+            lists.write_failed_list(self._out_dir, {*before, *self.failures} - self.scenes.keys())
 
     def _write_file(self, name: str, data: Buffer) -> UnpackedFile:
         path = self._out_dir / name
@@ -171,12 +193,10 @@ class Target:
         return Manifest(scenes, failures, is_complete, self._program if is_same else VERSION)
 
     def _merge_lock(self) -> None:
-        """Record in `scannet.lock` what that of the archive says of the files that are there now."""
-        entries = dict[str, LockEntry]()
-        with suppress(FileError):
-            entries = read_lock(self._out_dir / LOCK_NAME)
-        if found := self._came_digests.keys() & {file.name for file in self.files}:
-            write_lock(self._out_dir / LOCK_NAME, entries | {name: self._came_digests[name] for name in found})
+        """Record in `scannet.lock` what that of the archive says of the files that came of it."""
+        new = {file.name for file in self.files if file.outcome != "kept" or file.name not in self._digests}
+        if found := self._came_digests.keys() & new:
+            write_lock(self._out_dir / LOCK_NAME, self._digests | {name: self._came_digests[name] for name in found})
 
 
 def _has_content(path: Path, data: Buffer) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -126,16 +126,19 @@ def plan(
     if missing and len(names) > 1 and selection.scene_ids is None:
         problem = f"{len(missing):,} shards of the set are not among the archives: {', '.join(missing[:3])}"
         raise UsageError(problem, "name all of them, or unpack them one at a time, or name the scenes that you want")
-    for scene_id, holder, other in find_twice([(reader.name, reader.index) for reader in readers]):
+    for scene_id, holder, other in find_twice((reader.name, reader.held) for reader in readers):
         raise UsageError(f"{scene_id} is in {holder} and in {other}", "name only one of them")
-    if all(reader.index is not None for reader in readers):
+    has_indexes = all(reader.index is not None for reader in readers)
+    held = {name: split for reader in readers for name, split in reader.held.items()}
+    if not has_indexes and (manifest := readers[0].read_manifest()):
+        held |= {name: str(entry.split) for name, entry in manifest.scenes.items()}
+    wanted = [name for name, split in held.items() if selection.wants(name, split)]
+    if has_indexes:
         elsewhere = f"it may be in a shard that was not given: {', '.join(missing[:3])}"
         hint = elsewhere if missing else f"to see what is there: scannet-prep info {names[0]} --scenes"
-        scenes = [scene for reader in readers for scene in reader.scenes]
-        wanted = [scene.scene_id for scene in scenes if selection.wants(scene.scene_id, scene.split)]
         check_named(names[0], selection, wanted, hint)
-        if selection.splits and not wanted:
-            raise UnknownSceneError(f"{names[0]}: has no scenes of {', '.join(selection.splits)}", hint)
+    if held:
+        _check_splits(names[0], selection, wanted, held)
     out_dir = out_dir or _DEFAULT_DIRS[kind]
     lacking = [
         (group.scene_id, member.size_bytes)
@@ -173,7 +176,7 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
     with progress.work("unpack", plan.size_bytes, "B"), run_lock(out_dir):
         target = Target(plan.kind, out_dir, plan.selection)
         for reader in plan.readers:
-            target.begin(reader.files)
+            target.begin(reader.files, reader.read_manifest())
         for reader in plan.readers:
             for group, problem in reader.read(target.write, jobs, progress):
                 if problem:
@@ -186,6 +189,9 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
             reader.source.close()
         _tell_missing(plan, target)
         target.end()
+    warnings += target.warnings
+    came = [*target.scenes, *target.failures, *damages]
+    _check_splits(plan.readers[0].name, plan.selection, came, plan.readers[0].held)
     new = [name for name, files in target.scenes.items() if any(file.outcome != "kept" for file in files)]
     counts = Counter(file.outcome for file in target.files)
     return UnpackReport(
@@ -202,6 +208,14 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
         warnings=tuple(warnings),
         missing_shards=plan.missing_shards,
     )
+
+
+def _check_splits(place: str, selection: Selection, wanted: Collection[str], held: Mapping[str, str]) -> None:
+    """Check that something was found of the splits that were asked for; else say which there are."""
+    if selection.splits and not wanted:
+        names = ", ".join(sorted({split or "scenes of no list" for split in held.values()})) or "no scenes at all"
+        problem = f"{place}: has no scenes of {', '.join(selection.splits)}; it has: {names}"
+        raise UnknownSceneError(problem, "ask for other splits")
 
 
 def _tell_missing(plan: UnpackPlan, target: Target) -> None:
