@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.archive.groups import GroupReader, open_readers
+from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import find_twice
-from scannet_prep.archive.source import Place, find_missing_shards
+from scannet_prep.archive.source import Place
 from scannet_prep.errors import UnknownSplitError, UsageError
 from scannet_prep.files import Fingerprint
 from scannet_prep.processed.manifest import MANIFEST_NAME
@@ -74,23 +74,23 @@ def run(
     Raises:
         UnknownSplitError: No scene is of the splits that were asked for.
         UsageError: Some scenes only, and yet complete.
-        ScanNetPrepError: What `open_readers` raises.
+        ScanNetPrepError: What `ArchiveSet` raises.
     """
     selection, progress, findings = selection or Selection(), progress or Progress(), Findings()
     if must_be_complete and not selection.has_whole_splits:
         raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
-    readers = open_readers(archives, selection.wants, selection.limit, certificates)
-    checked, damaged, fingerprints = dict[str, int](), set[str](), dict[str, Fingerprint]()
+    opened = ArchiveSet(archives, selection.wants, selection.limit, certificates)
+    checked, damaged, crcs = dict[str, int](), set[str](), dict[str, str]()
 
-    def note_content(scene_id: str, contents: Mapping[str, memoryview]) -> None:
-        fingerprints[scene_id] = Fingerprint.from_bytes(*contents.values())
+    def note_crc(scene_id: str, contents: Mapping[str, memoryview]) -> None:
+        crcs[scene_id] = Fingerprint.from_bytes(*contents.values()).crc32
 
-    with progress.work("verify", 0 if is_quick else sum(reader.size_bytes for reader in readers), "B"):
-        for reader in readers:
+    with progress.work("verify", 0 if is_quick else opened.size_bytes, "B"):
+        for reader in opened.readers:
             if is_quick and reader.index is not None:
                 checked |= {scene.scene_id: scene.vertex_count for scene in reader.chosen}
             else:
-                for group, problem in reader.read(note_content, jobs, progress):
+                for group, problem in reader.read(note_crc, jobs, progress):
                     checked[group.scene_id] = 0 if problem else group.vertex_count
                     if problem:
                         damaged.add(group.scene_id)
@@ -105,44 +105,38 @@ def run(
                 findings.error(reader.name, "processing had not finished when it was packed", hint)
             reader.source.close()
     # Not before: where its end is damaged, the index of an archive is found on the way.
-    _check_set(readers, set(checked), selection, findings, must_be_complete=must_be_complete)
+    _check_set(opened, set(checked), selection, findings, must_be_complete=must_be_complete)
     whole = {name: vertex_count for name, vertex_count in checked.items() if name not in damaged}
-    _check_manifests(readers, whole, fingerprints, findings)
+    _check_manifests(opened, whole, crcs, findings)
     return ArchivesReport(
-        path=readers[0].name,
-        paths=tuple(reader.name for reader in readers),
+        path=opened.names[0],
+        paths=tuple(opened.names),
         kind="archive",
-        archive_kind=str(readers[0].head.kind),
+        archive_kind=str(opened.readers[0].head.kind),
         quick=is_quick,
         scenes=len(checked),
         vertices=sum(checked.values()),
-        size_bytes=sum(reader.source.size_bytes for reader in readers),
-        content_bytes=sum(reader.content_bytes for reader in readers),
-        whole_scenes=tuple(sorted(checked.keys() - damaged)),
+        size_bytes=sum(reader.source.size_bytes for reader in opened.readers),
+        content_bytes=sum(reader.content_bytes for reader in opened.readers),
+        whole_scenes=tuple(sorted(whole)),
         damaged_scenes=tuple(sorted(damaged)),
-        truncated=any(reader.is_truncated for reader in readers),
+        truncated=any(reader.is_truncated for reader in opened.readers),
         findings=sort_findings(findings.found),
     )
 
 
 def _check_set(
-    readers: Sequence[GroupReader],
-    checked: set[str],
-    selection: Selection,
-    findings: Findings,
-    *,
-    must_be_complete: bool,
+    archives: ArchiveSet, checked: set[str], selection: Selection, findings: Findings, *, must_be_complete: bool
 ) -> None:
     """Check what concerns several archives together: missing shards, scenes that are there twice or not at all."""
-    names = [reader.name for reader in readers]
-    if missing := find_missing_shards(names):
+    names, missing, held = archives.names, archives.missing_shards, archives.held
+    if missing:
         tell = findings.error if len(names) > 1 else findings.note
         message = f"of its set of shards, {len(missing):,} were not given, for example {missing[0]}"
         tell(names[0], message, "copy or download them too, and name all of them")
-    for scene_id, holder, name in find_twice((reader.name, reader.held) for reader in readers):
+    for scene_id, holder, name in find_twice((reader.name, reader.held) for reader in archives.readers):
         hint = "are these shards of different sets? Leave one out"
         findings.error(name, f"is also in {Path(holder).name}", hint, scene_id=scene_id)
-    held = checked.union(*(reader.held for reader in readers))
     if selection.splits and selection.scene_ids is None and not checked:
         # To check nothing and find nothing wrong would be no check.
         raise UnknownSplitError(f"{names[0]}: holds no scenes of {', '.join(selection.splits)}", "choose other splits")
@@ -151,36 +145,30 @@ def _check_set(
         findings.error(names[0], where, scene_id=scene_id)
     for split in (selection.splits or tuple(Split)) if must_be_complete else ():
         message = f"no such scene, though the official list of {split} has it"
-        for scene_id in sorted(set(official_scenes(split)) - held):
+        for scene_id in sorted(set(official_scenes(split)) - held.keys()):
             findings.error(names[0], message, scene_id=scene_id)
 
 
 def _check_manifests(
-    readers: Sequence[GroupReader],
-    vertex_counts: Mapping[str, int],
-    fingerprints: Mapping[str, Fingerprint],
-    findings: Findings,
+    archives: ArchiveSet, vertex_counts: Mapping[str, int], crcs: Mapping[str, str], findings: Findings
 ) -> None:
     """Check whole scenes against the manifests in the archives; tables, class weights and unpacked folders use them."""
-    wrong, held = dict[str, str](), {name: split for reader in readers for name, split in reader.held.items()}
-    has_all = all(reader.index is not None for reader in readers) and not find_missing_shards(r.name for r in readers)
-    for reader in readers:
+    wrong, held, words = dict[str, str](), archives.held, "{}, {:,} vertices, CRC-32 {}"
+    has_all = archives.has_indexes and not archives.missing_shards
+    for reader in archives.readers:
         manifest = findings.attempt(Path(reader.name), reader.read_manifest)
-        if manifest is None:
-            continue
-        if has_all:
-            wrong |= dict.fromkeys(manifest.scenes.keys() - held, "is not in the archive")
-        for name in reader.held.keys() & vertex_counts.keys():
-            entry = manifest.scenes.get(name)
-            if entry is None:
-                wrong[name] = "is not in the manifest"
-                continue
-            found = held[name], vertex_counts[name], *astuple(fingerprints.get(name, entry.fingerprint))
-            expected = str(entry.split), vertex_counts[name] and entry.vertex_count, *astuple(entry.fingerprint)
-            if found != expected:
-                words = "{}, {:,} vertices, {:,} bytes, CRC-32 {}"
-                wrong[name] = f"is {words.format(*found)}; the manifest says {words.format(*expected)}"
+        for name, entry in manifest.scenes.items() if manifest is not None else ():
+            expected = str(entry.split), entry.vertex_count, entry.crc32
+            if name not in held and has_all:
+                wrong[name] = "is not in the archive"
+            elif name in vertex_counts:  # what was not read, or has no index, is not known
+                found = held[name], vertex_counts[name] or entry.vertex_count, crcs.get(name, entry.crc32)
+                if found != expected:
+                    wrong[name] = f"is {words.format(*found)}; the manifest says {words.format(*expected)}"
+        if manifest is not None:
+            unnamed = (reader.held.keys() & vertex_counts) - manifest.scenes.keys()
+            wrong |= dict.fromkeys(unnamed, "is not in the manifest")
     if wrong:
         name, problem = min(wrong.items())
         message = f"{MANIFEST_NAME} does not fit the scenes, {len(wrong):,} of them; for example {name} {problem}"
-        findings.error(readers[0].name, message, _MANIFEST_HINT)
+        findings.error(archives.names[0], message, _MANIFEST_HINT)
