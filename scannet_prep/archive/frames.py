@@ -194,22 +194,19 @@ def read_seek_table(source: ByteSource) -> list[FrameRow]:
     """
     file_bytes = source.size_bytes
     footer = source.read(max(0, file_bytes - _TABLE_FOOTER.size), _TABLE_FOOTER.size)
-    if len(footer) < _TABLE_FOOTER.size:
-        raise ContentError("the file is too short for a seek table")
-    count, descriptor, magic = _TABLE_FOOTER.unpack(footer)
-    if magic != _SEEKABLE_MAGIC or descriptor != _HAS_CHECKSUMS:
+    if footer[4:] != _TABLE_FOOTER.pack(0, _HAS_CHECKSUMS, _SEEKABLE_MAGIC)[4:]:
         raise ContentError("the file does not end in a seek table: it is truncated, or something follows its end")
+    count = int.from_bytes(footer[:4], "little")
     size_bytes = _TABLE_HEADER.size + count * _TABLE_ROW.size + _TABLE_FOOTER.size
     if size_bytes > file_bytes or count > _MAX_FRAMES:
         raise ContentError(f"the seek table is said to name {count:,} frames, more than the file can hold")
-    data = source.read(file_bytes - size_bytes, size_bytes)
-    header = _TABLE_HEADER.pack(SKIPPABLE_MAGIC, size_bytes - _TABLE_HEADER.size)
-    if len(data) < size_bytes or not data.startswith(header):
-        raise ContentError("the seek table has a damaged beginning")
-    rows = list(map(FrameRow._make, _TABLE_ROW.iter_unpack(data[len(header) : -_TABLE_FOOTER.size])))
+    data = source.read(file_bytes - size_bytes, size_bytes).ljust(size_bytes, b"\0")
+    rows = list(map(FrameRow._make, _TABLE_ROW.iter_unpack(data[_TABLE_HEADER.size : -_TABLE_FOOTER.size])))
     total_bytes = sum(row.stored_bytes for row in rows) + size_bytes
-    if total_bytes != file_bytes:
-        raise ContentError(f"the seek table is that of a file of {total_bytes:,} bytes, this one has {file_bytes:,}")
+    if encode_seek_table(rows) != data or total_bytes != file_bytes:
+        raise ContentError(
+            f"the seek table is damaged, or that of a file of {total_bytes:,} and not {file_bytes:,} bytes"
+        )
     return rows
 
 
