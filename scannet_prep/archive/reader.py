@@ -27,6 +27,7 @@ class Archive(AbstractContextManager["Archive"]):
 
     Attributes:
         source: Its bytes.
+        name: Path or address.
         index: What is in it.
         rows: What the seek table says of each frame.
 
@@ -37,17 +38,13 @@ class Archive(AbstractContextManager["Archive"]):
 
     def __init__(self, place: Place, *, certificates: bool | Path = True) -> None:
         self.source = open_source(place, certificates=certificates)
+        self.name = self.source.name
         try:
             self.index, self.rows = _read_index(self.source)
         except (ContentError, MemoryError) as error:
             self.source.close()
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
             raise ArchiveError(self.name, f"is damaged or truncated: {tell(error)}", DAMAGED_HINT) from None
-
-    @property
-    def name(self) -> str:
-        """Path or address."""
-        return self.source.name
 
     def read_member(self, group: Group, member: Member) -> memoryview:
         """Do what the function of this name does."""
@@ -83,10 +80,9 @@ def decode_index(stored: Buffer, frame_count: int) -> Index:
     size_bytes = frames.read_size(stored[: frames.MAX_HEADER_BYTES])
     layout.check_index_size(size_bytes, frame_count)
     content, has_checksum = frames.decompress(stored, size_bytes)
-    members = layout.split_members(content)
-    if not has_checksum or [name for name, _, _ in members] != [layout.INDEX_NAME]:
+    (name, start, length), *more = layout.split_members(content)
+    if not has_checksum or more or name != layout.INDEX_NAME:
         raise ContentError("the index is damaged: its checksum does not hold")
-    _, start, length = members[0]
     index = layout.parse_index(bytes(content[start : start + length]))
     if len(index.groups) != frame_count:
         raise ContentError(f"the index names {len(index.groups):,} frames, the archive has {frame_count:,}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,7 +124,7 @@ def plan(
     lacking = {
         key: size_bytes
         for key, size_bytes in sizes.items()
-        if not key[1].startswith(OWN_PREFIX) and _find_size(out_dir / key[1]) != size_bytes
+        if not (key[1].startswith(OWN_PREFIX) or _has_size(out_dir / key[1], size_bytes))
     }
     there = {group.scene_id for group in found.chosen} - {scene_id for scene_id, _ in lacking}
     return UnpackPlan(found, kind, out_dir, selection, sum(lacking.values()), len(lacking), len(there))
@@ -204,9 +205,5 @@ def _tell_missing(plan: UnpackPlan, target: Target) -> None:
         target.fail(scene_id, UnknownSceneError(problem, _AGAIN_HINT))
 
 
-def _find_size(path: Path) -> int | None:
-    """Size of a file; None where there is none."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
+def _has_size(path: Path, size_bytes: int) -> bool:
+    return os.path.isfile(path) and os.path.getsize(path) == size_bytes  # noqa: PTH113, PTH202 - which never raise
