@@ -222,5 +222,5 @@ def test_splits_of_which_an_archive_holds_nothing_are_an_error_that_names_those_
     assert call("pack", whole_dir / kind, "-o", tmp_path / "a.tar.zst", "--splits", "train", "test").status == 0
     words = (tmp_path / "a.tar.zst", "-o", tmp_path / "out", "--splits", "val")
     outcome = call("unpack", *words) if way == "file" else unpack_pipe(*words)
-    assert (outcome.status, "has no scenes of val; it has: test, train" in outcome.stderr) == (2, True)
+    assert (outcome.status, "has no scenes in val; it has: test, train" in outcome.stderr) == (2, True)
     assert (tmp_path / "out").exists() == ((kind, way) == ("raw", "pipe"))

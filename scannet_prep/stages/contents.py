@@ -28,7 +28,7 @@ from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release import MESH, SPLIT_DIRS
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
-from scannet_prep.stages.selection import Selection, check_named
+from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.tree import identify_tree
 from scannet_prep.version import VERSION
 
@@ -80,11 +80,11 @@ def _find_processed(
         state.check()
     whole = state.manifest
     is_complete = whole.is_complete and not folder.is_unfinished(source)
+    held: dict[str, str | None] = {name: find_official_split(name) for name in whole.failures}
+    held |= {name: entry.split for name, entry in whole.scenes.items()}
+    selection.check_found(source, held, f"leave it out, or: scannet-prep process -o {source} makes it")
     scenes = {name: entry for name, entry in whole.scenes.items() if selection.wants(name, entry.split)}
-    wanted = {name for name in whole.failures.keys() - scenes if selection.wants(name, find_official_split(name))}
-    failures = {name: failure for name, failure in whole.failures.items() if name in wanted}
-    hint = f"leave it out, or: scannet-prep process -o {source} makes it"
-    check_named(source, selection, scenes.keys() | wanted, hint)
+    failures = {name: item for name, item in whole.failures.items() if selection.wants(name, held[name])}
     missing = {name for name, entry in scenes.items() if not folder.processed_path(source, entry.split, name).exists()}
     if (lacking := sorted(failures.keys() | missing)) and not allows_incomplete:
         problem = f"names {len(lacking):,} scenes that failed or are not there, for example {lacking[0]}"
@@ -119,7 +119,7 @@ def _find_processed(
 
 
 def _find_raw(source: Path, selection: Selection, level: int) -> tuple[Contents, list[str]]:
-    groups, found = [], find_raw_scenes(source)
+    groups, splits, found = [], dict[str, str](), find_raw_scenes(source)
     for scene_id, scene in found.items():
         if scene.problem and selection.wants(scene_id, find_official_split(scene_id)):
             raise FileError(scene.directory, scene.problem, "mend or remove it, then pack again")
@@ -128,13 +128,14 @@ def _find_raw(source: Path, selection: Selection, level: int) -> tuple[Contents,
     for scene_id in [scene_id for scene_id in found if scene_id in paths]:
         names = {_name(source, path): path for path in paths[scene_id]}
         split = next(identified[2] for name in names if (identified := identify_scene(name)))
+        splits[scene_id] = split
         if selection.wants(scene_id, split):
             vertex_count = 0  # which `verify` is there to explain
             with suppress(FileError):
                 vertex_count = count_elements(found[scene_id].path(MESH))[0]
             files = tuple(SourceFile.from_path(name, path) for name, path in names.items())
             groups.append(SourceGroup(scene_id, split, vertex_count, files))
-    check_named(source, selection, {group.scene_id for group in groups}, "leave it out, or: download the scene")
+    selection.check_found(source, splits, "leave it out, or: download the scene")
     others = tuple(SourceFile.from_path(_name(source, path), path) for path in paths[""])
     head = Head(ArchiveKind.RAW, folder.TERMS_TEXT, {}, _PROGRAM, level)
     return Contents(head, others, tuple(groups[: selection.limit])), left_out

@@ -35,7 +35,7 @@ class PackPlan:
     Attributes:
         target: The archive; None for a pipe.
         shard_bytes: Largest size of a file where there are to be several; None for one file.
-        may_be_same: Whether `target` may hold all of it already, which `run` finds out by reading it.
+        is_forced: Whether to pack again what is up to date.
         left_out: Files and folders that are not packed, because their names are not those of such a tree.
     """
 
@@ -43,7 +43,7 @@ class PackPlan:
     target: Path | None
     contents: Contents
     shard_bytes: int | None
-    may_be_same: bool
+    is_forced: bool
     left_out: list[str]
 
 
@@ -115,8 +115,7 @@ def plan(
     if target is not None and not is_forced:
         for path in (target,) if shard_bytes is None else find_shards(target):
             _check_replaced(path, contents)
-    may_be_same = target is not None and shard_bytes is None and not is_forced and target.exists()
-    return PackPlan(source, target, contents, shard_bytes, may_be_same, left_out)
+    return PackPlan(source, target, contents, shard_bytes, is_forced, left_out)
 
 
 def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe: int = 1) -> PackReport:
@@ -140,7 +139,8 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
         else:
             make_directory(target.parent)
             with run_lock(target.parent):
-                is_same = plan.may_be_same and _is_same(target, contents, jobs, progress)
+                if target.exists() and plan.shard_bytes is None and not plan.is_forced:
+                    is_same = _is_same(target, contents, jobs, progress)
                 paths = [target] if is_same else _write_files(plan, target, jobs, progress)
                 archives = {str(path): path.stat().st_size for path in paths}
     except ScanNetPrepError:

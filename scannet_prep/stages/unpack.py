@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from scannet_prep.failures import SceneFailure
 from scannet_prep.files import make_directory, run_lock
 from scannet_prep.progress import Progress
 from scannet_prep.space import check_space
-from scannet_prep.stages.selection import Selection, check_named
+from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.target import Target
 
 _DEFAULT_DIRS = {ArchiveKind.PROCESSED: Path("data/processed"), ArchiveKind.RAW: Path("data/ScanNet")}
@@ -112,12 +112,9 @@ def plan(
         raise UsageError(f"{scene_id} is in {holder} and in {other}", "name only one of them")
     if not found.has_indexes and (manifest := found.readers[0].read_manifest()):
         held |= {scene_id: str(entry.split) for scene_id, entry in manifest.scenes.items()}
-    wanted = [scene_id for scene_id, split in held.items() if selection.wants(scene_id, split)]
-    if found.has_indexes:
+    if found.has_indexes or held:
         elsewhere = f"it may be in a shard that was not given: {', '.join(missing[:3])}"
-        check_named(name, selection, wanted, elsewhere if missing else f"see scannet-prep info {name} --scenes")
-    if held:
-        _check_splits(name, selection, wanted, held)
+        selection.check_found(name, held, elsewhere if missing else f"see scannet-prep info {name} --scenes")
     out_dir = out_dir or _DEFAULT_DIRS[kind]
     sizes = {("", path): len(data) for reader in found.readers for path, data in reader.files.items()}
     sizes |= {(group.scene_id, item.name): item.size_bytes for group in found.chosen for item in group.members}
@@ -168,7 +165,8 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
             reader.source.close()
         _tell_missing(plan, target)
         target.end()
-    _check_splits(archives.names[0], plan.selection, [*target.scenes, *target.failures, *damages], archives.held)
+    if not (target.scenes or target.failures or damages):
+        plan.selection.check_found(archives.names[0], archives.held, "ask for other splits")
     new = [name for name, files in target.scenes.items() if any(file.outcome != "kept" for file in files)]
     counts = Counter(file.outcome for file in target.files)
     return UnpackReport(
@@ -185,14 +183,6 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
         warnings=tuple(warnings),
         missing_shards=archives.missing_shards,
     )
-
-
-def _check_splits(place: str, selection: Selection, wanted: Collection[str], held: Mapping[str, str]) -> None:
-    """Check that something was found of the splits that were asked for; else say which there are."""
-    if selection.splits and not wanted:
-        names = ", ".join(sorted({split or "scenes of no list" for split in held.values()})) or "no scenes at all"
-        problem = f"{place}: has no scenes of {', '.join(selection.splits)}; it has: {names}"
-        raise UnknownSceneError(problem, "ask for other splits")
 
 
 def _tell_missing(plan: UnpackPlan, target: Target) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import find_twice
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import UnknownSplitError, UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.files import Fingerprint
 from scannet_prep.processed.manifest import MANIFEST_NAME
 from scannet_prep.progress import Progress
@@ -72,7 +72,7 @@ def run(
         progress: Told of tar bytes.
 
     Raises:
-        UnknownSplitError: No scene is of the splits that were asked for.
+        UnknownSceneError: No scene is of the splits that were asked for.
         UsageError: Some scenes only, and yet complete.
         ScanNetPrepError: What `ArchiveSet` raises.
     """
@@ -137,9 +137,8 @@ def _check_set(
     for scene_id, holder, name in find_twice((reader.name, reader.held) for reader in archives.readers):
         hint = "are these shards of different sets? Leave one out"
         findings.error(name, f"is also in {Path(holder).name}", hint, scene_id=scene_id)
-    if selection.splits and selection.scene_ids is None and not checked:
-        # To check nothing and find nothing wrong would be no check.
-        raise UnknownSplitError(f"{names[0]}: holds no scenes of {', '.join(selection.splits)}", "choose other splits")
+    if selection.scene_ids is None and not checked:  # to find nothing wrong would be no check
+        selection.check_found(names[0], held, "choose other splits")
     for scene_id in sorted(set(selection.scene_ids or ()) - checked) if selection.limit is None else ():
         where = f"is not in {', '.join(selection.splits)}" if scene_id in held else "is not in the archive"
         findings.error(names[0], where, scene_id=scene_id)
