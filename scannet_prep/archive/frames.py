@@ -19,13 +19,13 @@ from scannet_prep.archive.layout import FREE_BYTES, MAX_CONTENT_BYTES
 from scannet_prep.archive.source import ByteSource, Stream
 from scannet_prep.errors import ContentError
 from scannet_prep.files import Buffer
+from scannet_prep.foreign import ZSTD_SKIPPABLE_MAGIC
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MAX_LEVEL = 22
 MAX_HEADER_BYTES = 18
-SKIPPABLE_MAGIC = b"\x5e\x2a\x4d\x18"
 
 _MAX_HELD_BYTES = 160 << 20
 _MAX_WINDOW_BYTES = 1 << 27  # what `zstd -d` and `tar --zstd` accept without further options
@@ -144,7 +144,9 @@ def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
 def decompress_start(frame: Buffer, size_bytes: int) -> bytes:
     """Decompress so much of a frame of any program, which proves nothing yet; empty where that is impossible."""
     try:
-        with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(frame) as reader:
+        with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(
+            frame, read_across_frames=True
+        ) as reader:
             return bytes(reader.read(size_bytes))
     except zstandard.ZstdError:
         return b""
@@ -182,7 +184,7 @@ def encode_seek_table(rows: Sequence[FrameRow]) -> bytes:
     """Encode the seek table, with everything around it."""
     body = b"".join(_TABLE_ROW.pack(*row) for row in rows)
     footer = _TABLE_FOOTER.pack(len(rows), _HAS_CHECKSUMS, _SEEKABLE_MAGIC)
-    return _TABLE_HEADER.pack(SKIPPABLE_MAGIC, len(body) + len(footer)) + body + footer
+    return _TABLE_HEADER.pack(ZSTD_SKIPPABLE_MAGIC, len(body) + len(footer)) + body + footer
 
 
 def read_seek_table(source: ByteSource) -> list[FrameRow]:

@@ -196,4 +196,4 @@ def _tell_missing(plan: UnpackPlan, target: Target) -> None:
 
 
 def _has_size(path: Path, size_bytes: int) -> bool:
-    return os.path.isfile(path) and os.path.getsize(path) == size_bytes  # noqa: PTH113, PTH202 - which never raise
+    return os.path.isfile(path) and os.path.getsize(path) == size_bytes  # noqa: PTH113, PTH202 - asks without raising
