@@ -110,9 +110,10 @@ def plan(
         raise UsageError(problem, "name all of them, or unpack them one at a time, or name the scenes that you want")
     for scene_id, holder, other in find_twice((reader.name, reader.held) for reader in found.readers):
         raise UsageError(f"{scene_id} is in {holder} and in {other}", "name only one of them")
-    if not found.has_indexes and (manifest := found.readers[0].read_manifest()):
+    manifests = [reader.read_manifest() for reader in found.readers if reader.index is None]
+    for manifest in filter(None, manifests):
         held |= {scene_id: str(entry.split) for scene_id, entry in manifest.scenes.items()}
-    if found.has_indexes or held:
+    if None not in manifests:  # else nobody knows yet what there is
         elsewhere = f"it may be in a shard that was not given: {', '.join(missing[:3])}"
         selection.check_found(name, held, elsewhere if missing else f"see scannet-prep info {name} --scenes")
     out_dir = out_dir or _DEFAULT_DIRS[kind]
