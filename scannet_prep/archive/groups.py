@@ -172,7 +172,9 @@ class GroupReader:
                 what = "is truncated" if self.is_truncated else "cannot be read any further"
                 self.problems.append(f"{what}: the last whole frame ends at byte {offset:,}: {reader.tell(error)}")
                 return
-            name = _first_name(stored)
+            name = ""
+            with suppress(ContentError):
+                name = layout.parse_header(frames.decompress_start(stored, layout.BLOCK_BYTES))[0]
             if name == layout.INDEX_NAME:
                 break
             rows.append(row)
@@ -314,14 +316,6 @@ def _check_by_index(frame: _Frame, found: FrameRow, content: memoryview) -> list
     if frame.row != found:
         warnings.append("the seek table is damaged, which other programs need; its files are whole")
     return warnings
-
-
-def _first_name(stored: bytes) -> str:
-    """Name of the first file in a frame; empty where it cannot be read."""
-    try:
-        return layout.parse_header(frames.decompress_start(stored, layout.BLOCK_BYTES))[0]
-    except ContentError:
-        return ""
 
 
 def _weigh(frame: _Frame) -> int:

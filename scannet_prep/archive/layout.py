@@ -296,10 +296,10 @@ def _check_groups(index: Index) -> None:
 
 def _check_members(kind: ArchiveKind, group: Group) -> None:
     position = 0
-    for name, offset, size_bytes, _ in group.members:
-        if offset != position + BLOCK_BYTES:
-            raise ContentError(f"{group.name}: {name[:100]!a} does not lie where tar would have it")
-        position += member_bytes(size_bytes)
+    for member in group.members:
+        if member.offset != position + BLOCK_BYTES:
+            raise ContentError(f"{group.name}: {member.name[:100]!a} does not lie where tar would have it")
+        position += member_bytes(member.size_bytes)
     if position != group.size_bytes or not position:
         raise ContentError(f"{group.name}: is said to have {group.size_bytes:,} bytes, its files have {position:,}")
     names = [member.name for member in group.members]

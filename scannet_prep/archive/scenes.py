@@ -38,12 +38,7 @@ class ArchiveReader(SceneSource):
     """
 
     def __init__(
-        self,
-        archives: Sequence[Place],
-        split: Split | None,
-        *,
-        is_list: bool = True,
-        certificates: bool | Path = True,
+        self, archives: Sequence[Place], split: Split | None, *, is_list: bool = True, certificates: bool | Path = True
     ) -> None:
         if not archives:
             raise UsageError("the list of archives is empty", "name a folder, an archive, or all of its shards")

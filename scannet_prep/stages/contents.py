@@ -89,13 +89,8 @@ def _find_processed(
     if (lacking := sorted(failures.keys() | missing)) and not allows_incomplete:
         problem = f"names {len(lacking):,} scenes that failed or are not there, for example {lacking[0]}"
         raise ManifestError(source / MANIFEST_NAME, problem, _INCOMPLETE_HINT)
-    kept = sorted(scenes.keys() - missing)[: selection.limit]
-    manifest = Manifest(
-        {name: scenes[name] for name in kept},
-        failures,
-        is_complete,
-        whole.program_version if state.has_manifest else VERSION,
-    )
+    kept = {name: scenes[name] for name in sorted(scenes.keys() - missing)[: selection.limit]}
+    manifest = Manifest(kept, failures, is_complete, whole.program_version if state.has_manifest else VERSION)
     if (fault := find_mixture(source, manifest.scenes)) is not None:
         raise fault
     paths, left_out = _look_through(source, ArchiveKind.PROCESSED, {source / split for split in Split})
