@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+ZSTD_SKIPPABLE_MAGIC = b"\x5e\x2a\x4d\x18"  # the lowest four bits may be others
 LOOK_BYTES = 1024
 
 _MAGICS = (
@@ -30,6 +31,8 @@ def describe_beginning(start: bytes) -> str | None:
     """
     if not start:
         return "empty"
+    if start[1:4] == ZSTD_SKIPPABLE_MAGIC[1:] and start[0] >> 4 == ZSTD_SKIPPABLE_MAGIC[0] >> 4:
+        return "a zstd file"  # as pzstd writes them, with a skippable frame before each frame
     for magic, name in _MAGICS:
         if start.startswith(magic):
             return name

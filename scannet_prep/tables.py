@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from scannet_prep.archive.reader import Archive, read_entries
-from scannet_prep.archive.source import ByteSource, find_missing_shards, open_sources
+from scannet_prep.archive.scenes import ArchiveReader
+from scannet_prep.archive.source import ByteSource
 from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.dataset import ScanNet
-from scannet_prep.errors import ArchiveError, ManifestError, UsageError
+from scannet_prep.errors import ManifestError, UsageError
 from scannet_prep.files import write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map
 from scannet_prep.processed.folder import find_state, processed_path
@@ -44,7 +44,7 @@ _GROUP_COLUMNS = {
 }
 _BOX_COLUMNS = ("x_min", "y_min", "z_min", "x_max", "y_max", "z_max")
 
-Place: TypeAlias = "str | Path | ByteSource | ScanNet | _Opened | Sequence[str | Path | ByteSource]"
+Place: TypeAlias = "str | Path | ByteSource | ScanNet | Records | Sequence[str | Path | ByteSource]"
 
 
 def scenes(place: Place) -> pd.DataFrame:
@@ -210,21 +210,21 @@ def write_table(name: str, place: Place, path: Path | None, *, certificates: boo
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
-    """A place: entries of the manifest by scene id, and what reads the description of a scene."""
+class Records:
+    """What tables are made of: entries of the manifest by scene id, and what reads the description of a scene."""
 
     entries: dict[str, SceneEntry]
     read_meta: Callable[[str], SceneMeta]
 
 
-def _open(place: Place, certificates: bool | Path = True) -> _Opened:
-    if isinstance(place, _Opened):
+def _open(place: Place, certificates: bool | Path = True) -> Records:
+    if isinstance(place, Records):
         return place
     if isinstance(place, ScanNet):
         opened = _open(place.path, certificates)
         if lost := set(place.scene_ids) - opened.entries.keys():
             raise ManifestError(str(place.path), f"names {min(lost)} no longer", "make the dataset again")
-        return _Opened({name: opened.entries[name] for name in place.scene_ids}, opened.read_meta)
+        return Records({name: opened.entries[name] for name in place.scene_ids}, opened.read_meta)
     places: Any = place if isinstance(place, Sequence) and not isinstance(place, str) else [place]
     if any(map(is_archive, places)):
         return _open_archives(places, certificates)
@@ -237,34 +237,25 @@ def _open(place: Place, certificates: bool | Path = True) -> _Opened:
         split = entries[name].split
         return read_meta(processed_path(out_dir, split, name), name, split)
 
-    return _Opened(dict(sorted(entries.items())), read)
+    return Records(dict(sorted(entries.items())), read)
 
 
-def _open_archives(places: Sequence[str | Path | ByteSource], certificates: bool | Path) -> _Opened:
-    entries: dict[str, SceneEntry] = {}
-    homes: dict[str, tuple[Archive, Any, Any]] = {}
-    archives = [Archive(source) for source in open_sources(places, certificates=certificates)]
-    if missing := find_missing_shards(archive.name for archive in archives):
-        raise ArchiveError(
-            archives[0].name, f"belongs to a set of shards, of which {missing[0]} is missing", "name all"
-        )
-    for archive in archives:
-        found = read_entries(archive.source, archive.index.files)
-        if found is None:
-            raise ManifestError(archive.name, "holds no manifest of processed scenes", "pack a processed folder")
-        entries |= found
-        homes |= {group.scene_id: (archive, group, group.members[0]) for group in archive.index.scenes}
+def _open_archives(places: Sequence[str | Path | ByteSource], certificates: bool | Path) -> Records:
+    reader = ArchiveReader(places, None, certificates=certificates)
+    entries = reader.read_entries()
+    if entries is None:
+        raise ManifestError(reader.name, "has no manifest that tells of all its scenes", "pack a processed folder")
+    positions = {name: index for index, name in enumerate(entries)}
 
     def read(name: str) -> SceneMeta:
-        archive, group, member = homes[name]
-        path = f"{archive.name}: {member.name}"
-        meta = parse_meta(NpzReader(archive.read_member(group, member), path), path)
+        path = reader.file_path(positions[name])
+        meta = parse_meta(NpzReader(reader.read(positions[name]), path), path)
         return check_meta(meta, path, name, entries[name].split)
 
-    return _Opened({name: entries[name] for name in sorted(homes) if name in entries}, read)
+    return Records(entries, read)
 
 
-def _instances(opened: _Opened, names: Sequence[str]) -> pd.DataFrame:
+def _instances(opened: Records, names: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
     rows = [

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from archives import call, find_parts, flip, pack_shards
-from commands import SCENES, TEST, TRAIN, VAL, Verify
+from commands import SCENES, TEST, TRAIN, VAL, Verify, edit_json
+
+from scannet_prep.archive.writer import SourceFile, write_archive
+from scannet_prep.stages.contents import find_contents
+from scannet_prep.stages.selection import Selection
 
 
 @pytest.fixture
@@ -208,3 +213,28 @@ def test_what_was_asked_for_is_missed_also_where_the_end_is_damaged(
     status, found = verify(archive_path, *words)
     assert status == 3
     assert any(severity == "error" for severity, *_ in found)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda scenes: scenes.pop(VAL), f"for example {VAL} is not in the manifest"),
+        (lambda scenes: scenes.update({"scene0001_00": scenes[TRAIN]}), "scene0001_00 is not in the archive"),
+        (lambda scenes: scenes[VAL].update(crc32="01234567"), "the manifest says val, 600 vertices"),
+        (lambda scenes: [entry.update(vertices=601) for entry in scenes.values()], "says train, 601 vertices"),
+        (lambda scenes: scenes[VAL].update(split="train"), f"{VAL} is val, 600 vertices"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_the_scenes_of_its_archive_is_one_error(
+    verify: Verify, archive_path: Path, out_dir: Path, change: Any, message: str
+) -> None:
+    contents, _ = find_contents(out_dir, Selection())
+    edit_json(out_dir / "manifest.json", lambda value: change(value["scenes"]))
+    other = SourceFile.from_path("manifest.json", out_dir / "manifest.json")
+    files = tuple(other if file.name == other.name else file for file in contents.files)
+    write_archive(replace(contents, files=files), archive_path)
+    status, [(severity, _, _, found)] = verify(archive_path)
+    assert (status, severity, "manifest.json does not fit the scenes" in found) == (3, "error", True)
+    assert message in found
+    assert "pack the processed folder again" in verify.value["findings"][0]["hint"]
+    assert verify(archive_path, "--quick")[0] == (0 if "01234567" in found else 3)

@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from archives import call, pack_tree, unpack_pipe, write_tree
+from archives import call, find_parts, pack_tree, unpack_pipe, write_tree
 from commands import COMMAND, digests, start_command
+from release_server import ROOT, ReleaseServer, Stall
 
 from scannet_prep import ScanNet, official_scenes
 from scannet_prep.archive.source import find_missing_shards
@@ -226,3 +227,29 @@ def test_where_the_disk_is_full_nothing_is_half_unpacked(processed: Path, tmp_pa
     assert not [path for path in (tmp_path / "out").rglob("*") if ".npz" in path.name or path.suffix == ".tmp"]
     with pytest.raises((ManifestError, MissingFileError)):
         ScanNet(tmp_path / "out", split="train")
+
+
+@pytest.mark.parametrize("command", ["verify", "unpack"])
+def test_an_interrupted_read_of_an_archive_on_the_web_ends_at_once_though_the_server_hangs(
+    command: str, tree: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "a.tar.zst"
+    pack_tree(tree, archive).close()
+    with ReleaseServer(tmp_path) as server:
+        server.files[f"{ROOT}{archive.name}"], parts = archive, find_parts(archive)
+        scenes = {f"bytes={start}-{end - 1}" for name, (start, end) in parts.items() if name.startswith("scene")}
+        server.faults = [lambda request: [Stall(100)] if request.range in scenes else []]
+        words = ("-o", tmp_path / "out") if command == "unpack" else ()
+        process = start_command(command, f"{server.origin}{ROOT}{archive.name}", *words, "--jobs", "2")
+        deadline = time.monotonic() + 20
+        while len([request for request in server.requests() if request.range in scenes]) < 2:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, stderr = process.communicate(timeout=10)
+        finally:
+            process.kill()
+    assert (process.returncode, "Traceback" in stderr) == (130, False), stderr
+    assert not list(tmp_path.rglob("scene*.*"))

@@ -150,7 +150,7 @@ def test_of_a_link_the_archive_is_replaced_that_it_leads_to_and_scenes_behind_li
         (("tree", "--level", "23"), 2, "expected 0..22"),
         (("tree", "--shard-size", "10"), 2, "expected at least"),
         (("tree", "--scenes", "scene0706_00"), 2, "has no scene scene0706_00"),
-        (("tree/scans", "--splits", "test"), 1, "holds no scenes of those that were asked for"),
+        (("tree/scans", "--splits", "test"), 2, "has no scenes in test; it has: train, val"),
         (("tree", "-o", "new/a.tar.zst", "--dry-run"), 0, "4 raw scenes"),
     ],
 )
@@ -226,3 +226,22 @@ def test_a_scene_of_more_than_1_gib_is_refused_by_the_name_of_its_largest_file(t
         file.truncate(1 << 30)
     with pytest.raises(FileError, match=rf"{VAL}\.sens: has 1,073,741,824 bytes"):
         pack_stage.plan(tree, tmp_path / "a.tar.zst")
+
+
+@pytest.mark.parametrize("kind", ["raw", "processed"])
+def test_archives_locks_and_temporary_files_in_the_tree_are_never_packed(
+    kind: str, raw_dir: Path, out_dir: Path
+) -> None:
+    source = raw_dir if kind == "raw" else out_dir
+    folder = source / ("scans/scene0000_00" if kind == "raw" else "")
+    (folder / f"{TRAIN}_vh_clean_2.ply.aria2").write_bytes(b"of a download that is under way")
+    (source / ".scannet-prep.lock").write_bytes(b"process 1")
+    target, beside = source / "x.tar.zst", folder / f"{TRAIN}.tar.zst"
+    for number in range(2):
+        status, value = pack(source, "-o", target)
+        assert (status, value["up_to_date"]) == (0, number == 1)
+        assert pack(source, "-o", beside)[0] == 0
+        assert pack(source, "-o", target, "--shard-size", "1MB")[0] == 0
+    with open_archive(target) as archive:
+        names = [member.name for group in archive.index.groups for member in group.members]
+    assert not [name for name in names if ".tar.zst" in name or name.endswith((".aria2", ".lock"))]

@@ -189,3 +189,38 @@ def test_nothing_is_written_in_a_dry_run_without_space_or_beside_another_run(pac
     with run_lock(write_tree(tmp_path / "out", {})):
         outcome = call("unpack", packed, "-o", tmp_path / "out")
     assert (outcome.status, "is working in this folder" in outcome.stderr) == (1, True)
+
+
+def test_a_scene_that_is_unpacked_into_a_raw_tree_leaves_what_the_tree_says_of_itself(
+    packed: Path, tmp_path: Path
+) -> None:
+    entry = f"scans/{VAL}/{VAL}_vh_clean_2.ply"
+    mine = {
+        "failed.txt": f"# from the download\n{TRAIN}\n{VAL}\nscene0001_00\n".encode(),
+        "scannetv2-labels.combined.tsv": b"my own",
+        "scannet.lock": f"{'1' * 64}  1  {entry}\n".encode(),
+    }
+    out_dir = write_tree(tmp_path / "out", mine | {entry: TREE[entry]})
+    source = write_tree(tmp_path / "locked", TREE | {"scannet.lock": f"{'0' * 64}  1  {entry}\n".encode()})
+    pack_tree(source, tmp_path / "locked.tar.zst").close()
+    outcome = call("unpack", tmp_path / "locked.tar.zst", "-o", out_dir, "--scenes", VAL)
+    assert (outcome.status, "combined.tsv: differs from that of the archive, and stays" in outcome.stderr) == (0, True)
+    assert (out_dir / "failed.txt").read_text().split("\n")[1:] == [TRAIN, "scene0001_00", ""]
+    assert (out_dir / "scannetv2-labels.combined.tsv").read_bytes() == b"my own"
+    assert (out_dir / "scannet.lock").read_bytes() == mine["scannet.lock"]
+    (out_dir / "scannet.lock").write_text("damaged")
+    outcome = call("unpack", packed, "-o", out_dir, "--scenes", TRAIN)
+    assert (outcome.status, "scannet.lock: line 1 reads 'damaged'" in outcome.stderr) == (1, True)
+    assert (out_dir / "scannet.lock").read_text() == "damaged"
+
+
+@pytest.mark.parametrize("way", ["file", "pipe"])
+@pytest.mark.parametrize("kind", ["processed", "raw"])
+def test_splits_of_which_an_archive_holds_nothing_are_an_error_that_names_those_it_has(
+    kind: str, way: str, whole_dir: Path, tmp_path: Path
+) -> None:
+    assert call("pack", whole_dir / kind, "-o", tmp_path / "a.tar.zst", "--splits", "train", "test").status == 0
+    words = (tmp_path / "a.tar.zst", "-o", tmp_path / "out", "--splits", "val")
+    outcome = call("unpack", *words) if way == "file" else unpack_pipe(*words)
+    assert (outcome.status, "has no scenes in val; it has: test, train" in outcome.stderr) == (2, True)
+    assert (tmp_path / "out").exists() == ((kind, way) == ("raw", "pipe"))

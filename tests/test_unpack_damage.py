@@ -262,3 +262,18 @@ def test_archives_that_ask_for_too_much_are_refused_within_bounds_of_memory_and_
     result = json.loads(done.stdout)
     assert result["faults"] == []
     assert result["cases"] >= 8
+
+
+def test_a_scene_of_an_archive_without_an_index_is_found_beside_another_archive(
+    whole_dir: Path, tmp_path: Path
+) -> None:
+    for kind in ("raw", "processed"):
+        first, second = tmp_path / f"{kind}-first.tar.zst", tmp_path / f"{kind}-second.tar.zst"
+        assert call("pack", whole_dir / kind, "-o", first, "--splits", "train").status == 0
+        assert call("pack", whole_dir / kind, "-o", second, "--splits", "val").status == 0
+        second.write_bytes(second.read_bytes()[: find_parts(second)["index"][0]])
+        for words in (("--scenes", VAL), ("--splits", "val")):
+            out_dir = tmp_path / f"{kind}{words[0]}"
+            outcome = call("unpack", first, second, "-o", out_dir, *words, "--json")
+            assert (outcome.status, outcome.json["scenes"]) == (3, [VAL]), outcome
+            assert "is truncated" in outcome.json["damages"][0]

@@ -19,13 +19,13 @@ from scannet_prep.archive.layout import FREE_BYTES, MAX_CONTENT_BYTES
 from scannet_prep.archive.source import ByteSource, Stream
 from scannet_prep.errors import ContentError
 from scannet_prep.files import Buffer
+from scannet_prep.foreign import ZSTD_SKIPPABLE_MAGIC
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MAX_LEVEL = 22
 MAX_HEADER_BYTES = 18
-SKIPPABLE_MAGIC = b"\x5e\x2a\x4d\x18"
 
 _MAX_HELD_BYTES = 160 << 20
 _MAX_WINDOW_BYTES = 1 << 27  # what `zstd -d` and `tar --zstd` accept without further options
@@ -144,7 +144,9 @@ def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
 def decompress_start(frame: Buffer, size_bytes: int) -> bytes:
     """Decompress so much of a frame of any program, which proves nothing yet; empty where that is impossible."""
     try:
-        with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(frame) as reader:
+        with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(
+            frame, read_across_frames=True
+        ) as reader:
             return bytes(reader.read(size_bytes))
     except zstandard.ZstdError:
         return b""
@@ -182,7 +184,7 @@ def encode_seek_table(rows: Sequence[FrameRow]) -> bytes:
     """Encode the seek table, with everything around it."""
     body = b"".join(_TABLE_ROW.pack(*row) for row in rows)
     footer = _TABLE_FOOTER.pack(len(rows), _HAS_CHECKSUMS, _SEEKABLE_MAGIC)
-    return _TABLE_HEADER.pack(SKIPPABLE_MAGIC, len(body) + len(footer)) + body + footer
+    return _TABLE_HEADER.pack(ZSTD_SKIPPABLE_MAGIC, len(body) + len(footer)) + body + footer
 
 
 def read_seek_table(source: ByteSource) -> list[FrameRow]:
@@ -194,22 +196,19 @@ def read_seek_table(source: ByteSource) -> list[FrameRow]:
     """
     file_bytes = source.size_bytes
     footer = source.read(max(0, file_bytes - _TABLE_FOOTER.size), _TABLE_FOOTER.size)
-    if len(footer) < _TABLE_FOOTER.size:
-        raise ContentError("the file is too short for a seek table")
-    count, descriptor, magic = _TABLE_FOOTER.unpack(footer)
-    if magic != _SEEKABLE_MAGIC or descriptor != _HAS_CHECKSUMS:
+    if footer[4:] != _TABLE_FOOTER.pack(0, _HAS_CHECKSUMS, _SEEKABLE_MAGIC)[4:]:
         raise ContentError("the file does not end in a seek table: it is truncated, or something follows its end")
+    count = int.from_bytes(footer[:4], "little")
     size_bytes = _TABLE_HEADER.size + count * _TABLE_ROW.size + _TABLE_FOOTER.size
     if size_bytes > file_bytes or count > _MAX_FRAMES:
         raise ContentError(f"the seek table is said to name {count:,} frames, more than the file can hold")
-    data = source.read(file_bytes - size_bytes, size_bytes)
-    header = _TABLE_HEADER.pack(SKIPPABLE_MAGIC, size_bytes - _TABLE_HEADER.size)
-    if len(data) < size_bytes or not data.startswith(header):
-        raise ContentError("the seek table has a damaged beginning")
-    rows = list(map(FrameRow._make, _TABLE_ROW.iter_unpack(data[len(header) : -_TABLE_FOOTER.size])))
+    data = source.read(file_bytes - size_bytes, size_bytes).ljust(size_bytes, b"\0")
+    rows = list(map(FrameRow._make, _TABLE_ROW.iter_unpack(data[_TABLE_HEADER.size : -_TABLE_FOOTER.size])))
     total_bytes = sum(row.stored_bytes for row in rows) + size_bytes
-    if total_bytes != file_bytes:
-        raise ContentError(f"the seek table is that of a file of {total_bytes:,} bytes, this one has {file_bytes:,}")
+    if encode_seek_table(rows) != data or total_bytes != file_bytes:
+        raise ContentError(
+            f"the seek table is damaged, or that of a file of {total_bytes:,} and not {file_bytes:,} bytes"
+        )
     return rows
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 import re
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
 
 from scannet_prep.backports import StrEnum
 from scannet_prep.errors import ContentError
@@ -29,11 +31,11 @@ BLOCK_BYTES = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK_BYTES)
 DEFAULT_LEVEL = 1
 
-FORMAT_VERSION = 1
-_FORMAT = "scannet-prep archive"
+FORMAT_VERSION: Literal[1] = 1
 _MAX_INDEX_BYTES = 1 << 24
 _FREE_INDEX_BYTES, _INDEX_BYTES_PER_FRAME = 1 << 20, 1 << 13
-_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_SplitName = Annotated[str, msgspec.Meta(pattern=r"^(train|val|test)?\Z")]
+_Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _ID = r"(?P<scene>scene\d{4}_\d{2})"
 _OTHER_NAME = re.compile(
     r"(?:tasks/)?(?!(?:train|val|test|scans|scans_test|tasks)$|scene\d{4}_\d{2}$)\w[\w.+-]{0,80}", re.ASCII
@@ -67,7 +69,7 @@ class Member(NamedTuple):
     name: str
     offset: Count
     size_bytes: Count
-    sha256: str
+    sha256: _Sha256
 
     def of(self, content: memoryview) -> memoryview:
         """Its content, of the tar bytes of its group."""
@@ -95,7 +97,7 @@ class Group:
     """
 
     scene_id: str
-    split: str
+    split: _SplitName
     vertex_count: Count
     offset: Count
     stored_bytes: Count
@@ -132,8 +134,8 @@ class Head:
     program: str = ""
     level: int = DEFAULT_LEVEL
     is_complete: bool = True
-    format: str = _FORMAT
-    version: int = FORMAT_VERSION
+    format: Literal["scannet-prep archive"] = "scannet-prep archive"
+    version: Literal[1] = FORMAT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +163,10 @@ class Index:
         return self.groups[1:]
 
 
-def find_twice(archives: Sequence[tuple[str, Index | None]]) -> list[tuple[str, str, str]]:
-    """Find scenes that are in several archives: id, and the names of the first archive and of another."""
+def find_twice(archives: Iterable[tuple[str, Iterable[str]]]) -> list[tuple[str, str, str]]:
+    """Find scenes that are in several archives, by name and scenes: id, names of the first archive and of another."""
     holders: dict[str, str] = {}
-    held = [(scene.scene_id, name) for name, index in archives if index is not None for scene in index.scenes]
+    held = [(scene_id, name) for name, scene_ids in archives for scene_id in scene_ids]
     return [(scene_id, first, name) for scene_id, name in held if (first := holders.setdefault(scene_id, name)) != name]
 
 
@@ -263,7 +265,7 @@ def encode_index(index: Index) -> bytes:
 def parse_head(data: bytes) -> Head:
     """Read the text that stands first in an archive; a `ContentError` where it is damaged or of another version."""
     try:
-        return _check_version(parse_json(data, Head))
+        return parse_json(data, Head)
     except ContentError as error:
         raise ContentError(f"{FORMAT_NAME} is damaged: {error}") from None
 
@@ -272,28 +274,20 @@ def parse_index(data: bytes) -> Index:
     """Read the index; one that is damaged, of another version, or contradicts itself is a `ContentError`."""
     try:
         index = parse_json(data, Index)
-        _check_version(index.head)
         _check_groups(index)
     except ContentError as error:
         raise ContentError(f"the index is damaged: {error}") from None
     return index
 
 
-def _check_version(head: Head) -> Head:
-    if (head.format, head.version) != (_FORMAT, FORMAT_VERSION):
-        found = f"{head.format[:40]!a}, version {head.version}"
-        raise ContentError(f"the format is {found}, expected {_FORMAT!r}, {FORMAT_VERSION}")
-    return head
-
-
 def _check_groups(index: Index) -> None:
     names = [group.scene_id for group in index.groups]
     if names[:1] != [""] or not all(map(SceneId.is_valid, names[1:])) or sorted(set(names)) != names:
         raise ContentError("its scenes are not sorted, one is there twice, or something is not a scene id")
-    end, splits = 0, {"", *Split}
+    end = 0
     for group in index.groups:
-        if group.offset != end or group.split not in splits:
-            raise ContentError(f"{group.name}: does not follow the one before it, or its split does not exist")
+        if group.offset != end:
+            raise ContentError(f"{group.name}: does not follow the one before it")
         if group.size_bytes > MAX_CONTENT_BYTES or group.stored_bytes > FREE_BYTES + group.size_bytes * 257 // 256:
             raise ContentError(f"{group.name}: is said to take {group.stored_bytes:,} for {group.size_bytes:,} bytes")
         end = group.end
@@ -302,10 +296,10 @@ def _check_groups(index: Index) -> None:
 
 def _check_members(kind: ArchiveKind, group: Group) -> None:
     position = 0
-    for name, offset, size_bytes, sha256 in group.members:
-        if offset != position + BLOCK_BYTES or not _SHA256.fullmatch(sha256):
-            raise ContentError(f"{group.name}: {name[:100]!a} does not lie where tar would have it, or has no SHA-256")
-        position += member_bytes(size_bytes)
+    for member in group.members:
+        if member.offset != position + BLOCK_BYTES:
+            raise ContentError(f"{group.name}: {member.name[:100]!a} does not lie where tar would have it")
+        position += member_bytes(member.size_bytes)
     if position != group.size_bytes or not position:
         raise ContentError(f"{group.name}: is said to have {group.size_bytes:,} bytes, its files have {position:,}")
     names = [member.name for member in group.members]

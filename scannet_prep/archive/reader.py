@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class Archive(AbstractContextManager["Archive"]):
 
     Attributes:
         source: Its bytes.
+        name: Path or address.
         index: What is in it.
         rows: What the seek table says of each frame.
 
@@ -37,17 +39,14 @@ class Archive(AbstractContextManager["Archive"]):
 
     def __init__(self, place: Place, *, certificates: bool | Path = True) -> None:
         self.source = open_source(place, certificates=certificates)
+        self.name = self.source.name
         try:
-            self.index, self.rows = _read_index(self.source)
+            self.rows = frames.read_seek_table(self.source)
+            self.index = _read_index(self.source, self.rows)
         except (ContentError, MemoryError) as error:
             self.source.close()
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
             raise ArchiveError(self.name, f"is damaged or truncated: {tell(error)}", DAMAGED_HINT) from None
-
-    @property
-    def name(self) -> str:
-        """Path or address."""
-        return self.source.name
 
     def read_member(self, group: Group, member: Member) -> memoryview:
         """Do what the function of this name does."""
@@ -65,9 +64,8 @@ class Archive(AbstractContextManager["Archive"]):
 open_archive = Archive
 
 
-def _read_index(source: ByteSource) -> tuple[Index, list[frames.FrameRow]]:
-    """Read the index by the seek table; gives that, too. An end that is damaged or of another file: `ContentError`."""
-    rows = frames.read_seek_table(source)
+def _read_index(source: ByteSource, rows: Sequence[frames.FrameRow]) -> Index:
+    """Read the index by the seek table; an end that is damaged, or of another file, is a `ContentError`."""
     if len(rows) < 3:
         raise ContentError(f"the seek table names {len(rows)} frames, at least 3 are expected")
     offset = sum(row.stored_bytes for row in rows[:-2])
@@ -75,7 +73,7 @@ def _read_index(source: ByteSource) -> tuple[Index, list[frames.FrameRow]]:
     index = decode_index(source.read(offset, rows[-2].stored_bytes), len(rows) - 2)
     if index.groups[-1].end != offset:
         raise ContentError("the frames that the index names do not end where it begins")
-    return index, rows
+    return index
 
 
 def decode_index(stored: Buffer, frame_count: int) -> Index:
@@ -83,10 +81,9 @@ def decode_index(stored: Buffer, frame_count: int) -> Index:
     size_bytes = frames.read_size(stored[: frames.MAX_HEADER_BYTES])
     layout.check_index_size(size_bytes, frame_count)
     content, has_checksum = frames.decompress(stored, size_bytes)
-    members = layout.split_members(content)
-    if not has_checksum or [name for name, _, _ in members] != [layout.INDEX_NAME]:
+    (name, start, length), *more = layout.split_members(content)
+    if not has_checksum or more or name != layout.INDEX_NAME:
         raise ContentError("the index is damaged: its checksum does not hold")
-    _, start, length = members[0]
     index = layout.parse_index(bytes(content[start : start + length]))
     if len(index.groups) != frame_count:
         raise ContentError(f"the index names {len(index.groups):,} frames, the archive has {frame_count:,}")
@@ -145,12 +142,8 @@ def check_beginning(start: bytes, name: str) -> None:
     """
     what = describe_beginning(start) or "a file of another kind"
     quoted = shlex.quote(name)
-    if what == "a zstd file" or (
-        start[1:4] == frames.SKIPPABLE_MAGIC[1:] and start[0] >> 4 == frames.SKIPPABLE_MAGIC[0] >> 4
-    ):
-        # pzstd puts a skippable frame before each frame: 8 bytes, of which the last four say how many follow.
-        skipped = 0 if what == "a zstd file" else 8 + int.from_bytes(start[4:8], "little")
-        content = frames.decompress_start(start[skipped:], 8 * layout.BLOCK_BYTES)
+    if what == "a zstd file":
+        content = frames.decompress_start(start, 8 * layout.BLOCK_BYTES)
         if not content or b"scannet-prep" in content:  # the name of the first file has it, and its text
             version = re.search(rb'"version":(\d{1,9})', content)
             if version is None or int(version[1]) <= layout.FORMAT_VERSION:

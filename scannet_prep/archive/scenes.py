@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
@@ -25,8 +25,9 @@ class ArchiveReader(SceneSource):
 
     Args:
         archives: Paths, addresses, or objects that read the bytes; in any order.
-        split: Which split.
+        split: Which split; None for all.
         is_list: Whether they were named as a list, for messages.
+        certificates: Of addresses, whom to trust, as `RangeSource` takes it.
 
     Raises:
         ArchiveError: An archive is damaged, holds no processed scenes, or does not go together with the others; or a
@@ -36,23 +37,27 @@ class ArchiveReader(SceneSource):
         ScanNetPrepError: What `open_sources` raises.
     """
 
-    def __init__(self, archives: Sequence[Place], split: Split, *, is_list: bool = True) -> None:
+    def __init__(
+        self, archives: Sequence[Place], split: Split | None, *, is_list: bool = True, certificates: bool | Path = True
+    ) -> None:
         if not archives:
             raise UsageError("the list of archives is empty", "name a folder, an archive, or all of its shards")
-        opened = [Archive(source) for source in open_sources(archives)]
+        opened = [Archive(source) for source in open_sources(archives, certificates=certificates)]
         names = [archive.name for archive in opened]
         _check_archives(opened)
         held = [(archive.source, scene) for archive in opened for scene in archive.index.scenes]
-        scenes = sorted((item for item in held if item[1].split == split), key=lambda item: item[1].scene_id)
+        wanted = [item for item in held if split in (None, item[1].split)]
+        scenes = sorted(wanted, key=lambda item: item[1].scene_id)
         vertex_counts = {scene.scene_id: scene.vertex_count for _, scene in scenes}
         messages = [item for archive in opened for item in archive.index.failures.items()]
         failures = {scene_id: message for scene_id, message in messages if scene_id not in vertex_counts}
-        super().__init__(names if is_list else names[0], split, vertex_counts, failures)
-        hint = f"pack them: scannet-prep process --splits {split}, then pack again"
-        check_split(self.name, split, {scene.split for _, scene in held}, hint)
+        super().__init__(names if is_list else names[0], vertex_counts, failures)
+        if split is not None:
+            hint = f"pack them: scannet-prep process --splits {split}, then pack again"
+            check_split(self.name, split, {scene.split for _, scene in held}, hint)
         self._scenes = scenes
         self._homes = [(archive.source, archive.index.files) for archive in opened]
-        if failures:
+        if failures and split is not None:
             warn_of_failures(self.name, failures, f"scannet-prep info {names[0]} lists them")
 
     def restrict(self, indices: NDArray[np.int64]) -> None:
@@ -62,7 +67,8 @@ class ArchiveReader(SceneSource):
 
     def file_path(self, index: int) -> str:
         """The file of a scene, for messages."""
-        return f"{self._scenes[index][0].name}: {self._split}/{self.scene_id(index)}.npz"
+        source, scene = self._scenes[index]
+        return f"{source.name}: {scene.members[0].name}"
 
     def how_to_add(self, scene_id: str) -> str:
         """What to type to get a scene that is missing."""
@@ -73,16 +79,20 @@ class ArchiveReader(SceneSource):
         source, scene = self._scenes[index]
         return read_member(source, scene, scene.members[0])
 
-    def count_raw_ids(self, raw_ids_key: Literal["nyu40_ids", "scannet_ids"]) -> list[Mapping[int, int]] | None:
-        """Vertices of each scene by raw id, from the manifests; None where they do not tell."""
+    def read_entries(self) -> dict[str, SceneEntry] | None:
+        """What the manifests say of the scenes, by id; None where they do not tell of all."""
         names, entries = self.scene_ids, dict[str, SceneEntry]()
         for source, files in self._homes:
             if not entries.keys() >= set(names):  # the shards of a set have all the same manifest
                 entries |= read_entries(source, files) or {}
-        if not entries.keys() >= set(names):
+        return {name: entries[name] for name in names} if entries.keys() >= set(names) else None
+
+    def count_raw_ids(self, raw_ids_key: Literal["nyu40_ids", "scannet_ids"]) -> list[Mapping[int, int]] | None:
+        """Vertices of each scene by raw id, from the manifests; None where they do not tell."""
+        entries = self.read_entries()
+        if entries is None:
             return None
-        is_nyu40 = raw_ids_key == "nyu40_ids"
-        return [entries[name].nyu40_counts if is_nyu40 else entries[name].scannet_counts for name in names]
+        return [item.nyu40_counts if raw_ids_key == "nyu40_ids" else item.scannet_counts for item in entries.values()]
 
     def close(self) -> None:
         """Close the archives; reading opens them again."""
@@ -112,5 +122,6 @@ def _check_archives(archives: Sequence[Archive]) -> None:
         problem = f"belongs to a set of shards, of which {PurePosixPath(missing[0]).name} is missing"
         hint = "name all shards: ScanNet(sorted(glob.glob('...-of-...tar.zst')), ...); a part that is to be used alone "
         raise ArchiveError(first.name, problem, f"{hint}needs a name of its own")
-    for scene_id, holder, name in find_twice([(archive.name, archive.index) for archive in archives]):
+    held = [(archive.name, [scene.scene_id for scene in archive.index.scenes]) for archive in archives]
+    for scene_id, holder, name in find_twice(held):
         raise ArchiveError(name, f"holds {scene_id}, and so does {holder}", "name only one of them")

@@ -87,14 +87,9 @@ class FileSource:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.name = str(path)
         self._identity: tuple[int, int] | None = None
         self._open()
-
-    @property
-    def name(self) -> str:
-        """The path."""
-        return str(self._path)
 
     @property
     def size_bytes(self) -> int:
@@ -107,7 +102,7 @@ class FileSource:
         try:
             return os.pread(file.descriptor, size, offset)
         except OSError as error:
-            raise ArchiveError(self._path, f"cannot be read at byte {offset:,}: {error.strerror or error}") from error
+            raise ArchiveError(self.name, f"cannot be read at byte {offset:,}: {error.strerror or error}") from error
 
     def close(self) -> None:
         """Close the file, when all threads that are reading have done so; reading opens it again."""
@@ -115,24 +110,24 @@ class FileSource:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the open file, which belongs to this process; it is opened again where it is read."""
-        return {"_path": self._path, "_identity": self._identity}
+        return {"name": self.name, "_identity": self._identity}
 
     def _open(self) -> _OpenFile:
         try:
             # Not blocking: a pipe is to be refused, not waited for.
-            file = _OpenFile(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+            file = _OpenFile(os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         except FileNotFoundError:
             hint = "name an archive (.tar.zst) that scannet-prep pack made"
-            raise MissingFileError(self._path, "no such archive", hint) from None
+            raise MissingFileError(self.name, "no such archive", hint) from None
         except OSError as error:
-            raise ArchiveError(self._path, f"cannot be read: {error.strerror or error}") from error
+            raise ArchiveError(self.name, f"cannot be read: {error.strerror or error}") from error
         status = os.fstat(file.descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ArchiveError(self._path, f"is {describe_kind(status.st_mode)}, expected an archive ({SUFFIX})")
+            raise ArchiveError(self.name, f"is {describe_kind(status.st_mode)}, expected an archive ({SUFFIX})")
         identity = status.st_size, status.st_mtime_ns
         self._identity = self._identity or identity
         if identity != self._identity:
-            raise ArchiveError(self._path, "was replaced or changed since it was opened", "open it again")
+            raise ArchiveError(self.name, "was replaced or changed since it was opened", "open it again")
         # Without a lock, which a fork may copy while it is held. Of two threads that open at once, one keeps its own.
         kept: _OpenFile = self.__dict__.setdefault("_file", file)
         return kept

@@ -133,7 +133,7 @@ def _describe_plan(plan: PackPlan) -> str:
 
 
 def _describe_report(report: PackReport, seconds: float) -> str:
-    names = list_some([str(archive.path or "standard output") for archive in report.archives])
+    names = list_some(list(report.archives))
     size = format_bytes(report.size_bytes)
     scenes = format_count(report.scenes, "scene")
     if report.up_to_date:
@@ -142,6 +142,6 @@ def _describe_report(report: PackReport, seconds: float) -> str:
     vertices = f", {report.vertices:,} vertices" if report.vertices else ""
     lines = [f"{names}: {scenes}{vertices}, {size} ({share}), in {format_duration(seconds)}"]
     if report.splits and report.kind == "processed":
-        place = '"FILE"' if len(report.archives) > 1 else f'"{report.archives[0].path}"'
+        place = '"FILE"' if len(report.archives) > 1 else f'"{names}"'
         lines.append(f'in Python: ScanNet({place}, split="{report.splits[-1]}")')
     return "\n".join(lines)

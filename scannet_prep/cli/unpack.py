@@ -68,14 +68,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         archives = [PipeSource(sys.stdin.fileno())]
     selection, certificates = shared.selection_from(arguments), certificates_from(arguments, console)
     plan = unpack.plan(archives, arguments.output, selection=selection, certificates=certificates)
-    if plan.missing_shards:
-        count = format_count(len(plan.missing_shards), "shard")
-        console.warn(f"warning: {count} of the set not given: {list_some(plan.missing_shards)}")
+    if missing := plan.archives.missing_shards:
+        console.warn(f"warning: {format_count(len(missing), 'shard')} of the set not given: {list_some(missing)}")
     if arguments.dry_run:
         to_write = f"{format_count(plan.needed_files, 'file')}, {format_bytes(plan.needed_bytes)}"
         text = f"{_describe_start(plan)}\nto write: {to_write} (dry run: nothing was written)"
-        names = [reader.name for reader in plan.readers]
-        value = {"dry_run": True, "out_dir": plan.out_dir, "archives": names, "scenes": plan.scene_ids}
+        scene_ids = sorted(group.scene_id for group in plan.archives.chosen)
+        value = {"dry_run": True, "out_dir": plan.out_dir, "archives": plan.archives.names, "scenes": scene_ids}
         value |= {"present": plan.there_count, "missing_files": plan.needed_files, "missing_bytes": plan.needed_bytes}
         return console.result(text, value, 0)
     console.say(_describe_start(plan))
@@ -99,12 +98,12 @@ def _check_pipe(arguments: argparse.Namespace) -> None:
 
 
 def _describe_start(plan: UnpackPlan) -> str:
-    names = list_some([reader.name for reader in plan.readers])
-    if not plan.has_indexes:
+    archives, names = plan.archives, list_some(plan.archives.names)
+    if not archives.has_indexes:
         return f"unpack: {names}, from its beginning to its end"
-    scenes = format_count(len(plan.scene_ids), f"{plan.kind} scene")
+    scenes = format_count(len(archives.chosen), f"{plan.kind} scene")
     there = f", {plan.there_count:,} of them there already (and checked now)" if plan.there_count else ""
-    return f"unpack: {names} -> {plan.out_dir}: {scenes}{there}, {format_bytes(plan.size_bytes)}"
+    return f"unpack: {names} -> {plan.out_dir}: {scenes}{there}, {format_bytes(archives.size_bytes)}"
 
 
 def _describe_report(report: UnpackReport, seconds: float) -> str:

@@ -25,7 +25,6 @@ class SceneSource(ABC):
 
     Args:
         place: Where they are, as somebody would name it in code.
-        split: Their split.
         vertex_counts: V by scene id.
         failures: Why scenes are missing that were asked for, by id.
 
@@ -34,11 +33,8 @@ class SceneSource(ABC):
         lengths: V of each scene, int64 (len,).
     """
 
-    def __init__(
-        self, place: str | list[str], split: Split, vertex_counts: Mapping[str, int], failures: Mapping[str, str]
-    ) -> None:
+    def __init__(self, place: str | list[str], vertex_counts: Mapping[str, int], failures: Mapping[str, str]) -> None:
         self.place = place
-        self._split = split
         names = sorted(vertex_counts)
         # Arrays and not lists: reading a list changes its reference counts, and with them, after a fork, whole pages.
         self._scene_ids = np.array(names, dtype="S12")
@@ -120,14 +116,14 @@ class FolderReader(SceneSource):
     """
 
     def __init__(self, path: Path, split: Split) -> None:
-        self._path = path
+        self._path, self._split = path, split
         state = find_state(path, must_be_usable=True)
         scenes = state.manifest.scenes
         vertex_counts = {name: entry.vertex_count for name, entry in scenes.items() if entry.split == split}
         hint = f"make them: scannet-prep process -o {path} --splits {split}"
         check_split(str(path), split, {entry.split for entry in scenes.values()}, hint)
         failures = {name: item.message for name, item in state.manifest.failures.items() if name not in vertex_counts}
-        super().__init__(str(path), split, vertex_counts, failures)
+        super().__init__(str(path), vertex_counts, failures)
         if failures:
             warn_of_failures(self.name, failures, f"see {path / FAILED_NAME}")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from scannet_prep.archive.layout import (
     find_scene,
     identify_scene,
 )
+from scannet_prep.archive.source import SUFFIX
 from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup
 from scannet_prep.errors import FileError, ManifestError
 from scannet_prep.files import is_hidden_or_temporary
@@ -23,10 +25,10 @@ from scannet_prep.processed.folder import find_mixture, find_state
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, encode_manifest
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
-from scannet_prep.release import MESH
+from scannet_prep.release import MESH, SPLIT_DIRS
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
-from scannet_prep.stages.selection import Selection, check_named
+from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.tree import identify_tree
 from scannet_prep.version import VERSION
 
@@ -34,7 +36,6 @@ _INCOMPLETE_HINT = (
     "make what is missing with the same scannet-prep process command, or pack what is there with --allow-incomplete"
 )
 _PROGRAM = f"scannet-prep {VERSION}"
-_FOLDERS = {"train", "val", "test", "scans", "scans_test", "tasks"}
 
 
 def find_contents(
@@ -79,36 +80,32 @@ def _find_processed(
         state.check()
     whole = state.manifest
     is_complete = whole.is_complete and not folder.is_unfinished(source)
+    held: dict[str, str | None] = {name: find_official_split(name) for name in whole.failures}
+    held |= {name: entry.split for name, entry in whole.scenes.items()}
+    selection.check_found(source, held, f"leave it out, or: scannet-prep process -o {source} makes it")
     scenes = {name: entry for name, entry in whole.scenes.items() if selection.wants(name, entry.split)}
-    wanted = {name for name in whole.failures.keys() - scenes if selection.wants(name, find_official_split(name))}
-    failures = {name: failure for name, failure in whole.failures.items() if name in wanted}
-    hint = f"leave it out, or: scannet-prep process -o {source} makes it"
-    check_named(source, selection, scenes.keys() | wanted, hint)
+    failures = {name: item for name, item in whole.failures.items() if selection.wants(name, held[name])}
     missing = {name for name, entry in scenes.items() if not folder.processed_path(source, entry.split, name).exists()}
     if (lacking := sorted(failures.keys() | missing)) and not allows_incomplete:
         problem = f"names {len(lacking):,} scenes that failed or are not there, for example {lacking[0]}"
         raise ManifestError(source / MANIFEST_NAME, problem, _INCOMPLETE_HINT)
-    kept = sorted(scenes.keys() - missing)[: selection.limit]
-    manifest = Manifest(
-        {name: scenes[name] for name in kept},
-        failures,
-        is_complete,
-        whole.program_version if state.has_manifest else VERSION,
-    )
+    kept = {name: scenes[name] for name in sorted(scenes.keys() - missing)[: selection.limit]}
+    manifest = Manifest(kept, failures, is_complete, whole.program_version if state.has_manifest else VERSION)
     if (fault := find_mixture(source, manifest.scenes)) is not None:
         raise fault
+    paths, left_out = _look_through(source, ArchiveKind.PROCESSED, {source / split for split in Split})
+    named = {folder.processed_path(source, entry.split, name): entry for name, entry in whole.scenes.items()}
+    left_out += [_name(source, path) for name in paths.keys() - {""} for path in paths[name] if path not in named]
     groups = []
     for name, entry in manifest.scenes.items():
         path = folder.processed_path(source, entry.split, name)
-        file = SourceFile.from_path(f"{entry.split}/{name}.npz", path, entry.fingerprint)
+        file = SourceFile.from_path(_name(source, path), path, entry.fingerprint)
         groups.append(SourceGroup(name, str(entry.split), entry.vertex_count, (file,)))
     # They name just the scenes that are packed. For a whole folder, these are the bytes that lie there.
     made = {MANIFEST_NAME: encode_manifest(manifest), **folder.encode_lists(manifest)}
-    others, left_out = _find_others(source, ArchiveKind.PROCESSED, {*made, folder.FAILED_NAME, folder.UNFINISHED_NAME})
-    files = [*others, *(SourceFile.from_content(name, data) for name, data in made.items())]
-    packed = {file.path for group in groups for file in group.files}
-    for split in Split:
-        left_out += [f"{split}/{path.name}" for path in _list(source / split) if path not in packed]
+    known = {*made, folder.FAILED_NAME, folder.UNFINISHED_NAME}
+    files = [SourceFile.from_path(_name(source, path), path) for path in paths[""] if path.name not in known]
+    files += [SourceFile.from_content(name, data) for name, data in made.items()]
     options = [asdict(entry.options) for entry in manifest.scenes.values()]
     shared = {key: value for key, value in (options or [{}])[0].items() if all(item[key] == value for item in options)}
     messages = {name: failure.message for name, failure in failures.items()}
@@ -117,57 +114,57 @@ def _find_processed(
 
 
 def _find_raw(source: Path, selection: Selection, level: int) -> tuple[Contents, list[str]]:
-    groups, left_out = [], list[str]()
-    found = find_raw_scenes(source)
+    groups, splits, found = [], dict[str, str](), find_raw_scenes(source)
     for scene_id, scene in found.items():
         if scene.problem and selection.wants(scene_id, find_official_split(scene_id)):
             raise FileError(scene.directory, scene.problem, "mend or remove it, then pack again")
-        files, split = [], ""
-        for path in _list(scene.directory):
-            name = path.relative_to(source).as_posix()
-            if (of := identify_scene(name)) and of[1] == scene_id:
-                files.append(SourceFile.from_path(name, path))
-                split = of[2]
-            else:
-                left_out.append(name)
-        if files and selection.wants(scene_id, split):
-            groups.append(SourceGroup(scene_id, split, _count_vertices(scene.path(MESH)), tuple(files)))
-    check_named(source, selection, {group.scene_id for group in groups}, "leave it out, or: download the scene")
-    groups = groups[: selection.limit]
-    others, more = _find_others(source, ArchiveKind.RAW, set())
-    left_out += [name for name in more if name not in found]
+    folders = {scene.directory for scene in found.values()}
+    paths, left_out = _look_through(source, ArchiveKind.RAW, folders | {source / name for name in SPLIT_DIRS.values()})
+    for scene_id in [scene_id for scene_id in found if scene_id in paths]:
+        names = {_name(source, path): path for path in paths[scene_id]}
+        split = next(identified[2] for name in names if (identified := identify_scene(name)))
+        splits[scene_id] = split
+        if selection.wants(scene_id, split):
+            vertex_count = 0  # which `verify` is there to explain
+            with suppress(FileError):
+                vertex_count = count_elements(found[scene_id].path(MESH))[0]
+            files = tuple(SourceFile.from_path(name, path) for name, path in names.items())
+            groups.append(SourceGroup(scene_id, split, vertex_count, files))
+    selection.check_found(source, splits, "leave it out, or: download the scene")
+    others = tuple(SourceFile.from_path(_name(source, path), path) for path in paths[""])
     head = Head(ArchiveKind.RAW, folder.TERMS_TEXT, {}, _PROGRAM, level)
-    return Contents(head, tuple(others), tuple(groups)), left_out
+    return Contents(head, others, tuple(groups[: selection.limit])), left_out
 
 
-def _find_others(source: Path, kind: ArchiveKind, known: Collection[str]) -> tuple[list[SourceFile], list[str]]:
-    """Find the files that belong to no scene, but for known names; and the names of what else lies beside them."""
-    files, left_out = [], []
-    for path in [*_list(source), *_list(source / "tasks")]:
-        name = path.relative_to(source).as_posix()
-        is_own = name.startswith(OWN_PREFIX.rstrip("/"))  # the lock of a run, and what tar unpacks beside the scenes
-        if is_own or name in known or (path.is_dir() and path.name in _FOLDERS):
+def _look_through(
+    source: Path, kind: ArchiveKind, folders: Collection[Path]
+) -> tuple[dict[str, list[Path]], list[str]]:
+    """Sort what lies in a tree and in those of its folders: files by scene id (empty for none), and foreign names."""
+    paths: dict[str, list[Path]] = {"": []}
+    left_out: list[str] = []
+    folders = {source, source / "tasks", *folders}
+    for path in [path for parent in sorted(folders) for path in _list(parent)]:
+        name = _name(source, path)
+        if name.startswith(OWN_PREFIX.rstrip("/")) or path in folders:  # the lock of a run, what tar unpacks
             continue
-        if not path.is_dir() and not is_hidden_or_temporary(path.name) and find_scene(kind, name) == "":
-            files.append(SourceFile.from_path(name, path))
-        else:
+        scene_id = find_scene(kind, name)
+        is_made_by_programs = is_hidden_or_temporary(path.name) or path.name.endswith((SUFFIX, ".aria2"))
+        if scene_id is None or is_made_by_programs or (not scene_id and path.is_dir()):
             left_out.append(name)
-    return files, left_out
+        else:
+            paths.setdefault(scene_id, []).append(path)
+    return paths, left_out
 
 
-def _list(directory: Path) -> Iterator[Path]:
+def _name(source: Path, path: Path) -> str:
+    return path.relative_to(source).as_posix()
+
+
+def _list(directory: Path) -> list[Path]:
     """What lies in a folder, sorted; nothing where there is none."""
     try:
-        yield from sorted(directory.iterdir())
+        return sorted(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return []
     except OSError as error:
         raise FileError(directory, f"cannot be read: {error.strerror or error}") from error
-
-
-def _count_vertices(mesh_path: Path) -> int:
-    """Number of vertices by the header of a mesh; 0 where it cannot be told, which `verify` is there to explain."""
-    try:
-        return count_elements(mesh_path)[0]
-    except FileError:
-        return 0

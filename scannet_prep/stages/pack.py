@@ -23,23 +23,9 @@ from scannet_prep.stages.selection import Selection
 
 # The least that was measured of real scenes is 0.74 of a processed scene, and 0.28 of a raw one.
 _LEAST_SHARD_BYTES = 1_000_000
+_PIPE_NAME = "standard output"
 _PARTIAL_SUFFIX = f"{SUFFIX}.partial"
 _LEAST_RATIO = {ArchiveKind.PROCESSED: 0.6, ArchiveKind.RAW: 0.2}
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenArchive:
-    """One archive that was written, or is up to date.
-
-    Attributes:
-        path: Where; None for a pipe.
-        size_bytes: Its size.
-        scenes: How many scenes are in it.
-    """
-
-    path: Path | None
-    size_bytes: int
-    scenes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +35,7 @@ class PackPlan:
     Attributes:
         target: The archive; None for a pipe.
         shard_bytes: Largest size of a file where there are to be several; None for one file.
-        may_be_same: Whether `target` may hold all of it already, which `run` finds out by reading it.
+        is_forced: Whether to pack again what is up to date.
         left_out: Files and folders that are not packed, because their names are not those of such a tree.
     """
 
@@ -57,7 +43,7 @@ class PackPlan:
     target: Path | None
     contents: Contents
     shard_bytes: int | None
-    may_be_same: bool
+    is_forced: bool
     left_out: list[str]
 
 
@@ -66,7 +52,7 @@ class PackReport:
     """What `run` did.
 
     Attributes:
-        archives: One archive, or the shards.
+        archives: Sizes of the archive or the shards that were written, or are up to date, by path.
         kind: What was packed.
         splits: Splits of the scenes, sorted.
         scenes: How many scenes are in all archives.
@@ -77,7 +63,7 @@ class PackReport:
         missing: Why scenes are not there that failed in processing, by id.
     """
 
-    archives: tuple[WrittenArchive, ...]
+    archives: Mapping[str, int] = field(hash=False)
     kind: ArchiveKind
     splits: tuple[str, ...]
     scenes: int
@@ -129,8 +115,7 @@ def plan(
     if target is not None and not is_forced:
         for path in (target,) if shard_bytes is None else find_shards(target):
             _check_replaced(path, contents)
-    may_be_same = target is not None and shard_bytes is None and not is_forced and target.exists()
-    return PackPlan(source, target, contents, shard_bytes, may_be_same, left_out)
+    return PackPlan(source, target, contents, shard_bytes, is_forced, left_out)
 
 
 def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe: int = 1) -> PackReport:
@@ -150,23 +135,25 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
     progress, contents, target, is_same = progress or Progress(), plan.contents, plan.target, False
     try:
         if target is None:
-            archives = [_write_pipe(contents, pipe, jobs, progress)]
+            archives = {_PIPE_NAME: _write_pipe(contents, pipe, jobs, progress)}
         else:
             make_directory(target.parent)
             with run_lock(target.parent):
-                is_same = plan.may_be_same and _is_same(target, contents, jobs, progress)
-                archives = [_describe(target, contents)] if is_same else _write_files(plan, target, jobs, progress)
+                if target.exists() and plan.shard_bytes is None and not plan.is_forced:
+                    is_same = _is_same(target, contents, jobs, progress)
+                paths = [target] if is_same else _write_files(plan, target, jobs, progress)
+                archives = {str(path): path.stat().st_size for path in paths}
     except ScanNetPrepError:
         raise
     except OSError as error:
-        raise output_error(target or Path("standard output"), error, "then pack again") from error
+        raise output_error(target or Path(_PIPE_NAME), error, "then pack again") from error
     return PackReport(
-        archives=tuple(archives),
+        archives=archives,
         kind=contents.head.kind,
         splits=tuple(sorted({scene.split for scene in contents.scenes} - {""})),
         scenes=len(contents.scenes),
         vertices=sum(scene.vertex_count for scene in contents.scenes),
-        size_bytes=sum(archive.size_bytes for archive in archives),
+        size_bytes=sum(archives.values()),
         source_bytes=contents.size_bytes,
         up_to_date=is_same,
         missing=contents.failures,
@@ -210,17 +197,16 @@ def _is_same(target: Path, contents: Contents, jobs: int, progress: Progress) ->
         return all(file.read(len(piece)) == piece for piece in pieces) and not file.read(1)
 
 
-def _write_pipe(contents: Contents, pipe: int, jobs: int, progress: Progress) -> WrittenArchive:
+def _write_pipe(contents: Contents, pipe: int, jobs: int, progress: Progress) -> int:
     try:
         with progress.work("pack", contents.size_bytes, "B"), os.fdopen(pipe, "wb", closefd=False) as file:
-            size_bytes = sum(map(file.write, iter_archive(contents, jobs=jobs, progress=progress)))
+            return sum(map(file.write, iter_archive(contents, jobs=jobs, progress=progress)))
     except BrokenPipeError:
-        problem = "standard output: the program reading the pipe has stopped"
+        problem = f"{_PIPE_NAME}: the program reading the pipe has stopped"
         raise OutputError(problem, "check its error message") from None
-    return WrittenArchive(None, size_bytes, len(contents.scenes))
 
 
-def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) -> list[WrittenArchive]:
+def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) -> list[Path]:
     """Write one archive or all shards into a folder of their own, then let them take the places of earlier ones.
 
     A run that is killed meanwhile leaves the old ones, or a set that lacks shards, which readers refuse; never a
@@ -245,8 +231,4 @@ def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) ->
             (partial_dir / path.name).replace(path)
     finally:
         shutil.rmtree(partial_dir, ignore_errors=True)
-    return [_describe(path, part) for path, part in zip(paths, parts, strict=True)]
-
-
-def _describe(path: Path, contents: Contents) -> WrittenArchive:
-    return WrittenArchive(path, path.stat().st_size, len(contents.scenes))
+    return paths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +44,21 @@ class Selection:
         """Whether a scene of a split (empty or None: nobody knows) was asked for, the limit aside."""
         is_named = self.scene_ids is None or scene_id in self.scene_ids
         return is_named and (not self.splits or split in self.splits)
+
+    def check_found(self, place: str | Path, held: Mapping[str, str | None], hint: str) -> None:
+        """Check that a place, by the splits of all its scenes, has those that were named, and any of the splits.
+
+        Raises:
+            UnknownSceneError: It has not; `hint` says what to do about it.
+        """
+        wanted = {scene_id for scene_id, split in held.items() if self.wants(scene_id, split)}
+        where = f" in {', '.join(self.splits)}" if self.splits else ""
+        if unknown := sorted(set(self.scene_ids or ()) - wanted):
+            problem = f"has no scene {unknown[0]}{where}, which was asked for ({len(unknown):,} are not there)"
+            raise UnknownSceneError(f"{place}: {problem}", hint)
+        if self.splits and not wanted:
+            names = ", ".join(sorted({split or "scenes of no list" for split in held.values()})) or "no scenes at all"
+            raise UnknownSceneError(f"{place}: has no scenes{where}; it has: {names}", hint)
 
 
 def select_scenes(
@@ -111,19 +126,6 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
     if not found:
         raise UnknownSceneError(f"{' '.join(words)}: names no scene")
     return tuple(found)
-
-
-def check_named(place: str | Path, selection: Selection, found: Collection[str], hint: str) -> None:
-    """Check that the scenes that were asked for by name are among those that were found at a place.
-
-    Raises:
-        UnknownSceneError: One is not; `hint` says what to do about it.
-    """
-    unknown = sorted(set(selection.scene_ids or ()).difference(found))
-    if unknown:
-        where = f" in {', '.join(selection.splits)}" if selection.splits else ""
-        problem = f"has no scene {unknown[0]}{where}, which was asked for ({len(unknown):,} are not there)"
-        raise UnknownSceneError(f"{place}: {problem}", hint)
 
 
 def _suggest(word: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import chain
@@ -11,7 +10,14 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind
-from scannet_prep.errors import DiskFullError, FileError, ManifestError, OutputError, ScanNetPrepError
+from scannet_prep.errors import (
+    DiskFullError,
+    FileError,
+    ManifestError,
+    MissingFileError,
+    OutputError,
+    ScanNetPrepError,
+)
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, make_directory, read_file, remove_temporaries, write_atomically
 from scannet_prep.processed import folder as lists
@@ -20,7 +26,7 @@ from scannet_prep.processed.folder import find_entries, find_mixture
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, parse_lock, read_lock, write_lock
 from scannet_prep.scene import Split
-from scannet_prep.splits import find_official_split
+from scannet_prep.splits import find_official_split, read_scene_list
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.tree import identify_tree
 from scannet_prep.version import VERSION
@@ -55,62 +61,67 @@ class Target:
     Attributes:
         scenes: The files of each scene that is there now, by id.
         failures: Scenes that could not be unpacked, by id.
+        warnings: What is there and was not replaced, in words.
 
     Raises:
         OutputError: The folder holds scenes of the other kind.
         ManifestError: Its manifest is damaged.
+        LockError: Its `scannet.lock` is damaged.
     """
 
     def __init__(self, kind: ArchiveKind, out_dir: Path, selection: Selection) -> None:
         self.scenes: dict[str, list[UnpackedFile]] = {}
         self.failures: dict[str, SceneFailure] = {}
-        self._kind, self._out_dir, self._selection = kind, out_dir, selection
-        self._others: dict[str, UnpackedFile] = {}
-        self._lock = threading.Lock()
+        self.warnings: list[str] = []
+        self._out_dir, self._selection, self._is_raw = out_dir, selection, kind is ArchiveKind.RAW
+        self._others: list[UnpackedFile] = []
         self._has_begun = False
-        self._came: dict[str, SceneEntry] = {}
-        self._came_failures: dict[str, SceneFailure] = {}
-        self._came_digests: dict[str, LockEntry] = {}
-        self._is_complete, self._program = True, ""
+        self._came, self._before = Manifest(), Manifest()
+        self._came_digests, self._digests = dict[str, LockEntry](), dict[str, LockEntry]()
         with suppress(FileError):
             if (found := str(identify_tree(out_dir))) != kind:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
         for folder in (out_dir, *(out_dir / split for split in Split)):
             remove_temporaries(folder)  # also where nothing else is left to do
-        self._previous = (manifests.read_manifest(out_dir) if kind is ArchiveKind.PROCESSED else None) or Manifest()
+        with suppress(MissingFileError):
+            if self._is_raw:
+                self._digests = read_lock(out_dir / LOCK_NAME)
+            else:
+                self._before = manifests.read_manifest(out_dir) or Manifest()
 
     @property
     def files(self) -> list[UnpackedFile]:
         """What is there now."""
-        return [*self._others.values(), *chain.from_iterable(self.scenes.values())]
+        return [*self._others, *chain.from_iterable(self.scenes.values())]
 
     @property
     def expected(self) -> Mapping[str, SceneEntry]:
         """The scenes that the manifests of the archives name, and that were asked for."""
-        return {name: entry for name, entry in self._came.items() if self._selection.wants(name, entry.split)}
+        return {name: entry for name, entry in self._came.scenes.items() if self._selection.wants(name, entry.split)}
 
-    def begin(self, files: Mapping[str, bytes]) -> None:
-        """Take the files of an archive that belong to no scene; raises an `OutputError` where they cannot be written.
+    def begin(self, files: Mapping[str, bytes], came: Manifest | None) -> None:
+        """Take the files of an archive that belong to no scene, and what its manifest says.
 
         Raises:
+            OutputError: They cannot be written.
             ManifestError: The folder has scenes that were made in another way, so that no dataset could read both.
         """
-        own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, *lists.encode_lists(Manifest())}
-        if self._kind is ArchiveKind.PROCESSED and MANIFEST_NAME in files:
-            came = manifests.parse_manifest(files[MANIFEST_NAME], f"{MANIFEST_NAME} of the archive")
-            self._came |= came.scenes
-            self._is_complete, self._program = self._is_complete and came.is_complete, came.program_version
-            for name, failure in came.failures.items():
-                if self._selection.wants(name, find_official_split(name)):
-                    self._came_failures[name] = failure
-            if (fault := find_mixture(self._out_dir, {**self._previous.scenes, **self.expected})) is not None:
+        if came is not None:
+            scenes, failures = {**self._came.scenes, **came.scenes}, {**self._came.failures, **came.failures}
+            is_complete = self._came.is_complete and came.is_complete
+            self._came = Manifest(scenes, failures, is_complete, came.program_version)
+            if (fault := find_mixture(self._out_dir, {**self._before.scenes, **self.expected})) is not None:
                 raise ManifestError(fault.place, fault.problem, f"{_ELSEWHERE}: no dataset can be read from both")
-        if self._kind is ArchiveKind.RAW and LOCK_NAME in files:
+        if self._is_raw and LOCK_NAME in files:
             with suppress(FileError):  # it was packed as it was; without it, verify takes the files as they are
                 self._came_digests |= parse_lock(files[LOCK_NAME], Path(LOCK_NAME))
-        for name, data in files.items():
-            if name not in own and not name.startswith(OWN_PREFIX):
-                self._others[name] = self._write_file(name, data)
+        own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, *lists.encode_lists(Manifest())}
+        for name in [name for name in files if name not in own and not name.startswith(OWN_PREFIX)]:
+            path = self._out_dir / name
+            if path.is_file() and not path.is_symlink() and not _has_content(path, files[name]):
+                self.warnings.append(f"{path}: differs from that of the archive, and stays; to replace it, remove it")
+            else:
+                self._others.append(self._write_file(name, files[name]))
 
     def write(self, scene_id: str, contents: Mapping[str, Buffer]) -> None:
         """Write the files of a scene, or take note of why they cannot be written; may be called in several threads.
@@ -118,7 +129,7 @@ class Target:
         An `OutputError` says that nothing can be written at all.
         """
         try:
-            if self._kind is ArchiveKind.RAW:
+            if self._is_raw:
                 remove_temporaries((self._out_dir / next(iter(contents))).parent)
             self.scenes[scene_id] = [self._write_file(name, data) for name, data in contents.items()]
         except (OutputError, FileError) as error:
@@ -135,14 +146,32 @@ class Target:
 
     def end(self) -> None:
         """All has been done that could be: bring what the folder says of itself up to date."""
-        if self._kind is ArchiveKind.PROCESSED:
-            manifest = self._merge_manifest()
-            manifests.write_manifest(self._out_dir, manifest)
-            lists.write_lists(self._out_dir, manifest)
-            lists.mark_finished(self._out_dir, self.scenes.keys() | self.failures.keys())
-        else:
-            self._merge_lock()
-            lists.write_failed_list(self._out_dir, sorted(self.failures))
+        if self._is_raw:
+            self._end_raw()
+            return
+        came = {name: entry for name, entry in self._came.scenes.items() if name in self.scenes}
+        # What is damaged, and was not asked for now, `verify` names.
+        scenes, _ = find_entries(self._out_dir, {**self._before.scenes, **came}, self.failures)
+        wants = self._selection.wants
+        came_failures = {name: it for name, it in self._came.failures.items() if wants(name, find_official_split(name))}
+        all_failures = {**self._before.failures, **came_failures, **self.failures}
+        failures = {name: failure for name, failure in all_failures.items() if name not in scenes}
+        is_same = (scenes, failures) == (self._came.scenes, came_failures)
+        is_complete = self._before.is_complete and self._came.is_complete
+        manifest = Manifest(scenes, failures, is_complete, self._came.program_version if is_same else VERSION)
+        manifests.write_manifest(self._out_dir, manifest)
+        lists.write_lists(self._out_dir, manifest)
+        lists.mark_finished(self._out_dir, self.scenes.keys() | self.failures.keys())
+
+    def _end_raw(self) -> None:
+        """Add what the `scannet.lock` of the archive says of the files that came of it, and the scenes that failed."""
+        new = {file.name for file in self.files if file.outcome != "kept" or file.name not in self._digests}
+        if found := self._came_digests.keys() & new:
+            write_lock(self._out_dir / LOCK_NAME, self._digests | {name: self._came_digests[name] for name in found})
+        failed = set(self.failures)
+        with suppress(MissingFileError):
+            failed.update(read_scene_list(self._out_dir / lists.FAILED_NAME))
+        lists.write_failed_list(self._out_dir, failed - self.scenes.keys())
 
     def _write_file(self, name: str, data: Buffer) -> UnpackedFile:
         path = self._out_dir / name
@@ -151,32 +180,13 @@ class Target:
                 raise OutputError(f"{folder}: is a link that may lead anywhere", f"remove it, or {_ELSEWHERE}")
         if _has_content(path, data):
             return UnpackedFile(name, len(data), "kept")
-        with self._lock:
-            if not self._has_begun and self._kind is ArchiveKind.PROCESSED:
-                lists.mark_unfinished(self._out_dir)
-            self._has_begun = True
+        if not (self._has_begun or self._is_raw):
+            lists.mark_unfinished(self._out_dir)
+        self._has_begun = True
         is_there = os.path.lexists(path)
         make_directory(path.parent)
         write_atomically(path, [data])
         return UnpackedFile(name, len(data), "replaced" if is_there else "written")
-
-    def _merge_manifest(self) -> Manifest:
-        came = {name: entry for name, entry in self._came.items() if name in self.scenes}
-        # What is damaged, and was not asked for now, `verify` names.
-        scenes, _ = find_entries(self._out_dir, {**self._previous.scenes, **came}, self.failures)
-        all_failures = {**self._previous.failures, **self._came_failures, **self.failures}
-        failures = {name: failure for name, failure in all_failures.items() if name not in scenes}
-        is_same = (scenes, failures) == (self._came, self._came_failures)
-        is_complete = self._previous.is_complete and self._is_complete
-        return Manifest(scenes, failures, is_complete, self._program if is_same else VERSION)
-
-    def _merge_lock(self) -> None:
-        """Record in `scannet.lock` what that of the archive says of the files that are there now."""
-        entries = dict[str, LockEntry]()
-        with suppress(FileError):
-            entries = read_lock(self._out_dir / LOCK_NAME)
-        if found := self._came_digests.keys() & {file.name for file in self.files}:
-            write_lock(self._out_dir / LOCK_NAME, entries | {name: self._came_digests[name] for name in found})
 
 
 def _has_content(path: Path, data: Buffer) -> bool:

@@ -9,7 +9,7 @@ from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import SUFFIX, ByteSource
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.files import open_file
-from scannet_prep.foreign import LOOK_BYTES, ZSTD_MAGIC, describe_beginning
+from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 from scannet_prep.processed.folder import iter_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
@@ -23,7 +23,7 @@ def is_archive(place: str | Path | ByteSource) -> bool:
     path = Path(place)
     if path.name.endswith(SUFFIX):
         return not path.is_dir()
-    return _read_start(path).startswith(ZSTD_MAGIC)
+    return describe_beginning(_read_start(path)) == "a zstd file"
 
 
 def identify_tree(path: Path) -> ArchiveKind:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scannet_prep.archive.groups import GroupReader, open_readers
+from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind, find_twice
-from scannet_prep.archive.source import Place, find_missing_shards
+from scannet_prep.archive.source import Place
 from scannet_prep.errors import ArchiveError, UnknownSceneError, UsageError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import make_directory, run_lock
 from scannet_prep.progress import Progress
 from scannet_prep.space import check_space
-from scannet_prep.stages.selection import Selection, check_named
+from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.target import Target
 
 _DEFAULT_DIRS = {ArchiveKind.PROCESSED: Path("data/processed"), ArchiveKind.RAW: Path("data/ScanNet")}
@@ -27,35 +28,18 @@ class UnpackPlan:
     """What `run` is going to do, once; making it writes nothing.
 
     Attributes:
-        readers: The archives, and which scenes are chosen of each.
-        missing_shards: Names of shards that belong to the ones that were given.
+        archives: The archives, and which scenes are chosen of each.
         needed_bytes, needed_files: What is to be written, as far as it is known.
         there_count: Scenes whose files are there by name and size; `run` compares their content.
     """
 
-    readers: tuple[GroupReader, ...]
+    archives: ArchiveSet
     kind: ArchiveKind
     out_dir: Path
     selection: Selection
-    missing_shards: tuple[str, ...]
     needed_bytes: int
     needed_files: int
     there_count: int
-
-    @property
-    def has_indexes(self) -> bool:
-        """Whether all indexes could be read; not that of a pipe, or of a damaged end."""
-        return all(reader.index is not None for reader in self.readers)
-
-    @property
-    def scene_ids(self) -> list[str]:
-        """The scenes, sorted, as far as they are known."""
-        return sorted(group.scene_id for reader in self.readers for group in reader.chosen)
-
-    @property
-    def size_bytes(self) -> int:
-        """Tar bytes of all groups; 0 where they are not known."""
-        return sum(reader.size_bytes for reader in self.readers) if self.has_indexes else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,39 +98,34 @@ def plan(
     Raises:
         UnknownSceneError: A scene was asked for that no archive has.
         UsageError: The archives do not fit together, or shards are missing among several.
-        ScanNetPrepError: What `open_readers` raises.
+        ScanNetPrepError: What `ArchiveSet` raises.
     """
     selection = selection or Selection()
-    readers = tuple(open_readers(archives, selection.wants, selection.limit, certificates))
-    names = [reader.name for reader in readers]
-    kind = readers[0].head.kind
-    if any(reader.head.kind is not kind for reader in readers):
+    found = ArchiveSet(archives, selection.wants, selection.limit, certificates)
+    name, missing, kind, held = found.names[0], found.missing_shards, found.readers[0].head.kind, found.held
+    if any(reader.head.kind is not kind for reader in found.readers):
         raise UsageError("the archives hold raw and processed scenes", "unpack one kind at a time")
-    missing = find_missing_shards(names)
-    if missing and len(names) > 1 and selection.scene_ids is None:
+    if missing and len(found.readers) > 1 and selection.scene_ids is None:
         problem = f"{len(missing):,} shards of the set are not among the archives: {', '.join(missing[:3])}"
         raise UsageError(problem, "name all of them, or unpack them one at a time, or name the scenes that you want")
-    for scene_id, holder, other in find_twice([(reader.name, reader.index) for reader in readers]):
+    for scene_id, holder, other in find_twice((reader.name, reader.held) for reader in found.readers):
         raise UsageError(f"{scene_id} is in {holder} and in {other}", "name only one of them")
-    if all(reader.index is not None for reader in readers):
+    manifests = [reader.read_manifest() for reader in found.readers if reader.index is None]
+    for manifest in filter(None, manifests):
+        held |= {scene_id: str(entry.split) for scene_id, entry in manifest.scenes.items()}
+    if None not in manifests:  # else nobody knows yet what there is
         elsewhere = f"it may be in a shard that was not given: {', '.join(missing[:3])}"
-        hint = elsewhere if missing else f"to see what is there: scannet-prep info {names[0]} --scenes"
-        scenes = [scene for reader in readers for scene in reader.scenes]
-        wanted = [scene.scene_id for scene in scenes if selection.wants(scene.scene_id, scene.split)]
-        check_named(names[0], selection, wanted, hint)
-        if selection.splits and not wanted:
-            raise UnknownSceneError(f"{names[0]}: has no scenes of {', '.join(selection.splits)}", hint)
+        selection.check_found(name, held, elsewhere if missing else f"see scannet-prep info {name} --scenes")
     out_dir = out_dir or _DEFAULT_DIRS[kind]
-    lacking = [
-        (group.scene_id, member.size_bytes)
-        for reader in readers
-        for group in reader.groups
-        for member in group.members
-        if not member.name.startswith(OWN_PREFIX) and _find_size(out_dir / member.name) != member.size_bytes
-    ]
-    there = {scene.scene_id for reader in readers for scene in reader.chosen} - {scene_id for scene_id, _ in lacking}
-    needed_bytes = sum(size_bytes for _, size_bytes in lacking)
-    return UnpackPlan(readers, kind, out_dir, selection, missing, needed_bytes, len(lacking), len(there))
+    sizes = {("", path): len(data) for reader in found.readers for path, data in reader.files.items()}
+    sizes |= {(group.scene_id, item.name): item.size_bytes for group in found.chosen for item in group.members}
+    lacking = {
+        key: size_bytes
+        for key, size_bytes in sizes.items()
+        if not (key[1].startswith(OWN_PREFIX) or _has_size(out_dir / key[1], size_bytes))
+    }
+    there = {group.scene_id for group in found.chosen} - {scene_id for scene_id, _ in lacking}
+    return UnpackPlan(found, kind, out_dir, selection, sum(lacking.values()), len(lacking), len(there))
 
 
 def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) -> UnpackReport:
@@ -167,14 +146,15 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
         ManifestError: The folder holds scenes that were made in another way.
         TransferError: The server does not give it.
     """
-    progress, out_dir, damages, warnings = progress or Progress(), plan.out_dir, list[str](), list[str]()
+    progress, archives, out_dir, damages = progress or Progress(), plan.archives, plan.out_dir, list[str]()
     check_space(out_dir, plan.needed_bytes, plan.needed_files)
     make_directory(out_dir)
-    with progress.work("unpack", plan.size_bytes, "B"), run_lock(out_dir):
+    with progress.work("unpack", archives.size_bytes, "B"), run_lock(out_dir):
         target = Target(plan.kind, out_dir, plan.selection)
-        for reader in plan.readers:
-            target.begin(reader.files)
-        for reader in plan.readers:
+        warnings = target.warnings
+        for reader in archives.readers:
+            target.begin(reader.files, reader.read_manifest())
+        for reader in archives.readers:
             for group, problem in reader.read(target.write, jobs, progress):
                 if problem:
                     message = f"{group.scene_id}: is damaged: {problem}"
@@ -186,10 +166,12 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
             reader.source.close()
         _tell_missing(plan, target)
         target.end()
+    if not (target.scenes or target.failures or damages):
+        plan.selection.check_found(archives.names[0], archives.held, "ask for other splits")
     new = [name for name, files in target.scenes.items() if any(file.outcome != "kept" for file in files)]
     counts = Counter(file.outcome for file in target.files)
     return UnpackReport(
-        archives=tuple(reader.name for reader in plan.readers),
+        archives=tuple(archives.names),
         kind=plan.kind,
         out_dir=out_dir,
         files={outcome: counts[outcome] for outcome in ("written", "replaced", "kept")},
@@ -200,23 +182,19 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
         failures=tuple(failure for _, failure in sorted(target.failures.items())),
         damages=tuple(damages),
         warnings=tuple(warnings),
-        missing_shards=plan.missing_shards,
+        missing_shards=archives.missing_shards,
     )
 
 
 def _tell_missing(plan: UnpackPlan, target: Target) -> None:
     """Tell of scenes that did not come: those that were named, and of an archive that is cut off, all."""
-    if plan.selection.limit is not None or plan.missing_shards:
+    if plan.selection.limit is not None or plan.archives.missing_shards:
         return
-    expected = {*(plan.selection.scene_ids or ()), *(() if plan.has_indexes else target.expected)}
+    expected = {*(plan.selection.scene_ids or ()), *(() if plan.archives.has_indexes else target.expected)}
     for scene_id in sorted(expected - set(target.scenes) - set(target.failures)):
         problem = f"{scene_id}: is not in the part of the archive that is whole"
         target.fail(scene_id, UnknownSceneError(problem, _AGAIN_HINT))
 
 
-def _find_size(path: Path) -> int | None:
-    """Size of a file; None where there is none."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
+def _has_size(path: Path, size_bytes: int) -> bool:
+    return os.path.isfile(path) and os.path.getsize(path) == size_bytes  # noqa: PTH113, PTH202 - asks without raising
