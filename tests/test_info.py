@@ -222,16 +222,6 @@ def test_damaged_label_map_is_told_and_the_built_in_one_used(raw_dir: Path) -> N
     assert value["label_sets"] == expected["label_sets"]
 
 
-def test_groups_of_the_high_resolution_mesh_count_only_if_their_segments_are_there(raw_dir: Path) -> None:
-    expected = info_json(raw_dir)
-    path = raw_dir / "scans" / VAL / f"{VAL}_vh_clean.aggregation.json"
-    (raw_dir / "scans" / VAL / f"{VAL}.aggregation.json").rename(path)
-    assert info_json(raw_dir)["label_sets"] == expected["label_sets"]
-    edit_json(path, lambda value: value["segGroups"][0]["segments"].append(1_000_000))
-    message = info_json(raw_dir, 3)["unreadable"][0]["message"]
-    assert "high-resolution mesh: 1 of its segment ids" in message
-
-
 @pytest.mark.parametrize("command", ["verify", "info", "process"])
 def test_path_inside_a_tree_gives_a_hint_to_the_folder_above(command: str, whole_dir: Path, tmp_path: Path) -> None:
     raw_dir, out_dir = whole_dir / "raw", whole_dir / "processed"

@@ -4,7 +4,7 @@ import numpy as np
 import oracles
 import pytest
 import tiny
-from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written, segments_file
+from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written
 
 from scannet_prep.errors import AggregationError, AnnotationError, FileError, MissingFileError
 from scannet_prep.processed.scene import encode_processed, find_problems
@@ -65,11 +65,6 @@ def test_an_axis_alignment_that_is_missing_or_no_rotation_is_warned_about(tmp_pa
     for numbers in ((2.0, *tiny.ALIGNMENT[1:]), mirror):
         scene = process_tiny(tmp_path / str(numbers[0]), {INFO: info_file(alignment=numbers)})
         assert [warning.kind for warning in scene.meta.warnings] == [WarningKind.NOT_RIGID]
-
-
-def test_a_segmentation_of_another_length_is_an_error_with_both_numbers(tmp_path) -> None:
-    with pytest.raises(AnnotationError, match=r"segs\.json: is for 5 vertices, but .*ply has 6"):
-        process_tiny(tmp_path, {SEGMENTS: segments_file(tiny.SEGMENT_IDS[:5])})
 
 
 @pytest.mark.parametrize("suffix", [MESH, SEGMENTS, AGGREGATION, INFO])

@@ -167,9 +167,10 @@ def test_scene_folders_directly_below_are_found_and_stray_files_ignored(raw_dir:
     (raw_dir / f"scans/{TRAIN}/._{TRAIN}_vh_clean_2.ply").write_bytes(b"Mac OS X")
     (raw_dir / "scans" / TEST).mkdir()  # the official download script leaves such empty folders
     (raw_dir / "scans/my_room").mkdir()
+    (raw_dir / "scans/extra").symlink_to("extra")
     outcome = process(raw_dir, out_dir)
     assert outcome.json["kept"] == SCENES
-    assert "left out: 1 folder whose names are not scene ids: my_room" in outcome.stderr
+    assert "left out: 2 folders whose names are not scene ids: extra, my_room" in outcome.stderr
     outcome = process(raw_dir / "scans_test", out_dir)
     assert (outcome.status, outcome.json["kept"]) == (0, [TEST])
 
@@ -180,11 +181,12 @@ def test_a_scene_in_no_official_list_needs_a_split_and_is_in_one_only(raw_dir: P
     outcome = process(raw_dir, out_dir, "--scenes", UNLISTED)
     assert outcome.status == 3
     assert f"{UNLISTED} is in none of the official split lists" in outcome.stderr
-    for split in ("train", "val"):
+    for split, other in (("train", "val"), ("val", "test")):
         outcome = process(raw_dir, out_dir, "--scenes", UNLISTED, "--splits", split)
         assert (outcome.status, outcome.json["made"]) == (0, [UNLISTED])
         assert f"in no official list, and put into {split} as asked: 1 scene ({UNLISTED})" in outcome.stderr
-        assert [path.parent.name for path in out_dir.rglob("scene*.npz")] == [split]
+        assert process(raw_dir, out_dir, "--splits", other).status == 0  # where it is not named, it stays
+        assert [path.parent.name for path in out_dir.rglob(f"{UNLISTED}.npz")] == [split]
         assert manifest_of(out_dir)["scenes"][UNLISTED]["split"] == split
     assert (out_dir / "scannetv2_train_npz.txt").read_text() == ""
 

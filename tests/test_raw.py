@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scannet_prep.errors import AggregationError, MissingFileError, ScanInfoError, SegmentsError
 from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.layout import find_raw_scenes
-from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_aggregation, read_segments
 from scannet_prep.release import MESH
 
@@ -146,13 +145,6 @@ def test_metadata_is_read_whatever_its_line_ends_and_blanks(newline: str) -> Non
 def test_damaged_metadata_is_refused(data: bytes, problem: str) -> None:
     with pytest.raises(ScanInfoError, match=problem):
         tiny.read_bytes(read_scan_info, data)
-
-
-@pytest.mark.parametrize("read", [read_mesh, read_segments, read_aggregation, read_scan_info])
-def test_a_file_that_is_not_there_is_named(tmp_path: Path, read) -> None:
-    with pytest.raises(MissingFileError) as caught:
-        read(tmp_path / "absent")
-    assert caught.value.path == tmp_path / "absent"
 
 
 @pytest.mark.parametrize("parent", ["", "scans", "scans_test"])

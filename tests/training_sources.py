@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -89,12 +87,6 @@ def store(kind: str, folder: Path, target: Path) -> Iterator[Stored]:
             yield Stored(kind, f"{server.origin}/{path.name}", paths)
 
 
-def flip(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 4
-    path.write_bytes(data)
-
-
 def draw(sample: dict[str, Any], generator: np.random.Generator) -> list[int]:
     """What the generator gives."""
     return generator.integers(0, 1 << 30, 3).tolist()
@@ -107,11 +99,4 @@ def draw_in_sample(sample: dict[str, Any], generator: np.random.Generator) -> di
 def fail_on_third_scene(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
     if sample["scene_id"] == "scene0000_02":
         raise ZeroDivisionError("no such voxel")
-    return sample
-
-
-def die_on_third_scene(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
-    """Die as from the kernel's out-of-memory killer."""
-    if sample["scene_id"] == "scene0000_02":
-        os.kill(os.getpid(), signal.SIGKILL)
     return sample
