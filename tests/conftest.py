@@ -11,7 +11,7 @@ import pytest
 from archives import TREE, pack_tree, write_tree
 from commands import SCENES, Verify, run_main
 from hypothesis import settings
-from training_sources import KINDS, SOURCES, Stored, make_folder, make_source, store
+from training_sources import KINDS, SOURCES, Stored, make_folder, pack_into, store
 
 from scannet_prep.synthetic import write_release
 
@@ -61,7 +61,8 @@ def training_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", params=SOURCES)
 def source(request: pytest.FixtureRequest, training_folder: Path) -> Path:
     """What a dataset is opened with, in each form that there is."""
-    return make_source(request.param, training_folder)
+    is_folder = request.param == "folder"
+    return training_folder if is_folder else pack_into(training_folder, training_folder.with_name("scannet.tar.zst"))
 
 
 @pytest.fixture(scope="module", params=KINDS)

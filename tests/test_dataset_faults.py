@@ -105,16 +105,6 @@ def test_a_split_without_scenes_is_an_error_that_names_the_others(folder: Path, 
             ScanNet(stored.place, split="training")
 
 
-@pytest.mark.parametrize("kind", ["folder", "archive"])
-def test_scenes_of_a_run_that_was_interrupted_are_refused(folder: Path, tmp_path: Path, kind: str) -> None:
-    edit_json(folder / "manifest.json", lambda value: value.update(complete=False))
-    (folder / "unfinished.txt").write_text("interrupted\n")
-    with store(kind, folder, tmp_path / "stored") as stored:
-        with pytest.raises(ManifestError, match=r"(unfinished\.txt.*)?processing ha[sd] not finished") as caught:
-            ScanNet(stored.place, split="train")
-        assert "process" in caught.value.hint
-
-
 def test_a_folder_that_has_lost_a_scene_meanwhile_is_an_error(folder: Path) -> None:
     dataset = ScanNet(folder, split="train")
     edit_json(folder / "manifest.json", lambda value: value["scenes"].pop("scene0001_00"))

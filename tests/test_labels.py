@@ -137,14 +137,9 @@ def test_what_is_no_label_map_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_map_beside_the_scenes_is_found_also_from_the_folder_of_scenes(tmp_path: Path) -> None:
-    assert find_label_map(tmp_path) is None
-    path = write_map(tmp_path, *ROWS)
+    path = write_map(write_tree(tmp_path / "tasks", {}), *ROWS)  # as in OctFormer's layout
     assert {find_label_map(tmp_path / name) for name in (".", "scans", "scans_test")} == {path}
     assert find_label_map(tmp_path / "elsewhere") is None
-    path = path.rename(write_tree(tmp_path / "tasks", {}) / LABEL_MAP_NAME)  # as in OctFormer's layout
-    assert find_label_map(tmp_path / "scans") == path
-    with pytest.raises(MissingFileError):
-        read_label_map(tmp_path / "absent.tsv")
     path.unlink()
     path.symlink_to("nowhere")  # is not passed over
     with pytest.raises(MissingFileError, match="is a link that leads nowhere"):

@@ -49,13 +49,6 @@ def process_into(raw_dir: Path, folder: Path) -> process.ProcessReport:
     return process.run(process.plan(raw_dir, folder, ProcessOptions(scannet200=True, faces=True)), jobs=1)
 
 
-def make_source(kind: str, folder: Path) -> Path:
-    """Make what a dataset is opened with from a processed folder: the folder, or an archive of it."""
-    if kind == "folder":
-        return folder
-    return pack_into(folder, folder.with_name("scannet.tar.zst"))
-
-
 def pack_into(folder: Path, path: Path, shard_bytes: int | None = None) -> Path:
     """Pack a processed folder; shards may be smaller than users can ask for."""
     plan = pack.plan(folder, path, shard_bytes=shard_bytes and 1 << 20, allows_incomplete=True)
