@@ -21,8 +21,10 @@ from scannet_prep.archive.frames import decompress
 from scannet_prep.archive.layout import (
     ArchiveKind,
     check_index_size,
+    check_names,
     encode_index,
     find_scene,
+    identify_scene,
     parse_index,
 )
 from scannet_prep.archive.source import FileSource, Stream
@@ -108,6 +110,12 @@ NO_NAMES = (
 )
 def test_names_are_those_of_a_tree_or_refused(kind: ArchiveKind, name: str, scene: str | None) -> None:
     assert find_scene(kind, name) == scene
+
+
+def test_an_unlisted_scene_of_scans_test_is_of_test_and_a_scene_lies_in_one_folder() -> None:
+    assert identify_scene("scans_test/scene9999_00/scene9999_00.txt") == (RAW, "scene9999_00", "test")
+    with pytest.raises(ValueError, match="or they do not lie in one folder"):
+        check_names(RAW, SCENE, [f"{SCENE}/{SCENE}.txt", f"scans/{SCENE}/{SCENE}.ply"])
 
 
 def member(place: int, value: object) -> Callable[[Any], object]:

@@ -1,5 +1,6 @@
 """Files appear whole or not at all, whatever happens while they are written."""
 
+import errno
 import subprocess
 import sys
 import time
@@ -9,14 +10,40 @@ import pytest
 
 from scannet_prep.errors import FileError, OutputError
 from scannet_prep.files import (
+    is_hidden_or_temporary,
     make_directory,
     read_file,
+    remove_temporaries,
     write_atomically,
 )
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("cause", [RuntimeError("no more"), OSError(errno.ENOSPC, "No space left on device")])
+def test_a_writer_that_is_killed_or_fails_halfway_leaves_what_was_there(tmp_path: Path, cause: Exception) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def chunks():
+        yield b"half"
+        (temporary,) = set(names(tmp_path)) - {"file"}  # where a kill would leave it
+        assert (path.read_bytes(), is_hidden_or_temporary(temporary)) == (b"old", True)
+        raise cause
+
+    with pytest.raises(RuntimeError if isinstance(cause, RuntimeError) else OutputError, match=str(cause.args[-1])):
+        write_atomically(path, chunks())
+    assert (names(tmp_path), path.read_bytes()) == (["file"], b"old")
+
+
+def test_only_temporary_files_of_this_program_are_removed(tmp_path: Path) -> None:
+    others = [".hidden.tmp", ".notes.1-x.tmp", "scene.1-0123abcd.tmp"]
+    for name in (*others, ".scene0000_00.npz.1-0123abcd.tmp"):
+        (tmp_path / name).touch()
+    remove_temporaries(tmp_path)
+    assert names(tmp_path) == others
 
 
 def test_a_folder_that_is_not_there_or_a_name_that_is_taken_is_an_output_error(tmp_path: Path) -> None:
