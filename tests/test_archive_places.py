@@ -245,6 +245,10 @@ def test_shards_come_in_any_order_and_a_missing_one_is_named(shards: tuple[Path,
         with pytest.raises(ArchiveError, match=f"of which {shards[missing].name} is missing") as caught:
             ScanNet(left, split="train")
         assert "name all shards" in caught.value.hint
+    for name in ("shards-00001-of-00009.tar.zst", f"other-00001-of-{len(shards):05}.tar.zst"):
+        other = Path(shutil.copy(shards[1], shards[1].with_name(name)))
+        with pytest.raises(ArchiveError, match=f"of which {name.replace('00001', '00000')} is missing"):
+            ScanNet([other, shards[0], *shards[2:]], split="train")
     alone = shards[0].with_name("alone.tar.zst")
     shards[0].rename(alone)
     ids = [scene.scene_id for scene in open_archive(alone).index.scenes if scene.split == "train"]
