@@ -173,6 +173,8 @@ def test_scene_folders_directly_below_are_found_and_stray_files_ignored(raw_dir:
     assert "left out: 2 folders whose names are not scene ids: extra, my_room" in outcome.stderr
     outcome = process(raw_dir / "scans_test", out_dir)
     assert (outcome.status, outcome.json["kept"]) == (0, [TEST])
+    outcome = process(raw_dir / "scans_test", out_dir, "--splits", "val")
+    assert (outcome.json["error"], "has 1 scenes, but none of val" in outcome.stderr) == ("UnknownSplitError", True)
 
 
 def test_a_scene_in_no_official_list_needs_a_split_and_is_in_one_only(raw_dir: Path, tmp_path: Path) -> None:
