@@ -4,13 +4,14 @@ import multiprocessing
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from archives import TREE, pack_tree, write_tree
 from commands import SCENES, Verify, run_main
 from hypothesis import settings
-from training_sources import SOURCES, make_folder, make_source
+from training_sources import KINDS, SOURCES, Stored, make_folder, pack_into, store
 
 from scannet_prep.synthetic import write_release
 
@@ -65,7 +66,23 @@ def training_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", params=SOURCES)
 def source(request: pytest.FixtureRequest, training_folder: Path) -> Path:
     """What a dataset is opened with, in each form that there is."""
-    return make_source(request.param, training_folder)
+    is_folder = request.param == "folder"
+    return training_folder if is_folder else pack_into(training_folder, training_folder.with_name("scannet.tar.zst"))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def stored(
+    request: pytest.FixtureRequest, training_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stored]:
+    """Not to be changed."""
+    with store(request.param, training_folder, tmp_path_factory.mktemp("stored") / "x") as stored:
+        yield stored
+
+
+@pytest.fixture
+def folder(training_folder: Path, tmp_path: Path) -> Path:
+    """May be changed."""
+    return Path(shutil.copytree(training_folder, tmp_path / "processed"))
 
 
 @pytest.fixture
@@ -85,3 +102,9 @@ def packed_dir(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     pack_tree(whole_dir / "processed", directory / "processed.tar.zst")
     pack_tree(whole_dir / "raw", directory / "raw.tar.zst")
     return directory
+
+
+@pytest.fixture
+def archive_path(packed_dir: Path, tmp_path: Path) -> Path:
+    """Of the processed folder; may be changed."""
+    return Path(shutil.copy(packed_dir / "processed.tar.zst", tmp_path / "scannet.tar.zst"))

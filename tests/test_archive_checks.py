@@ -17,11 +17,6 @@ from scannet_prep.stages.selection import Selection
 
 
 @pytest.fixture
-def archive_path(packed_dir: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(packed_dir / "processed.tar.zst", tmp_path))
-
-
-@pytest.fixture
 def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
     """The shards of the processed tree: a scene each."""
     return pack_shards(whole_dir / "processed", tmp_path / "shards.tar.zst", 20_000)
@@ -192,17 +187,6 @@ def test_an_archive_is_described_though_no_scene_or_manifest_can_be_read(
     assert [item["path"] for item in value["unreadable"]] == [str(archive_path)]
     status, value = info(packed_dir / "raw.tar.zst")
     assert (status, value["archive_kind"], value["scenes"], value["options"]) == (0, "raw", 3, {})
-
-
-def test_shards_are_described_together_and_missing_ones_named(shards: list[Path]) -> None:
-    _, whole = info(*shards)
-    assert (whole["scenes"], whole["missing_shards"]) == (3, [])
-    assert whole["size_bytes"] == sum(path.stat().st_size for path in shards)
-    _, part = info(*shards[1:])
-    assert (part["scenes"], part["missing_shards"]) == (2, [str(shards[0])])
-    # Classes of the scenes that are here, though the manifest names all.
-    annotated = {name: table["scenes"] for name, table in part["label_sets"].items()}
-    assert annotated == {"ScanNet20": 1, "ScanNet200": 1}
 
 
 @pytest.mark.parametrize("words", [("--complete",), ("--scenes", "scene0001_00")])

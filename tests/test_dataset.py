@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import math
-import multiprocessing
 import os
 import pickle
 import re
-import shutil
 import statistics
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -20,25 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training_sources import KINDS, SIZES, TRAIN, Stored, draw, fail_on_third_scene, store
+from commands import count_descriptors
+from training_sources import SIZES, TRAIN, Stored, draw, fail_on_third_scene
 
 from scannet_prep import SCANNET20, SCANNET200, LabelSet, ScanNet, read_processed
 from scannet_prep.errors import TransformError, UnknownSceneError, UsageError
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def stored(
-    request: pytest.FixtureRequest, training_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stored]:
-    """Not to be changed."""
-    with store(request.param, training_folder, tmp_path_factory.mktemp("stored") / "x") as stored:
-        yield stored
-
-
-@pytest.fixture
-def folder(training_folder: Path, tmp_path: Path) -> Path:
-    """May be changed."""
-    return Path(shutil.copytree(training_folder, tmp_path / "processed"))
 
 
 def assert_same(sample: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -176,11 +158,6 @@ def test_groups_of_a_scene_are_those_of_its_file(source: Path, training_folder: 
 # Processes, threads, and what is held
 
 
-def count_descriptors() -> int:
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counts itself, each time
-
-
 def test_closing_gives_back_descriptors_and_reading_opens_again(stored: Stored) -> None:
     def are_back() -> bool:  # the web server, which is in this process too, needs a moment
         return any(count_descriptors() <= before or threading.Event().wait(0.01) for _ in range(1_000))
@@ -194,36 +171,6 @@ def test_closing_gives_back_descriptors_and_reading_opens_again(stored: Stored) 
     dataset.close()
     dataset.close()
     assert are_back()
-
-
-def send_some(dataset: ScanNet, order: list[int], connection: Any) -> None:
-    connection.send([dataset[index] for index in order])
-    connection.close()
-
-
-@pytest.mark.parametrize(
-    ("stored", "start_method"),
-    [*((kind, "fork") for kind in KINDS), ("archive", "forkserver"), ("url", "spawn")],
-    indirect=["stored"],
-)
-def test_processes_read_at_the_same_time(stored: Stored, start_method: str) -> None:
-    context = multiprocessing.get_context(start_method)
-    dataset = ScanNet(stored.place, split="train")
-    order = [0, 2, 1] * 5
-    expected = [dataset[index] for index in range(3)]
-    pipes, processes = [], []
-    for _ in range(2):
-        here, there = context.Pipe(duplex=False)
-        processes.append(context.Process(target=send_some, args=(dataset, order, there)))
-        processes[-1].start()
-        there.close()
-        pipes.append(here)
-    for found in ([dataset[index] for index in order], *(pipe.recv() for pipe in pipes)):
-        for index, sample in zip(order, found, strict=True):
-            assert_same(sample, expected[index])
-    for process, pipe in zip(processes, pipes, strict=True):
-        process.join()
-        pipe.close()
 
 
 def test_threads_read_at_the_same_time_while_others_close(stored: Stored) -> None:

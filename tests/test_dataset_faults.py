@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -10,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_sources import KINDS, TRAIN, flip, process_into, store
+from archives import flip
+from commands import edit_json
+from training_sources import KINDS, TRAIN, process_into, store
 
 from scannet_prep import ScanNet
 from scannet_prep.errors import (
@@ -24,17 +25,6 @@ from scannet_prep.errors import (
     UsageError,
 )
 from scannet_prep.synthetic import write_release
-
-
-@pytest.fixture
-def folder(training_folder: Path, tmp_path: Path) -> Path:
-    """May be changed."""
-    return Path(shutil.copytree(training_folder, tmp_path / "processed"))
-
-
-def edit_manifest(folder: Path, **changes: Any) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | changes))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,8 +96,7 @@ def test_scenes_that_failed_are_warned_about_and_explained(
 @pytest.mark.parametrize("kind", ["folder", "archive", "shards"])
 def test_a_split_without_scenes_is_an_error_that_names_the_others(folder: Path, tmp_path: Path, kind: str) -> None:
     shutil.rmtree(folder / "val")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    edit_manifest(folder, scenes={name: entry for name, entry in manifest["scenes"].items() if entry["split"] != "val"})
+    edit_json(folder / "manifest.json", lambda value: value["scenes"].pop("scene0011_00"))
     with store(kind, folder, tmp_path / "stored") as stored:
         with pytest.raises(UnknownSplitError, match="holds no val scenes, only test, train") as caught:
             ScanNet(stored.place, split="val")
@@ -116,21 +105,9 @@ def test_a_split_without_scenes_is_an_error_that_names_the_others(folder: Path, 
             ScanNet(stored.place, split="training")
 
 
-@pytest.mark.parametrize("kind", ["folder", "archive"])
-def test_scenes_of_a_run_that_was_interrupted_are_refused(folder: Path, tmp_path: Path, kind: str) -> None:
-    edit_manifest(folder, complete=False)
-    (folder / "unfinished.txt").write_text("interrupted\n")
-    with store(kind, folder, tmp_path / "stored") as stored:
-        with pytest.raises(ManifestError, match=r"(unfinished\.txt.*)?processing ha[sd] not finished") as caught:
-            ScanNet(stored.place, split="train")
-        assert "process" in caught.value.hint
-
-
 def test_a_folder_that_has_lost_a_scene_meanwhile_is_an_error(folder: Path) -> None:
     dataset = ScanNet(folder, split="train")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    del manifest["scenes"]["scene0001_00"]
-    edit_manifest(folder, scenes=manifest["scenes"])
+    edit_json(folder / "manifest.json", lambda value: value["scenes"].pop("scene0001_00"))
     with pytest.raises(ManifestError, match="no longer names scene0001_00"):
         dataset.class_counts()
 

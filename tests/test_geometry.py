@@ -47,15 +47,6 @@ def test_the_normals_of_the_tiny_scene_are_as_by_hand_at_any_scale_whatever_has_
 
 
 @both_ways
-def test_a_face_counts_by_its_area_and_points_where_its_corners_turn_counter_clockwise(compute: Any) -> None:
-    # At vertex 0: an area of 3 facing up, and one of 1/2 facing -y.
-    positions = [(0, 0, 0), (2, 0, 0), (0, 3, 0), (1, 0, 0), (0, 0, 1)]
-    normals = normals_of(compute, positions, [(0, 1, 2), (0, 3, 4)])
-    np.testing.assert_allclose(normals[0], np.array([0, -1, 6]) / math.sqrt(37), atol=1e-15)
-    np.testing.assert_array_equal(normals_of(compute, positions, [(0, 2, 1), (0, 4, 3)]), -normals)
-
-
-@both_ways
 def test_without_a_face_that_has_area_the_normal_is_zero(compute: Any) -> None:
     for what, positions, faces in (
         ("no faces", [(1, 2, 3)], []),

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import oracles
 import pytest
+from archives import write_tree
 
 from scannet_prep.errors import LabelMapError, MissingFileError
 from scannet_prep.labels import (
@@ -18,7 +19,6 @@ from scannet_prep.labels import (
     find_label_map,
     read_label_map,
 )
-from scannet_prep.synthetic import write_label_map
 
 HEADER = "id\traw_category\tcategory\tcount\tnyu40id\teigen13id"
 ROWS = ("1\twall\twall\t8277\t1\t12", "2\tchair\tchair\t4646\t5\t4", "1163\tobject\tobject\t1313\t40\t7")
@@ -86,34 +86,10 @@ def test_copies_with_any_line_ends_say_the_same(tmp_path: Path, newline: str) ->
     assert read_label_map(path).rows == {"wall": RawIds(1, 5)}
 
 
-@pytest.mark.parametrize(("lost", "instead"), [("stick", "object"), ("crate", "create")])
-def test_the_known_corrupt_copies_are_read_and_differ_in_that_row_alone(
-    tmp_path: Path, lost: str, instead: str
-) -> None:
-    text = write_label_map(tmp_path).read_bytes()
-    path = tmp_path / "copy.tsv"
-    path.write_bytes(text.replace(f"\t{lost}\t".encode(), f"\t{instead}\t".encode()))
-    found, whole = read_label_map(path), builtin_label_map()
-    assert lost not in found.rows
-    assert {name: ids for name, ids in found.rows.items() if name != "create"} == {
-        name: ids for name, ids in whole.rows.items() if name != lost
-    }
-    assert found.conflicts == {}
-    assert found.digest != whole.digest
-
-
 def test_of_two_rows_with_the_same_name_the_first_counts_and_the_conflict_is_kept(tmp_path: Path) -> None:
     found = read_label_map(write_map(tmp_path, *ROWS, "9\tchair\tchair\t1\t7\t1"))
     assert found.rows["chair"] == RawIds(2, 5)
     assert found.conflicts == {"chair": RawIds(9, 7)}
-
-
-def test_the_map_of_scannet_v1_is_refused_by_name(tmp_path: Path) -> None:
-    header = "index\tcategory\tcount\tnyuId\tnyu40id\teigen13id\tnyuClass\tnyu40class"
-    with pytest.raises(LabelMapError, match="label map of ScanNet v1") as caught:
-        read_label_map(write_map(tmp_path, "1\twall\t8277\t21\t1\t12\twall\twall", header=header))
-    assert caught.value.path == tmp_path / LABEL_MAP_NAME
-    assert "built-in" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -161,12 +137,9 @@ def test_what_is_no_label_map_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_map_beside_the_scenes_is_found_also_from_the_folder_of_scenes(tmp_path: Path) -> None:
-    assert find_label_map(tmp_path) is None
-    path = write_map(tmp_path, *ROWS)
+    path = write_map(write_tree(tmp_path / "tasks", {}), *ROWS)  # as in OctFormer's layout
     assert {find_label_map(tmp_path / name) for name in (".", "scans", "scans_test")} == {path}
     assert find_label_map(tmp_path / "elsewhere") is None
-    with pytest.raises(MissingFileError):
-        read_label_map(tmp_path / "absent.tsv")
     path.unlink()
     path.symlink_to("nowhere")  # is not passed over
     with pytest.raises(MissingFileError, match="is a link that leads nowhere"):

@@ -4,7 +4,7 @@ import numpy as np
 import oracles
 import pytest
 import tiny
-from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written, segments_file
+from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written
 
 from scannet_prep.errors import AggregationError, AnnotationError, FileError, MissingFileError
 from scannet_prep.processed.scene import encode_processed, find_problems
@@ -18,8 +18,13 @@ HIRES, LABELS_MESH, INFO = "_vh_clean.aggregation.json", "_vh_clean_2.labels.ply
 PLY_LABELS = (2, 2, 50, 149, 40, 39)
 
 
-def test_the_tiny_scene_comes_out_as_by_hand(tmp_path) -> None:
-    scene = process_tiny(tmp_path)
+def test_the_tiny_scene_comes_out_as_by_hand_in_the_types_that_are_promised(tmp_path) -> None:
+    scene = process_tiny(tmp_path, faces=True)
+    assert {key: (array.dtype.str, array.shape) for key, array in scene.arrays().items() if key != "meta"} == {
+        "points": ("<f4", (6, 3)), "normals": ("<f2", (6, 3)), "colors": ("|u1", (6, 3)), "faces": ("<i4", (4, 3)),
+        "labels": ("|u1", (6,)), "nyu40_ids": ("|u1", (6,)), "scannet_ids": ("<u2", (6,)),
+        "instances": ("<i2", (6,)), "segments": ("<u2", (6,)), "axis_alignment": ("<f8", (4, 4)),
+    }  # fmt: skip
     assert (scene.points == np.array(tiny.POSITIONS)).all()
     assert (scene.colors == np.array(tiny.COLORS)).all()
     np.testing.assert_array_equal(scene.normals, np.array(tiny.NORMALS).astype(np.float16))
@@ -30,20 +35,11 @@ def test_the_tiny_scene_comes_out_as_by_hand(tmp_path) -> None:
     assert scene.segments.tolist() == [0, 0, 1, 1, 2, 3]
     assert scene.meta.segment_ids == (0, 2, 4, 5)
     assert scene.axis_alignment.tolist() == np.reshape(tiny.ALIGNMENT, (4, 4)).tolist()
-    assert scene.faces is None
+    assert scene.faces is not None
+    assert scene.faces.tolist() == [list(face) for face in tiny.FACES]
     assert scene.meta.scene_type == "Bedroom / Hotel"
     assert scene.meta.warnings == ()
     assert list(find_problems(scene)) == []
-
-
-def test_arrays_have_the_types_and_shapes_that_are_promised(tmp_path) -> None:
-    arrays = process_tiny(tmp_path, faces=True).arrays()
-    assert {key: (array.dtype.str, array.shape) for key, array in arrays.items() if key != "meta"} == {
-        "points": ("<f4", (6, 3)), "normals": ("<f2", (6, 3)), "colors": ("|u1", (6, 3)), "faces": ("<i4", (4, 3)),
-        "labels": ("|u1", (6,)), "nyu40_ids": ("|u1", (6,)), "scannet_ids": ("<u2", (6,)),
-        "instances": ("<i2", (6,)), "segments": ("<u2", (6,)), "axis_alignment": ("<f8", (4, 4)),
-    }  # fmt: skip
-    assert arrays["faces"].tolist() == [list(face) for face in tiny.FACES]
 
 
 def test_align_axis_moves_points_and_turns_normals_bit_for_bit_as_the_loops_do(tmp_path) -> None:
@@ -65,11 +61,6 @@ def test_an_axis_alignment_that_is_missing_or_no_rotation_is_warned_about(tmp_pa
     for numbers in ((2.0, *tiny.ALIGNMENT[1:]), mirror):
         scene = process_tiny(tmp_path / str(numbers[0]), {INFO: info_file(alignment=numbers)})
         assert [warning.kind for warning in scene.meta.warnings] == [WarningKind.NOT_RIGID]
-
-
-def test_a_segmentation_of_another_length_is_an_error_with_both_numbers(tmp_path) -> None:
-    with pytest.raises(AnnotationError, match=r"segs\.json: is for 5 vertices, but .*ply has 6"):
-        process_tiny(tmp_path, {SEGMENTS: segments_file(tiny.SEGMENT_IDS[:5])})
 
 
 @pytest.mark.parametrize("suffix", [MESH, SEGMENTS, AGGREGATION, INFO])

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from scannet_prep.errors import ProcessedFileError
 from scannet_prep.processed.npz import NpzReader, encode_npz
-from scannet_prep.processed.scene import encode_processed, find_problems, parse_processed, read_processed
+from scannet_prep.processed.scene import encode_processed, find_problems, parse_processed
 
 PATH = Path("train/scene0000_00.npz")
 
@@ -23,6 +23,7 @@ DTYPES = st.sampled_from(["<f4", "<f2", "<f8", "|u1", "<u2", "<u4", "<i2", "<i4"
 ARRAYS = DTYPES.flatmap(
     lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=9))
 )
+ANY_ORDER = st.builds(lambda array, order: array.copy(order), ARRAYS, st.sampled_from("CF"))
 KEYS = st.text("abcdefgh_", min_size=1, max_size=12)
 
 
@@ -37,8 +38,8 @@ def assert_equal_arrays(found, expected: dict[str, np.ndarray]) -> None:
         assert found[key].tobytes() == array.tobytes()
 
 
-@given(arrays=st.dictionaries(KEYS, ARRAYS, max_size=6), data=st.data())
-@settings(max_examples=150, deadline=None)
+@given(arrays=st.dictionaries(KEYS, ANY_ORDER, max_size=6), data=st.data())
+@settings(max_examples=60)
 def test_any_arrays_survive_a_round_trip_and_stored_ones_are_aligned_in_the_file(arrays, data: st.DataObject) -> None:
     deflated = frozenset(data.draw(st.sets(st.sampled_from(sorted(arrays)))) if arrays else ())
     content = encode(arrays, deflated)
@@ -60,30 +61,6 @@ def test_any_arrays_survive_a_round_trip_and_stored_ones_are_aligned_in_the_file
                 expected = arrays[key].tobytes()
                 assert content[data_start : data_start + len(expected)] == expected
     assert encode(arrays, deflated) == content
-
-
-def test_arrays_that_are_not_contiguous_or_in_fortran_order_keep_their_values() -> None:
-    grid = np.arange(12, dtype=np.int32).reshape(3, 4)
-    reader = NpzReader(encode({"a": grid[:, ::2], "b": np.asfortranarray(grid)}), PATH)
-    assert reader.read("a").tolist() == grid[:, ::2].tolist()
-    assert reader.read("b").tolist() == grid.tolist()
-
-
-def test_stored_arrays_of_a_bytearray_are_writable_views_and_those_of_bytes_are_not() -> None:
-    content = bytearray(encode({"points": np.zeros((3, 3), np.float32)}))
-    assert not NpzReader(bytes(content), PATH).read("points").flags.writeable
-    NpzReader(content, PATH).read("points")[0, 0] = 5
-    with pytest.raises(ProcessedFileError, match="CRC-32 does not match"):
-        NpzReader(content, PATH).read("points")
-
-
-def test_a_missing_array_is_named_and_files_of_other_programs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ProcessedFileError, match="has no array 'labels'"):
-        NpzReader(encode({"points": np.zeros(3)}), PATH).read("labels")
-    for save in (np.savez, np.savez_compressed):
-        save(tmp_path / "other.npz", points=np.zeros((3, 3)))
-        with pytest.raises(ProcessedFileError):
-            read_processed(tmp_path / "other.npz")
 
 
 @pytest.mark.parametrize(

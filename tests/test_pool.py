@@ -12,7 +12,6 @@ from worker_functions import (
     DiesWhileStarting,
     fail,
     kill_self_if_negative,
-    kill_self_once,
     multiply,
     multiply_by_context,
     sleep_and_tell,
@@ -34,10 +33,6 @@ def test_a_task_that_kills_its_worker_twice_is_given_up_and_costs_no_other(tmp_p
     assert {task: result for task, result in results.items() if task > 0} == {task: task for task in range(1, 7)}
     assert isinstance(results[-7], WorkerDiedError)
     assert (tmp_path / "-7").read_text() == "xx"
-
-
-def test_a_task_whose_worker_dies_once_is_tried_again(tmp_path: Path) -> None:
-    assert dict(run_in_workers(kill_self_once, range(6), tmp_path, jobs=2)) == {task: task for task in range(6)}
 
 
 def test_a_worker_that_dies_before_it_is_ready_is_started_again_but_not_for_ever(tmp_path: Path) -> None:

@@ -167,11 +167,14 @@ def test_scene_folders_directly_below_are_found_and_stray_files_ignored(raw_dir:
     (raw_dir / f"scans/{TRAIN}/._{TRAIN}_vh_clean_2.ply").write_bytes(b"Mac OS X")
     (raw_dir / "scans" / TEST).mkdir()  # the official download script leaves such empty folders
     (raw_dir / "scans/my_room").mkdir()
+    (raw_dir / "scans/extra").symlink_to("extra")
     outcome = process(raw_dir, out_dir)
     assert outcome.json["kept"] == SCENES
-    assert "left out: 1 folder whose names are not scene ids: my_room" in outcome.stderr
+    assert "left out: 2 folders whose names are not scene ids: extra, my_room" in outcome.stderr
     outcome = process(raw_dir / "scans_test", out_dir)
     assert (outcome.status, outcome.json["kept"]) == (0, [TEST])
+    outcome = process(raw_dir / "scans_test", out_dir, "--splits", "val")
+    assert (outcome.json["error"], "has 1 scenes, but none of val" in outcome.stderr) == ("UnknownSplitError", True)
 
 
 def test_a_scene_in_no_official_list_needs_a_split_and_is_in_one_only(raw_dir: Path, tmp_path: Path) -> None:
@@ -180,11 +183,12 @@ def test_a_scene_in_no_official_list_needs_a_split_and_is_in_one_only(raw_dir: P
     outcome = process(raw_dir, out_dir, "--scenes", UNLISTED)
     assert outcome.status == 3
     assert f"{UNLISTED} is in none of the official split lists" in outcome.stderr
-    for split in ("train", "val"):
+    for split, other in (("train", "val"), ("val", "test")):
         outcome = process(raw_dir, out_dir, "--scenes", UNLISTED, "--splits", split)
         assert (outcome.status, outcome.json["made"]) == (0, [UNLISTED])
         assert f"in no official list, and put into {split} as asked: 1 scene ({UNLISTED})" in outcome.stderr
-        assert [path.parent.name for path in out_dir.rglob("scene*.npz")] == [split]
+        assert process(raw_dir, out_dir, "--splits", other).status == 0  # where it is not named, it stays
+        assert [path.parent.name for path in out_dir.rglob(f"{UNLISTED}.npz")] == [split]
         assert manifest_of(out_dir)["scenes"][UNLISTED]["split"] == split
     assert (out_dir / "scannetv2_train_npz.txt").read_text() == ""
 
@@ -214,16 +218,10 @@ def test_wrong_requests_are_told_from_each_other(whole_dir: Path, tmp_path: Path
         assert (outcome.status, outcome.json["exit_status"]) == (status, status)
         assert message in outcome.stderr
         assert not list(tmp_path.rglob("*.npz"))
-
-
-def test_a_folder_that_is_not_there_or_cannot_be_made_is_an_error(whole_dir: Path, tmp_path: Path) -> None:
     outcome = run_main("process", cwd=tmp_path)
     assert (outcome.status, outcome.stdout) == (1, "")
     assert outcome.stderr.startswith("error: data/ScanNet: no such folder\nhint: ")
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "file").write_text("")
-    outcome = process(whole_dir / "raw", tmp_path / "file")
-    assert (outcome.status, "is not a folder" in outcome.stderr) == (1, True)
+    assert not (tmp_path / "data").exists()
 
 
 def test_strict_makes_doubts_failures_and_counts_each_unknown_name_once(raw_dir: Path, out_dir: Path) -> None:
@@ -271,6 +269,8 @@ def test_what_cannot_go_well_is_refused_before_it_begins(raw_dir: Path, tmp_path
     for place in (raw_dir, raw_dir / "scans", raw_dir / f"scans/{TRAIN}"):
         outcome = process(raw_dir, place)
         assert (outcome.status, "would lie among the raw ones" in outcome.stderr) == (2, True)
+    outcome = process(raw_dir, mesh_path(raw_dir, TRAIN))
+    assert (outcome.status, "is not a folder" in outcome.stderr) == (1, True)
     outcome = process(raw_dir, tmp_path / "out", "--scenes", "scene0900_00")
     assert (outcome.status, "is in none of the official lists, and" in outcome.stderr) == (2, True)
     os.truncate(mesh_path(raw_dir, TRAIN), 1 << 43)  # takes no room itself

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scannet_prep.errors import AggregationError, MissingFileError, ScanInfoError, SegmentsError
 from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.layout import find_raw_scenes
-from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_aggregation, read_segments
 from scannet_prep.release import MESH
 
@@ -23,7 +22,7 @@ NEWLINES = (b"\n", b"\r\n", b"\r\r\n")
     st.sampled_from(["", " "]),
     st.sampled_from(["\n", "\r\n", "\r\r\n"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75)
 def test_segments_agree_with_np_unique_on_both_ways_to_read_them(ids, space, newline) -> None:
     found = tiny.read_bytes(read_segments, tiny.segments_file(tuple(ids), space=space, newline=newline))
     raw_ids, indices = np.unique(np.array(ids, np.int64), return_inverse=True)
@@ -38,11 +37,6 @@ def test_segment_indices_are_stored_in_the_smallest_type_that_holds_them(count: 
     compact = tiny.read_bytes(read_segments, tiny.segments_file(tuple(range(count)))).compact_indices()
     assert compact.dtype == dtype
     assert compact[-1] == count - 1
-
-
-def test_segment_ids_may_be_strings_of_digits_and_the_scene_may_be_prefixed() -> None:
-    found = tiny.read_bytes(read_segments, b'{"sceneId": "scannet.scene0001_00", "segIndices": ["4", 4, 0]}')
-    assert (found.scene_id, found.indices.tolist()) == ("scene0001_00", [1, 1, 0])
 
 
 @pytest.mark.parametrize(
@@ -72,6 +66,9 @@ def test_groups_are_read_with_all_that_the_file_says() -> None:
         found = tiny.read_bytes(read_aggregation, text.encode())
         assert (found.scene_id, found.groups) == ("", ())
     assert tiny.read_bytes(read_segments, b'{"segIndices": [0], "sceneId": null}').scene_id == ""
+    # Ids may be strings of digits, and the scene may be prefixed.
+    segments = tiny.read_bytes(read_segments, b'{"sceneId": "scannet.scene0001_00", "segIndices": ["4", 4, 0]}')
+    assert (segments.scene_id, segments.indices.tolist()) == ("scene0001_00", [1, 1, 0])
 
 
 @pytest.mark.parametrize(
@@ -146,13 +143,6 @@ def test_metadata_is_read_whatever_its_line_ends_and_blanks(newline: str) -> Non
 def test_damaged_metadata_is_refused(data: bytes, problem: str) -> None:
     with pytest.raises(ScanInfoError, match=problem):
         tiny.read_bytes(read_scan_info, data)
-
-
-@pytest.mark.parametrize("read", [read_mesh, read_segments, read_aggregation, read_scan_info])
-def test_a_file_that_is_not_there_is_named(tmp_path: Path, read) -> None:
-    with pytest.raises(MissingFileError) as caught:
-        read(tmp_path / "absent")
-    assert caught.value.path == tmp_path / "absent"
 
 
 @pytest.mark.parametrize("parent", ["", "scans", "scans_test"])

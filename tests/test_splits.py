@@ -1,12 +1,8 @@
 """The official lists, scene ids and split names."""
 
-import pickle
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from scannet_prep.errors import UnknownSceneError, UnknownSplitError
+from scannet_prep.errors import UnknownSceneError
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, official_scenes
 
@@ -21,21 +17,9 @@ def test_the_official_lists_have_1201_312_and_100_scenes_of_different_spaces() -
     assert {find_official_split(name) for name in ("scene0807_00", "scene9999_99", "", "scene0000_00 ")} == {None}
     for split, scenes in zip(Split, lists, strict=True):
         assert {find_official_split(scene) for scene in scenes} == {split}
-
-
-def test_the_test_split_is_scene0707_to_scene0806_and_the_train_list_is_not_sorted() -> None:
     assert official_scenes(Split.TEST) == tuple(f"scene{space:04d}_00" for space in range(707, 807))
-    assert official_scenes(Split.TRAIN)[0] == "scene0191_00"
-    assert official_scenes(Split.VAL)[0] == "scene0568_00"
-    assert list(official_scenes(Split.TRAIN)) != sorted(official_scenes(Split.TRAIN))
-
-
-@given(st.integers(0, 9999), st.integers(0, 99))
-def test_a_scene_id_is_its_text_and_survives_pickling(space: int, scan: int) -> None:
-    text = f"scene{space:04d}_{scan:02d}"
-    scene = pickle.loads(pickle.dumps(SceneId(text)))
-    assert type(scene) is SceneId
-    assert (str(scene), scene.space, scene.scan) == (text, space, scan)
+    firsts = [official_scenes(split)[0] for split in (Split.TRAIN, Split.VAL)]
+    assert firsts == ["scene0191_00", "scene0568_00"], "they are not sorted"
 
 
 @pytest.mark.parametrize(
@@ -49,11 +33,3 @@ def test_other_texts_are_no_scene_ids(text: str) -> None:
     assert not SceneId.is_valid(text)
     with pytest.raises(UnknownSceneError, match="is not a scene id"):
         SceneId(text)
-
-
-@pytest.mark.parametrize("text", ["", "Train", "training", "all"])
-def test_other_words_are_no_splits(text: str) -> None:
-    assert Split.parse("val") is Split.VAL
-    with pytest.raises(UnknownSplitError) as caught:
-        Split.parse(text)
-    assert caught.value.hint == "splits are train, val, test"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 TOOLS_DIR = Path(__file__).parent.parent / "tools"
@@ -50,11 +49,3 @@ def test_folder_that_is_not_an_environment_is_left_alone(tmp_path: Path) -> None
     assert done.returncode == 1
     assert f"error: {tmp_path} is not a virtual environment" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_count_leaves_out_blank_lines_comments_and_docstrings(tmp_path: Path) -> None:
-    (tmp_path / "module.py").write_text(
-        '"""Doc\nstring."""\n\n# comment\ntext = """two\nlines"""\n\n\ndef f():\n    """Doc."""\n'
-    )
-    done = subprocess.run([sys.executable, TOOLS_DIR / "count", tmp_path], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[1].split() == ["3", "10", "1", tmp_path.name]

@@ -14,11 +14,11 @@ from commands import digests, start_command
 from tiny import Ply, aggregation_file, info_file, process_tiny, write_tiny
 
 from scannet_prep import ScanNet
-from scannet_prep.errors import FileError, LockedError, ManifestError, UnknownSplitError
+from scannet_prep.errors import FileError, LockedError, ManifestError
 from scannet_prep.files import run_lock
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.processed.scene import ProcessOptions, encode_processed
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.scene import SceneId
 from scannet_prep.stages.process import ProcessReport, plan, run
 from scannet_prep.stages.selection import Selection
 
@@ -154,24 +154,6 @@ def test_a_second_run_in_the_same_folder_says_who_is_at_work_and_a_killed_one_ho
     child.communicate()
     process(tmp_path)
     assert ".scannet-prep.lock" not in digests(tmp_path / "out")
-
-
-def test_a_link_in_a_circle_beside_the_scenes_is_left_out_and_ends_nothing(two_dir: Path) -> None:
-    (two_dir / "raw/scans/extra").symlink_to("extra")
-    found = plan(two_dir / "raw", two_dir / "out", ProcessOptions(align_axis=True))
-    assert (found.strangers, run(found).kept) == (("extra",), (TRAIN, OTHER))
-
-
-def test_a_scene_of_no_list_stays_in_its_split_until_it_is_named(tmp_path: Path) -> None:
-    scene_id = SceneId("scene9000_00")
-    write_tiny(tmp_path / "raw", {AGGREGATION: aggregation_file(scene_id=scene_id)}, scene_id)
-    named, val = Selection((Split.TRAIN,), (scene_id,)), Selection((Split.VAL,))
-    assert process(tmp_path, selection=named).made == (scene_id,)
-    with pytest.raises(UnknownSplitError):
-        process(tmp_path, selection=val)
-    assert (tmp_path / f"out/train/{scene_id}.npz").exists()
-    assert process(tmp_path, selection=Selection((Split.VAL,), (scene_id,))).made == (scene_id,)
-    assert not (tmp_path / f"out/train/{scene_id}.npz").exists()
 
 
 def test_a_file_that_becomes_a_link_to_nowhere_is_read_again_and_fails(two_dir: Path) -> None:

@@ -79,7 +79,7 @@ def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_pa
     out_dir, name = tmp_path / "out", f"scans/{VAL}/{VAL}_vh_clean_2.ply"
     unpack.run(unpack.plan([packed], out_dir))
     kept = {path: path.stat().st_ino for path in out_dir.rglob("*") if path.is_file() and path != out_dir / name}
-    (out_dir / name).write_bytes(bytes(69_999) + b"\1")
+    (out_dir / name).write_bytes(bytes(1_999_999) + b"\1")
     for expected in ([name], []):
         assert unpack.run(unpack.plan([packed], out_dir)).replaced == tuple(expected)
         assert read_tree(out_dir) == TREE

@@ -108,6 +108,7 @@ def test_a_flip_in_the_seek_table_or_a_checksum_or_a_second_archive_behind_it_co
         "a size in the table": row + 5,
         "a stored size in the table": row,
         "the footer": parts["table"][1] - 2,
+        "the number of frames": parts["table"][1] - 6,
         "the checksum of a frame": parts["scene0003_00"][1] - 1,
         "the end": parts["end"][1] - 1,
     }

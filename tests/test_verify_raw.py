@@ -220,11 +220,12 @@ TREE_DAMAGES: dict[str, tuple[Damage, str, str, str]] = {
     "strange folder": (lambda raw_dir: (raw_dir / "scans/my_room").mkdir(), "note", "scans", "1 entries"),
     "no label map": (lambda raw_dir: (raw_dir / LABEL_MAP_NAME).unlink(), "note", LABEL_MAP_NAME, "built-in"),
     "label map of version 1": (
-        edit_label_map(lambda _: "id\tcategory\n"), "error", LABEL_MAP_NAME, "has no column raw_category",
+        edit_label_map(lambda _: "index\tcategory\tcount\tnyuId\tnyu40id\teigen13id\tnyuClass\tnyu40class\n"), "error",
+        LABEL_MAP_NAME, "label map of ScanNet v1",
     ),
-    "label map with a misspelt category": (
-        edit_label_map(lambda text: text.replace("\tcrate\tcrate\t", "\tcreate\tcreate\t")), "error", LABEL_MAP_NAME,
-        "1 raw categories: crate",
+    "label map with the misspelt categories of known copies": (
+        edit_label_map(lambda text: text.replace("\tcrate\t", "\tcreate\t").replace("\tstick\t", "\tobject\t")),
+        "error", LABEL_MAP_NAME, "2 raw categories: crate, stick",
     ),
     "label map with a category of two meanings": (
         edit_label_map(lambda text: text + "5\twall\twall\t0\t7" + 12 * "\t" + "\r\n"), "error", LABEL_MAP_NAME,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -51,13 +49,6 @@ def process_into(raw_dir: Path, folder: Path) -> process.ProcessReport:
     return process.run(process.plan(raw_dir, folder, ProcessOptions(scannet200=True, faces=True)), jobs=1)
 
 
-def make_source(kind: str, folder: Path) -> Path:
-    """Make what a dataset is opened with from a processed folder: the folder, or an archive of it."""
-    if kind == "folder":
-        return folder
-    return pack_into(folder, folder.with_name("scannet.tar.zst"))
-
-
 def pack_into(folder: Path, path: Path, shard_bytes: int | None = None) -> Path:
     """Pack a processed folder; shards may be smaller than users can ask for."""
     plan = pack.plan(folder, path, shard_bytes=shard_bytes and 1 << 20, allows_incomplete=True)
@@ -89,12 +80,6 @@ def store(kind: str, folder: Path, target: Path) -> Iterator[Stored]:
             yield Stored(kind, f"{server.origin}/{path.name}", paths)
 
 
-def flip(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 4
-    path.write_bytes(data)
-
-
 def draw(sample: dict[str, Any], generator: np.random.Generator) -> list[int]:
     """What the generator gives."""
     return generator.integers(0, 1 << 30, 3).tolist()
@@ -107,11 +92,4 @@ def draw_in_sample(sample: dict[str, Any], generator: np.random.Generator) -> di
 def fail_on_third_scene(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
     if sample["scene_id"] == "scene0000_02":
         raise ZeroDivisionError("no such voxel")
-    return sample
-
-
-def die_on_third_scene(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
-    """Die as from the kernel's out-of-memory killer."""
-    if sample["scene_id"] == "scene0000_02":
-        os.kill(os.getpid(), signal.SIGKILL)
     return sample

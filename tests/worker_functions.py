@@ -21,14 +21,6 @@ def kill_self_if_negative(task: int, context: Path) -> int:
     return task
 
 
-def kill_self_once(task: int, context: Path) -> int:
-    marker = context / "killed"
-    if task == 3 and not marker.exists():
-        marker.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return task
-
-
 def fail(task: int, context: str) -> int:
     raise ZeroDivisionError(f"{context} {task}")
 
