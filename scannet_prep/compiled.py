@@ -13,15 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# A face has no area where the sine between two edges is below 1e-10: far below what float32 can express (1e-7), above
-# the rounding of the rotation, which would otherwise turn three vertices on a line into a normal of any direction.
-MIN_SINE_SQUARED = 1e-20
-
 
 @cache
 def compile_geometry() -> Callable[..., tuple[NDArray[np.float32], NDArray[np.float64]]] | None:
-    """Compile the loops over vertices and faces; the third argument is the alignment, (4, 4), or (0, 4) for none."""
-    arrays = (f"Array({kind}, 2, 'C', readonly=True)" for kind in ("float32", "int32", "float64"))
+    """Compile the loops over vertices and faces; the matrices, (4, 4) and (3, 3), have no rows where nothing moves."""
+    arrays = (f"Array({kind}, 2, 'C', readonly=True)" for kind in ("float32", "int32", "float64", "float64"))
     return compile_loop(_points_and_normals, f"Tuple((float32[:, ::1], float64[:, ::1]))({', '.join(arrays)})")
 
 
@@ -42,43 +38,38 @@ def compile_loop(function: Callable[..., Any], signature: str) -> Callable[..., 
 
 
 def _points_and_normals(
-    positions: NDArray[np.float32], faces: NDArray[np.int32], m: NDArray[np.float64]
+    positions: NDArray[np.float32], faces: NDArray[np.int32], m: NDArray[np.float64], turn: NDArray[np.float64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    count, farthest = len(positions), 0.0
-    points, normals = np.empty((count, 3), np.float32), np.empty((count, 3), np.float64)
-    rows = np.empty((count, 6))  # of each vertex the exact point, and the sum of the products: they are needed together
+    count = len(positions)
+    points, normals = np.empty((count, 3), np.float32), np.zeros((count, 3), np.float64)
+    for face in range(len(faces)):
+        # Unsigned, or each access would ask whether the index counts from the end.
+        i, j, k = np.uint32(faces[face, 0]), np.uint32(faces[face, 1]), np.uint32(faces[face, 2])
+        ox, oy, oz = np.float64(positions[i, 0]), np.float64(positions[i, 1]), np.float64(positions[i, 2])
+        ax, ay, az = positions[j, 0] - ox, positions[j, 1] - oy, positions[j, 2] - oz
+        bx, by, bz = positions[k, 0] - ox, positions[k, 1] - oy, positions[k, 2] - oz
+        x, y, z = ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
+        for corner in (i, j, k):
+            normals[corner, 0] += x
+            normals[corner, 1] += y
+            normals[corner, 2] += z
     for vertex in range(count):
         x, y, z = np.float64(positions[vertex, 0]), np.float64(positions[vertex, 1]), np.float64(positions[vertex, 2])
+        a, b, c = normals[vertex, 0], normals[vertex, 1], normals[vertex, 2]
         if len(m):
             x, y, z = (
                 x * m[0, 0] + y * m[0, 1] + z * m[0, 2] + m[0, 3],
                 x * m[1, 0] + y * m[1, 1] + z * m[1, 2] + m[1, 3],
                 x * m[2, 0] + y * m[2, 1] + z * m[2, 2] + m[2, 3],
             )
+            a, b, c = (
+                a * turn[0, 0] + b * turn[0, 1] + c * turn[0, 2],
+                a * turn[1, 0] + b * turn[1, 1] + c * turn[1, 2],
+                a * turn[2, 0] + b * turn[2, 1] + c * turn[2, 2],
+            )
         points[vertex, 0], points[vertex, 1], points[vertex, 2] = x, y, z
-        for axis, value in enumerate((x, y, z, 0.0, 0.0, 0.0)):
-            rows[vertex, axis] = value
-        farthest = max(farthest, abs(x) + abs(y) + abs(z))
-    suspicious = 2 * MIN_SINE_SQUARED * (2 * farthest) ** 4  # no edge is longer than twice that
-    for face in range(len(faces)):
-        # Unsigned, or each access would ask whether the index counts from the end.
-        i, j, k = np.uint32(faces[face, 0]), np.uint32(faces[face, 1]), np.uint32(faces[face, 2])
-        ax, ay, az = rows[j, 0] - rows[i, 0], rows[j, 1] - rows[i, 1], rows[j, 2] - rows[i, 2]
-        bx, by, bz = rows[k, 0] - rows[i, 0], rows[k, 1] - rows[i, 1], rows[k, 2] - rows[i, 2]
-        x, y, z = ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
-        area = x * x + y * y + z * z
-        if area <= suspicious:
-            limit = MIN_SINE_SQUARED * (ax * ax + ay * ay + az * az) * (bx * bx + by * by + bz * bz)
-            if area <= limit:
-                continue
-        for corner in (i, j, k):
-            rows[corner, 3] += x
-            rows[corner, 4] += y
-            rows[corner, 5] += z
-    for vertex in range(count):
-        x, y, z = rows[vertex, 3], rows[vertex, 4], rows[vertex, 5]
-        length = np.sqrt(x * x + y * y + z * z) or 1.0
-        normals[vertex, 0], normals[vertex, 1], normals[vertex, 2] = x / length, y / length, z / length
+        length = np.sqrt(a * a + b * b + c * c) or 1.0
+        normals[vertex, 0], normals[vertex, 1], normals[vertex, 2] = a / length, b / length, c / length
     return points, normals
 
 

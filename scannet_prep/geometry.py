@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.compiled import MIN_SINE_SQUARED, compile_geometry
+from scannet_prep.compiled import compile_geometry
 
 # Faces are gone through in parts whose arrays stay in the processor's cache.
 _FACES_AT_ONCE = 16_384
@@ -43,18 +43,26 @@ def points_and_exact_normals(
     positions: NDArray[np.floating[Any]], faces: NDArray[np.int32], aligned_from_scan: NDArray[np.float64] | None
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Compute `points_and_normals`, with the normals as they are before they are rounded, float64 (V, 3)."""
+    matrix = np.empty((0, 4)) if aligned_from_scan is None else np.ascontiguousarray(aligned_from_scan, np.float64)
+    # What turns the cross product of two vectors into that of the two after the matrix: of a rotation, the rotation.
+    a, b, c = matrix[:3, :3] if len(matrix) else np.empty((3, 0, 3))
+    turn = np.stack([np.cross(b, c), np.cross(c, a), np.cross(a, b)]).reshape(-1, 3)
     is_worth_it = compile_geometry.cache_info().currsize or next(_meshes) >= _MESHES_WITHOUT_LOOP
     loop = compile_geometry() if is_worth_it and positions.dtype == np.float32 else None
     if loop is not None:
-        matrix = np.empty((0, 4)) if aligned_from_scan is None else np.ascontiguousarray(aligned_from_scan, np.float64)
-        return loop(np.ascontiguousarray(positions), np.ascontiguousarray(faces), matrix)
-    exact = np.ascontiguousarray(positions.T, np.float64)
-    if aligned_from_scan is not None:
-        exact = _align(exact, aligned_from_scan)
+        return loop(np.ascontiguousarray(positions), np.ascontiguousarray(faces), matrix, turn)
+    columns = np.ascontiguousarray(positions.T, np.float64)
     points = np.empty(positions.shape, np.float32)
-    for axis, column in enumerate(exact):
+    for axis, column in enumerate(_transform(columns, matrix[:3]) if len(matrix) else columns):
         points[:, axis] = column
-    return points, _unit_normals(exact, faces)
+    sums = _sum_products(columns, faces)
+    x, y, z = sums = _transform(sums, turn) if len(turn) else sums
+    length = np.sqrt(x * x + y * y + z * z)
+    length[length == 0.0] = 1.0
+    normals = np.empty(positions.shape, np.float64)
+    for axis, total in enumerate(sums):
+        np.divide(total, length, out=normals[:, axis])
+    return points, normals
 
 
 def load_compiled_loop() -> bool:
@@ -62,45 +70,35 @@ def load_compiled_loop() -> bool:
     return compile_geometry() is not None
 
 
-def _align(points: NDArray[np.float64], aligned_from_scan: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Move points, float64 (3, V). Computing in float32 would be off by up to 1.4e-6 m."""
-    aligned = np.empty_like(points)
-    term = np.empty_like(points[0])
+def _transform(columns: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Multiply vectors, float64 (3, V), by a matrix (3, 3), or (3, 4) with a shift.
+
+    Computing in float32 would be off by up to 1.4e-6 m.
+    """
+    moved = np.empty_like(columns)
+    term = np.empty_like(columns[0])
     # Written out, and not as a matrix product, so that the order of the additions is the same on every machine.
-    for row, (a, b, c, shift) in zip(aligned, aligned_from_scan[:3], strict=True):
-        np.multiply(points[0], a, out=row)
-        row += np.multiply(points[1], b, out=term)
-        row += np.multiply(points[2], c, out=term)
-        row += shift
-    return aligned
+    for row, (a, b, c, *shift) in zip(moved, matrix, strict=True):
+        np.multiply(columns[0], a, out=row)
+        row += np.multiply(columns[1], b, out=term)
+        row += np.multiply(columns[2], c, out=term)
+        if shift:
+            row += shift[0]
+    return moved
 
 
-def _unit_normals(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Compute normals, float64 (V, 3), from points, float64 (3, V)."""
-    # Added up in the order of the faces, and at each face in that of its corners, as the loop does.
-    products = _cross_edges(points, faces)
-    corners = faces.reshape(-1).astype(np.intp)
-    sums = [np.bincount(corners, np.repeat(product, 3), points.shape[1]) for product in products]
-    x, y, z = sums
-    length = np.sqrt(x * x + y * y + z * z)
-    length[length == 0.0] = 1.0
-    normals = np.empty(points.shape[::-1], np.float64)
-    for axis, total in enumerate(sums):
-        np.divide(total, length, out=normals[:, axis])
-    return normals
+def _sum_products(columns: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Add up, at each vertex, the cross products of two edges of its faces, float64 (3, V).
 
-
-def _cross_edges(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Compute the cross product of two edges of each face, float64 (3, F); 0 where the face has no area."""
+    Of float32 coordinates, all this is exact but for the last bits, so that a face without area gives 0 and no
+    direction that is made of rounding. The order is that of the faces, and at each face that of its corners.
+    """
     products = np.empty((3, len(faces)), np.float64)
-    # No edge is longer than the diagonal of the box around all points: only below this, a product can be too small.
-    longest_squared = float(np.square(np.ptp(points, axis=1)).sum())
-    suspicious = 2 * MIN_SINE_SQUARED * longest_squared**2
-    for start in range(0, products.shape[1], _FACES_AT_ONCE):
+    for start in range(0, len(faces), _FACES_AT_ONCE):
         part = slice(start, start + _FACES_AT_ONCE)
         first, second, third = faces[part].T.astype(np.intp, order="C")
         edges = []
-        for axis in points:
+        for axis in columns:
             origin = axis.take(first, mode="clip")  # all are in range: `clip` only spares NumPy a buffer
             edges.append((axis.take(second, mode="clip") - origin, axis.take(third, mode="clip") - origin))
         (ax, bx), (ay, by), (az, bz) = edges
@@ -111,10 +109,6 @@ def _cross_edges(points: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArr
         x -= az * by
         y -= ax * bz
         z -= ay * bx
-        area = x * x + y * y + z * z
-        few = np.flatnonzero(area <= suspicious)
-        a, b = (np.stack([edge[few] for edge in axes]) for axes in ((ax, ay, az), (bx, by, bz)))
-        limit = MIN_SINE_SQUARED * (a[0] * a[0] + a[1] * a[1] + a[2] * a[2])
-        limit *= b[0] * b[0] + b[1] * b[1] + b[2] * b[2]
-        products[:, start + few[area[few] <= limit]] = 0.0
-    return products
+    corners = faces.reshape(-1).astype(np.intp)
+    sums = [np.bincount(corners, np.repeat(product, 3), columns.shape[1]) for product in products]
+    return np.stack(sums, dtype=np.float64)  # without a face, they are whole numbers
