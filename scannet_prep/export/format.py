@@ -125,7 +125,7 @@ def normals_in_frame(scene: ProcessedScene, *, is_aligned: bool) -> NDArray[np.f
 
 
 def encode_lines(values: NDArray[np.integer[Any]]) -> bytes:
-    """Write whole numbers from 0 as text, one a line, by a table of what occurs: 10 times as fast as `numpy.savetxt`."""
+    """Write whole numbers from 0 as text, one a line; by a table of what occurs, which is faster than one by one."""
     distinct, indices = np.unique(values, return_inverse=True)
     lines = [b"%d\n" % number for number in distinct.tolist()]
     return b"".join(map(lines.__getitem__, indices.reshape(-1).tolist()))
