@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.errors import UsageError
 from scannet_prep.files import Buffer
 from scannet_prep.labels import SCANNET20, LabelSet
+from scannet_prep.processed.npz import encode_npy_header
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
 
@@ -48,7 +50,8 @@ class ExportedScene:
 
     Attributes:
         files: Their content by name, relative to the folder of the export, with `/`.
-        record: Plain values (what JSON holds) that `encode_shared` needs of this scene.
+        record: Plain values (what JSON holds) that `encode_shared` needs of this scene; kept in the export's manifest,
+            so that a later run can write the lists of scenes that it did not make.
     """
 
     files: Mapping[str, Content]
@@ -69,9 +72,26 @@ class ExportFormat(ABC):
     """As in `--format`."""
     summary: ClassVar[str]
     """One line for `--help`."""
+    variants: ClassVar[tuple[str, ...]] = ()
+    """Programs that read a dialect of the format."""
+    uses_label_set: ClassVar[bool] = True
+    """Whether the files hold labels of the chosen label set; else of both, or raw ids."""
+    uses_test_segments: ClassVar[bool] = False
+    """Whether segments of test scenes are read, where a folder of them is given."""
 
     def __init__(self, options: ExportOptions) -> None:
-        self.options = options
+        if options.variant and options.variant not in self.variants:
+            known = f"there are: {', '.join(self.variants)}" if self.variants else "leave it out"
+            raise UsageError(f"the format {self.name} has no dialect for {options.variant!r}", known)
+        if options.test_segments is not None and not self.uses_test_segments:
+            raise UsageError(f"the format {self.name} takes no segments of test scenes", "leave them out")
+        label_set = options.label_set if self.uses_label_set else SCANNET20
+        is_aligned = options.is_aligned if options.is_aligned is not None else self.default_frame(label_set)
+        self.options = replace(options, label_set=label_set, is_aligned=is_aligned)
+
+    def default_frame(self, label_set: LabelSet) -> bool | None:  # noqa: ARG002 - one program has two answers
+        """Whether the program's own points are aligned; None for a format that takes them as they are stored."""
+        return False
 
     def why_left_out(self, split: Split) -> str:  # noqa: ARG002 - for formats that cannot hold a split
         """Why scenes of a split are left out, for a message; empty where they are exported."""
@@ -94,8 +114,39 @@ class ExportFormat(ABC):
         return {}
 
 
-def points_in_frame(scene: ProcessedScene, *, is_aligned: bool) -> NDArray[np.float32]:
-    """Points in the axis-aligned frame, or in that of the scan.
+class JoinedFormat(ExportFormat):
+    """A format of one large file, or of some: `encode_scene` gives one file, the part of a scene, and parts are joined.
+
+    So scenes are made in parallel, and an interrupted run goes on, as for other formats. Parts are removed when they
+    are joined; their names count for nothing.
+    """
+
+    @abstractmethod
+    def plan_files(self, parts: Mapping[str, tuple[Split, int]]) -> Mapping[str, Sequence[str]]:
+        """Deal the scenes to files.
+
+        Args:
+            parts: Split of each scene and size of its part in bytes, by scene id, sorted.
+
+        Returns:
+            Ids of scenes in the order in which they go in, by the name of the file.
+        """
+
+    @abstractmethod
+    def join(self, path: Path, parts: Mapping[str, Path]) -> None:
+        """Write one file. Equal parts give equal bytes.
+
+        Args:
+            path: Where; a temporary name, and the caller renames it.
+            parts: The part of each scene, by scene id, in the order of `plan_files`.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+
+
+def points_in_frame(scene: ProcessedScene, *, is_aligned: bool | None) -> NDArray[np.float32]:
+    """Points in the axis-aligned frame, or in that of the scan; as they are stored where `is_aligned` is None.
 
     To align is exact: the same formula in float64 as processing has. To go back inverts the matrix in float64; the
     result is within one unit of the last place of float32 of what the mesh holds, not always equal.
@@ -103,7 +154,7 @@ def points_in_frame(scene: ProcessedScene, *, is_aligned: bool) -> NDArray[np.fl
     Returns:
         float32 (V, 3), metres.
     """
-    if is_aligned == scene.meta.options.align_axis:
+    if is_aligned in {None, scene.meta.options.align_axis}:
         return scene.points
     matrix = scene.axis_alignment if is_aligned else np.linalg.inv(scene.axis_alignment)
     x, y, z = scene.points.T.astype(np.float64)
@@ -111,14 +162,14 @@ def points_in_frame(scene: ProcessedScene, *, is_aligned: bool) -> NDArray[np.fl
     return np.stack(rows, axis=1).astype(np.float32)
 
 
-def normals_in_frame(scene: ProcessedScene, *, is_aligned: bool) -> NDArray[np.float32]:
-    """Normals in the axis-aligned frame, or in that of the scan.
+def normals_in_frame(scene: ProcessedScene, *, is_aligned: bool | None) -> NDArray[np.float32]:
+    """Normals in the axis-aligned frame, or in that of the scan; as they are stored where `is_aligned` is None.
 
     Returns:
         float32 (V, 3), of unit length up to the rounding of float16; (0, 0, 0) where undefined.
     """
     normals = scene.normals.astype(np.float32)
-    if is_aligned == scene.meta.options.align_axis:
+    if is_aligned in {None, scene.meta.options.align_axis}:
         return normals
     rotation = scene.axis_alignment[:3, :3]
     return (normals.astype(np.float64) @ (rotation.T if is_aligned else rotation)).astype(np.float32)
@@ -129,3 +180,14 @@ def encode_lines(values: NDArray[np.integer[Any]]) -> bytes:
     distinct, indices = np.unique(values, return_inverse=True)
     lines = [b"%d\n" % number for number in distinct.tolist()]
     return b"".join(map(lines.__getitem__, indices.reshape(-1).tolist()))
+
+
+def encode_npy(array: NDArray[Any]) -> list[Buffer]:
+    """Encode an array as the bytes of an `.npy` file, those of `np.save`, in pieces; large arrays are not copied."""
+    array = np.ascontiguousarray(array)
+    return [encode_npy_header(array.dtype.str, array.shape), encode_bytes(array)]
+
+
+def encode_bytes(array: NDArray[Any]) -> Buffer:
+    """The bytes of an array, row by row; not copied where they lie so."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
