@@ -18,6 +18,8 @@ from scannet_prep.processed.npz import encode_npy_header
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
 
+_MAX_LINES = 1 << 14
+
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
@@ -70,14 +72,14 @@ class ExportFormat(ABC):
 
     name: ClassVar[str]
     """As in `--format`."""
-    summary: ClassVar[str]
-    """One line for `--help`."""
     variants: ClassVar[tuple[str, ...]] = ()
     """Programs that read a dialect of the format."""
     uses_label_set: ClassVar[bool] = True
     """Whether the files hold labels of the chosen label set; else of both, or raw ids."""
     uses_test_segments: ClassVar[bool] = False
     """Whether segments of test scenes are read, where a folder of them is given."""
+    bytes_per_vertex: ClassVar[int] = 60
+    """About so many, to check the room on the disk before."""
 
     def __init__(self, options: ExportOptions) -> None:
         if options.variant and options.variant not in self.variants:
@@ -175,11 +177,21 @@ def normals_in_frame(scene: ProcessedScene, *, is_aligned: bool | None) -> NDArr
     return (normals.astype(np.float64) @ (rotation.T if is_aligned else rotation)).astype(np.float32)
 
 
-def encode_lines(values: NDArray[np.integer[Any]]) -> bytes:
-    """Write whole numbers from 0 as text, one a line; by a table of what occurs, which is faster than one by one."""
-    distinct, indices = np.unique(values, return_inverse=True)
-    lines = [b"%d\n" % number for number in distinct.tolist()]
-    return b"".join(map(lines.__getitem__, indices.reshape(-1).tolist()))
+def encode_lines(values: NDArray[np.integer[Any]], table: NDArray[np.integer[Any]] | None = None) -> bytes:
+    """Write whole numbers from 0 as text, one a line; each distinct one is written once, which is faster.
+
+    Args:
+        values: The numbers; with a table, indices into it, -1 for its last entry.
+        table: The number for each value.
+    """
+    if table is None and values.size and int(values.max()) >= _MAX_LINES:
+        table, inverse = np.unique(values, return_inverse=True)
+        values = inverse.reshape(-1)
+    elif table is None:
+        table = np.arange(int(values.max(initial=0)) + 1)
+    lines = np.array([b"%d\n" % number for number in table.tolist()])
+    padded: bytes = lines[values].tobytes()
+    return padded.translate(None, b"\0")
 
 
 def encode_npy(array: NDArray[Any]) -> list[Buffer]:
