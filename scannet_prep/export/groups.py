@@ -21,20 +21,19 @@ TEST_SEGMENTS_NEEDED = (
 )
 
 
-def spread_to_vertices(values: Mapping[int, int], instances: NDArray[np.int16], *, none: int) -> NDArray[np.int64]:
-    """Give each vertex the value of its group.
+def table_by_group(values: Mapping[int, int], *, none: int) -> NDArray[np.int64]:
+    """Make a table that the array `instances` is an index into.
 
     Args:
-        values: Of each group, by the id in `instances`.
-        instances: int16 (V,), ids of groups, -1 where there is none.
+        values: Of each group, by its id in `instances`.
         none: The value where there is no group.
 
     Returns:
-        int64 (V,).
+        int64 (largest id + 2,); the last entry, reached by -1, is `none`.
     """
-    table = np.full(max(values, default=-1) + 2, none, np.int64)  # the last entry is reached by -1
+    table = np.full(max(values, default=-1) + 2, none, np.int64)
     table[list(values)] = list(values.values())
-    return table.take(instances)
+    return table
 
 
 def raw_ids_of_groups(scene: ProcessedScene, label_set: LabelSet) -> dict[int, int]:
@@ -49,7 +48,7 @@ def raw_ids_by_group(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.i
     Returns:
         int64 (V,), 0 unannotated.
     """
-    found = spread_to_vertices(raw_ids_of_groups(scene, label_set), scene.instances, none=-1)
+    found = table_by_group(raw_ids_of_groups(scene, label_set), none=-1).take(scene.instances)
     return np.where(found < 0, getattr(scene, label_set.raw_ids_key), found)
 
 

@@ -23,11 +23,10 @@ _FILE_NAME = "scannet.h5"
 _PLAIN_KEYS = ("scene_id", "split", "label_set", "aligned")
 
 
-class Hdf5Format(JoinedFormat):
+class Hdf5(JoinedFormat):
     """One file, a group a scene; nothing is compressed, so that arrays are read in parts at full speed."""
 
     name = "hdf5"
-    summary = f"one HDF5 file, {_FILE_NAME}, with our array names (needs h5py)"
 
     def __init__(self, options: ExportOptions) -> None:
         super().__init__(options)

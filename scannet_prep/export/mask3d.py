@@ -28,7 +28,13 @@ from scannet_prep.export.format import (
     normals_in_frame,
     points_in_frame,
 )
-from scannet_prep.export.groups import TEST_SEGMENTS_NEEDED, raw_ids_by_group, segments_of
+from scannet_prep.export.groups import (
+    TEST_SEGMENTS_NEEDED,
+    raw_ids_by_group,
+    raw_ids_of_groups,
+    segments_of,
+    table_by_group,
+)
 from scannet_prep.labels import SCANNET20
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
@@ -41,12 +47,12 @@ _COLOR_MEAN = (0.47793125906962, 0.4303257521323044, 0.3749598901421883)
 _COLOR_STD = (0.2834475483823543, 0.27566157565723015, 0.27018971370874995)
 
 
-class Mask3DFormat(ExportFormat):
+class Mask3D(ExportFormat):
     """What Mask3D's own preprocessing makes; raw labels are nyu40 ids, or ScanNet ids for ScanNet200."""
 
     name = "mask3d"
-    summary = "Mask3D: one matrix a scene, databases, ground truth of instances"
     uses_test_segments = True
+    bytes_per_vertex = 56
 
     def why_left_out(self, split: Split) -> str:
         """Test scenes need segments."""
@@ -63,18 +69,19 @@ class Mask3DFormat(ExportFormat):
         matrix[:, 9] = segments_of(scene, self.options.test_segments)
         if is_test:
             return ExportedScene({_matrix_name(scene_id, split): encode_npy(matrix)}, {"file_len": len(matrix)})
-        raw_ids = matrix[:, 10] = raw_ids_by_group(scene, self.options.label_set)
+        matrix[:, 10] = raw_ids_by_group(scene, self.options.label_set)
         matrix[:, 11] = scene.instances
         largest = max((group.id for group in scene.meta.groups), default=0)
         if largest > _MAX_GROUP_ID:
             message = f"{scene_id} has a group {largest}, but Mask3D's ground truth has room for 0 to {_MAX_GROUP_ID}"
             raise ExportError(message, "leave the scene out")
-        ground_truth = np.where(scene.instances < 0, 0, raw_ids * 1000 + scene.instances + 1)
+        raw_ids = raw_ids_of_groups(scene, self.options.label_set)
+        table = table_by_group({group: raw_id * 1000 + group + 1 for group, raw_id in raw_ids.items()}, none=0)
         mean, mean_square = _color_moments(scene.colors)
         return ExportedScene(
             {
                 _matrix_name(scene_id, split): encode_npy(matrix),
-                _ground_truth_name(scene_id, split): [encode_lines(ground_truth)],
+                _ground_truth_name(scene_id, split): [encode_lines(scene.instances, table)],
             },
             {
                 "file_len": len(matrix),

@@ -35,7 +35,7 @@ from scannet_prep.export.groups import (
     raw_ids_by_group,
     raw_ids_of_groups,
     segments_of,
-    spread_to_vertices,
+    table_by_group,
 )
 from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.scene import ProcessedScene
@@ -52,13 +52,13 @@ _POINTS_A_SAMPLE = 8192
 _PICKLE_PROTOCOL = 4  # Python 3.8 reads it
 
 
-class Mmdet3dFormat(ExportFormat):
+class MMDet3D(ExportFormat):
     """What mmdetection3d's own converter makes, and with the variant `oneformer3d`, that of OneFormer3D."""
 
     name = "mmdet3d"
-    summary = "mmdetection3d: .bin arrays and infos with boxes; --for oneformer3d adds superpoints"
     variants = ("oneformer3d",)
     uses_test_segments = True
+    bytes_per_vertex = 48
 
     def __init__(self, options: ExportOptions) -> None:
         super().__init__(options)
@@ -88,7 +88,7 @@ class Mmdet3dFormat(ExportFormat):
             raw_ids = raw_ids_by_group(scene, label_set)
             objects = _number_objects(scene.meta.groups)
             numbers = {group: number + 1 for group, number in objects.items()}
-            arrays["instance_mask"] = spread_to_vertices(numbers, scene.instances, none=0)
+            arrays["instance_mask"] = table_by_group(numbers, none=0).take(scene.instances)
             arrays["semantic_mask"] = raw_ids
             matrix = np.eye(4) if self.options.is_aligned else scene.axis_alignment
             boxes = _find_boxes(points, matrix, scene.instances)

@@ -22,11 +22,10 @@ from scannet_prep.scene import Split
 SHARD_BYTES = 256_000_000
 
 
-class WebDatasetFormat(JoinedFormat):
+class WebDataset(JoinedFormat):
     """Shards of each split, of at most 256 MB (or one scene); the scenes of a space are spread over them."""
 
     name = "webdataset"
-    summary = f"tar shards of at most {SHARD_BYTES // 10**6} MB, in WebDataset's naming, with our array names"
 
     def default_frame(self, label_set: LabelSet) -> bool | None:  # noqa: ARG002
         """Points are taken as they are stored."""
