@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,5 +64,6 @@ class Hdf5(JoinedFormat):
                         group.attrs[key] = meta[key]
                     for key, array in arrays.items():
                         group.create_dataset(key, data=array)
-        except RuntimeError as error:  # what h5py makes of a file that cannot be closed
-            raise OSError(str(error)) from error
+        except RuntimeError as error:  # what h5py makes of a file that cannot be closed, for example on a full disk
+            number = re.search(r"errno = (\d+)", str(error))
+            raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
