@@ -11,7 +11,7 @@ import pytest
 from commands import run_main
 
 from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed, tables
-from scannet_prep.errors import ArchiveError, ManifestError, ProcessedFileError, UsageError
+from scannet_prep.errors import ArchiveError, ProcessedFileError, UsageError
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.scene import Split
 from scannet_prep.stages import pack, process
@@ -82,7 +82,7 @@ def test_folder_archive_and_dataset_give_the_same_tables(root: Path) -> None:
 
 def test_raw_archive_and_folder_without_scenes_are_refused(root: Path) -> None:
     pack.run(pack.plan(root / "raw", root / "raw.tar.zst"))
-    with pytest.raises(ManifestError, match="holds no manifest of processed scenes"):
+    with pytest.raises(ArchiveError, match="holds raw scenes, not processed ones"):
         tables.scenes(root / "raw.tar.zst")
     with pytest.raises(UsageError, match="'walls' is not a table"):
         tables.write_table("walls", root / "processed", None)

@@ -24,7 +24,6 @@ class BenchmarkGt(ExportFormat):
     """Two text files for each scene of train and val."""
 
     name = "benchmark-gt"
-    bytes_per_vertex = 10
 
     def why_left_out(self, split: Split) -> str:
         """Test scenes have no ground truth that anybody may have."""

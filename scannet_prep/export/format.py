@@ -15,7 +15,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.files import Buffer
 from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.processed.npz import encode_npy_header
-from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.scene import Split
 
 _MAX_LINES = 1 << 14
@@ -78,8 +78,6 @@ class ExportFormat(ABC):
     """Whether the files hold labels of the chosen label set; else of both, or raw ids."""
     uses_test_segments: ClassVar[bool] = False
     """Whether segments of test scenes are read, where a folder of them is given."""
-    bytes_per_vertex: ClassVar[int] = 60
-    """About so many, to check the room on the disk before."""
 
     def __init__(self, options: ExportOptions) -> None:
         if options.variant and options.variant not in self.variants:
@@ -98,6 +96,10 @@ class ExportFormat(ABC):
     def why_left_out(self, split: Split) -> str:  # noqa: ARG002 - for formats that cannot hold a split
         """Why scenes of a split are left out, for a message; empty where they are exported."""
         return ""
+
+    def bytes_per_vertex(self, stored: ProcessOptions) -> int:  # noqa: ARG002 - for what can be linked
+        """How many bytes a scene takes, at most and about, by how it is stored; to look for room on the disk."""
+        return 60
 
     @abstractmethod
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:

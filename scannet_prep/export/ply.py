@@ -39,7 +39,6 @@ class Ply(ExportFormat):
 
     name = "ply"
     variants = ("rgb", "label", "instance", "segment")
-    bytes_per_vertex = 43
 
     def default_frame(self, label_set: LabelSet) -> None:  # noqa: ARG002 - the same for both
         """As they are stored."""

@@ -23,7 +23,6 @@ class Pointcept(ExportFormat):
 
     name = "pointcept"
     uses_label_set = False
-    bytes_per_vertex = 51
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the arrays; those of the annotation only where there is one."""
