@@ -52,7 +52,6 @@ class Mask3D(ExportFormat):
 
     name = "mask3d"
     uses_test_segments = True
-    bytes_per_vertex = 56
 
     def why_left_out(self, split: Split) -> str:
         """Test scenes need segments."""

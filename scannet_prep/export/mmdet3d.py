@@ -58,7 +58,6 @@ class MMDet3D(ExportFormat):
     name = "mmdet3d"
     variants = ("oneformer3d",)
     uses_test_segments = True
-    bytes_per_vertex = 48
 
     def __init__(self, options: ExportOptions) -> None:
         super().__init__(options)
