@@ -298,8 +298,7 @@ class _Run:
         failures = (older if is_restricted else {}) | self.failures
         self._unfinished = self._unfinished.difference(self._plan.scene_ids) if is_restricted else set()
         manifest = replace(self._describe(), shared=shared, failures=failures)
-        if manifest != self._previous:
-            write_export(self._out_dir, manifest, is_durable=True)
+        write_export(self._out_dir, manifest, is_durable=True)
         write_failed_list(self._out_dir, manifest.failures)
         for folder in (self._work_dir, self._parts_dir):
             shutil.rmtree(folder, ignore_errors=True)
