@@ -43,6 +43,7 @@ from scannet_prep.stages.export.scene_worker import (
     WorkContext,
     export_scene,
     find_units,
+    has_content,
     move,
 )
 from scannet_prep.stages.place import ProcessedPlace, open_place
@@ -152,7 +153,7 @@ def plan(
     chosen = [name for name, split in wanted.items() if split not in left_out][: selection.limit]
     if not chosen:
         reason = "; ".join(left_out.values()) or f"has no scenes of {', '.join(selection.splits) or 'any split'}"
-        raise UnknownSplitError(f"{place.name}: nothing to export: {reason}", hint)
+        raise UnknownSplitError(f"{place.name}: nothing to export: {reason}", "" if left_out else hint)
     label_set = exporter.options.label_set.name if exporter.uses_label_set else ""
     is_aligned = bool(exporter.options.is_aligned)
     settings = ExportSettings(format_name, label_set, is_aligned, exporter.options.variant)
@@ -168,11 +169,11 @@ def plan(
         scene_ids=tuple(chosen),
         existing=(),
         left_out=left_out,
-        compares_bytes=compares_bytes,
+        compares_bytes=False,
         is_forced=is_forced,
         is_restricted=selection != Selection(),
     )
-    return replace(found, existing=tuple(_find_current(found, previous)))
+    return replace(found, existing=tuple(_find_current(found, previous)), compares_bytes=compares_bytes)
 
 
 def run(plan: ExportPlan, *, jobs: int = 1, progress: Progress | None = None) -> ExportReport:
@@ -292,17 +293,12 @@ class _Run:
             shared[name] = Fingerprint.from_bytes(data)
         for name in self._previous.shared.keys() - shared.keys():
             remove_file(self._out_dir / name)
-        older = self._previous.failures if self._plan.is_restricted else {}
-        manifest = replace(
-            self._describe(),
-            shared=shared,
-            failures={name: item for name, item in older.items() if name not in self.entries} | self.failures,
-            unfinished=tuple(sorted(self._unfinished.difference(self._plan.scene_ids)))
-            if self._plan.is_restricted
-            else (),
-        )
-        if manifest != self._previous:
-            write_export(self._out_dir, manifest, is_durable=True)
+        is_restricted = self._plan.is_restricted
+        older = {name: item for name, item in self._previous.failures.items() if name not in self.entries}
+        failures = (older if is_restricted else {}) | self.failures
+        self._unfinished = self._unfinished.difference(self._plan.scene_ids) if is_restricted else set()
+        manifest = replace(self._describe(), shared=shared, failures=failures)
+        write_export(self._out_dir, manifest, is_durable=True)
         write_failed_list(self._out_dir, manifest.failures)
         for folder in (self._work_dir, self._parts_dir):
             shutil.rmtree(folder, ignore_errors=True)
@@ -357,11 +353,13 @@ def _find_current(plan: ExportPlan, previous: ExportManifest) -> dict[str, Expor
     found = {}
     for name in () if plan.is_forced else plan.scene_ids:
         entry, now = previous.scenes.get(name), plan.place.entries[name]
-        is_same = entry is not None and (entry.split, entry.source) == (now.split, now.fingerprint)
-        if entry is not None and is_same and _has_sizes(plan.out_dir, entry.files):
+        if entry is None or (entry.split, entry.source) != (now.split, now.fingerprint):
+            continue
+        if _has_sizes(plan.out_dir, entry.files):
             found[name] = entry
     if isinstance(plan.format, JoinedFormat):
-        is_whole = len(found) == len(plan.scene_ids) and _has_sizes(plan.out_dir, previous.shared)
+        is_same = has_content if plan.compares_bytes else _has_sizes
+        is_whole = len(found) == len(plan.scene_ids) and is_same(plan.out_dir, previous.shared)
         # What has been joined cannot be joined again.
         found = {name: entry for name, entry in found.items() if is_whole or entry.files}
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,7 @@ def export_scene(task: ExportTask, context: WorkContext) -> tuple[ExportEntry, b
         no further scene could be written either.
     """
     try:
-        if task.recorded is not None and _has_content(context.out_dir, task.recorded):
+        if task.recorded is not None and has_content(context.out_dir, task.recorded.files):
             return task.recorded, False
         return _export(task.scene_id, context), True
     except OutputError as error:
@@ -82,8 +82,8 @@ def _export(scene_id: str, context: WorkContext) -> ExportEntry:
     start = f"{PARTS_NAME}/" if isinstance(context.format, JoinedFormat) else ""
     try:
         make_directory(context.out_dir / WORK_NAME)
-        with tempfile.TemporaryDirectory(dir=context.out_dir / WORK_NAME, ignore_cleanup_errors=True) as name:
-            work_dir, files = Path(name), dict[str, Fingerprint]()
+        with tempfile.TemporaryDirectory(dir=context.out_dir / WORK_NAME, ignore_cleanup_errors=True) as folder:
+            work_dir, files = Path(folder), dict[str, Fingerprint]()
             for name, content in exported.files.items():
                 target = work_dir / start / name
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def _export(scene_id: str, context: WorkContext) -> ExportEntry:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if (work_dir / unit).is_dir():
                     move(target, work_dir / str(number))
-                move(work_dir / unit, target)
+                (work_dir / unit).replace(target)
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
         raise FileError(error.filename or target, "is in the way", "remove or rename it") from None
     except OSError as error:
@@ -119,13 +119,11 @@ def _write(target: Path, content: Content, path: Path | str, data: Buffer) -> Fi
     return fingerprint
 
 
-def find_units(scene_id: str, names: Iterable[str]) -> list[str]:
+def find_units(scene_id: str, names: Collection[str]) -> list[str]:
     """What is moved as one: the folder of the scene, where a file lies in one of that name; else each file."""
-    return list(
-        dict.fromkeys(
-            f"{name.partition(f'/{scene_id}/')[0]}/{scene_id}" if f"/{scene_id}/" in name else name for name in names
-        )
-    )
+    folders = [name.rpartition("/")[0] for name in names]
+    own = [folder if folder.endswith(f"/{scene_id}") else name for folder, name in zip(folders, names, strict=True)]
+    return list(dict.fromkeys(own))
 
 
 def move(path: Path, target: Path) -> None:
@@ -134,7 +132,8 @@ def move(path: Path, target: Path) -> None:
         path.replace(target)
 
 
-def _has_content(out_dir: Path, entry: ExportEntry) -> bool:
+def has_content(out_dir: Path, files: Mapping[str, Fingerprint]) -> bool:
+    """Whether files are as the manifest records them, to the byte."""
     with suppress(FileError):
-        return all(Fingerprint.from_file(out_dir / name) == known for name, known in entry.files.items())
+        return all(Fingerprint.from_file(out_dir / name) == known for name, known in files.items())
     return False
