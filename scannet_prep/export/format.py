@@ -161,9 +161,7 @@ def points_in_frame(scene: ProcessedScene, *, is_aligned: bool | None) -> NDArra
     if is_aligned in {None, scene.meta.options.align_axis}:
         return scene.points
     matrix = scene.axis_alignment if is_aligned else np.linalg.inv(scene.axis_alignment)
-    x, y, z = scene.points.T.astype(np.float64)
-    rows = [x * a + y * b + z * c + shift for a, b, c, shift in matrix[:3]]
-    return np.stack(rows, axis=1).astype(np.float32)
+    return _move(scene.points, matrix)
 
 
 def normals_in_frame(scene: ProcessedScene, *, is_aligned: bool | None) -> NDArray[np.float32]:
@@ -172,11 +170,20 @@ def normals_in_frame(scene: ProcessedScene, *, is_aligned: bool | None) -> NDArr
     Returns:
         float32 (V, 3), of unit length up to the rounding of float16; (0, 0, 0) where undefined.
     """
-    normals = scene.normals.astype(np.float32)
     if is_aligned in {None, scene.meta.options.align_axis}:
-        return normals
-    rotation = scene.axis_alignment[:3, :3]
-    return (normals.astype(np.float64) @ (rotation.T if is_aligned else rotation)).astype(np.float32)
+        return scene.normals.astype(np.float32)
+    rotation = np.zeros((3, 4))
+    rotation[:, :3] = scene.axis_alignment[:3, :3] if is_aligned else scene.axis_alignment[:3, :3].T
+    return _move(scene.normals, rotation)
+
+
+def _move(points: NDArray[np.floating[Any]], matrix: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """Move points (V, 3). Not by a matrix product: the order of its sums, and so the bytes, depends on the machine."""
+    x, y, z = np.ascontiguousarray(points.T, np.float64)
+    moved = np.empty(points.shape, np.float32)
+    for axis, (a, b, c, shift) in enumerate(matrix[:3]):
+        moved[:, axis] = x * a + y * b + z * c + shift
+    return moved
 
 
 def encode_lines(values: NDArray[np.integer[Any]], table: NDArray[np.integer[Any]] | None = None) -> bytes:
