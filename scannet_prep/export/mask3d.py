@@ -66,8 +66,9 @@ class Mask3D(ExportFormat):
         matrix[:, 3:6] = scene.colors
         matrix[:, 6:9] = normals_in_frame(scene, is_aligned=self.options.is_aligned)
         matrix[:, 9] = segments_of(scene, self.options.test_segments)
+        record = {"file_len": len(matrix)}
         if is_test:
-            return ExportedScene({_matrix_name(scene_id, split): encode_npy(matrix)}, {"file_len": len(matrix)})
+            return ExportedScene({_matrix_name(scene_id, split): encode_npy(matrix)}, record)
         matrix[:, 10] = raw_ids_by_group(scene, self.options.label_set)
         matrix[:, 11] = scene.instances
         largest = max((group.id for group in scene.meta.groups), default=0)
@@ -82,12 +83,7 @@ class Mask3D(ExportFormat):
                 _matrix_name(scene_id, split): encode_npy(matrix),
                 _ground_truth_name(scene_id, split): [encode_lines(scene.instances, table)],
             },
-            {
-                "file_len": len(matrix),
-                "scene_type": scene.meta.scene_type,
-                "color_mean": mean,
-                "color_std": mean_square,
-            },
+            record | {"scene_type": scene.meta.scene_type, "color_mean": mean, "color_std": mean_square},
         )
 
     def encode_shared(self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]) -> Mapping[str, bytes]:

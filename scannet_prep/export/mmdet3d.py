@@ -7,7 +7,7 @@
     <folder>/scannet_infos_{train,val,test}.pkl
     <folder>/seg_info/{train,val}_{resampled_scene_idxs,label_weight}.npy
 
-Infos are those of mmdetection3d 1.1 and later ("v2"): plain values, pickled.
+Infos are of version 2, which mmdetection3d reads from 1.1 on: plain values, pickled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from scannet_prep.annotate import AnnotatedGroup
 from scannet_prep.errors import UsageError
 from scannet_prep.export.format import (
-    Content,
     ExportedScene,
     ExportFormat,
     ExportOptions,
@@ -62,9 +61,9 @@ class MMDet3D(ExportFormat):
     def __init__(self, options: ExportOptions) -> None:
         super().__init__(options)
         if not options.variant and options.label_set == SCANNET200:
-            raise UsageError("mmdetection3d has no ScanNet200; OneFormer3D has", "--for oneformer3d")
+            raise UsageError("mmdetection3d has no ScanNet200; OneFormer3D has", "add --for oneformer3d")
         if not options.variant and options.test_segments is not None:
-            raise UsageError("mmdetection3d reads no segments; OneFormer3D does", "--for oneformer3d")
+            raise UsageError("mmdetection3d reads no segments; OneFormer3D does", "add --for oneformer3d")
         self._box_classes = _BOX_CLASSES
         if options.label_set == SCANNET200:
             self._box_classes = {i.raw_id: i.name for i in SCANNET200.classes if i.raw_id not in _WALL_AND_FLOOR_200}
@@ -76,37 +75,29 @@ class MMDet3D(ExportFormat):
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the arrays of a scene, and find its boxes."""
-        file_name = f"{scene.meta.scene_id}.bin"
         points = points_in_frame(scene, is_aligned=self.options.is_aligned)
         arrays: dict[str, NDArray[Any]] = {"points": np.hstack([points, scene.colors], dtype=np.float32)}
         if self.options.variant:
             arrays["super_points"] = segments_of(scene, self.options.test_segments).astype(np.int64)
         record: dict[str, Any] = {}
         if scene.meta.split is not Split.TEST:
-            label_set = self.options.label_set
+            label_set, objects = self.options.label_set, _number_objects(scene.meta.groups)
+            numbers = table_by_group({group: number + 1 for group, number in objects.items()}, none=0)
             raw_ids = raw_ids_by_group(scene, label_set)
-            objects = _number_objects(scene.meta.groups)
-            numbers = {group: number + 1 for group, number in objects.items()}
-            arrays["instance_mask"] = table_by_group(numbers, none=0).take(scene.instances)
-            arrays["semantic_mask"] = raw_ids
+            arrays |= {"instance_mask": numbers.take(scene.instances), "semantic_mask": raw_ids}
             matrix = np.eye(4) if self.options.is_aligned else scene.axis_alignment
-            boxes = _find_boxes(points, matrix, scene.instances)
-            raw_id_of = raw_ids_of_groups(scene, label_set)
+            boxes, raw_id_of = _find_boxes(points, matrix, scene.instances), raw_ids_of_groups(scene, label_set)
             class_of = {raw_id: number for number, raw_id in enumerate(self._box_classes)}
+            ordered = [(raw_id_of[group], boxes[group]) for group in sorted(boxes, key=objects.__getitem__)]
+            counts = np.bincount(label_set.labels_from_raw_ids(raw_ids), minlength=len(label_set) + 1)
             record = {
                 "axis_align_matrix": matrix.tolist(),
-                "boxes": [
-                    (class_of[raw_id_of[group]], boxes[group])
-                    for group in sorted(boxes, key=objects.__getitem__)
-                    if raw_id_of[group] in class_of
-                ],
+                "boxes": [(class_of[raw_id], box) for raw_id, box in ordered if raw_id in class_of],
                 "vertices": len(points),
-                "counts": np.bincount(label_set.labels_from_raw_ids(raw_ids), minlength=len(label_set) + 1)[
-                    1:
-                ].tolist(),
+                "counts": counts[1:].tolist(),
             }
-        files: dict[str, Content] = {f"{folder}/{file_name}": [encode_bytes(a)] for folder, a in arrays.items()}
-        return ExportedScene(files, record)
+        name = f"{scene.meta.scene_id}.bin"
+        return ExportedScene({f"{folder}/{name}": [encode_bytes(item)] for folder, item in arrays.items()}, record)
 
     def encode_shared(self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]) -> Mapping[str, bytes]:
         """Make the infos of each split, and for the 20 classes how semantic training samples and weighs scenes."""
