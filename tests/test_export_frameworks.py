@@ -144,37 +144,39 @@ def test_mask3d_matrices_databases_and_ground_truth_are_those_of_the_raw_scenes(
     mean, square = (np.mean([item[key] for item in tables["train"]], axis=0) for key in ("color_mean", "color_std"))
     assert [*statistics["mean"], *statistics["std"]] == pytest.approx([*mean, *np.sqrt(square - mean**2)], rel=1e-9)
     ids = oracles.NYU40_OF_SCANNET20 if label_set is SCANNET20 else oracles.scannet200_ids()
-    assert [(key, tuple(item["color"])) for key, item in labels.items()] == list(
-        zip(ids, label_set.colors, strict=True)
-    )
+    colors = [tuple(item["color"]) for item in labels.values()]
+    assert (list(labels), colors) == (list(ids), list(label_set.colors))
     assert all(item["validation"] is True and item["name"] for item in labels.values())
     assert labels[28]["name"] == ("shower_curtain" if label_set is SCANNET20 else "lamp")
 
 
-def test_mask3d_test_scenes_need_segments_of_the_same_mesh(process: Process, tmp_path: Path) -> None:
+def test_mask3d_statistics_are_numbers_in_yaml_and_the_published_ones_without_train_scenes() -> None:
+    yaml = pytest.importorskip("yaml")
+    record = {"file_len": 6, "scene_type": None, "color_mean": [1e-05], "color_std": [1e-05]}
+    for split, mean in ((Split.TRAIN, 1e-05), (Split.VAL, 0.47793125906962)):
+        files = make_format("mask3d", ExportOptions()).encode_shared({"scene0000_00": (split, record)})
+        assert yaml.safe_load(files["train_validation_database.yaml"])[0].items() >= record.items()
+        assert yaml.safe_load(files["color_mean_std.yaml"])["mean"][0] == mean
+
+
+def test_scenes_that_a_format_cannot_hold_are_refused_by_name(process: Process, tmp_path: Path) -> None:
     assert "--test-segments DIR" in make_format("mask3d", ExportOptions()).why_left_out(Split.TEST)
     assert not [name for name in files_in(write_export("mask3d", process(), tmp_path)) if name.startswith("test")]
-    write_test_segments(tmp_path / "segs", 599)
-    for folder, problem in (("segs", "has 599 vertices, but the scene has 600"), ("elsewhere", "no such file")):
-        with pytest.raises(FileError, match=f"{folder}/scene0707_00_vh_clean_2.0.010000.segs.json: {problem}"):
-            write_export("mask3d", process()[-1:], tmp_path, test_segments=tmp_path / folder)
-
-
-def test_mask3d_export_of_val_only_has_the_published_statistics_and_floats_are_floats(tmp_path: Path) -> None:
-    yaml = pytest.importorskip("yaml")
-    dark = tiny.Ply(colors=((0, 0, 0),) * 5 + ((0, 1, 0),)).encode()
-    scene = tiny.process_tiny(tmp_path / "raw", {"_vh_clean_2.ply": dark}, split=Split.VAL)
-    folder = write_export("mask3d", [scene], tmp_path)
-    assert yaml.safe_load((folder / "color_mean_std.yaml").read_text())["mean"][0] == 0.47793125906962
-    (entry,) = yaml.safe_load((folder / "validation_database.yaml").read_text())
-    assert entry["color_std"] == [0.0, pytest.approx(1 / 255**2 / 6), 0.0]  # 2.6e-06, which YAML may read as text
-
-
-def test_mask3d_refuses_group_ids_that_would_read_as_another_class(tmp_path: Path) -> None:
-    groups = [tiny.group(999, [0], "floor"), tiny.group(5, [2], "wall")]
-    scene = tiny.process_tiny(tmp_path / "raw", {".aggregation.json": tiny.aggregation_file(groups)})
-    with pytest.raises(ExportError, match=r"scene0000_00 has a group 999, .* 0 to 998"):
-        write_export("mask3d", [scene], tmp_path)
+    segs, test = "/scene0707_00_vh_clean_2.0.010000.segs.json", process()[-1]
+    groups = tiny.aggregation_file([tiny.group(999, [0], "floor")])
+    many = tiny.process_tiny(tmp_path / "many", {".aggregation.json": groups})
+    files = {"_vh_clean_2.labels.ply": tiny.Ply(labels=(1,) * 6).encode()}
+    files |= dict.fromkeys(("_vh_clean_2.0.010000.segs.json", ".aggregation.json"))
+    bare = tiny.process_tiny(tmp_path / "bare", files, labels_from="ply")
+    for name, scene, options, problem in (
+        ("mask3d", test, {"test_segments": tmp_path / "no"}, f"no{segs}: no such file"),
+        ("mask3d", test, {"test_segments": write_test_segments(tmp_path, 599)}, f"{segs}: has 599 .* scene has 600"),
+        ("mask3d", many, {}, "scene0000_00 has a group 999, .* 0 to 998"),
+        ("mask3d", bare, {}, "scene0000_00 has no segments"),
+        ("mmdet3d", bare, {"variant": "oneformer3d"}, "scene0000_00 has no segments"),
+    ):
+        with pytest.raises((ExportError, FileError), match=problem):
+            write_export(name, [scene], tmp_path, **options)
 
 
 def expected_info(scene: SyntheticScene, label_set: Any, classes: list[int], variant: str) -> dict[str, Any]:
@@ -270,17 +272,11 @@ def test_instances_have_one_label_each_where_labels_come_from_ply(tmp_path: Path
     assert (folder / "instance_gt/train/scene0000_00.txt").read_text().split() == ["2001"] * 2 + ["1002"] * 3 + ["0"]
 
 
-def test_scenes_without_segments_and_options_without_meaning_are_refused(tmp_path: Path) -> None:
-    files = {"_vh_clean_2.labels.ply": tiny.Ply(labels=(1,) * 6).encode()}
-    files |= dict.fromkeys(("_vh_clean_2.0.010000.segs.json", ".aggregation.json"))
-    scene = tiny.process_tiny(tmp_path, files, labels_from="ply")
-    for name, variant in (("mask3d", ""), ("mmdet3d", "oneformer3d")):
-        with pytest.raises(ExportError, match="scene0000_00 has no segments"):
-            write_export(name, [scene], tmp_path, variant=variant)
-    for options in ({"label_set": SCANNET200}, {"test_segments": tmp_path}):
-        with pytest.raises(UsageError, match="mmdetection3d") as raised:
-            make_format("mmdet3d", ExportOptions(**options))
-        assert raised.value.hint == "add --for oneformer3d"
+@pytest.mark.parametrize("options", [{"label_set": SCANNET200}, {"test_segments": Path()}])
+def test_mmdet3d_refuses_what_only_oneformer3d_reads(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="mmdetection3d") as raised:
+        make_format("mmdet3d", ExportOptions(**options))
+    assert raised.value.hint == "add --for oneformer3d"
 
 
 def test_aligned_scenes_are_exported_in_the_frame_of_the_scan_and_the_other_way_round(
