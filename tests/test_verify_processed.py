@@ -17,7 +17,6 @@ from msgspec import structs
 
 from scannet_prep import official_scenes
 from scannet_prep.files import Fingerprint
-from scannet_prep.processed.folder import write_lists
 from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest, write_manifest
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, encode_processed, read_processed
 from scannet_prep.release import INFO, MESH, SEGMENTS
@@ -46,11 +45,10 @@ def manifest_of(out_dir: Path) -> Manifest:
 
 
 def forget_scene(out_dir: Path, scene_id: str) -> None:
-    """Take a scene out of manifest and list."""
+    """Take a scene out of the manifest."""
     manifest = manifest_of(out_dir)
     scenes = {name: entry for name, entry in manifest.scenes.items() if name != scene_id}
     write_manifest(out_dir, structs.replace(manifest, scenes=scenes))
-    write_lists(out_dir, manifest_of(out_dir))
 
 
 def edit_entry(**changes: Any) -> Damage:
@@ -163,13 +161,10 @@ def test_damage_beside_the_scenes_is_one_finding_each(out_dir: Path, verify: Ver
     (out_dir / "train/mine.npz").touch()
     (out_dir / "TERMS.txt").unlink()
     assert verify(out_dir)[0] == 0
-    (out_dir / "scannetv2_test.txt").write_text("")
-    (out_dir / "scannetv2_train_npz.txt").unlink()
     (out_dir / "failed.txt").write_text(f"{TRAIN}\n")
     expected = [
         ("note", "train", "1 temporary files"), ("note", "train", "mine.npz"), ("note", "TERMS.txt", "terms of use"),
-        ("error", "scannetv2_test.txt", "disagrees with the manifest: 0 lines, expected 1"),
-        ("error", "scannetv2_train_npz.txt", "no such file"), ("error", "failed.txt", "1 lines, expected 0"),
+        ("error", "failed.txt", "disagrees with the manifest: 1 lines, expected 0"),
     ]  # fmt: skip
     status, findings = verify(out_dir)
     assert (status, len(findings)) == (3, len(expected))

@@ -95,7 +95,7 @@ class Target:
         Raises:
             ManifestError: The folder has scenes that were made in another way, so that no dataset could read both.
         """
-        own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, *lists.encode_lists(Manifest())}
+        own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME}
         if self._kind is ArchiveKind.PROCESSED and MANIFEST_NAME in files:
             came = manifests.parse_manifest(files[MANIFEST_NAME], f"{MANIFEST_NAME} of the archive")
             self._came |= came.scenes
@@ -138,7 +138,7 @@ class Target:
         if self._kind is ArchiveKind.PROCESSED:
             manifest = self._merge_manifest()
             manifests.write_manifest(self._out_dir, manifest)
-            lists.write_lists(self._out_dir, manifest)
+            lists.write_failed_list(self._out_dir, manifest.failures)
             lists.mark_finished(self._out_dir, self.scenes.keys() | self.failures.keys())
         else:
             self._merge_lock()
