@@ -16,14 +16,15 @@ def as_asked_for(scene: ProcessedScene, options: ExportOptions) -> ProcessedScen
     """Turn a scene into the frame, and its labels into the label set, that are asked for; the types stay."""
     is_aligned = scene.meta.options.align_axis if options.is_aligned is None else options.is_aligned
     chosen = replace(scene.meta.options, scannet200=options.label_set == SCANNET200, align_axis=is_aligned)
-    if chosen == scene.meta.options:
-        return scene
+    meta = replace(scene.meta, options=chosen)
+    labels = options.label_set.labels_from_raw_ids(getattr(scene, options.label_set.raw_ids_key))
+    if is_aligned == scene.meta.options.align_axis:
+        return replace(scene, labels=labels, meta=meta)
     points = points_in_frame(scene, is_aligned=is_aligned)
-    groups = measure_groups(scene.meta.groups, scene.instances, points)
     return replace(
         scene,
         points=points,
         normals=normals_in_frame(scene, is_aligned=is_aligned).astype(np.float16),
-        labels=options.label_set.labels_from_raw_ids(getattr(scene, options.label_set.raw_ids_key)),
-        meta=replace(scene.meta, options=chosen, groups=groups),
+        labels=labels,
+        meta=replace(meta, groups=measure_groups(scene.meta.groups, scene.instances, points)),
     )
