@@ -6,6 +6,7 @@ import math
 import pickle
 import pickletools
 import re
+import sys
 import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -338,6 +339,13 @@ def test_hdf5_and_webdataset_hold_the_arrays_as_processing_with_these_options_ma
             differing = {key for key, array in arrays.items() if array.tobytes() != expected[key].tobytes()}
             assert differing <= ({"normals"} if options else set())
             assert np.abs(arrays["normals"].astype(np.float64) - expected["normals"]).max() < 1e-3
+
+
+def test_hdf5_without_h5py_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(UsageError, match="h5py is not installed") as raised:
+        make_format("hdf5", ExportOptions())
+    assert raised.value.hint == "pip install 'scannet-prep[hdf5]'"
 
 
 @pytest.mark.parametrize("program", ["Mask3D", "mmdetection3d", "OneFormer3D"])
