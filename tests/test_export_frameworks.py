@@ -109,7 +109,7 @@ def truth(scene: SyntheticScene, label_set: Any = SCANNET20) -> tuple[list[int],
 def test_mask3d_matrices_databases_and_ground_truth_are_those_of_the_raw_scenes(
     process: Process, tmp_path: Path, label_set: Any
 ) -> None:
-    yaml, segs = pytest.importorskip("yaml"), write_test_segments(tmp_path / "segs")
+    segs = write_test_segments(tmp_path / "segs")
     folder = write_export("mask3d", process(), tmp_path / "out", label_set=label_set, test_segments=segs)
     root = "data/processed/scannet" + "200" * (label_set is SCANNET200)
     entries: dict[str, list[dict[str, Any]]] = {"train": [], "validation": [], "test": []}
@@ -139,6 +139,7 @@ def test_mask3d_matrices_databases_and_ground_truth_are_those_of_the_raw_scenes(
             "color_mean": pytest.approx([math.fsum(c) / 600 for c in channels], rel=1e-12),
             "color_std": pytest.approx([math.fsum(v * v for v in c) / 600 for c in channels], rel=1e-12),
         }  # fmt: skip
+    yaml = pytest.importorskip("yaml")
     tables = {path.stem.removesuffix("_database"): yaml.safe_load(path.read_text()) for path in folder.glob("*.yaml")}
     labels, statistics = tables.pop("label"), tables.pop("color_mean_std")
     assert tables == entries | {"train_validation": entries["train"] + entries["validation"]}
