@@ -44,7 +44,7 @@ class ExportManifest:
     """What an export holds.
 
     Attributes:
-        settings: What is the same for all scenes: `format`, `label_set` (empty where it holds both), `aligned`, `variant`.
+        settings: What is the same for all scenes: `format`, `label_set` (empty for both), `aligned`, `variant`.
         place: From which folder or archive.
         program_version: By which version of this program.
         shared: Files that tell of several scenes, or hold them, by name.

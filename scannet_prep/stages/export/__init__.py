@@ -350,9 +350,10 @@ def _find_current(plan: ExportPlan, previous: ExportManifest) -> dict[str, Expor
     found, is_whole = {}, _has_content if plan.compares_bytes else _has_sizes
     for name in () if plan.is_forced else plan.scene_ids:
         entry, now = previous.scenes.get(name), plan.place.entries[name]
-        if entry is not None and (entry.split, entry.source) == (now.split, now.fingerprint):
-            if is_whole(plan.out_dir, entry.files):
-                found[name] = entry
+        if entry is None or (entry.split, entry.source) != (now.split, now.fingerprint):
+            continue
+        if is_whole(plan.out_dir, entry.files):
+            found[name] = entry
     if isinstance(plan.format, JoinedFormat):
         is_joined = len(found) == len(plan.scene_ids) and is_whole(plan.out_dir, previous.shared)
         # What has been joined cannot be joined again.
@@ -375,9 +376,7 @@ def _read_previous(out_dir: Path, place: ProcessedPlace, settings: Mapping[str, 
             if not (path.name.startswith(".") or is_source):
                 raise UsageError(f"{out_dir}: holds {path.name}, and was not made by scannet-prep export", hint)
         return ExportManifest(settings, place.name)
-    changes = [
-        f"{key}: {old} -> {settings.get(key)}" for key, old in manifest.settings.items() if settings.get(key) != old
-    ]
-    if changes:
+    before = manifest.settings
+    if changes := [f"{key}: {before.get(key)} -> {now}" for key, now in settings.items() if before.get(key) != now]:
         raise UsageError(f"{out_dir}: holds an export with other options ({', '.join(changes)})", hint)
     return manifest
