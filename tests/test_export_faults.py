@@ -179,7 +179,7 @@ def test_foreign_folders_other_formats_and_other_options_are_refused_and_left_al
         (tmp_path / "mine", ("pointcept",), "holds thesis.tex, and was not made by scannet-prep export"),
         (out_dir, ("octformer",), "holds TERMS.txt, and was not made by scannet-prep export"),
         (made, ("octformer",), "holds an export with other options (format: pointcept -> octformer"),
-        (made, ("pointcept", "--aligned"), "holds an export with other options (is_aligned: False -> True)"),
+        (made, ("pointcept", "--aligned"), "holds an export with other options (aligned: False -> True)"),
     ):
         before = digests(folder)
         outcome = run_export(out_dir, folder, "--format", *words)

@@ -92,9 +92,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         certificates=certificates_from(arguments, console),
     )
     if arguments.dry_run:
-        counts = f"{len(plan.scene_ids) - len(plan.existing):,} to make, {len(plan.existing):,} there already"
+        existing = plan.existing
+        counts = f"{len(plan.scene_ids) - len(existing):,} to make, {len(existing):,} there already"
         value = {"dry_run": True, "out_dir": plan.out_dir, "settings": plan.settings, "left_out": plan.left_out}
-        value |= {"scenes": plan.scene_ids, "existing": plan.existing}
+        value |= {"scenes": plan.scene_ids, "existing": existing}
         return console.result(f"{_describe_start(plan)}\n{counts} (dry run: nothing was done)", value, 0)
     console.say(_describe_start(plan))
     report = export.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
@@ -106,10 +107,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _describe_start(plan: ExportPlan) -> str:
-    settings = plan.settings
-    frame = "axis-aligned" if settings.is_aligned else "frame of the scan"
-    words = [format_count(len(plan.scene_ids), "scene"), settings.label_set or "both label sets", frame]
-    lines = [f"export: {plan.place.name} -> {plan.out_dir}: {settings.format}, {', '.join(words)}"]
+    frame = "axis-aligned" if plan.settings["aligned"] else "frame of the scan"
+    labels = plan.settings["label_set"] or "both label sets"
+    what = f"{plan.format.name}, {format_count(len(plan.scene_ids), 'scene')}, {labels}, {frame}"
+    lines = [f"export: {plan.place.name} -> {plan.out_dir}: {what}"]
     lines += [f"left out: {split} ({reason})" for split, reason in plan.left_out.items()]
     if plan.place.failures:
         missing = f"{format_count(len(plan.place.failures), 'scene')} ({list_some(sorted(plan.place.failures))})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +20,6 @@ _KIND = "scannet_prep export"
 _FORMAT_VERSION = 1
 _MAX_BYTES = 1 << 30
 _HINT = "remove the export, and make it again"
-
-
-@dataclass(frozen=True, slots=True)
-class ExportSettings:
-    """What must be the same for all scenes of an export.
-
-    Attributes:
-        format: As in `--format`.
-        label_set: Name of the label set; empty for a format that holds both.
-        is_aligned: Whether points are in the axis-aligned frame.
-        variant: The dialect; empty for none.
-    """
-
-    format: str
-    label_set: str
-    is_aligned: bool
-    variant: str
-
-    def differences(self, other: ExportSettings) -> list[str]:
-        """What is different in `other`, in words such as `is_aligned: False -> True`."""
-        mine, theirs = asdict(self), asdict(other)
-        return [f"{name}: {mine[name]} -> {theirs[name]}" for name in mine if mine[name] != theirs[name]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +44,7 @@ class ExportManifest:
     """What an export holds.
 
     Attributes:
-        settings: How it was made.
+        settings: What is the same for all scenes: `format`, `label_set` (empty for both), `aligned`, `variant`.
         place: From which folder or archive.
         program_version: By which version of this program.
         shared: Files that tell of several scenes, or hold them, by name.
@@ -75,7 +53,7 @@ class ExportManifest:
         unfinished: Scenes that runs had still to make; empty where the last one came to its end.
     """
 
-    settings: ExportSettings
+    settings: Mapping[str, bool | str] = field(hash=False)
     place: str
     kind: str = _KIND
     format_version: int = _FORMAT_VERSION

@@ -15,11 +15,12 @@ from benchmark.timing import time_call
 from scannet_prep import SCANNET20, SCANNET200, read_processed
 from scannet_prep.errors import UsageError
 from scannet_prep.export.format import ExportOptions, encode_lines
+from scannet_prep.export.manifest import ExportEntry
 from scannet_prep.processed.folder import processed_path
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.scene import Split
 from scannet_prep.stages import export, process
-from scannet_prep.stages.export.scene_worker import ExportTask, WorkContext, export_scene
+from scannet_prep.stages.export.scene_worker import WorkContext, export_scene
 from scannet_prep.stages.pool import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -77,10 +78,10 @@ def _measure_format(place: Path, scene_ids: list[str], name: str, options: Expor
 
     def make(scene_id: str) -> None:
         nonlocal written_bytes
-        outcome = export_scene(ExportTask(scene_id, None), context)
-        if not isinstance(outcome, tuple):
+        outcome = export_scene(scene_id, context)
+        if not isinstance(outcome, ExportEntry):
             raise TypeError(f"{name}: {scene_id} failed: {outcome}")
-        written_bytes += sum(item.size_bytes for item in outcome[0].files.values())
+        written_bytes += sum(item.size_bytes for item in outcome.files.values())
 
     best = [_best(lambda: make(scene_id), settings.repeat) for scene_id in scene_ids]  # noqa: B023 - called at once
     shutil.rmtree(out_dir, ignore_errors=True)

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import OutputError, UnknownSplitError, UsageError, WorkerDiedError
+from scannet_prep.errors import FileError, OutputError, UnknownSplitError, UsageError, WorkerDiedError
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportFormat, ExportOptions, JoinedFormat
-from scannet_prep.export.manifest import ExportEntry, ExportManifest, ExportSettings, read_export, write_export
+from scannet_prep.export.manifest import ExportEntry, ExportManifest, read_export, write_export
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import (
     Fingerprint,
@@ -39,11 +39,9 @@ from scannet_prep.space import check_space
 from scannet_prep.stages.export.scene_worker import (
     PARTS_NAME,
     WORK_NAME,
-    ExportTask,
     WorkContext,
     export_scene,
     find_units,
-    has_content,
     move,
 )
 from scannet_prep.stages.place import ProcessedPlace, open_place
@@ -63,7 +61,6 @@ class ExportPlan:
         format: How it is made.
         settings: The same, for the record.
         scene_ids: Scenes to make, or to keep where they are up to date; sorted.
-        existing: Those of them that the folder has, made from the same version; with the sizes on record.
         left_out: Why a split that was asked for is left out, by split.
         compares_bytes: Whether what is there is read, and not taken for whole by its size.
         is_forced: Whether scenes are made again even where they are up to date.
@@ -73,13 +70,17 @@ class ExportPlan:
     place: ProcessedPlace
     out_dir: Path
     format: ExportFormat
-    settings: ExportSettings
+    settings: Mapping[str, bool | str] = field(hash=False)
     scene_ids: tuple[str, ...]
-    existing: tuple[str, ...]
     left_out: Mapping[Split, str] = field(hash=False)
     compares_bytes: bool
     is_forced: bool
     is_restricted: bool
+
+    @property
+    def existing(self) -> list[str]:
+        """The scenes that are up to date, so that `run` keeps them; looks at all of their files."""
+        return list(_find_current(self, _read_previous(self.out_dir, self.place, self.settings)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class ExportReport:
     """
 
     out_dir: Path
-    settings: ExportSettings
+    settings: Mapping[str, bool | str] = field(hash=False)
     made: tuple[str, ...]
     kept: tuple[str, ...]
     failures: tuple[SceneFailure, ...]
@@ -154,26 +155,27 @@ def plan(
     if not chosen:
         reason = "; ".join(left_out.values()) or f"has no scenes of {', '.join(selection.splits) or 'any split'}"
         raise UnknownSplitError(f"{place.name}: nothing to export: {reason}", "" if left_out else hint)
-    label_set = exporter.options.label_set.name if exporter.uses_label_set else ""
-    is_aligned = bool(exporter.options.is_aligned)
-    settings = ExportSettings(format_name, label_set, is_aligned, exporter.options.variant)
+    settings: dict[str, bool | str] = {
+        "format": format_name,
+        "label_set": exporter.options.label_set.name if exporter.uses_label_set else "",
+        "aligned": bool(exporter.options.is_aligned),
+        "variant": exporter.options.variant,
+    }
     check_is_folder(out_dir)
     previous = _read_previous(out_dir, place, settings)
     if isinstance(exporter, JoinedFormat):  # its files are made anew from all scenes that are in them
         chosen = sorted({*chosen, *(name for name in previous.scenes if name in place.entries)})
-    found = ExportPlan(
+    return ExportPlan(
         place=place,
         out_dir=out_dir,
         format=exporter,
         settings=settings,
         scene_ids=tuple(chosen),
-        existing=(),
         left_out=left_out,
-        compares_bytes=False,
+        compares_bytes=compares_bytes,
         is_forced=is_forced,
         is_restricted=selection != Selection(),
     )
-    return replace(found, existing=tuple(_find_current(found, previous)), compares_bytes=compares_bytes)
 
 
 def run(plan: ExportPlan, *, jobs: int = 1, progress: Progress | None = None) -> ExportReport:
@@ -193,9 +195,9 @@ def run(plan: ExportPlan, *, jobs: int = 1, progress: Progress | None = None) ->
     progress = progress or Progress()
     make_directory(plan.out_dir)
     with run_lock(plan.out_dir):
-        work = _Run(plan)
-        work.begin()
         with progress.work("export", len(plan.scene_ids), "scenes"):
+            work = _Run(plan)
+            work.begin()
             work.make(jobs, progress)
         manifest = work.end()
     files = list(manifest.files())
@@ -225,8 +227,8 @@ class _Run:
         self._plan, self._out_dir = plan, plan.out_dir
         self._work_dir, self._parts_dir = plan.out_dir / WORK_NAME, plan.out_dir / PARTS_NAME
         self._previous = _read_previous(plan.out_dir, plan.place, plan.settings)
-        self._kept = _find_current(plan, self._previous)
-        self._to_make = [name for name in plan.scene_ids if name not in self._kept]
+        kept = _find_current(plan, self._previous)
+        self._to_make = [name for name in plan.scene_ids if name not in kept]
         self._unfinished = {*self._previous.unfinished, *self._to_make}
         self.entries = {name: item for name, item in self._previous.scenes.items() if name not in self._to_make}
         self.made: set[str] = set()
@@ -244,33 +246,31 @@ class _Run:
         entries = [place.entries[name] for name in self._to_make]
         needed = sum(exporter.bytes_per_vertex(entry.options) * entry.vertex_count for entry in entries)
         check_space(self._out_dir, needed * (2 if isinstance(exporter, JoinedFormat) else 1), len(entries))
-        for name in self._to_make:
-            self._remove(name)
+        make_directory(self._work_dir)
+        for name in self._to_make:  # moved away, so that nobody sees half of it
+            if (entry := self._previous.scenes.get(name)) is not None:
+                for unit in find_units(name, entry.files):
+                    move(self._out_dir / unit, self._work_dir / secrets.token_hex(8))
         write_export(self._out_dir, self._describe())
         prepare_folder(self._out_dir, set())
 
     def make(self, jobs: int, progress: Progress) -> None:
-        """Make the scenes, and read those that are to be compared; what is done is on record from time to time."""
-        checked = self._kept if self._plan.compares_bytes else {}
-        tasks = [ExportTask(name, entry) for name, entry in checked.items()]
-        tasks += [ExportTask(name, None) for name in self._to_make]
+        """Make the scenes; what is done is on record from time to time."""
         context = WorkContext(self._plan.place, self._plan.format, self._out_dir, os.getpid())
-        progress.advance(len(self._kept) - len(checked))
+        progress.advance(len(self._plan.scene_ids) - len(self._to_make))
         written_s = 0.0
         try:
-            for task, outcome in run_in_workers(export_scene, tasks, context, jobs=jobs):
-                name = task.scene_id
+            for name, outcome in run_in_workers(export_scene, self._to_make, context, jobs=jobs):
                 if isinstance(outcome, OutputError):
                     raise outcome
                 if isinstance(outcome, WorkerDiedError):
                     outcome = SceneFailure.from_exception(name, outcome, context.place.file_path(name))
                 if isinstance(outcome, SceneFailure):
                     self.failures[name] = outcome
-                    self._remove(name)
                     progress.status(f"{len(self.failures):,} failed")
                 else:
-                    self.entries[name], is_new = outcome
-                    self.made |= {name} if is_new else set()
+                    self.entries[name] = outcome
+                    self.made.add(name)
                 progress.advance()
                 if self.made and time.monotonic() > written_s + _WRITE_INTERVAL_S:
                     write_export(self._out_dir, self._describe())
@@ -315,15 +315,6 @@ class _Run:
             unfinished=tuple(sorted(self._unfinished)),
         )
 
-    def _remove(self, scene_id: str) -> None:
-        """Remove what the export has of a scene, by moving it away: never half of it."""
-        self.entries.pop(scene_id, None)
-        if (entry := self._previous.scenes.get(scene_id)) is None:
-            return
-        make_directory(self._work_dir)
-        for name in find_units(scene_id, entry.files):
-            move(self._out_dir / name, self._work_dir / secrets.token_hex(8))
-
     def _join(self, exporter: JoinedFormat) -> dict[str, Fingerprint]:
         parts = {name: next(iter(entry.files.items())) for name, entry in self.entries.items() if entry.files}
         sizes = {name: (self.entries[name].split, part.size_bytes) for name, (_, part) in sorted(parts.items())}
@@ -348,24 +339,29 @@ def _has_sizes(out_dir: Path, files: Mapping[str, Fingerprint]) -> bool:
     return False
 
 
+def _has_content(out_dir: Path, files: Mapping[str, Fingerprint]) -> bool:
+    with suppress(FileError):
+        return all(Fingerprint.from_file(out_dir / name) == known for name, known in files.items())
+    return False
+
+
 def _find_current(plan: ExportPlan, previous: ExportManifest) -> dict[str, ExportEntry]:
-    """The scenes that the export has, made from the version of the scene that is there now; judged by sizes."""
-    found = {}
+    """The scenes that the export has, whole, and made from the version of the scene that is there now."""
+    found, is_whole = {}, _has_content if plan.compares_bytes else _has_sizes
     for name in () if plan.is_forced else plan.scene_ids:
         entry, now = previous.scenes.get(name), plan.place.entries[name]
         if entry is None or (entry.split, entry.source) != (now.split, now.fingerprint):
             continue
-        if _has_sizes(plan.out_dir, entry.files):
+        if is_whole(plan.out_dir, entry.files):
             found[name] = entry
     if isinstance(plan.format, JoinedFormat):
-        is_same = has_content if plan.compares_bytes else _has_sizes
-        is_whole = len(found) == len(plan.scene_ids) and is_same(plan.out_dir, previous.shared)
+        is_joined = len(found) == len(plan.scene_ids) and is_whole(plan.out_dir, previous.shared)
         # What has been joined cannot be joined again.
-        found = {name: entry for name, entry in found.items() if is_whole or entry.files}
+        found = {name: entry for name, entry in found.items() if is_joined or entry.files}
     return found
 
 
-def _read_previous(out_dir: Path, place: ProcessedPlace, settings: ExportSettings) -> ExportManifest:
+def _read_previous(out_dir: Path, place: ProcessedPlace, settings: Mapping[str, bool | str]) -> ExportManifest:
     """Read what the folder holds; refuse one that holds something else.
 
     Raises:
@@ -380,6 +376,7 @@ def _read_previous(out_dir: Path, place: ProcessedPlace, settings: ExportSetting
             if not (path.name.startswith(".") or is_source):
                 raise UsageError(f"{out_dir}: holds {path.name}, and was not made by scannet-prep export", hint)
         return ExportManifest(settings, place.name)
-    if differences := manifest.settings.differences(settings):
-        raise UsageError(f"{out_dir}: holds an export with other options ({', '.join(differences)})", hint)
+    before = manifest.settings
+    if changes := [f"{key}: {before.get(key)} -> {now}" for key, now in settings.items() if before.get(key) != now]:
+        raise UsageError(f"{out_dir}: holds an export with other options ({', '.join(changes)})", hint)
     return manifest

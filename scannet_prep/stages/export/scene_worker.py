@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,19 +22,6 @@ from scannet_prep.processed.scene import check_meta, parse_processed
 from scannet_prep.stages.place import ProcessedPlace
 
 WORK_NAME, PARTS_NAME = ".scannet-prep-work", ".scannet-prep-parts"
-
-
-@dataclass(frozen=True, slots=True)
-class ExportTask:
-    """One scene to make.
-
-    Attributes:
-        scene_id: Its name.
-        recorded: What is kept if its files have these bytes; None where nothing is.
-    """
-
-    scene_id: str
-    recorded: ExportEntry | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +41,19 @@ class WorkContext:
     run_pid: int
 
 
-def export_scene(task: ExportTask, context: WorkContext) -> tuple[ExportEntry, bool] | SceneFailure | OutputError:
+def export_scene(scene_id: str, context: WorkContext) -> ExportEntry | SceneFailure | OutputError:
     """Make one scene, in a worker. Errors are returned, not raised: the worker goes on with others.
 
     Returns:
-        What the manifest says of it, and whether it was made now; or why it could not be made; an `OutputError` where
-        no further scene could be written either.
+        What the manifest says of it, or why it could not be made; an `OutputError` where no further scene could be
+        written either.
     """
     try:
-        if task.recorded is not None and has_content(context.out_dir, task.recorded.files):
-            return task.recorded, False
-        return _export(task.scene_id, context), True
+        return _export(scene_id, context)
     except OutputError as error:
         return error
     except Exception as error:  # noqa: BLE001 - a bug must not stop the other scenes; its traceback is kept and shown
-        return SceneFailure.from_exception(task.scene_id, error, context.place.file_path(task.scene_id))
+        return SceneFailure.from_exception(scene_id, error, context.place.file_path(scene_id))
 
 
 def _export(scene_id: str, context: WorkContext) -> ExportEntry:
@@ -130,10 +115,3 @@ def move(path: Path, target: Path) -> None:
     """Give a file or a folder another name; nothing happens where there is none."""
     with suppress(FileNotFoundError):
         path.replace(target)
-
-
-def has_content(out_dir: Path, files: Mapping[str, Fingerprint]) -> bool:
-    """Whether files are as the manifest records them, to the byte."""
-    with suppress(FileError):
-        return all(Fingerprint.from_file(out_dir / name) == known for name, known in files.items())
-    return False
