@@ -25,6 +25,7 @@ ScanNetPrepError
  │    └── ServerDownError         the server does not answer anybody
  ├── ContentError            a value is not what it should be; readers tell it as a FileError
  ├── AnnotationError         the files of one scene are whole but do not fit together
+ ├── ExportError             a scene cannot be told in the format of another program
  ├── TransformError          a transform of the training source failed on a scene
  ├── WorkerDiedError         the operating system ended a worker while it worked on a scene
  ├── LockedError             another run is working in the same folder
@@ -173,6 +174,10 @@ class ContentError(ScanNetPrepError, ValueError):
 
 class AnnotationError(ScanNetPrepError, ValueError):
     """The files of one scene are whole, each by itself, but do not fit together."""
+
+
+class ExportError(ScanNetPrepError, ValueError):
+    """A scene cannot be told in the format of another program."""
 
 
 class TransformError(ScanNetPrepError, RuntimeError):

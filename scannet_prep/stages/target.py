@@ -115,7 +115,7 @@ class Target:
         if self._is_raw and LOCK_NAME in files:
             with suppress(FileError):  # it was packed as it was; without it, verify takes the files as they are
                 self._came_digests |= parse_lock(files[LOCK_NAME], Path(LOCK_NAME))
-        own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, *lists.encode_lists(Manifest())}
+        own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME}
         for name in [name for name in files if name not in own and not name.startswith(OWN_PREFIX)]:
             path = self._out_dir / name
             if path.is_file() and not path.is_symlink() and not _has_content(path, files[name]):
@@ -160,7 +160,7 @@ class Target:
         is_complete = self._before.is_complete and self._came.is_complete
         manifest = Manifest(scenes, failures, is_complete, self._came.program_version if is_same else VERSION)
         manifests.write_manifest(self._out_dir, manifest)
-        lists.write_lists(self._out_dir, manifest)
+        lists.write_failed_list(self._out_dir, manifest.failures)
         lists.mark_finished(self._out_dir, self.scenes.keys() | self.failures.keys())
 
     def _end_raw(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import SUFFIX, ByteSource
 from scannet_prep.errors import FileError, MissingFileError
+from scannet_prep.export.manifest import EXPORT_NAME
 from scannet_prep.files import open_file
 from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 from scannet_prep.processed.folder import iter_processed_scenes
@@ -26,6 +27,11 @@ def is_archive(place: str | Path | ByteSource) -> bool:
     return describe_beginning(_read_start(path)) == "a zstd file"
 
 
+def is_export(path: Path) -> bool:
+    """Whether `scannet-prep export` made a folder; it may look like a processed one."""
+    return (path / EXPORT_NAME).is_file()
+
+
 def identify_tree(path: Path) -> ArchiveKind:
     """Tell a raw from a processed folder by what is in it.
 
@@ -36,6 +42,9 @@ def identify_tree(path: Path) -> ArchiveKind:
     try:
         if not path.is_dir():
             raise _not_a_folder(path)
+        if is_export(path):
+            hint = f"give the folder that it was made from; to check the export: scannet-prep verify {path}"
+            raise MissingFileError(path, "is an export, expected raw or processed scenes", hint)
         if next(iter_processed_scenes(path), None):
             return ArchiveKind.PROCESSED
         try:

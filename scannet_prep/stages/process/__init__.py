@@ -19,7 +19,7 @@ from scannet_prep.processed.folder import (
     prepare_folder,
     processed_path,
     read_unfinished,
-    write_lists,
+    write_failed_list,
 )
 from scannet_prep.processed.manifest import Manifest, read_manifest, write_manifest
 from scannet_prep.processed.scene import ProcessOptions, read_meta
@@ -237,7 +237,7 @@ def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessRepo
     manifest = Manifest(scenes, failed, program_version=VERSION)
     if manifest != previous:
         write_manifest(plan.out_dir, manifest)
-    write_lists(plan.out_dir, manifest)
+    write_failed_list(plan.out_dir, manifest.failures)
     mark_finished(plan.out_dir, finished.keys() | failures.keys() if plan.is_restricted else unfinished)
     now = {name: item.seen for name, item in finished.items()}
     known = {name: item for name, item in (seen | now).items() if name in manifest.scenes}
