@@ -1,0 +1,138 @@
+"""Predictions of the test scenes in, a zip file for the benchmark's server out."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from scannet_prep.dataset import Place
+from scannet_prep.errors import UnknownSplitError
+from scannet_prep.evaluation.instance import MIN_VERTICES, NO_INSTANCES
+from scannet_prep.export.format import encode_lines
+from scannet_prep.files import write_atomically
+from scannet_prep.labels import SCANNET20, LabelSet
+from scannet_prep.progress import Progress
+from scannet_prep.scene import Split
+from scannet_prep.splits import official_scenes
+from scannet_prep.stages.predictions import Predictions, Task, find_predictions
+
+_FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # the same predictions give the same bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionReport:
+    """What a run wrote.
+
+    Attributes:
+        path: The zip file.
+        task: `semantic` or `instance`.
+        label_set: Name of the label set.
+        scenes: How many scenes it has.
+        masks: How many predicted instances it has.
+        size_bytes: Its size.
+        unpacked_bytes: Size of all files in it.
+        unknown_ids: Ids in the predictions that are none of the classes, with the number of vertices, or of predicted
+            instances, that have them. They are 0 in the file, or left out of it.
+        left_out: Predicted instances left out, by reason: `other` (wall, floor, or none of the classes), `small`
+            (under 100 vertices), `score` (below the smallest that was asked for).
+    """
+
+    path: Path
+    task: Task
+    label_set: str
+    scenes: int
+    masks: int
+    size_bytes: int
+    unpacked_bytes: int
+    unknown_ids: Mapping[int, int] = field(hash=False)
+    left_out: Mapping[str, int] = field(hash=False)
+
+
+def plan(folder: Path, place: Place, *, task: Task = "semantic", label_set: LabelSet = SCANNET20) -> Predictions:
+    """Check that all test scenes are there, predicted and processed; no prediction is read.
+
+    Args:
+        folder: Where the predictions are.
+        place: A processed folder, or an archive of it, with the test scenes.
+        task: `semantic` or `instance`.
+        label_set: The classes.
+
+    Raises:
+        MissingFileError: Predictions are missing.
+        UnknownSplitError: The processed test scenes are not complete.
+        ScanNetPrepError: They cannot be read.
+    """
+    hint = "make them: the server takes complete submissions only"
+    found = find_predictions(folder, place, task=task, label_set=label_set, splits=[Split.TEST], hint=hint)
+    (dataset,), official = found.datasets, official_scenes(Split.TEST)
+    if lacking := [scene_id for scene_id in official if scene_id not in dataset]:
+        problem = f"{place}: lacks {len(lacking):,} of the {len(official):,} test scenes, for example {lacking[0]}"
+        raise UnknownSplitError(problem, "make them: scannet-prep process --splits test")
+    return found
+
+
+def run(plan: Predictions, path: Path, *, min_score: float = 0.0, progress: Progress | None = None) -> SubmissionReport:
+    """Write a zip file that has the files of all scenes at its root, and masks in a folder, as the server wants them.
+
+    Args:
+        plan: From `plan`.
+        path: The zip file.
+        min_score: Predicted instances of a lower confidence are left out.
+        progress: Told of every scene.
+
+    Raises:
+        FileError: A prediction cannot be read, or does not fit its scene. Nothing is written.
+        OutputError: The zip file cannot be written.
+    """
+    progress, buffer, left_out = progress or Progress(), io.BytesIO(), Counter[str]()
+    (dataset,) = plan.datasets
+    with progress.work("submit", len(dataset), "scenes"), zipfile.ZipFile(buffer, "w") as archive:
+        for scene_id, vertex_count in zip(dataset.scene_ids, dataset.lengths.tolist(), strict=True):
+            if plan.task == "semantic":
+                ids = plan.read_semantic(scene_id, vertex_count)
+                files = iter([(f"{scene_id}.txt", encode_lines(np.array([*plan.label_set.ids, 0])[ids]))])
+            else:
+                files = _encode_instances(plan, scene_id, vertex_count, min_score, left_out)
+            for name, data in files:
+                info = zipfile.ZipInfo(name, _FIRST_DAY)
+                info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+                archive.writestr(info, data)
+            progress.advance()
+    write_atomically(path, [buffer.getbuffer()])
+    return SubmissionReport(
+        path=path,
+        task=plan.task,
+        label_set=plan.label_set.name,
+        scenes=len(dataset),
+        masks=len(archive.filelist) - len(dataset),
+        size_bytes=len(buffer.getbuffer()),
+        unpacked_bytes=sum(info.file_size for info in archive.filelist),
+        unknown_ids=dict(plan.unknown_ids.most_common()),
+        left_out=dict(left_out),
+    )
+
+
+def _encode_instances(
+    plan: Predictions, scene_id: str, vertex_count: int, min_score: float, left_out: Counter[str]
+) -> Iterator[tuple[str, bytes]]:
+    """Name and text of the masks that count, in the order of the prediction, and of the list of them."""
+    masks, labels, scores = plan.read_instances(scene_id, vertex_count)
+    lines = list[str]()
+    for mask, label, score in zip(masks, labels.tolist(), scores.tolist(), strict=True):
+        if label < 0 or plan.label_set.names[label] in NO_INSTANCES:
+            left_out["other"] += 1
+        elif np.count_nonzero(mask) < MIN_VERTICES:
+            left_out["small"] += 1
+        elif score < min_score:
+            left_out["score"] += 1
+        else:
+            name = f"pred_mask/{scene_id}_{len(lines):03d}.txt"
+            lines.append(f"{name} {plan.label_set.ids[label]} {score}\n")
+            yield name, encode_lines(mask.astype(np.uint8))
+    yield f"{scene_id}.txt", "".join(lines).encode()
