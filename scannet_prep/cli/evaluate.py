@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, describe_list, format_table
+from scannet_prep.cli.console import Console, describe_list, format_count, format_table
 from scannet_prep.errors import UsageError
 from scannet_prep.failures import list_some
 from scannet_prep.scene import Split
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         allows_missing=arguments.allow_missing,
     )
     if plan.missing:
-        missing = f"{len(plan.missing):,} scenes ({list_some(plan.missing)})"
+        missing = f"{format_count(len(plan.missing), 'scene')} ({list_some(plan.missing)})"
         console.warn(f"warning: not evaluated, because there is no prediction: {missing}")
     report = evaluate.run(
         plan, scores_path=arguments.output, confusion_path=arguments.confusion, progress=console.progress()

@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     report = submit.run(plan, arguments.output, min_score=arguments.min_score, progress=console.progress())
     if report.unknown_ids:
         ids = ", ".join(map(str, list(report.unknown_ids)[:5]))
-        console.warn(f"warning: ids that are none of the classes of {report.label_set}: {ids}")
-    masks = f", {format_count(report.masks, 'mask')}" if report.task == "instance" else ""
+        console.warn(f"warning: ids that are none of the classes of {label_set.name}: {ids}")
+    masks = f", {format_count(report.masks, 'mask')}" if arguments.task == "instance" else ""
     sizes = f"{format_bytes(report.size_bytes)}, {format_bytes(report.unpacked_bytes)} unpacked"
     text = f"{report.path}: {format_count(report.scenes, 'scene')}{masks}, {sizes}"
     if report.left_out:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.errors import ContentError
-from scannet_prep.evaluation.scores import Numbers, Scores, ScoreTable, average, check_integers, check_length
+from scannet_prep.evaluation.scores import Numbers, Scores, ScoreTable, average, check_integers
 from scannet_prep.labels import LabelSet
 
 MIN_VERTICES = 100
@@ -82,8 +82,8 @@ class InstanceScores(Scores):
         Raises:
             ContentError: Lengths or types do not fit, or a confidence is not a number.
         """
-        truth_labels, numbers = (check_integers(values, "ground truth") for values in ground_truth)
-        check_length(len(numbers), len(truth_labels), "instances of the ground truth")
+        truth_labels = check_integers(ground_truth.labels, "labels of the ground truth")
+        numbers = check_integers(ground_truth.instances, "instances of the ground truth", len(truth_labels))
         masks, labels, scores = check_prediction(prediction, len(truth_labels))
         columns, classes, sizes = self._number_instances(truth_labels, numbers)
         pred_sizes = np.count_nonzero(masks, axis=1)

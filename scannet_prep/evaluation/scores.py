@@ -75,8 +75,8 @@ def average(values: Iterable[float]) -> float | None:
     return float(np.mean(found)) if found else None
 
 
-def check_integers(values: ArrayLike, what: str) -> NDArray[np.int64]:
-    """Check that values are a list of integers; gives them as int64 (N,).
+def check_integers(values: ArrayLike, what: str, count: int | None = None) -> NDArray[np.int64]:
+    """Check that values are a list of integers, and how many; gives them as int64 (N,).
 
     Raises:
         ContentError: They are not.
@@ -84,14 +84,6 @@ def check_integers(values: ArrayLike, what: str) -> NDArray[np.int64]:
     array: NDArray[Any] = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ContentError(f"{what}: found {array.dtype} {array.shape}, expected integers in one dimension")
+    if count not in (None, len(array)):
+        raise ContentError(f"{what}: found {len(array):,} vertices, expected {count:,}")
     return np.ascontiguousarray(array, np.int64)
-
-
-def check_length(count: int, expected: int, what: str) -> None:
-    """Check that there is one of something for each vertex.
-
-    Raises:
-        ContentError: There is not.
-    """
-    if count != expected:
-        raise ContentError(f"{what}: found {count:,} vertices, expected {expected:,}")

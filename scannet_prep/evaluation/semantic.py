@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scannet_prep.evaluation.scores import Numbers, Scores, ScoreTable, average, check_integers, check_length
+from scannet_prep.evaluation.scores import Numbers, Scores, ScoreTable, average, check_integers
 from scannet_prep.labels import LabelSet
 
 _EPSILON = 1e-10
@@ -47,8 +47,8 @@ class SemanticScores(Scores):
         Raises:
             ContentError: They are not integers, or not of the same length.
         """
-        found, truth = check_integers(prediction, "prediction"), check_integers(ground_truth, "ground truth")
-        check_length(len(found), len(truth), "prediction")
+        truth = check_integers(ground_truth, "ground truth")
+        found = check_integers(prediction, "prediction", len(truth))
         class_count = len(self.label_set)
         counts = truth.view(np.uint64) < class_count  # negative numbers are large ones then
         columns = np.minimum(found.view(np.uint64)[counts], class_count).astype(np.int64)

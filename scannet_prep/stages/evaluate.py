@@ -25,6 +25,10 @@ from scannet_prep.stages.predictions import Predictions, Task, find_predictions
 if TYPE_CHECKING:
     import pandas as pd
 
+_SCORES: Mapping[Task, tuple[type[SemanticScores | InstanceScores], str]] = {
+    "semantic": (SemanticScores, "iou"),
+    "instance": (InstanceScores, "ap"),
+}
 _HINT = "make them, or add --allow-missing to evaluate the others only"
 
 
@@ -105,11 +109,11 @@ def run(
     """
     import pandas as pd
 
-    progress, total, rows = progress or Progress(), _make_scores(plan), list[dict[str, Any]]()
-    main_score = "iou" if plan.task == "semantic" else "ap"
+    make_scores, main_score = _SCORES[plan.task]
+    progress, total, rows = progress or Progress(), make_scores(plan.label_set), list[dict[str, Any]]()
     with progress.work("evaluate", sum(map(len, plan.datasets)), "scenes"):
         for dataset, scene_id in ((item, name) for item in plan.datasets for name in item.scene_ids):
-            scores = _make_scores(plan)
+            scores = make_scores(plan.label_set)
             _add_scene(scores, plan, dataset, scene_id)
             total.merge(scores)
             table, row = scores.result(), {"scene": scene_id, "split": str(dataset.split)}
@@ -137,10 +141,6 @@ def run(
         unknown_ids=dict(plan.unknown_ids.most_common()),
         scores=total.result(),
     )
-
-
-def _make_scores(plan: Predictions) -> SemanticScores | InstanceScores:
-    return SemanticScores(plan.label_set) if plan.task == "semantic" else InstanceScores(plan.label_set)
 
 
 def _add_scene(scores: SemanticScores | InstanceScores, plan: Predictions, dataset: ScanNet, scene_id: str) -> None:

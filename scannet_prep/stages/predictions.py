@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scannet_prep.dataset import Place, ScanNet
 from scannet_prep.errors import ContentError, MissingFileError, PredictionError, ScanNetPrepError, UsageError
 from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
-from scannet_prep.evaluation.scores import check_integers, check_length
+from scannet_prep.evaluation.scores import check_integers
 from scannet_prep.failures import list_some
 from scannet_prep.files import open_file, read_file
 from scannet_prep.labels import LabelSet
@@ -73,8 +73,8 @@ class Predictions:
             if path.name.endswith(_OCTFORMER_END):
                 ids = _choose_classes(_load(path, "prob")["prob"], len(self.label_set))
             else:
-                ids = parse_lines(read_file(path)) if path.suffix == ".txt" else check_integers(_load(path)[""], "ids")
-            check_length(len(ids), vertex_count, "prediction")
+                ids = parse_lines(read_file(path)) if path.suffix == ".txt" else _load(path)[""]
+            ids = check_integers(ids, "prediction", vertex_count)
         except ContentError as error:
             raise PredictionError(path, error.message) from None
         return self._to_train_ids(ids, is_raw=path.suffix == ".txt")
@@ -178,8 +178,7 @@ def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
             raise ContentError(f"{place}, expected the path of another mask, inside this folder")
         mask_path = path.parent / name
         try:
-            mask = parse_lines(read_file(mask_path))
-            check_length(len(mask), vertex_count, "mask")
+            mask = check_integers(parse_lines(read_file(mask_path)), "mask", vertex_count)
             scores.append(float(match[3]))
         except ValueError as error:
             raise PredictionError(mask_path, str(error)) from None

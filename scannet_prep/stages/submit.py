@@ -31,8 +31,6 @@ class SubmissionReport:
 
     Attributes:
         path: The zip file.
-        task: `semantic` or `instance`.
-        label_set: Name of the label set.
         scenes: How many scenes it has.
         masks: How many predicted instances it has.
         size_bytes: Its size.
@@ -44,8 +42,6 @@ class SubmissionReport:
     """
 
     path: Path
-    task: Task
-    label_set: str
     scenes: int
     masks: int
     size_bytes: int
@@ -94,12 +90,7 @@ def run(plan: Predictions, path: Path, *, min_score: float = 0.0, progress: Prog
     (dataset,) = plan.datasets
     with progress.work("submit", len(dataset), "scenes"), zipfile.ZipFile(buffer, "w") as archive:
         for scene_id, vertex_count in zip(dataset.scene_ids, dataset.lengths.tolist(), strict=True):
-            if plan.task == "semantic":
-                ids = plan.read_semantic(scene_id, vertex_count)
-                files = iter([(f"{scene_id}.txt", encode_lines(np.array([*plan.label_set.ids, 0])[ids]))])
-            else:
-                files = _encode_instances(plan, scene_id, vertex_count, min_score, left_out)
-            for name, data in files:
+            for name, data in _encode(plan, scene_id, vertex_count, min_score, left_out):
                 info = zipfile.ZipInfo(name, _FIRST_DAY)
                 info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
                 archive.writestr(info, data)
@@ -107,8 +98,6 @@ def run(plan: Predictions, path: Path, *, min_score: float = 0.0, progress: Prog
     write_atomically(path, [buffer.getbuffer()])
     return SubmissionReport(
         path=path,
-        task=plan.task,
-        label_set=plan.label_set.name,
         scenes=len(dataset),
         masks=len(archive.filelist) - len(dataset),
         size_bytes=len(buffer.getbuffer()),
@@ -118,10 +107,14 @@ def run(plan: Predictions, path: Path, *, min_score: float = 0.0, progress: Prog
     )
 
 
-def _encode_instances(
+def _encode(
     plan: Predictions, scene_id: str, vertex_count: int, min_score: float, left_out: Counter[str]
 ) -> Iterator[tuple[str, bytes]]:
-    """Name and text of the masks that count, in the order of the prediction, and of the list of them."""
+    """Names and texts: of raw ids; or of the masks that count, in the order of the prediction, and the list of them."""
+    if plan.task == "semantic":
+        raw_ids = np.array([*plan.label_set.ids, 0])[plan.read_semantic(scene_id, vertex_count)]
+        yield f"{scene_id}.txt", encode_lines(raw_ids)
+        return
     masks, labels, scores = plan.read_instances(scene_id, vertex_count)
     lines = list[str]()
     for mask, label, score in zip(masks, labels.tolist(), scores.tolist(), strict=True):
