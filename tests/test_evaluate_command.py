@@ -6,7 +6,6 @@ import csv
 import shutil
 import xml.etree.ElementTree as ET
 import zipfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,32 +59,16 @@ def raw_ids(labels: Any, label_set: LabelSet) -> list[int]:
     return [label_set.ids[label] if 0 <= label < len(label_set) else 0 for label in labels]
 
 
-def write_text(folder: Path, name: str, labels: np.ndarray, label_set: LabelSet) -> None:
-    (folder / f"{name}.txt").write_text("\r\n".join(map(str, raw_ids(labels, label_set))))
-
-
-def write_octformer(folder: Path, name: str, labels: np.ndarray, label_set: LabelSet) -> None:
-    count = len(label_set) + 1
-    scores = np.full((len(labels), count), 0.25, np.float32)
-    scores[np.arange(len(labels)), np.where((labels >= 0) & (labels < count - 1), labels + 1, 0)] = 0.5
-    np.savez(folder / f"{name}.eval.npz", prob=scores)
-
-
-SEMANTIC_FORMS: dict[str, Callable[[Path, str, np.ndarray, LabelSet], object]] = {
-    "text": write_text,
-    "npy": lambda folder, name, labels, _: np.save(folder / f"{name}.npy", labels.astype(np.int16)),
-    "pointcept": lambda folder, name, labels, _: np.save(folder / f"{name}_pred.npy", labels),
-    "octformer": write_octformer,
-}
-
-
-def write_list(folder: Path, name: str, prediction: InstancePrediction) -> None:
-    (folder / "pred_mask").mkdir(exist_ok=True)
-    lines = []
-    for number, (mask, label, score) in enumerate(zip(*prediction, strict=True)):
-        (folder / f"pred_mask/{name}_{number}.txt").write_text("".join(f"{value:d}\n" for value in mask))
-        lines.append(f"pred_mask/{name}_{number}.txt {raw_ids([label], SCANNET20)[0]} {score}\n")
-    (folder / f"{name}.txt").write_text("".join(lines))
+def write_semantic(folder: Path, form: str, name: str, labels: np.ndarray, label_set: LabelSet) -> None:
+    path = folder / f"{name}{form}"
+    if form == ".txt":
+        path.write_text("\r\n".join(map(str, raw_ids(labels, label_set))))
+    elif form == ".eval.npz":
+        scores = np.full((len(labels), len(label_set) + 1), 0.25, np.float32)
+        scores[np.arange(len(labels)), np.where((labels >= 0) & (labels < len(label_set)), labels + 1, 0)] = 0.5
+        np.savez(path, prob=scores)
+    else:
+        np.save(path, labels.astype(np.int16))
 
 
 @pytest.fixture
@@ -100,14 +83,18 @@ def folder(place: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def lists(place: Path, tmp_path: Path) -> Path:
     """Predicted instances of all scenes as lists and masks."""
-    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists/pred_mask").mkdir(parents=True)
     for name, prediction in predict_instances(place).items():
-        write_list(tmp_path / "lists", name, prediction)
+        with (tmp_path / f"lists/{name}.txt").open("w") as file:
+            for number, (mask, label, score) in enumerate(zip(*prediction, strict=True)):
+                mask_name = f"pred_mask/{name}_{number}.txt"
+                (tmp_path / "lists" / mask_name).write_text("".join(f"{value:d}\n" for value in mask))
+                file.write(f"{mask_name} {raw_ids([label], SCANNET20)[0]} {score}\n")
     return tmp_path / "lists"
 
 
 @pytest.mark.parametrize("labels", LABEL_SETS)
-@pytest.mark.parametrize("form", SEMANTIC_FORMS)
+@pytest.mark.parametrize("form", [".txt", ".npy", "_pred.npy", ".eval.npz"])
 def test_every_form_of_semantic_predictions_gives_the_scores_of_the_arrays(
     place: Path, tmp_path: Path, form: str, labels: str
 ) -> None:
@@ -115,7 +102,7 @@ def test_every_form_of_semantic_predictions_gives_the_scores_of_the_arrays(
     predicted, scores = predict(place, label_set), SemanticScores(label_set)
     for sample in ScanNet(place, split="val", labels=label_set):
         scores.add(predicted[sample["scene_id"]], sample["labels"])
-        SEMANTIC_FORMS[form](tmp_path, sample["scene_id"], predicted[sample["scene_id"]], label_set)
+        write_semantic(tmp_path, form, sample["scene_id"], predicted[sample["scene_id"]], label_set)
     found = run_main("evaluate", tmp_path, "--gt", place, "--labels", labels, "--json").json
     table = scores.result()
     assert found["scores"] == {"totals": table.totals, "means": table.means, "classes": table.classes}
@@ -187,17 +174,17 @@ def test_missing_scenes_are_an_error_unless_allowed_and_strangers_are_told(place
     assert (
         f"{folder}: has no predictions of 1 of 3 scenes: {SCENE}\nhint: make them, or add --allow-m" in outcome.stderr
     )
-    outcome = run_main("evaluate", folder, "--gt", place, "--allow-missing")
+    words = ("evaluate", folder, "--gt", place, "--allow-missing")
+    outcome = run_main(*words)
     assert outcome.status == 0
     assert f"warning: not evaluated, because there is no prediction: 1 scene ({SCENE})" in outcome.stderr
     assert "val: 2 of 312 scenes" in outcome.stdout
     assert "scenes that are not in the ground truth: 1\n  scene0025_00" in outcome.stdout
-    found = run_main("evaluate", folder, "--gt", place, "--allow-missing", "--json").json
+    found = run_main(*words, "--json").json
     assert (found["missing"], found["left_out"]) == ([SCENE], ["scene0025_00"])
-    for path in folder.glob("scene0011*.npy"):
-        path.unlink()
-    (folder / f"{VAL[2]}.npy").unlink()
-    assert run_main("evaluate", folder, "--gt", place, "--allow-missing").status == 1
+    for name in VAL[1:]:
+        (folder / f"{name}.npy").unlink()
+    assert run_main(*words).status == 1
     assert "holds no semantic predictions" in run_main("evaluate", folder / "none", "--gt", place).stderr
 
 
@@ -221,12 +208,11 @@ INSTANCE_FAULTS = (
     (".txt", b"/etc/passwd 5 0.5\n", "line 1: found '/etc/passwd 5 0.5', expected the path of another mask, inside"),
     (".txt", b"a/../../b 5 0.5\n", "line 1: found 'a/../../b 5 0.5', expected the path of another mask, inside"),
     (".txt", b"a.txt 5 0.5\na.txt 6 0.5", "line 2: found 'a.txt 6 0.5', expected the path of another mask"),
+    (".txt", b"a.txt 5 1e999\n", "scores: found float64 (1,), expected 1 finite numbers"),
+    ("_0.txt", b"1\n2\n", "mask: found 2 vertices, expected 2,500"),
+    ("_0.txt", b"1\nx\n", "line 2: found 'x', expected a whole number"),
     (".npz", {"masks": np.ones((2, 2500)), "labels": [3, 4]}, "has no array 'scores"),
-    (
-        ".npz",
-        {"masks": np.ones((2, 9)), "labels": [3, 4], "scores": [1, 1]},
-        "masks: found float64 (2, 9), expected (2",
-    ),
+    (".npz", {"masks": np.ones((2, 9)), "labels": [3, 4], "scores": [1, 1]}, "masks: found float64 (2, 9), expected"),
 )
 
 
@@ -238,10 +224,10 @@ def test_damaged_prediction_is_named_with_what_was_found(
     place: Path, folder: Path, lists: Path, task: str, ending: str, content: Any, words: str
 ) -> None:
     root = folder if task == "semantic" else lists
-    for path in root.glob(f"{SCENE}.*"):
-        path.unlink()
     (root / "a.txt").write_text("1\n" * 2500)
-    path = root / f"{SCENE}{ending}"
+    path = root / "pred_mask" / f"{SCENE}{ending}" if ending == "_0.txt" else root / f"{SCENE}{ending}"
+    for old in () if path.exists() else root.glob(f"{SCENE}.*"):
+        old.unlink()
     if isinstance(content, bytes):
         path.write_bytes(content)
     elif isinstance(content, dict):
@@ -251,15 +237,6 @@ def test_damaged_prediction_is_named_with_what_was_found(
     outcome = run_main("evaluate", root, "--gt", place, "--task", task)
     assert (outcome.status, "Traceback" in outcome.stderr) == (1, False)
     assert f"error: {path}: {words}" in outcome.stderr
-
-
-def test_damaged_mask_is_named(place: Path, lists: Path) -> None:
-    path = lists / f"pred_mask/{SCENE}_0.txt"
-    for text, words in (("1\n", "mask: found 1 vertices, expected 2,500"), ("1\nx\n", "line 2: found 'x'")):
-        path.write_text(text)
-        assert f"error: {path}: {words}" in run_main("evaluate", lists, "--gt", place, "--task", "instance").stderr
-    path.unlink()
-    assert f"error: {path}: no such file" in run_main("evaluate", lists, "--gt", place, "--task", "instance").stderr
 
 
 def test_what_makes_no_sense_is_wrong_usage(place: Path, folder: Path) -> None:

@@ -215,9 +215,7 @@ def test_perfect_prediction_of_the_classes_of_val_is_one_in_all_means_but_that_o
     assert scores.result().totals["accuracy"] == 1
 
 
-def test_class_that_is_only_predicted_counts_zero_in_the_mean_over_unions_and_not_in_that_over_the_ground_truth() -> (
-    None
-):
+def test_class_that_is_only_predicted_counts_zero_only_in_the_mean_over_unions() -> None:
     scores = SemanticScores(SCANNET20)
     scores.add(np.array([3, 4, 7]), np.array([3, 3, -1]))
     means = scores.result().means["all"]
@@ -250,9 +248,7 @@ def test_ap25_depends_on_the_order_of_predictions() -> None:
 
 def test_class_whose_predictions_are_all_ignored_has_precision_zero() -> None:
     scene: Scene = [(set(range(150, 300)), 5, 0.9)], [5] * 150 + [-1] * 150, [0] * 150 + [-1] * 150
-    table = score([scene]).result()
-    assert table.classes["table" if SCANNET20.names[5] == "table" else SCANNET20.names[5]]["ap"] == 0
-    assert table.means["all"] == {"ap": 0.0, "ap50": 0.0, "ap25": 0.0}
+    assert score([scene]).result().means["all"] == {"ap": 0.0, "ap50": 0.0, "ap25": 0.0}
 
 
 def test_what_does_not_fit_is_refused_with_both_numbers() -> None:

@@ -132,12 +132,13 @@ class InstanceScores(Scores):
             },
             {name: average_over(ids) for name, ids in self._groups().items()},
             {
-                self.label_set.names[train_id]: {
-                    **average_over([train_id]),
-                    "instances": int(self._instances[train_id]),
-                    "predictions": int(self._predictions[train_id]),
+                item.name: {
+                    **average_over([item.train_id]),
+                    "instances": int(self._instances[item.train_id]),
+                    "predictions": int(self._predictions[item.train_id]),
                 }
-                for train_id in self._class_ids()
+                for item in self.label_set.classes
+                if item.name not in NO_INSTANCES
             },
         )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from scannet_prep.dataset import Place, ScanNet
 from scannet_prep.errors import UsageError
-from scannet_prep.evaluation.instance import InstancePrediction, InstanceScores, InstanceTruth
+from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
 from scannet_prep.evaluation.picture import draw_confusion
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
@@ -22,10 +22,7 @@ from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.predictions import Predictions, Task, find_predictions
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-_SCORES: Mapping[Task, tuple[type[SemanticScores | InstanceScores], str]] = {
+_SCORES: Mapping[Task, tuple[Any, str]] = {
     "semantic": (SemanticScores, "iou"),
     "instance": (InstanceScores, "ap"),
 }
@@ -107,28 +104,28 @@ def run(
         FileError: A prediction, or a scene of the ground truth, cannot be read, or is not what it should be.
         OutputError: A file cannot be written.
     """
-    import pandas as pd
-
     make_scores, main_score = _SCORES[plan.task]
     progress, total, rows = progress or Progress(), make_scores(plan.label_set), list[dict[str, Any]]()
     with progress.work("evaluate", sum(map(len, plan.datasets)), "scenes"):
         for dataset, scene_id in ((item, name) for item in plan.datasets for name in item.scene_ids):
             scores = make_scores(plan.label_set)
-            _add_scene(scores, plan, dataset, scene_id)
+            scores.add(*_read_scene(plan, dataset, scene_id))
             total.merge(scores)
             table, row = scores.result(), {"scene": scene_id, "split": str(dataset.split)}
             classes = {name: numbers[main_score] for name, numbers in table.classes.items()}
             rows.append({**row, **table.totals, **table.means["all"], **classes})
             progress.advance()
     if scores_path is not None:
-        _write_csv(scores_path, pd.DataFrame(rows).set_index("scene").dropna(axis="columns", how="all"))
-    if confusion_path is not None and isinstance(total, SemanticScores):
-        names = plan.label_set.names
+        _write_csv(scores_path, rows)
+    if confusion_path is not None:
+        names = [*plan.label_set.names, "(none)"]
         if confusion_path.suffix == ".svg":
-            write_atomically(confusion_path, [draw_confusion(total.confusion, names).encode()])
+            write_atomically(confusion_path, [draw_confusion(total.confusion, names[:-1]).encode()])
         else:
-            index = pd.Index(names, name="ground truth")
-            _write_csv(confusion_path, pd.DataFrame(total.confusion, index, [*names, "(none)"]))
+            counts = zip(names, total.confusion.tolist(), strict=False)
+            _write_csv(
+                confusion_path, [{"ground truth": name, **dict(zip(names, row, strict=True))} for name, row in counts]
+            )
     return EvaluationReport(
         task=plan.task,
         label_set=plan.label_set.name,
@@ -143,22 +140,24 @@ def run(
     )
 
 
-def _add_scene(scores: SemanticScores | InstanceScores, plan: Predictions, dataset: ScanNet, scene_id: str) -> None:
-    """Read the prediction and the ground truth of a scene, and add them.
+def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any, Any]:
+    """Read the prediction and the ground truth of a scene.
 
     The class of an instance is that of its group: where labels come from `labels.ply`, its vertices may have several.
     """
     sample = dataset[scene_id]
-    if isinstance(scores, SemanticScores):
-        scores.add(plan.read_semantic(scene_id, len(sample["labels"])), sample["labels"])
-        return
+    prediction = plan.read(scene_id, len(sample["labels"]))
+    if plan.task == "semantic":
+        return prediction, sample["labels"]
     groups, key = dataset.groups(scene_id), plan.label_set.raw_ids_key.removesuffix("s")
     raw_ids = np.zeros(max([group.id for group in groups], default=-1) + 2, np.int64)  # the last one, by -1: no group
     raw_ids[[group.id for group in groups]] = [getattr(group, key) for group in groups]
     labels = plan.label_set.train_ids_from_raw_ids(raw_ids, -1)[sample["instances"]]
-    prediction = plan.read_instances(scene_id, len(labels))
-    scores.add(InstancePrediction(*prediction), InstanceTruth(labels, sample["instances"]))
+    return prediction, InstanceTruth(labels, sample["instances"])
 
 
-def _write_csv(path: Path, frame: pd.DataFrame) -> None:
-    write_atomically(path, [frame.to_csv().encode()])
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a table; columns that are empty everywhere are left out."""
+    import pandas as pd
+
+    write_atomically(path, [pd.DataFrame(rows).dropna(axis="columns", how="all").to_csv(index=False).encode()])

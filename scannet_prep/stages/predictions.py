@@ -29,7 +29,7 @@ Task: TypeAlias = Literal["semantic", "instance"]
 
 _OCTFORMER_END = ".eval.npz"
 _ENDS = {"semantic": (".txt", ".npy", "_pred.npy", _OCTFORMER_END), "instance": (".txt", ".npz")}
-_LIST_LINE = re.compile(r"([^ ]+) (\d{1,9})(?:\.0*)? ([-+.\de]+)")
+_LIST_LINE = re.compile(r"([^ ]+) (\d{1,9})(?:\.0*)? ([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 _MAX_BYTES = 1 << 36
 
 
@@ -44,7 +44,7 @@ class Predictions:
         paths: The prediction of each scene, by scene id.
         missing: Processed scenes without a prediction.
         left_out: Scenes with a prediction that are not among the processed ones.
-        unknown_ids: Ids that reading found and that are none of the classes, with the number of vertices, or of
+        unknown_ids: Ids that `read` found and that are none of the classes, with the number of vertices, or of
             predicted instances, that have them.
     """
 
@@ -56,50 +56,34 @@ class Predictions:
     left_out: tuple[str, ...]
     unknown_ids: Counter[int] = field(default_factory=Counter)
 
-    def read_semantic(self, scene_id: str, vertex_count: int) -> NDArray[np.int64]:
-        """Read a class for each vertex.
+    def read(self, scene_id: str, vertex_count: int) -> Any:  # noqa: ANN401 - by the task
+        """Read the prediction of a scene, in the form that scores take.
 
-        Raw ids, one a line, from `.txt`; train ids from `.npy`; from `.eval.npz` the best column of `prob`,
-        (V, K + 1), whose first is for unlabeled.
-
-        Returns:
-            int64 (V,), train ids; -1 where the id is none of the label set's.
-
-        Raises:
-            FileError: The file cannot be read, or does not hold what it should.
-        """
-        path = self.paths[scene_id]
-        try:
-            if path.name.endswith(_OCTFORMER_END):
-                ids = _choose_classes(_load(path, "prob")["prob"], len(self.label_set))
-            else:
-                ids = parse_lines(read_file(path)) if path.suffix == ".txt" else _load(path)[""]
-            ids = check_integers(ids, "prediction", vertex_count)
-        except ContentError as error:
-            raise PredictionError(path, error.message) from None
-        return self._to_train_ids(ids, is_raw=path.suffix == ".txt")
-
-    def read_instances(self, scene_id: str, vertex_count: int) -> tuple[NDArray[Any], ...]:
-        """Read predicted instances.
-
-        From `.txt` the benchmark's list, lines of a mask's path, raw id and confidence; from `.npz` the arrays `masks`,
-        (M, V), `labels`, (M,), train ids, and `scores`, (M,).
+        Semantic: raw ids, one a line, from `.txt`; train ids from `.npy`; from `.eval.npz` the best column of `prob`,
+        (V, K + 1), whose first is for unlabeled. Instances: from `.txt` the benchmark's list, lines of a mask's path,
+        raw id and confidence; from `.npz` the arrays `masks`, (M, V), `labels`, (M,), train ids, and `scores`, (M,).
 
         Returns:
-            Masks, bool (M, V); labels, int64 (M,), -1 where the id is none of the label set's; scores, float64 (M,).
+            int64 (V,), train ids; or an `InstancePrediction` of arrays, bool, int64 and float64. -1 stands for ids that
+            are none of the label set's.
 
         Raises:
             FileError: A file cannot be read, or does not hold what it should.
         """
         path = self.paths[scene_id]
+        is_text = path.suffix == ".txt"
         try:
-            found = (
-                _read_list(path, vertex_count) if path.suffix == ".txt" else _load(path, *InstancePrediction._fields)
-            )
-            masks, ids, scores = check_prediction(InstancePrediction(**found), vertex_count)
+            if self.task == "instance":
+                found = _read_list(path, vertex_count) if is_text else _load(path, *InstancePrediction._fields)
+                masks, ids, scores = check_prediction(InstancePrediction(**found), vertex_count)
+                return InstancePrediction(masks, self._to_train_ids(ids, is_raw=is_text), scores)
+            if path.name.endswith(_OCTFORMER_END):
+                ids = _choose_classes(_load(path, "prob")["prob"], len(self.label_set))
+            else:
+                ids = parse_lines(read_file(path)) if is_text else _load(path)[""]
+            return self._to_train_ids(check_integers(ids, "prediction", vertex_count), is_raw=is_text)
         except ContentError as error:
             raise PredictionError(path, error.message) from None
-        return masks, self._to_train_ids(ids, is_raw=path.suffix == ".txt"), scores
 
     def _to_train_ids(self, ids: NDArray[np.int64], *, is_raw: bool) -> NDArray[np.int64]:
         is_class = (ids >= 0) & (ids < len(self.label_set))
@@ -179,11 +163,11 @@ def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
         mask_path = path.parent / name
         try:
             mask = check_integers(parse_lines(read_file(mask_path)), "mask", vertex_count)
-            scores.append(float(match[3]))
-        except ValueError as error:
-            raise PredictionError(mask_path, str(error)) from None
+        except ContentError as error:
+            raise PredictionError(mask_path, error.message) from None
         masks[match[1]] = mask != 0
         labels.append(int(match[2]))
+        scores.append(float(match[3]))
     stack = np.array(list(masks.values())).reshape(len(masks), vertex_count)
     return {"masks": stack, "labels": np.array(labels, np.int64), "scores": np.array(scores, np.float64)}
 

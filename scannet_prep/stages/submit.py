@@ -111,11 +111,11 @@ def _encode(
     plan: Predictions, scene_id: str, vertex_count: int, min_score: float, left_out: Counter[str]
 ) -> Iterator[tuple[str, bytes]]:
     """Names and texts: of raw ids; or of the masks that count, in the order of the prediction, and the list of them."""
+    prediction = plan.read(scene_id, vertex_count)
     if plan.task == "semantic":
-        raw_ids = np.array([*plan.label_set.ids, 0])[plan.read_semantic(scene_id, vertex_count)]
-        yield f"{scene_id}.txt", encode_lines(raw_ids)
+        yield f"{scene_id}.txt", encode_lines(np.array([*plan.label_set.ids, 0])[prediction])
         return
-    masks, labels, scores = plan.read_instances(scene_id, vertex_count)
+    masks, labels, scores = prediction
     lines = list[str]()
     for mask, label, score in zip(masks, labels.tolist(), scores.tolist(), strict=True):
         if label < 0 or plan.label_set.names[label] in NO_INSTANCES:
