@@ -62,7 +62,8 @@ def raw_ids(labels: Any, label_set: LabelSet) -> list[int]:
 def write_semantic(folder: Path, form: str, name: str, labels: np.ndarray, label_set: LabelSet) -> None:
     path = folder / f"{name}{form}"
     if form == ".txt":
-        path.write_text("\r\n".join(map(str, raw_ids(labels, label_set))))
+        none = -1 if label_set is SCANNET20 else 0
+        path.write_text("\r\n".join(str(number or none) for number in raw_ids(labels, label_set)))
     elif form == ".eval.npz":
         scores = np.full((len(labels), len(label_set) + 1), 0.25, np.float32)
         scores[np.arange(len(labels)), np.where((labels >= 0) & (labels < len(label_set)), labels + 1, 0)] = 0.5
@@ -185,7 +186,10 @@ def test_missing_scenes_are_an_error_unless_allowed_and_strangers_are_told(place
     for name in VAL[1:]:
         (folder / f"{name}.npy").unlink()
     assert run_main(*words).status == 1
-    assert "holds no semantic predictions" in run_main("evaluate", folder / "none", "--gt", place).stderr
+    assert (
+        "holds no instance predictions\nhint: expected <scene>.txt or" in run_main(*words, "--task", "instance").stderr
+    )
+    assert f"{folder}/none: no such folder" in run_main("evaluate", folder / "none", "--gt", place).stderr
 
 
 SEMANTIC_FAULTS = (
@@ -298,7 +302,8 @@ def test_submission_needs_all_processed_test_scenes(test_place: Path, tmp_path: 
     one = test_place.with_name("one")
     np.save(tmp_path / "scene0707_00.npy", np.zeros(500, int))
     outcome = run_main("submit", tmp_path, "--gt", one, "-o", tmp_path / "a.zip")
-    assert (outcome.status, f"{one}: lacks 99 of the 100 test scenes" in outcome.stderr) == (2, True)
+    missing = official_scenes(Split.TEST)[1]
+    assert (outcome.status, f"{one}: has no test scene '{missing}'\nhint: make it" in outcome.stderr) == (2, True)
 
 
 def test_submission_of_instances_has_the_lists_at_its_root_and_leaves_out_what_does_not_count(

@@ -8,7 +8,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-_CELL, _MARGIN = 14, 170  # pixels
+_CELL, _MARGIN = 14, 190  # pixels
 
 
 def draw_confusion(confusion: NDArray[np.int64], names: Sequence[str]) -> str:

@@ -111,8 +111,10 @@ def find_predictions(
         UsageError: A scene has several.
         ScanNetPrepError: The processed scenes cannot be read.
     """
+    if not folder.is_dir():
+        raise MissingFileError(folder, "no such folder", "name the folder of the predictions")
     paths: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    for path in sorted(folder.iterdir()):
         scene_id, end = path.name[:12], path.name[12:]
         if SceneId.is_valid(scene_id) and end in _ENDS[task]:
             if scene_id in paths:
