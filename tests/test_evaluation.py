@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scannet_prep import SCANNET20, SCANNET200, LabelSet
@@ -143,26 +143,43 @@ def check(table: ScoreTable, scenes: Sequence[Scene], label_set: LabelSet) -> No
 
 
 LABELS = st.sampled_from([2, 2, 2, 5, -1, 0, 20, 255])
-KINDS = st.tuples(LABELS, st.integers(-1, 2))  # label and instance
-CONFIDENCES = st.sampled_from([0.0, 0.25, 0.5, 1.0])
+RUNS = st.tuples(LABELS, st.integers(-1, 2), st.sampled_from([3, 4, 4, 5, 8]))  # label, instance, blocks
+
+
+def make_scene(runs: Sequence[tuple[int, int, int]], predictions: Iterable[tuple[set[int], int, float]]) -> Scene:
+    blocks = ([run[:2] for run in runs for _ in range(run[2])] + [(-1, -1)] * BLOCKS)[:BLOCKS]
+    labels, instances = ([block[place] for block in blocks for _ in range(BLOCK)] for place in (0, 1))
+    masks = ({place * BLOCK + number for place in mask for number in range(BLOCK)} for mask, *_ in predictions)
+    return [(mask, *item[1:]) for mask, item in zip(masks, predictions, strict=True)], labels, instances
 
 
 @st.composite
 def instance_scenes(draw: st.DrawFn) -> Scene:
-    """Regions in runs of blocks; masks that are unions of regions, with some blocks more and less; few confidences."""
-    runs = draw(st.lists(st.tuples(KINDS, st.sampled_from([3, 4, 5, 8])), min_size=1, max_size=8))
-    blocks = ([kind for kind, length in runs for _ in range(length)] + [(-1, -1)] * BLOCKS)[:BLOCKS]
-    predictions = []
+    """Regions in runs of blocks; masks of one or two runs, with some blocks more and less; few confidences."""
+    runs, predictions = draw(st.lists(RUNS, min_size=1, max_size=8)), []
+    starts = [sum(run[2] for run in runs[:place]) for place in range(len(runs))]
     for _ in range(draw(st.integers(0, 8))):
-        kinds = draw(st.lists(st.sampled_from(blocks), min_size=1, max_size=2))
-        flipped = draw(st.sets(st.integers(0, BLOCKS - 1), max_size=4))
-        mask = {place for place, kind in enumerate(blocks) if kind in kinds} ^ flipped
-        vertices = {place * BLOCK + number for place in mask for number in range(BLOCK)}
-        predictions.append((vertices, draw(st.one_of(st.just(kinds[0][0]), LABELS)), draw(CONFIDENCES)))
-    labels, instances = ([kind[place] for kind in blocks for _ in range(BLOCK)] for place in (0, 1))
-    return predictions, labels, instances
+        chosen = draw(st.lists(st.integers(0, len(runs) - 1), min_size=1, max_size=2))
+        mask = {block for place in chosen for block in range(starts[place], starts[place] + runs[place][2])}
+        mask = {block for block in mask if block < BLOCKS} ^ draw(st.sets(st.integers(0, BLOCKS - 1), max_size=4))
+        label = draw(st.one_of(st.just(runs[chosen[0]][0]), LABELS))
+        predictions.append((mask, label, draw(st.sampled_from([0.0, 0.25, 0.5, 1.0]))))
+    return make_scene(runs, predictions)
 
 
+EXACTLY_HALF = make_scene(  # of a region, and on void
+    [(2, 0, 8), (2, 1, 8), (5, 1, 2)],
+    [({8, 9, 10, 11}, 2, 0.25), (set(range(8)), 2, 0.5), ({16, 17, 18, 19}, 2, 1.0)],
+)
+EXACTLY_100 = make_scene([(2, 0, 4), (2, 1, 3)], [({0, 1, 2, 3}, 2, 0.5), ({4, 5, 6}, 2, 1.0)])
+ON_SMALL_OF_ANOTHER_CLASS = make_scene([(2, 0, 8), (5, 0, 3)], [(set(range(8)), 2, 0.5), ({7, 8, 9, 10}, 2, 1.0)])
+ON_SMALL_OF_ITS_CLASS = make_scene([(2, 0, 8), (2, 1, 3)], [(set(range(8)), 2, 0.5), ({7, 8, 9, 10}, 2, 1.0)])
+
+
+@example([EXACTLY_HALF])
+@example([EXACTLY_100])
+@example([ON_SMALL_OF_ANOTHER_CLASS])
+@example([ON_SMALL_OF_ITS_CLASS])
 @given(st.lists(instance_scenes(), max_size=3))
 def test_average_precision_agrees_with_loops_for_any_overlaps_orders_ties_and_small_regions(
     scenes: list[Scene],
