@@ -15,6 +15,7 @@ ScanNetPrepError
  │    ├── LockError               the digests of a raw tree (scannet.lock)
  │    ├── ProcessedFileError      a processed scene (.npz)
  │    ├── ManifestError           the manifest of a processed folder
+ │    ├── PredictionError         the prediction of a scene
  │    └── ArchiveError            an archive (.tar.zst)
  │         └── ForeignFileError        a file of another kind where an archive is expected
  ├── TransferError           a file cannot be fetched
@@ -134,6 +135,10 @@ class ProcessedFileError(FileError, ValueError):
 
 class ManifestError(FileError, ValueError):
     """The manifest of a processed folder is damaged."""
+
+
+class PredictionError(FileError, ValueError):
+    """The prediction of a scene is damaged, or does not fit the scene."""
 
 
 class TransferError(ScanNetPrepError):
