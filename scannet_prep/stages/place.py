@@ -65,7 +65,7 @@ def open_place(places: Sequence[OnePlace], *, certificates: bool | Path = True) 
         TransferError: An archive is on a web server, which does not give it.
     """
     if any(map(is_archive, places)):
-        reader = ArchiveReader(places, None, certificates=certificates)
+        reader = ArchiveReader(places, None, is_list=len(places) > 1, certificates=certificates)
         if (entries := reader.read_entries()) is None:
             raise ManifestError(reader.name, "has no manifest that tells of all its scenes", "pack a processed folder")
         return ProcessedPlace(reader.name, None, entries, reader.failures, reader)
