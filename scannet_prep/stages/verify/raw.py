@@ -104,18 +104,18 @@ def plan_raw(
         RawTask(name, scenes[name].directory, split, scenes[name], tuple(recorded.get(scenes[name].directory, ())))
         for name, split in selected
     )
-    to_compare = [*beside_scenes, *(item for task in tasks for item in task.recorded)]
-    compared_files = None if against is None else sum(item.source == against for item in to_compare)
-    if against is not None and not compared_files:
+    compared = [item for task in tasks for item in task.recorded if item.source == against]
+    if against is not None and not compared:
         hint = f"its paths must begin as here, for example {tasks[0].path.relative_to(raw_dir)}/..." if tasks else ""
-        findings.error(against, "names no file that is checked here: nothing was compared", hint)
+        findings.error(against, "names no file of the scenes that are checked here: none was compared", hint)
+    compared += [item for item in beside_scenes if item.source == against]
     for parent in {raw_dir, *(raw_dir / name for name in release.SPLIT_DIRS.values())}:
         # Anything may lie beside `scans`, but not beside scenes.
         if any(scene.directory.parent == parent for scene in scenes.values()):
             known = {LABEL_MAP_NAME, LOCK_NAME, *release.SPLIT_DIRS.values(), *scenes}
             findings.attempt(parent, note_strangers, parent, known.__contains__, findings)
     present = {scene_id: find_official_split(scene_id) for scene_id in scenes}
-    return tasks, present, _check_label_map(raw_dir, findings), compared_files
+    return tasks, present, _check_label_map(raw_dir, findings), None if against is None else len(compared)
 
 
 def _read_locks(raw_dir: Path, against: Path | None, findings: Findings) -> dict[Path, list[RecordedFile]]:
