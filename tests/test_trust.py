@@ -26,6 +26,7 @@ from scannet_prep.stages.selection import Selection
 
 TRAIN, OTHER = tiny.SCENE_ID, "scene0001_00"
 MESH, AGGREGATION, INFO = "_vh_clean_2.ply", ".aggregation.json", ".txt"
+SEGMENTS = "_vh_clean_2.0.010000.segs.json"
 
 
 def process(folder: Path, **options: Any) -> ProcessReport:
@@ -111,6 +112,17 @@ def test_a_file_beyond_the_size_of_its_kind_is_not_read_to_be_compared(tmp_path:
     os.truncate(files.paths[release.INFO], 3 << 30)
     with pytest.raises(FileError, match="has 3,221,225,472 bytes, expected at most 1,048,576"):
         files.fingerprints()
+
+
+@pytest.mark.parametrize(("suffix", "largest"), [(SEGMENTS, "67,108,864"), (AGGREGATION, "16,777,216")])
+def test_json_is_refused_at_a_size_whose_parsing_would_take_gigabytes(
+    tmp_path: Path, suffix: str, largest: str
+) -> None:
+    scene = write_tiny(tmp_path)
+    with (scene.directory / f"{TRAIN}{suffix}").open("ab") as file:
+        file.write(b" " * 67_200_000)
+    with pytest.raises(FileError, match=f"bytes, expected at most {largest}"):
+        tiny.process_written(scene)
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o100, 0o400])
