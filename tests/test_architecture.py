@@ -30,6 +30,9 @@ def modules_loaded_by(code: str) -> set[str]:
 def test_importing_for_training_loads_nothing_heavy_and_no_module_imports_torch() -> None:
     names = "import scannet_prep\nfor name in {*scannet_prep.__all__, 'ScanNet'}:\n    getattr(scannet_prep, name)"
     assert modules_loaded_by(names) & HEAVY_FOR_TRAINING == set()
+    # Nor do the workers of `process`, and a run of it that finds nothing to do.
+    heavy = {"zstandard", "tarfile", "plyfile", "pandas", "requests"}
+    assert modules_loaded_by("import scannet_prep.stages.process") & heavy == set()
     assert "torch" not in modules_loaded_by(
         "import importlib, pkgutil, scannet_prep\n"
         "for module in pkgutil.walk_packages(scannet_prep.__path__, 'scannet_prep.'):\n"

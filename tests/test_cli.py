@@ -130,6 +130,24 @@ def test_signals_at_any_time_end_with_130_and_one_line(
     assert json.loads(output)["exit_status"] == 130
 
 
+def test_signal_while_a_module_is_loaded_is_not_made_an_import_error(demo_dir: Path) -> None:
+    program = """if True:
+        import os, signal, sys
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                try:
+                    os.kill(os.getpid(), signal.SIGINT) if name == "numpy" else None
+                except KeyboardInterrupt:
+                    raise ImportError("as numpy says of all that happens to it")
+        sys.meta_path.insert(0, Finder())
+        from scannet_prep.__main__ import main
+        sys.exit(main())
+    """
+    words = ["verify", str(demo_dir / "processed"), "-q"]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted: run the same command again\n")
+
+
 def test_ignored_hangup_stays_ignored(demo_dir: Path) -> None:
     words = ["info", demo_dir / "processed", "--json"]
     process = start_command(*words, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))  # as nohup does

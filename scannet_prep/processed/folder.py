@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from scannet_prep.errors import FileError, ManifestError, MissingFileError, ProcessedFileError
@@ -84,7 +85,7 @@ def processed_path(out_dir: Path, split: Split, scene_id: str) -> Path:
 def iter_processed_scenes(out_dir: Path) -> Iterator[tuple[SceneId, Split, Path]]:
     """Go through the scenes of a processed folder by their names, unopened; a scene may lie in two splits."""
     for split in Split:
-        for path in sorted((out_dir / split).glob("scene*.npz")):
+        for path in sorted((out_dir / split).glob("scene*.npz"), key=attrgetter("name")):
             if SceneId.is_valid(path.stem):
                 yield SceneId(path.stem), split, path
 

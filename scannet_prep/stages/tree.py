@@ -12,7 +12,7 @@ from scannet_prep.files import open_file
 from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 from scannet_prep.processed.folder import iter_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME
-from scannet_prep.raw.layout import RawScene, find_raw_scenes
+from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.scene import SceneId, Split
 
 
@@ -49,19 +49,15 @@ def identify_tree(path: Path) -> ArchiveKind:
     return ArchiveKind.RAW
 
 
-def find_scenes_to_process(path: Path) -> dict[SceneId, RawScene]:
-    """Find the scenes of a raw tree; where it is something else, say what was probably meant.
+def explain_no_raw_scenes(path: Path) -> None:
+    """Say what was probably meant by a path where there are no raw scenes.
 
     Raises:
-        MissingFileError: It is not a raw tree.
+        MissingFileError: With the answer.
         FileError: It cannot be looked into.
     """
-    try:
-        return find_raw_scenes(path)
-    except MissingFileError:
-        if identify_tree(path) is ArchiveKind.PROCESSED:
-            raise MissingFileError(path, "holds processed scenes, expected raw ones", "give the raw folder") from None
-        raise
+    if identify_tree(path) is ArchiveKind.PROCESSED:
+        raise MissingFileError(path, "holds processed scenes, expected raw ones", "give the raw folder")
 
 
 def _not_a_folder(path: Path) -> MissingFileError:
