@@ -30,6 +30,12 @@ def test_the_test_split_is_scene0707_to_scene0806_and_the_train_list_is_not_sort
     assert list(official_scenes(Split.TRAIN)) != sorted(official_scenes(Split.TRAIN))
 
 
+def test_a_split_of_the_official_lists_may_be_a_word_and_must_be_one_of_three() -> None:
+    assert official_scenes("val") == official_scenes(Split.VAL)
+    with pytest.raises(UnknownSplitError, match="'training' is not a split"):
+        official_scenes("training")
+
+
 @given(st.integers(0, 9999), st.integers(0, 99))
 def test_a_scene_id_is_its_text_and_survives_pickling(space: int, scan: int) -> None:
     text = f"scene{space:04d}_{scan:02d}"
