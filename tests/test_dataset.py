@@ -315,7 +315,7 @@ def test_a_transform_that_fails_is_named_with_scene_file_and_how_to_see_it_again
     assert dataset[0, 7]["scene_id"] == "scene0000_00"
     with pytest.raises(TransformError) as caught:
         dataset[2, 7]
-    message = str(caught.value)
+    message = caught.value.message
     assert message.startswith("scene0000_02 (")
     assert str(source) in message
     assert message.endswith("the transform failed: ZeroDivisionError: no such voxel")

@@ -139,9 +139,14 @@ def _print(text: str, stream: TextIO, *, wraps: bool = True) -> None:
     print(text, file=stream, flush=True)
 
 
+def _terminal_width() -> int:
+    """Columns of the terminal; 100 where it does not know, for which Python 3.10 says 0."""
+    return shutil.get_terminal_size((_MAX_WIDTH, 24)).columns or _MAX_WIDTH
+
+
 def _wrap(line: str) -> str:
     """Break a line that is wider than the terminal at blanks, but not within a command, so that it can be copied."""
-    if len(line) <= (width := shutil.get_terminal_size((_MAX_WIDTH, 24)).columns):
+    if len(line) <= (width := _terminal_width()):
         return line
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     glued = _COMMAND.sub(lambda match: match[0].replace(" ", "\0"), line)
@@ -158,7 +163,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right:
         right: Columns that are aligned to the right, for numbers.
     """
     widths = [max(len(row[index]) for row in (header, *rows)) for index in range(len(header))]
-    room = min(_MAX_WIDTH, shutil.get_terminal_size((_MAX_WIDTH, 24)).columns) - 2 * (len(widths) - 1)
+    room = min(_MAX_WIDTH, _terminal_width()) - 2 * (len(widths) - 1)
     if sum(widths) > room:
         for index in right:
             widths[index] = max(map(len, [*header[index].split(), *(row[index] for row in rows)]))
