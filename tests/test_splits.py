@@ -22,6 +22,12 @@ def test_the_official_lists_have_1201_312_and_100_scenes_of_different_spaces() -
     assert firsts == ["scene0191_00", "scene0568_00"], "they are not sorted"
 
 
+def test_a_split_of_the_official_lists_may_be_a_word_and_must_be_one_of_three() -> None:
+    assert official_scenes("val") == official_scenes(Split.VAL)
+    with pytest.raises(UnknownSplitError, match="'training' is not a split"):
+        official_scenes("training")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -335,6 +335,20 @@ def test_copies_are_compared_by_their_lock_files(raw_dir: Path, tmp_path: Path, 
         assert [item[3] for item in findings] == [problem]
 
 
+def test_file_that_is_missing_is_one_error_though_it_is_on_record_and_the_hint_is_for_its_scene_alone(
+    raw_dir: Path, verify: Verify
+) -> None:
+    names = [relative(TRAIN, INFO.suffix), relative(TRAIN, MESH.suffix)]
+    (raw_dir / "scannet.lock").write_text("".join(f"{'0' * 64}  3  {name}\n" for name in names))
+    for name in names:
+        (raw_dir / name).unlink()
+    status, findings = verify(raw_dir)
+    assert (status, sorted(item[2] for item in findings)) == (3, sorted(names))
+    assert f"--types seg --verify -o {raw_dir} --scenes {TRAIN}\n" in run_main("verify", raw_dir).stdout
+    (raw_dir / "scannet.lock").write_text("x")
+    assert f"--types seg --verify -o {raw_dir}\n" in run_main("verify", raw_dir).stdout
+
+
 def test_file_that_differs_from_the_own_lock_file_is_an_error(raw_dir: Path, verify: Verify) -> None:
     name = relative(TRAIN, INFO.suffix)
     (raw_dir / "scannet.lock").write_text(f"{'0' * 64}  3  {name}\n{'0' * 64}  3  scans/{TRAIN}/{TRAIN}.sens\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import SUFFIX, ByteSource
@@ -61,11 +62,15 @@ def explain_no_raw_scenes(path: Path) -> None:
 
 
 def _not_a_folder(path: Path) -> MissingFileError:
-    hint = "give the folder of the raw scenes, or the one that scannet-prep process wrote"
     if not path.exists():
+        whence = "raw scenes come from scannet-prep download, processed ones from scannet-prep process"
+        hint = f"{whence}; to see the program at work without ScanNet data: scannet-prep demo"
         return MissingFileError(path, "no such folder", hint)
+    hint = "give the folder of the raw scenes, or the one that scannet-prep process wrote"
     if is_archive(path):
-        return MissingFileError(path, "is an archive, expected a folder", f"unpack it: scannet-prep unpack {path}")
+        return MissingFileError(
+            path, "is an archive, expected a folder", f"unpack it: scannet-prep unpack {quote(str(path))}"
+        )
     found = (describe_beginning(_read_start(path)) or "a file") if path.is_file() else "not a regular file"
     return MissingFileError(path, f"is {found}, expected a folder or an archive ({SUFFIX})", hint)
 
@@ -73,9 +78,9 @@ def _not_a_folder(path: Path) -> MissingFileError:
 def _neither(path: Path) -> MissingFileError:
     resolved = path.resolve()
     if SceneId.is_valid(resolved.name):
-        hint = f"for a single scene give the folder above it: {resolved.parent} --scenes {resolved.name}"
+        hint = f"for a single scene give the folder above it: {quote(str(resolved.parent))} --scenes {resolved.name}"
     elif resolved.name in set(Split) and any(path.glob("scene*.npz")):
-        hint = f"for a single split give the folder above it: {resolved.parent} --splits {resolved.name}"
+        hint = f"for a single split give the folder above it: {quote(str(resolved.parent))} --splits {resolved.name}"
     else:
         hint = (
             f"expected {path}/scans/scene*/ as ScanNet has them, or {path}/train/scene*.npz as "

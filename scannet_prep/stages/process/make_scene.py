@@ -177,7 +177,7 @@ def make_annotation(files: RawFiles, contents: Contents, vertex_count: int, labe
     try:
         annotation = annotate(segmentation, aggregation, label_map)
     except AnnotationError as error:
-        raise AnnotationError(f"{path}: {error}", error.hint) from None
+        raise AnnotationError(f"{path}: {error.message}", error.hint) from None
     # The groups of the high-resolution mesh may stand in only where they refer to the same segments.
     unknown = sum(item.count for item in annotation.warnings if item.kind is WarningKind.UNKNOWN_SEGMENTS)
     if unknown and release.HIGH_RESOLUTION_AGGREGATION in contents:

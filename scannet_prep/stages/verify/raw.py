@@ -136,11 +136,13 @@ def _read_locks(raw_dir: Path, against: Path | None, findings: Findings) -> dict
 
 
 def check_digests(recorded: Iterable[RecordedFile], findings: Findings) -> None:
-    """Compare files with what is on record of them."""
+    """Compare files with what is on record of them; but for those that are known to be missing."""
+    told = {finding.path for finding in findings.found if finding.is_error}
     for item in recorded:
         name, expected = item.source.name, item.entry
         if not item.path.exists():
-            findings.error(item.path, f"no such file, though {name} records it", item.hint)
+            if told.isdisjoint({item.path, item.path.parent}):
+                findings.error(item.path, f"no such file, though {name} records it", item.hint)
             continue
         found = findings.attempt(item.path, digest_file, item.path)
         if found is not None and found != expected:
