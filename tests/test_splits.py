@@ -2,7 +2,7 @@
 
 import pytest
 
-from scannet_prep.errors import UnknownSceneError
+from scannet_prep.errors import UnknownSceneError, UnknownSplitError
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, official_scenes
 
