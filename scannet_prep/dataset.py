@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scannet_prep.annotate import AnnotatedGroup
 from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.errors import TransformError, UnknownSceneError, UsageError
-from scannet_prep.labels import SCANNET20, LabelSet
+from scannet_prep.labels import SCANNET20, LabelSet, check_label_set
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.reader import FolderReader, SceneSource
@@ -138,8 +138,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         scenes: str | Path | Iterable[str] | None = None,
         keys: Iterable[str] | None = None,
     ) -> None:
-        if not isinstance(labels, LabelSet):
-            raise UsageError(f"labels is {labels!r}, expected a label set", "labels=SCANNET20, or labels=SCANNET200")
+        check_label_set(labels)
         if operator.index(seed) < 0:
             raise UsageError(f"seed is {seed}, expected a whole number from 0", "seed=0")
         self.split = Split.parse(split)
