@@ -2,7 +2,8 @@
 
 Signals are the process's own, so they are dealt with here, before the rest is loaded: the first SIGINT, SIGTERM or
 SIGHUP raises KeyboardInterrupt, and those that follow are ignored. Slurm sends SIGTERM some time before it kills, to
-the process and to its group, and people press Ctrl-C twice: that must not disturb the cleaning up.
+the process and to its group, and people press Ctrl-C twice: that must not disturb the cleaning up. While a module is
+being loaded, the exception waits: numpy would make an ImportError of it, and importlib may print and forget it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import signal
 import sys
 from types import FrameType
 
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM") if hasattr(signal, name))
+_AGAIN_S = 0.01
 
 
 def main() -> int:
@@ -34,9 +36,14 @@ def main() -> int:
     return status
 
 
-def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+def _interrupt(_signum: int, frame: FrameType | None) -> None:
     _ignore_signals()
-    raise KeyboardInterrupt
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    if frame is None or not hasattr(signal, "setitimer"):
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
 
 def _ignore_signals() -> None:

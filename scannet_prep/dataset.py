@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from scannet_prep.annotate import AnnotatedGroup
 from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.errors import TransformError, UnknownSceneError, UsageError
-from scannet_prep.labels import SCANNET20, LabelSet
+from scannet_prep.labels import SCANNET20, LabelSet, check_label_set
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.reader import FolderReader, SceneSource
 from scannet_prep.processed.scene import check_identity, parse_meta
-from scannet_prep.scene import Split
+from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
 
 Place: TypeAlias = "str | Path | ByteSource"
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
     from scannet_prep.archive.source import ByteSource
 
-    class Sample(TypedDict, total=False):
-        """One scene, or as much of it as was asked for; see `ScanNet`."""
-
+    class _Arrays(TypedDict):
         points: NDArray[np.float32]
         normals: NDArray[np.float32]
         colors: NDArray[np.uint8]
@@ -48,8 +46,12 @@ if TYPE_CHECKING:
         instances: NDArray[np.int64]
         segments: NDArray[np.int64]
         axis_alignment: NDArray[np.float64]
-        faces: NDArray[np.int32]
         scene_id: str
+
+    class Sample(_Arrays, total=False):
+        """One scene; without what was not asked for; see `ScanNet`."""
+
+        faces: NDArray[np.int32]
 
 else:
     Dataset = object
@@ -104,8 +106,9 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         ignore_id: Stands for unlabeled in `labels`.
         transform: Called with each sample and a random generator; what it returns is what `ds[i]` gives.
         seed: Of the random generator. Runs that are to differ need another one here as well as in the sampler.
-        scenes: Only these: scene ids, in any order, such as the index of a table; or a file of them, one a line.
-        keys: Only these of a sample, and `scene_id`; what is left out is not read. All by default.
+        scenes: Only these: scene ids, in any order, such as the index of a table; a single one; or a file of
+            them, one a line.
+        keys: Only these of a sample, or this one, and `scene_id`; what is left out is not read. All by default.
 
     Attributes:
         split: The split.
@@ -135,8 +138,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         scenes: str | Path | Iterable[str] | None = None,
         keys: Iterable[str] | None = None,
     ) -> None:
-        if not isinstance(labels, LabelSet):
-            raise UsageError(f"labels is {labels!r}, expected a label set", "labels=SCANNET20, or labels=SCANNET200")
+        check_label_set(labels)
         if operator.index(seed) < 0:
             raise UsageError(f"seed is {seed}, expected a whole number from 0", "seed=0")
         self.split = Split.parse(split)
@@ -144,12 +146,12 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         self.ignore_id = ignore_id
         self.transform = transform
         self.seed = seed
-        self._keys = _KEYS if keys is None else tuple(keys)
+        self._keys = _KEYS if keys is None else (keys,) if isinstance(keys, str) else tuple(keys)
         if unknown := set(self._keys).difference(_KEYS):
             raise UsageError(f"{min(unknown)!r} is not a key of a sample", f"there are: {', '.join(_KEYS)}")
         self._reader = _open_scenes(path, self.split)
         if scenes is not None:
-            self._restrict(read_scene_list(Path(scenes).expanduser()) if isinstance(scenes, str | Path) else scenes)
+            self._restrict(scenes)
         self._plain_reads = np.zeros(len(self), np.int64)  # of each scene, without an epoch
 
     def __len__(self) -> int:
@@ -180,8 +182,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         """Whether there is a scene of that id."""
         return isinstance(scene_id, str) and self._reader.find(scene_id) is not None
 
-    def subset(self, scenes: Iterable[int | str]) -> ScanNet:
-        """The same dataset with only some scenes: ids or indices, in any order; they are sorted by id.
+    def subset(self, scenes: str | Path | Iterable[int | str]) -> ScanNet:
+        """The same dataset with only some scenes: ids or indices, in any order, or a file of ids; sorted by id.
 
         Raises:
             IndexError: An index is out of range.
@@ -284,7 +286,9 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             scenes = [count_ids(self._open(index).read(key)) for index in range(len(self))]
         return count_classes(scenes, self.label_set)
 
-    def _restrict(self, scenes: Iterable[int | str]) -> None:
+    def _restrict(self, scenes: str | Path | Iterable[int | str]) -> None:
+        if isinstance(scenes, str | Path):
+            scenes = [name] if SceneId.is_valid(name := str(scenes)) else read_scene_list(Path(name).expanduser())
         found = {self._find(scene) for scene in scenes}
         self._reader = copy.copy(self._reader)
         self._reader.restrict(np.array(sorted(found), np.int64))
@@ -335,7 +339,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
 
     def _read(self, index: int) -> Sample:
         npz = self._open(index)
-        sample: dict[str, Any] = Sample()  # type: ignore[assignment]  # a dict, while it is being filled
+        sample: dict[str, Any] = Sample()  # type: ignore[typeddict-item]  # a dict, while it is being filled
         for key in self._keys:
             if key == "labels":
                 raw_ids = npz.read(self.label_set.raw_ids_key)

@@ -63,8 +63,8 @@ class ScanNetPrepError(Exception):
         return type(self), self.args
 
     def __str__(self) -> str:
-        """The message; the hint is shown apart."""
-        return self.message
+        """The message; and the hint, where Python is too old (3.10) to show it below a traceback."""
+        return f"{self.message}\nhint: {self.hint}" if self.hint and not hasattr(self, "add_note") else self.message
 
 
 class UsageError(ScanNetPrepError, ValueError):

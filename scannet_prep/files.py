@@ -265,8 +265,13 @@ def run_lock(folder: Path) -> Iterator[None]:
 
     Raises:
         LockedError: Another run holds the lock; the message names its machine, process and start.
+        OutputError: This is Windows, where folders are only read.
     """
-    import fcntl  # not on Windows, where folders are only read
+    try:
+        import fcntl
+    except ImportError:
+        problem = f"{folder}: can be written to on Linux and macOS only"
+        raise OutputError(problem, "on Windows, run this in WSL; processed folders are read without it") from None
 
     path = folder / LOCK_NAME
     try:

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from scannet_prep.errors import LabelMapError
+from scannet_prep.errors import LabelMapError, UsageError
 from scannet_prep.files import read_file
 from scannet_prep.release import LABEL_MAP
 
@@ -160,6 +160,12 @@ class LabelSet:
 
 SCANNET20 = LabelSet("ScanNet20", "nyu40_ids")
 SCANNET200 = LabelSet("ScanNet200", "scannet_ids")
+
+
+def check_label_set(value: object) -> None:
+    """Refuse what is not a label set, such as its name, with a `UsageError`."""
+    if not isinstance(value, LabelSet):
+        raise UsageError(f"labels is {value!r}, expected a label set", "labels=SCANNET20, or labels=SCANNET200")
 
 
 class RawIds(NamedTuple):

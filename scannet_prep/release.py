@@ -54,11 +54,11 @@ class FileKind:
 
 MESH = FileKind("_vh_clean_2.ply", Content.MESH, _ALL, 6_100_000, 1 << 30)
 LABELS_MESH = FileKind("_vh_clean_2.labels.ply", Content.LABELS_MESH, _ANNOTATED, 6_400_000, 1 << 30)
-SEGMENTS = FileKind("_vh_clean_2.0.010000.segs.json", Content.SEGMENTS, _ANNOTATED, 900_000, 1 << 28)
-AGGREGATION = FileKind(".aggregation.json", Content.AGGREGATION, _ANNOTATED, 12_000, 1 << 26)
+SEGMENTS = FileKind("_vh_clean_2.0.010000.segs.json", Content.SEGMENTS, _ANNOTATED, 900_000, 1 << 26)
+AGGREGATION = FileKind(".aggregation.json", Content.AGGREGATION, _ANNOTATED, 12_000, 1 << 24)
 INFO = FileKind(".txt", Content.INFO, _ALL, 700, 1 << 20)
 # OctFormer's trees have this one instead of `.aggregation.json`; it was made for the high-resolution mesh.
-HIGH_RESOLUTION_AGGREGATION = FileKind("_vh_clean.aggregation.json", Content.AGGREGATION, _ANNOTATED, 12_000, 1 << 26)
+HIGH_RESOLUTION_AGGREGATION = FileKind("_vh_clean.aggregation.json", Content.AGGREGATION, _ANNOTATED, 12_000, 1 << 24)
 LABEL_MAP = FileKind("scannetv2-labels.combined.tsv", Content.LABEL_MAP, frozenset(), 56_406, 1 << 24)
 
 SEGMENTATION_KINDS = (MESH, LABELS_MESH, SEGMENTS, AGGREGATION, INFO)

@@ -14,7 +14,7 @@ RESERVE_FILES = 100
 def check_space(folder: Path, needed_bytes: int, needed_files: int = 1) -> None:
     """Check that a disk has room for what is going to be written, and for the reserve.
 
-    File systems that do not tell how much is free, as some network ones do not, pass.
+    File systems that do not tell how much is free, as some network ones and those of Windows, pass.
 
     Args:
         folder: A folder on that disk; need not exist yet.
@@ -24,7 +24,7 @@ def check_space(folder: Path, needed_bytes: int, needed_files: int = 1) -> None:
     Raises:
         DiskFullError: There is not enough room.
     """
-    if not needed_files:
+    if not needed_files or not hasattr(os, "statvfs"):
         return
     existing = folder
     while not existing.exists() and existing != existing.parent:

@@ -15,9 +15,14 @@ from scannet_prep.scene import SceneId, Split
 
 
 @cache
-def official_scenes(split: Split) -> tuple[SceneId, ...]:
-    """The scenes of a split, in the order of the official list (which is not sorted)."""
-    text = resources.files("scannet_prep").joinpath(f"assets/scannetv2_{split}.txt").read_text(encoding="ascii")
+def official_scenes(split: str) -> tuple[SceneId, ...]:
+    """The scenes of a split, in the order of the official list (which is not sorted).
+
+    Raises:
+        UnknownSplitError: There is no such split.
+    """
+    name = f"assets/scannetv2_{Split.parse(split)}.txt"
+    text = resources.files("scannet_prep").joinpath(name).read_text(encoding="ascii")
     return tuple(SceneId(line) for line in text.split())
 
 

@@ -18,7 +18,7 @@ from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.dataset import ScanNet
 from scannet_prep.errors import ManifestError, UsageError
 from scannet_prep.files import write_atomically
-from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map
+from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map, check_label_set
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import SceneMeta, check_meta, parse_meta, read_meta
@@ -90,6 +90,7 @@ def class_counts(place: Place, label_set: LabelSet) -> pd.DataFrame:
     import pandas as pd
 
     entries = _open(place).entries
+    check_label_set(label_set)
     counts = count_classes([entry.counts(label_set) for entry in entries.values()], label_set)
     return pd.DataFrame(counts, index=pd.Index(list(entries), name="scene"), columns=list(label_set.names))
 
@@ -118,6 +119,7 @@ def classes(
     chosen = {Split.TRAIN, Split.VAL} if split is None else {Split.parse(split)}
     opened = _open(place)
     entries = {name: entry for name, entry in opened.entries.items() if entry.split in chosen}
+    check_label_set(label_set)
     counts = count_classes([entry.counts(label_set) for entry in entries.values()], label_set)
     groups = _instances(opened, list(entries))
     id_name = "nyu40_id" if label_set.raw_ids_key == "nyu40_ids" else "scannet_id"

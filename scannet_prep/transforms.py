@@ -25,7 +25,7 @@ from scannet_prep.errors import UsageError
 Ints: TypeAlias = NDArray[np.int64]
 Sample: TypeAlias = dict[str, Any]
 T = TypeVar("T")
-Step: TypeAlias = Callable[[Sample, Generator], Any]
+Step: TypeAlias = Callable[[Any, Generator], Any]  # of a dict, or of the TypedDict of the dataset
 
 _OTHER_KEYS = {"inverse", "axis_alignment", "faces"}  # have no row for each vertex, even where the numbers are equal
 

@@ -30,6 +30,9 @@ def modules_loaded_by(code: str) -> set[str]:
 def test_importing_for_training_loads_nothing_heavy_and_no_module_imports_torch() -> None:
     names = "import scannet_prep\nfor name in {*scannet_prep.__all__, 'ScanNet'}:\n    getattr(scannet_prep, name)"
     assert modules_loaded_by(names) & HEAVY_FOR_TRAINING == set()
+    # Nor do the workers of `process`, and a run of it that finds nothing to do.
+    heavy = {"zstandard", "tarfile", "plyfile", "pandas", "requests"}
+    assert modules_loaded_by("import scannet_prep.stages.process") & heavy == set()
     assert "torch" not in modules_loaded_by(
         "import importlib, pkgutil, scannet_prep\n"
         "for module in pkgutil.walk_packages(scannet_prep.__path__, 'scannet_prep.'):\n"
@@ -60,11 +63,17 @@ def test_no_module_is_too_long_to_read_in_one_go() -> None:
     assert {path: length for path, length in lengths.items() if length > MAX_MODULE_LINES} == {}
 
 
-def test_processed_folder_is_read_where_there_is_no_fcntl(whole_dir: Path) -> None:
-    """As on Windows."""
+def test_windows_reads_processed_folders_and_says_that_it_does_not_write_them(whole_dir: Path, tmp_path: Path) -> None:
+    """What Python lacks there is hidden."""
     result = run_python(
         "-c",
-        "import sys\nsys.modules['fcntl'] = None\nfrom scannet_prep import ScanNet\n"
-        f"print(ScanNet({str(whole_dir / 'processed')!r}, split='train')[0]['points'].shape)",
+        "import os, sys\nsys.modules['fcntl'] = None\ndel os.statvfs\nfrom scannet_prep import ScanNet\n"
+        f"print(ScanNet({str(whole_dir / 'processed')!r}, split='train')[0]['points'].shape)\n"
+        "from scannet_prep.cli.main import main\n"
+        f"sys.exit(main(['process', {str(whole_dir / 'raw')!r}, '-o', {str(tmp_path)!r}]))",
     )
-    assert (result.returncode, result.stdout) == (0, "(600, 3)\n"), result.stderr
+    assert (result.returncode, result.stdout) == (1, "(600, 3)\n"), result.stderr
+    assert (
+        f"error: {tmp_path}: can be written to on Linux and macOS only\nhint: on Windows, run this in WSL"
+        in result.stderr
+    )

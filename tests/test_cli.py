@@ -6,6 +6,9 @@ import fcntl
 import json
 import os
 import pty
+import re
+import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -40,10 +43,11 @@ def demo_dir(demo: tuple[Path, Outcome]) -> Path:
 
 
 def run_on_terminal(words: list[str], columns: int = 100) -> tuple[int, str]:
-    """Run a command whose standard error is a terminal, and return what that shows."""
+    """Run a command whose output is a terminal, and return what that shows."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
-    process = subprocess.Popen(words, stdin=follower, stdout=subprocess.DEVNULL, stderr=follower)
+    # The environment as Python knows it: readline, which pytest loads, sets COLUMNS beside it.
+    process = subprocess.Popen(words, stdin=follower, stdout=follower, stderr=follower, env=os.environ)
     os.close(follower)
     shown = b""
     while True:
@@ -128,6 +132,24 @@ def test_signals_at_any_time_end_with_130_and_one_line(
     assert process.returncode == 130
     assert errors == "interrupted: run the same command again\n"
     assert json.loads(output)["exit_status"] == 130
+
+
+def test_signal_while_a_module_is_loaded_is_not_made_an_import_error(demo_dir: Path) -> None:
+    program = """if True:
+        import os, signal, sys
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                try:
+                    os.kill(os.getpid(), signal.SIGINT) if name == "numpy" else None
+                except KeyboardInterrupt:
+                    raise ImportError("as numpy says of all that happens to it")
+        sys.meta_path.insert(0, Finder())
+        from scannet_prep.__main__ import main
+        sys.exit(main())
+    """
+    words = ["verify", str(demo_dir / "processed"), "-q"]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted: run the same command again\n")
 
 
 def test_ignored_hangup_stays_ignored(demo_dir: Path) -> None:
@@ -225,8 +247,51 @@ def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp
         assert all(len(line) <= (columns or 80) for line in shown.replace("\r", "\n").splitlines() if "%|" in line)
         assert status == 0
         assert "process: 100%|" in shown
-        assert "11/11 scenes" in shown
+        assert re.search(r"\| 11/11 scenes, 00:00, +[0-9.]+/s *\r", shown)
     assert "100%" not in run_on_terminal([*words, "--no-progress"])[1]
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_words_and_commands_stay_whole_on_a_terminal(
+    demo_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    raw_dir = shutil.copytree(demo_dir / "ScanNet", Path("a folder with blanks in its name"))
+    for path in raw_dir.glob("*/*_00/*.segs.json"):
+        path.unlink()
+    words = ["process", str(raw_dir), "-o", "new", "--jobs", "1", "--no-progress"]
+    shown = run_on_terminal([*COMMAND, *words], columns)[1].replace("\r", "")
+    long = [line.strip() for line in shown.splitlines() if len(line) > columns]
+    assert [line for line in long if " " in line and not line.startswith("scannet-prep ")] == []
+    (command,) = re.findall("scannet-prep download .*", shown)
+    arguments = make_parser().parse_args(shlex.split(command)[1:])
+    assert (arguments.output, arguments.scenes) == (raw_dir, ["@new/failed.txt"])
+    piped = run_main(*words, "--force")
+    assert command in piped.stdout
+    assert "6 made, 0 already there, 5 failed" in piped.stdout
+    # One JSON object, and a table as CSV, are never broken.
+    shown = run_on_terminal([*COMMAND, "info", "new", "--json"], columns)[1]
+    assert json.loads(shown)["exit_status"] == 0
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits_a_terminal_of_60_columns_but_for_examples(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    usage, _, text = run_main(*command.split(), "--help").stdout.partition("\n\n")
+    assert usage.startswith("usage: ")  # argparse lays it out, and breaks no options
+    assert [line for line in text.partition("examples:")[0].splitlines() if len(line) > 60] == []
+
+
+def test_tables_break_their_heads_first_and_names_behind_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    table = format_table(["type", "already there"], [["_vh_clean_2.0.010000.segs.json", "1,201"]], right=frozenset({1}))
+    assert table.splitlines() == [
+        "type                   already",
+        "                         there",
+        "---------------------  -------",
+        "_vh_clean_2.0.010000.    1,201",
+        "segs.json",
+    ]
 
 
 def test_sizes_durations_and_tables_read_well() -> None:

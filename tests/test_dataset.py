@@ -9,6 +9,7 @@ import re
 import statistics
 import sys
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -77,6 +78,22 @@ def test_scenes_are_found_by_index_and_name_and_lengths_are_known_without_openin
     for path in folder.rglob("*.npz"):
         path.write_bytes(b"")
     assert ScanNet(str(folder), split="train").lengths.tolist() == dataset.lengths.tolist()
+
+
+def test_a_single_scene_or_key_is_taken_as_such(stored: Stored, tmp_path: Path) -> None:
+    dataset = ScanNet(stored.place, split="train", scenes="scene0000_01", keys="labels")
+    assert (dataset.scene_ids, list(dataset[0])) == (["scene0000_01"], ["labels", "scene_id"])
+    (tmp_path / "ids.txt").write_text("scene0000_01\n")
+    for scenes in ("scene0000_01", tmp_path / "ids.txt"):
+        assert ScanNet(stored.place, split="train").subset(scenes).scene_ids == ["scene0000_01"]
+
+
+def test_a_traceback_shows_the_hint_in_every_python(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        ScanNet(tmp_path / "it's new", split="train")
+    hint = f"""make it: scannet-prep process -o '{tmp_path}/it'"'"'s new'"""
+    assert "".join(traceback.format_exception(caught.value)).endswith(f"no such folder\nhint: {hint}\n")
+    assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize(
@@ -245,7 +262,7 @@ def test_a_transform_that_fails_is_named_with_scene_file_and_how_to_see_it_again
     assert dataset[0, 7]["scene_id"] == "scene0000_00"
     with pytest.raises(TransformError) as caught:
         dataset[2, 7]
-    message = str(caught.value)
+    message = caught.value.message
     assert message.startswith("scene0000_02 (")
     assert str(source) in message
     assert message.endswith("the transform failed: ZeroDivisionError: no such voxel")

@@ -25,7 +25,8 @@ def test_every_error_has_a_sentence_and_survives_pickling_with_all_attributes(
     for found in (copy.copy(error), *(pickle.loads(pickle.dumps(error, number)) for number in range(6))):
         assert type(found) is error_type
         assert (str(found), vars(found), found.args) == (str(error), vars(error), error.args)
-    assert str(error).endswith("has 5 vertices, expected 6")
+    assert error.message.endswith("has 5 vertices, expected 6")
+    assert error.message in str(error)
     assert error.hint == "download it again"
     assert (error_type.__doc__ or "").splitlines()[0].endswith(".")
     # One that is an OSError too holds no text where a number belongs.

@@ -175,12 +175,34 @@ def test_the_scripts_of_the_training_page_run(training_folder: Path, tmp_path: P
     assert run_ranks(run_script, tmp_path, "train.py", 2, count=1) == [0], read_output(tmp_path)
 
 
-def test_pyright_finds_no_fault_in_the_scripts_of_the_training_page(tmp_path: Path) -> None:
+TYPED = """\
+import numpy as np
+from torch.utils.data import DataLoader, RandomSampler
+
+from scannet_prep import ScanNet, WithEpoch
+from scannet_prep.dataset import Sample
+from scannet_prep.transforms import Compose, Flip
+
+
+def brighter(sample: Sample, generator: np.random.Generator) -> Sample:
+    sample["colors"] = (sample["colors"] + generator.integers(0, 3)).astype(np.uint8)
+    return sample
+
+
+train = ScanNet("data/processed", split="train", transform=Compose([Flip(), brighter]))
+loader = DataLoader(train, sampler=WithEpoch(RandomSampler(train)), batch_size=None)
+first: Sample = train[0]
+print(first["scene_id"], first["points"].mean(axis=0))
+"""
+
+
+def test_pyright_finds_no_fault_in_a_typed_script_nor_in_the_scripts_of_the_training_page(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pyright"] if find_spec("pyright") else [shutil.which("pyright")]
     if None in command:
         pytest.skip("pip install pyright")
     for name, script in SCRIPTS.items():
         (tmp_path / name).write_text(script)
+    (tmp_path / "own.py").write_text(TYPED)
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(Path(__file__).parents[1])]}))
     done = subprocess.run(
         [*command, "--pythonpath", sys.executable], cwd=tmp_path, capture_output=True, text=True, check=False

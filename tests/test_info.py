@@ -225,6 +225,16 @@ def test_path_inside_a_tree_gives_a_hint_to_the_folder_above(command: str, whole
         assert outcome.stderr.startswith(f"error: {path}: ")
 
 
+@pytest.mark.parametrize("command", ["process", "pack", "verify", "info"])
+def test_missing_folder_gives_a_hint_to_where_such_folders_come_from(command: str, tmp_path: Path) -> None:
+    outcome = run_main(
+        command, tmp_path / "nowhere", *["-o", tmp_path / "a.tar.zst"] * (command in {"process", "pack"})
+    )
+    assert (outcome.status, outcome.stderr.splitlines()[0]) == (1, f"error: {tmp_path}/nowhere: no such folder")
+    for word in ("scannet-prep download", "scannet-prep process", "scannet-prep demo"):
+        assert word in outcome.stderr
+
+
 @pytest.mark.parametrize("kind", ["raw", "processed"])
 def test_tables_of_train_ids_fit_the_terminal(whole_dir: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = whole_dir / kind
@@ -234,7 +244,7 @@ def test_tables_of_train_ids_fit_the_terminal(whole_dir: Path, kind: str, monkey
     monkeypatch.setenv("COLUMNS", "60")
     for width, shown in ((100, all_lines), (60, info(path, "-v").stdout.splitlines())):
         # The first line has the path, which may be long.
-        assert max(len(line) for line in shown[1:] if "  " in line) <= width
+        assert max(len(line) for line in shown[1:] if "  " in line.strip()) <= width
     missing_count = 0
     for name, table in value["label_sets"].items():
         (start,) = [index for index, line in enumerate(lines) if line.startswith(f"{name}: ")]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from archives import call, find_parts, flip, pack, write_tree
-from commands import COMMAND, SCENES, TEST, TRAIN, VAL
+from commands import COMMAND, SCENES, TEST, TRAIN, VAL, run_main
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
@@ -20,6 +20,7 @@ from scannet_prep.errors import FileError, ManifestError
 from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.stages import pack as pack_stage
+from scannet_prep.synthetic import write_release
 
 
 def scenes_in(path: Path) -> list[str]:
@@ -36,6 +37,17 @@ def test_the_bytes_depend_on_the_files_alone(tree: Path, tmp_path: Path) -> None
     with paths[3].open("wb") as file:
         subprocess.run([*COMMAND, "pack", tree, "-", "-q"], stdout=file, check=True)
     assert len({path.read_bytes() for path in paths}) == 1
+
+
+def test_the_line_for_python_opens_what_was_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scenes = [TRAIN, "scene0000_01", VAL]
+    write_release(tmp_path / "raw", scenes, vertices=30_000)
+    assert run_main("process", "raw", "-o", "processed").status == 0
+    for options in ([], ["--shard-size", "1MB"]):
+        said = run_main("pack", "processed", "-o", "a b.tar.zst", *options).stdout
+        assert eval(said.partition("in Python: ")[2]).scene_ids == scenes[:2]
+    assert len(list(tmp_path.glob("a b-*"))) > 1
 
 
 def test_an_archive_of_a_part_knows_vertices_splits_and_options_and_has_a_manifest_of_that_part(

@@ -259,7 +259,9 @@ def test_a_disk_that_takes_no_more_ends_the_run_and_leaves_no_half_file(whole_di
     assert run_main(*words).status == 0
 
 
-def test_what_cannot_go_well_is_refused_before_it_begins(raw_dir: Path, tmp_path: Path) -> None:
+def test_what_cannot_go_well_is_refused_before_it_begins(
+    raw_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for place in (raw_dir, raw_dir / "scans", raw_dir / f"scans/{TRAIN}"):
         outcome = process(raw_dir, place)
         assert (outcome.status, "would lie among the raw ones" in outcome.stderr) == (2, True)
@@ -267,7 +269,7 @@ def test_what_cannot_go_well_is_refused_before_it_begins(raw_dir: Path, tmp_path
     assert (outcome.status, "is not a folder" in outcome.stderr) == (1, True)
     outcome = process(raw_dir, tmp_path / "out", "--scenes", "scene0900_00")
     assert (outcome.status, "is in none of the official lists, and" in outcome.stderr) == (2, True)
-    os.truncate(mesh_path(raw_dir, TRAIN), 1 << 43)  # takes no room itself
+    monkeypatch.setattr("scannet_prep.space.RESERVE_BYTES", 1 << 60)
     outcome = process(raw_dir, tmp_path / "out")
     assert (outcome.status, outcome.json["error"], " and a reserve of " in outcome.stderr) == (1, "DiskFullError", True)
     assert not list(tmp_path.rglob("*.npz"))

@@ -132,6 +132,10 @@ def test_a_mesh_that_cannot_be_right_is_refused(format_name: str, knobs: dict, p
         ),
         (Ply(format=TEXT, tail=b" " * MAX_UNMAPPED_BYTES).encode(), "PLY file of text .* at most 10,000,000"),
         (Ply(vertex_list="near", tail=b" " * MAX_UNMAPPED_BYTES).encode(), "lists other than .* at most 10,000,000"),
+        (
+            Ply(format=TEXT, counts={"vertex": 500_000}, tail=b"1\n" * 500_000).encode(),
+            "and 500,004 rows, expected at most 10,000,000 and 500,000",
+        ),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scannet_prep.errors import UnknownSceneError
+from scannet_prep.errors import UnknownSceneError, UnknownSplitError
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, official_scenes
 
@@ -20,6 +20,12 @@ def test_the_official_lists_have_1201_312_and_100_scenes_of_different_spaces() -
     assert official_scenes(Split.TEST) == tuple(f"scene{space:04d}_00" for space in range(707, 807))
     firsts = [official_scenes(split)[0] for split in (Split.TRAIN, Split.VAL)]
     assert firsts == ["scene0191_00", "scene0568_00"], "they are not sorted"
+
+
+def test_a_split_of_the_official_lists_may_be_a_word_and_must_be_one_of_three() -> None:
+    assert official_scenes("val") == official_scenes(Split.VAL)
+    with pytest.raises(UnknownSplitError, match="'training' is not a split"):
+        official_scenes("training")
 
 
 @pytest.mark.parametrize(

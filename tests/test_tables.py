@@ -84,6 +84,8 @@ def test_raw_archive_and_folder_without_scenes_are_refused(root: Path) -> None:
     pack.run(pack.plan(root / "raw", root / "raw.tar.zst"))
     with pytest.raises(ArchiveError, match="holds raw scenes, not processed ones"):
         tables.scenes(root / "raw.tar.zst")
+    with pytest.raises(UsageError, match="expected a label set"):
+        tables.class_counts(root / "processed", "scannet20")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="'walls' is not a table"):
         tables.write_table("walls", root / "processed", None)
 

@@ -24,15 +24,16 @@ def test_tools_never_use_an_active_environment(tmp_path: Path) -> None:
 
 
 def test_python_of_another_version_than_the_environment_is_told_with_both_versions(tmp_path: Path) -> None:
-    python = tmp_path / "python3.13"
-    (tmp_path / "venv/bin").mkdir(parents=True)
-    for path, version in ((tmp_path / "venv/bin/python", "3.12"), (python, "3.13")):  # they pass for Pythons with pip
+    python, folder = tmp_path / "python3.13", tmp_path / "a b"
+    (folder / "bin").mkdir(parents=True)
+    for path, version in ((folder / "bin/python", "3.12"), (python, "3.13")):  # they pass for Pythons with pip
         path.write_text(f"#!/bin/sh\n[ $1 = -m ] || echo {version}\n")
         path.chmod(0o755)
-    done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path / "venv", PYTHON=python)
+    done = run_bash("prepare_environment run", SCANNET_PREP_VENV=folder, PYTHON=python)
     assert done.returncode == 1
-    assert f"error: PYTHON={python} is Python 3.13, but {tmp_path}/venv was made with Python 3.12" in done.stderr
+    assert f"error: PYTHON={python} is Python 3.13, but {folder} was made with Python 3.12" in done.stderr
     assert "hint: use another folder: SCANNET_PREP_VENV=.venv-3.13" in done.stderr
+    assert f"rm -r {tmp_path}/a\\ b\n" in done.stderr
 
 
 def test_unusable_python_is_told_before_anything_is_made(tmp_path: Path) -> None:

@@ -10,20 +10,23 @@ from typing import Any
 
 import pytest
 import tiny
-from commands import digests, start_command
+from commands import digests, run_main, start_command
 from tiny import Ply, aggregation_file, info_file, process_tiny, write_tiny
 
-from scannet_prep import ScanNet
+from scannet_prep import ScanNet, release
 from scannet_prep.errors import FileError, LockedError, ManifestError
 from scannet_prep.files import run_lock
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.processed.scene import ProcessOptions, encode_processed
-from scannet_prep.scene import SceneId
+from scannet_prep.raw.lock import LockEntry, write_lock
+from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.process import ProcessReport, plan, run
+from scannet_prep.stages.process.make_scene import find_raw_files
 from scannet_prep.stages.selection import Selection
 
 TRAIN, OTHER = tiny.SCENE_ID, "scene0001_00"
 MESH, AGGREGATION, INFO = "_vh_clean_2.ply", ".aggregation.json", ".txt"
+SEGMENTS = "_vh_clean_2.0.010000.segs.json"
 
 
 def process(folder: Path, **options: Any) -> ProcessReport:
@@ -78,6 +81,63 @@ def test_scenes_that_are_not_folders_and_folders_in_the_way_are_failures_with_th
         assert "is a folder, so that no file can be written there" in found.pop(OTHER)
         for (_, problem), text in zip(cases, found.values(), strict=True):
             assert f"_00: {problem}" in text
+
+
+@pytest.mark.parametrize("name", ["scans", "scans_test"])
+def test_a_folder_of_all_scenes_that_cannot_be_looked_into_is_named_and_not_passed_over(
+    tmp_path: Path, name: str
+) -> None:
+    write_tiny(tmp_path / "raw")
+    (tmp_path / "raw/scans").rename(tmp_path / "raw" / ("scans_test" if name == "scans" else "scans"))
+    for make, problem in (
+        (lambda path: path.symlink_to("nowhere"), "is a link that leads nowhere"),
+        (os.mkfifo, "is a named pipe"),
+    ):
+        make(tmp_path / "raw" / name)
+        for command in ("process", "verify", "info"):
+            outcome = run_main(command, tmp_path / "raw", *(["-o", tmp_path / "out"] if command == "process" else []))
+            assert (outcome.status, f"raw/{name}: {problem}, expected a folder" in outcome.stderr) == (1, True)
+        (tmp_path / "raw" / name).unlink()
+
+
+def test_a_mesh_that_claims_terabytes_is_the_failure_of_its_scene_and_not_a_lack_of_room(two_dir: Path) -> None:
+    os.truncate(two_dir / f"raw/scans/{OTHER}/{OTHER}{MESH}", 1 << 43)  # takes no room itself
+    (two_dir / f"out/train/{OTHER}.npz").unlink()
+    (failure,) = process(two_dir).failures
+    assert f"{OTHER}{MESH}: has 8,796,093,022,208 bytes, expected at most" in failure.message
+
+
+def test_a_file_beyond_the_size_of_its_kind_is_not_read_to_be_compared(tmp_path: Path) -> None:
+    files = find_raw_files(write_tiny(tmp_path), Split.TRAIN, ProcessOptions())
+    os.truncate(files.paths[release.INFO], 3 << 30)
+    with pytest.raises(FileError, match="has 3,221,225,472 bytes, expected at most 1,048,576"):
+        files.fingerprints()
+
+
+@pytest.mark.parametrize(("suffix", "largest"), [(SEGMENTS, "67,108,864"), (AGGREGATION, "16,777,216")])
+def test_json_is_refused_at_a_size_whose_parsing_would_take_gigabytes(
+    tmp_path: Path, suffix: str, largest: str
+) -> None:
+    scene = write_tiny(tmp_path)
+    with (scene.directory / f"{TRAIN}{suffix}").open("ab") as file:
+        file.write(b" " * 67_200_000)
+    with pytest.raises(FileError, match=f"bytes, expected at most {largest}"):
+        tiny.process_written(scene)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o100, 0o400])
+def test_a_scene_folder_without_permission_is_one_failed_scene(two_dir: Path, mode: int) -> None:
+    folder = two_dir / "raw/scans" / OTHER
+    write_lock(two_dir / "other.lock", {f"scans/{OTHER}/{OTHER}{INFO}": LockEntry("0" * 64, 1)})
+    folder.chmod(mode)
+    if os.access(folder, os.R_OK | os.X_OK):
+        pytest.skip("this user may read everything")
+    commands = [["verify"], ["verify", "--against", two_dir / "other.lock"], ["info"]]
+    commands += [] if mode == 0o100 else [["process", "--align-axis", "-o", two_dir / "out"]]
+    for command in commands:
+        outcome = run_main(command[0], two_dir / "raw", *command[1:], "--json")
+        assert (outcome.status, OTHER in outcome.stdout, "Permission denied" in outcome.stdout) == (3, True, True)
+        assert "none of the scene's files" not in outcome.stdout
 
 
 @pytest.mark.parametrize("kind", ["named pipe", "device", "folder"])

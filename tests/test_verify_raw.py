@@ -324,11 +324,29 @@ def test_copies_are_compared_by_their_lock_files(raw_dir: Path, tmp_path: Path, 
     (raw_dir / name).write_bytes(data + b"note = changed\n")
     result = verify(raw_dir, "--against", str(lock), "--limit", "9")
     check_one(result, "error", TRAIN, name, "is not the file that their.lock records", "bytes, sha256")
-    for content in ("", f"{'0' * 64}  3  ScanNet/scans/{TRAIN}/{TRAIN}.txt\n"):
+    label_map = (raw_dir / LABEL_MAP_NAME).read_bytes()
+    other = f"{'0' * 64}  3  ScanNet/scans/{TRAIN}/{TRAIN}.txt\n"
+    beside = f"{hashlib.sha256(label_map).hexdigest()}  {len(label_map)}  {LABEL_MAP_NAME}\n"
+    for content, count in (("", 0), (other, 0), (other + beside, 1)):
         lock.write_text(content)
         status, findings = verify(raw_dir, "--against", str(lock), "--limit", "9")
-        assert (status, verify.value["compared_files"]) == (3, 0)
-        assert [item[3] for item in findings] == ["names no file that is checked here: nothing was compared"]
+        assert (status, verify.value["compared_files"]) == (3, count)
+        problem = "names no file of the scenes that are checked here: none was compared"
+        assert [item[3] for item in findings] == [problem]
+
+
+def test_file_that_is_missing_is_one_error_though_it_is_on_record_and_the_hint_is_for_its_scene_alone(
+    raw_dir: Path, verify: Verify
+) -> None:
+    names = [relative(TRAIN, INFO.suffix), relative(TRAIN, MESH.suffix)]
+    (raw_dir / "scannet.lock").write_text("".join(f"{'0' * 64}  3  {name}\n" for name in names))
+    for name in names:
+        (raw_dir / name).unlink()
+    status, findings = verify(raw_dir)
+    assert (status, sorted(item[2] for item in findings)) == (3, sorted(names))
+    assert f"--types seg --verify -o {raw_dir} --scenes {TRAIN}\n" in run_main("verify", raw_dir).stdout
+    (raw_dir / "scannet.lock").write_text("x")
+    assert f"--types seg --verify -o {raw_dir}\n" in run_main("verify", raw_dir).stdout
 
 
 def test_file_that_differs_from_the_own_lock_file_is_an_error(raw_dir: Path, verify: Verify) -> None:

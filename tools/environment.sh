@@ -23,6 +23,10 @@ say() {
     printf '%s\n' "$@" >&2
 }
 
+quoted() {
+    printf '%q' "$1"
+}
+
 # fail MESSAGE [HINT]...
 fail() {
     say "error: $1"
@@ -87,14 +91,14 @@ make_environment() {
 check_version() {
     local has wanted
     has=$(supported_version "$python") ||
-        fail "$environment_dir has a Python older than $oldest_python" "remove it: rm -r $environment_dir"
+        fail "$environment_dir has a Python older than $oldest_python" "remove it: rm -r $(quoted "$environment_dir")"
     if [ -n "${PYTHON:-}" ]; then
         find_base_python
         wanted=$(supported_version "$PYTHON")
         if [ "$has" != "$wanted" ]; then
             fail "PYTHON=$PYTHON is Python $wanted, but $environment_dir was made with Python $has" \
-                "use another folder: SCANNET_PREP_VENV=.venv-$wanted PYTHON=$PYTHON $0" \
-                "or remove that one: rm -r $environment_dir"
+                "use another folder: SCANNET_PREP_VENV=.venv-$wanted PYTHON=$(quoted "$PYTHON") $(quoted "$0")" \
+                "or remove that one: rm -r $(quoted "$environment_dir")"
         fi
     fi
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from shlex import quote
 from typing import Literal
 
 import numpy as np
@@ -58,7 +59,7 @@ class ArchiveReader(SceneSource):
         self._scenes = scenes
         self._homes = [(archive.source, archive.index.files) for archive in opened]
         if failures and split is not None:
-            warn_of_failures(self.name, failures, f"scannet-prep info {names[0]} lists them")
+            warn_of_failures(self.name, failures, f"scannet-prep info {quote(names[0])} lists them")
 
     def restrict(self, indices: NDArray[np.int64]) -> None:
         """Keep only the scenes at these positions, which are ascending."""
@@ -111,7 +112,7 @@ def check_archives(archives: Sequence[Archive]) -> None:
     for archive in archives:
         index = archive.index
         if index.head.kind is not ArchiveKind.PROCESSED:
-            hint = f"scannet-prep unpack {archive.name} -o data/ScanNet, then scannet-prep process and pack"
+            hint = f"scannet-prep unpack {quote(archive.name)} -o data/ScanNet, then scannet-prep process and pack"
             raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
         if not index.head.is_complete:
             problem = "says that processing had not finished when it was packed"

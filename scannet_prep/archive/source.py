@@ -113,6 +113,8 @@ class FileSource:
         return {"name": self.name, "_identity": self._identity}
 
     def _open(self) -> _OpenFile:
+        if not hasattr(os, "pread"):  # Windows
+            raise ArchiveError(self.name, "archives are read on Linux and macOS only", "use WSL, or a processed folder")
         try:
             # Not blocking: a pipe is to be refused, not waited for.
             file = _OpenFile(os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -24,11 +25,19 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)\s*(?:([kKMGT])(i?B)?|B)?")
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Fills paragraphs, but for those with indented lines."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002 - as in argparse
+        paragraphs = text.strip().split("\n\n")
+        return "\n\n".join(part if "\n  " in part else textwrap.fill(part, width) for part in paragraphs)
+
+
 class CommandParser(argparse.ArgumentParser):
-    """A parser that raises `UsageError` instead of ending the process, and keeps the line breaks of its texts."""
+    """A parser that raises `UsageError` instead of ending the process."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - handed through
-        super().__init__(**options, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+        super().__init__(**options, formatter_class=_Formatter, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - overloaded in argparse
         """Refuse unknown arguments here, where the command and its options are known."""

@@ -29,6 +29,7 @@ _MAX_LISTED = 10
 _MAX_FINDINGS = 100
 _MAX_HINTS = 5
 _MIN_COLUMN_WIDTH = 11
+_COMMAND = re.compile(r"scannet-prep (?:(?![;,] ).)*")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -77,13 +78,14 @@ class Console:
             trace = f"\n{finding.trace}" if finding.trace else ""
             self.warn(f"error: {finding.place}: {finding.message}{trace}", finding.hint)
 
-    def result(self, text: str, value: object, status: int, **more: object) -> int:
+    def result(self, text: str, value: object, status: int, *, wraps: bool = True, **more: object) -> int:
         """Give the result on standard output, in words or as one JSON object, and hand the exit status back.
 
         Args:
             text: For people.
             value: For programs: a dataclass, or a mapping.
             status: The exit status.
+            wraps: Whether long lines of the text may be broken on a terminal.
             more: Values that go beside it.
 
         Raises:
@@ -96,7 +98,7 @@ class Console:
             text = json.dumps({**frame, **to_plain(value), **to_plain(more)})
         if self.is_json or not self.is_quiet:
             try:
-                _print(text, sys.stdout)
+                _print(text, sys.stdout, wraps=wraps and not self.is_json)
             except BrokenPipeError:
                 raise
             except OSError as error:
@@ -127,21 +129,33 @@ class Console:
         return status
 
 
-def _print(text: str, stream: TextIO) -> None:
-    """Write a text. What names and files may hold never controls a terminal; errors are red on one."""
+def _print(text: str, stream: TextIO, *, wraps: bool = True) -> None:
+    """Write a text. What names and files may hold never controls a terminal; on one, errors are red and words whole."""
     text = _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    if wraps and stream.isatty():
+        text = "\n".join(map(_wrap, text.split("\n")))
     if stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         text = re.sub(r"^(error|failed):", "\x1b[1;31m\\1:\x1b[0m", text)
     print(text, file=stream, flush=True)
 
 
-def output_width() -> int:
-    """Columns that a text on standard output may have: those of the terminal, at most 100."""
-    return min(_MAX_WIDTH, shutil.get_terminal_size((_MAX_WIDTH, 24)).columns)
+def _terminal_width() -> int:
+    """Columns of the terminal; 100 where it does not know, for which Python 3.10 says 0."""
+    return shutil.get_terminal_size((_MAX_WIDTH, 24)).columns or _MAX_WIDTH
+
+
+def _wrap(line: str) -> str:
+    """Break a line that is wider than the terminal at blanks, but not within a command, so that it can be copied."""
+    if len(line) <= (width := _terminal_width()):
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    glued = _COMMAND.sub(lambda match: match[0].replace(" ", "\0"), line)
+    parts = textwrap.wrap(glued, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(parts).replace("\0", " ")
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
-    """Lay out rows under a header. Where they are wider than the terminal, the widest column of text is broken.
+    """Lay out rows under a header. Where they are too wide, the names of numbers and the widest text are broken.
 
     Args:
         header: Names of the columns.
@@ -149,17 +163,24 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right:
         right: Columns that are aligned to the right, for numbers.
     """
     widths = [max(len(row[index]) for row in (header, *rows)) for index in range(len(header))]
-    excess = sum(widths) + 2 * (len(widths) - 1) - output_width()
+    room = min(_MAX_WIDTH, _terminal_width()) - 2 * (len(widths) - 1)
+    if sum(widths) > room:
+        for index in right:
+            widths[index] = max(map(len, [*header[index].split(), *(row[index] for row in rows)]))
     texts = [index for index in range(len(header)) if index not in right]
-    if excess > 0 and texts:
+    if (excess := sum(widths) - room) > 0 and texts:
         widest = max(texts, key=lambda index: widths[index])
         widths[widest] = max(min(_MIN_COLUMN_WIDTH, widths[widest]), widths[widest] - excess)
     lines = []
     for row in (header, ["-" * width for width in widths], *rows):
-        columns = [textwrap.wrap(cell, width) if cell else [""] for cell, width in zip(row, widths, strict=True)]
+        # Behind a blank or a mark, if there is one.
+        columns = [
+            re.findall(rf".{{1,{width}}}(?:$|(?<=[ ._-]))|.{{{width}}}", cell) if cell else [""]
+            for cell, width in zip(row, widths, strict=True)
+        ]
         for cells in zip_longest(*columns, fillvalue=""):
             aligned = [
-                cell.rjust(width) if index in right else cell.ljust(width)
+                cell.strip().rjust(width) if index in right else cell.strip().ljust(width)
                 for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
             ]
             lines.append("  ".join(aligned).rstrip())
@@ -186,7 +207,7 @@ def describe_list(title: str, items: Sequence[str], *, has_all: bool) -> Iterato
     yield f"\n{title}: {len(items):,}"
     shown = items if has_all else items[:_MAX_LISTED]
     for item in shown:
-        yield _fill(item, "  ")
+        yield f"  {item}"
     if len(shown) < len(items):
         yield f"  ... and {len(items) - len(shown):,} more; all of them with -v"
 
@@ -195,7 +216,7 @@ def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) 
     """Lines with findings, the first hundred of them or all, with paths below `root`; and each hint once."""
     shown = findings if has_all else findings[:_MAX_FINDINGS]
     for finding in shown:
-        yield _fill(f"{finding.severity}: {finding.place.removeprefix(f'{root}/')}: {finding.message}", "")
+        yield f"{finding.severity}: {finding.place.removeprefix(f'{root}/')}: {finding.message}"
     if len(shown) < len(findings):
         yield f"... and {len(findings) - len(shown):,} more; all of them with -v or --json"
     hints = list(dict.fromkeys(finding.hint for finding in findings if finding.hint))
@@ -224,8 +245,3 @@ def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:
 def name_places(paths: Sequence[str]) -> str:
     """The first of several paths, and how many more there are."""
     return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1:,} more"
-
-
-def _fill(text: str, indent: str) -> str:
-    lines = textwrap.wrap(text, output_width() - len(indent) - 2, break_long_words=False, break_on_hyphens=False)
-    return indent + f"\n{indent}  ".join(lines)

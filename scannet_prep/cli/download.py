@@ -9,6 +9,7 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli.arguments import (
@@ -201,7 +202,8 @@ def _describe_report(report: DownloadReport, seconds: float) -> str:
     if report.opened:
         lines.append(f"permissions repaired: {format_count(len(report.opened), 'file')}")
     if report.failures:
-        lines.append(f"to try again, run the same command; --scenes @{report.data_dir / 'failed.txt'} for these only")
+        these = quote(f"@{report.data_dir}/failed.txt")
+        lines.append(f"to try again, run the same command; --scenes {these} for these only")
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ exit status:
   0    all that was asked for is done
   1    stopped by an error
   2    wrong usage, or terms not accepted
-  3    finished, but some scenes or files failed; each is listed
+  3    finished, but scenes or files failed; each is listed
   130  interrupted; run the same command again to go on
 
 examples:

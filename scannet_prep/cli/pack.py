@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,6 +143,8 @@ def _describe_report(report: PackReport, seconds: float) -> str:
     vertices = f", {report.vertices:,} vertices" if report.vertices else ""
     lines = [f"{names}: {scenes}{vertices}, {size} ({share}), in {format_duration(seconds)}"]
     if report.splits and report.kind == "processed":
-        place = '"FILE"' if len(report.archives) > 1 else f'"{names}"'
-        lines.append(f'in Python: ScanNet({place}, split="{report.splits[-1]}")')
+        path, split = Path(next(iter(report.archives))), "train" if "train" in report.splits else report.splits[-1]
+        shards = re.sub(r"-\d+-of-", "-*-of-", path.name)
+        place = f'sorted(Path("{path.parent}").glob("{shards}"))' if len(report.archives) > 1 else f'"{path}"'
+        lines.append(f'in Python: ScanNet({place}, split="{split}")')
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from scannet_prep.cli import arguments as shared
@@ -156,9 +157,11 @@ def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -
     size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)} in {report.out_dir}"
     lines = [f"{counts}, in {format_duration(seconds)}: {size}"]
     if report.failures:
-        again = f"--scenes @{report.out_dir / 'failed.txt'}"
+        again = f"--scenes {quote(f'@{report.out_dir}/failed.txt')}"
         if any(failure.error == "MissingFileError" for failure in report.failures):
-            lines.append(f"to fetch what is missing: scannet-prep download --types seg -o {plan.raw_dir} {again}")
+            lines.append(
+                f"to fetch what is missing: scannet-prep download --types seg -o {quote(str(plan.raw_dir))} {again}"
+            )
         lines.append(f"to try the failed ones again, add {again} to the same command")
     if report.unfinished:
         scenes = f"{format_count(len(report.unfinished), 'scene')} ({list_some(report.unfinished)})"

@@ -11,10 +11,10 @@ from typing import Any
 from scannet_prep.progress import Progress
 
 _SECONDS_BETWEEN_LINES = 30.0
-# Short enough for 60 columns.
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{unit}{postfix}, {rate_fmt}, {remaining}"
-_LINE = "{desc}: {n_fmt}/{total_fmt}{unit}{postfix}, {rate_fmt}, {remaining} left"
-_COUNT = "{desc}: {n_fmt}{unit}{postfix}, {rate_fmt}, {elapsed}"
+# Short enough for 60 columns; what does not fit is cut off at the end.
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}UNIT, {remaining}, {rate_noinv_fmt}{postfix}"
+_LINE = "{desc}: {n_fmt}/{total_fmt}UNIT, {remaining} left, {rate_noinv_fmt}{postfix}"
+_COUNT = "{desc}: {n_fmt}UNIT, {elapsed}, {rate_noinv_fmt}{postfix}"
 
 
 class NotesOnly(Progress):
@@ -46,13 +46,14 @@ class ShownProgress(NotesOnly):
         if sys.stderr.isatty():
             knows_width = os.get_terminal_size(sys.stderr.fileno()).columns > 0  # some containers' terminals do not
             options = {"file": sys.stderr, "dynamic_ncols": knows_width, "ncols": None if knows_width else 80}
+        shape = (_BAR if sys.stderr.isatty() else _LINE) if total else _COUNT
         self._bar = tqdm(
             total=total or None,  # None: nobody knows
             desc=title,
-            unit=unit if unit == "B" else f" {unit}",
+            unit="B" if unit == "B" else "",
             unit_scale=unit == "B",
             smoothing=0.1,
-            bar_format=(_BAR if sys.stderr.isatty() else _LINE) if total else _COUNT,
+            bar_format=shape.replace("UNIT", "B" if unit == "B" else f" {unit}"),
             **options,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
@@ -114,5 +115,6 @@ def _describe_report(report: UnpackReport, seconds: float) -> str:
     if report.replaced:
         lines.append(f"replaced, because they differed: {format_count(len(report.replaced), 'file')} (-v names them)")
     if report.failures:
-        lines.append(f"to try the failed ones again, add --scenes @{report.out_dir / 'failed.txt'} to the same command")
+        again = quote(f"@{report.out_dir}/failed.txt")
+        lines.append(f"to try the failed ones again, add --scenes {again} to the same command")
     return "\n".join(lines)

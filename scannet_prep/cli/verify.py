@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from scannet_prep.cli import arguments as shared
@@ -99,9 +100,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     )
 
 
+def _only_damaged(report: TreeReport) -> str:
+    """The choice of the damaged scenes of a raw tree, if they are few: whoever has a few scenes may not want all."""
+    scenes = dict.fromkeys(finding.scene_id for finding in report.errors)
+    return f" --scenes {' '.join(scenes)}" if report.kind == "raw" and "" not in scenes and len(scenes) < 6 else ""
+
+
 def _describe(report: TreeReport, seconds: float) -> Iterator[str]:
     if report.errors:
-        yield _REMEDIES[report.kind].format(report.path)
+        yield _REMEDIES[report.kind].format(quote(str(report.path))) + _only_damaged(report)
     if report.compared_files is not None:
         yield f"compared with the other copy: {report.compared_files:,} files"
     splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())

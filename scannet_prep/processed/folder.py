@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
+from shlex import quote
 
 from scannet_prep.errors import FileError, ManifestError, MissingFileError, ProcessedFileError
 from scannet_prep.files import Fingerprint, make_directory, read_file, remove_file, write_atomically, write_if_changed
@@ -83,7 +85,7 @@ def processed_path(out_dir: Path, split: Split, scene_id: str) -> Path:
 def iter_processed_scenes(out_dir: Path) -> Iterator[tuple[SceneId, Split, Path]]:
     """Go through the scenes of a processed folder by their names, unopened; a scene may lie in two splits."""
     for split in Split:
-        for path in sorted((out_dir / split).glob("scene*.npz")):
+        for path in sorted((out_dir / split).glob("scene*.npz"), key=attrgetter("name")):
             if SceneId.is_valid(path.stem):
                 yield SceneId(path.stem), split, path
 
@@ -155,7 +157,7 @@ def find_state(out_dir: Path, *, must_be_usable: bool = False) -> FolderState:
     except OSError as error:  # a name that is too long, or somewhere where nobody may look
         raise MissingFileError(out_dir, f"cannot be looked at: {error.strerror}", "is the path right?") from error
     if not is_folder:
-        raise MissingFileError(out_dir, "no such folder", f"make it: scannet-prep process -o {out_dir}")
+        raise MissingFileError(out_dir, "no such folder", f"make it: scannet-prep process -o {quote(str(out_dir))}")
     manifest, faults = None, list[FileError]()
     try:
         manifest = read_manifest(out_dir)
@@ -237,9 +239,9 @@ def find_entries(
 
 
 def _no_scenes(out_dir: Path) -> MissingFileError:
-    hint = f"make them: scannet-prep process -o {out_dir}"
+    hint = f"make them: scannet-prep process -o {quote(str(out_dir))}"
     if out_dir.resolve().name in set(Split) and any(out_dir.glob("scene*.npz")):
         hint = f"give the folder above it, {out_dir.resolve().parent}, and the split {out_dir.resolve().name}"
     elif (out_dir / "scans").is_dir():
-        hint = f"make processed scenes from it: scannet-prep process {out_dir}"
+        hint = f"make processed scenes from it: scannet-prep process {quote(str(out_dir))}"
     return MissingFileError(out_dir, f"holds no processed scenes: expected {out_dir}/train/scene*.npz", hint)

@@ -7,6 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 import numpy as np
@@ -121,7 +122,7 @@ class FolderReader(SceneSource):
         state = find_state(path, must_be_usable=True)
         scenes = state.manifest.scenes
         vertex_counts = {name: entry.vertex_count for name, entry in scenes.items() if entry.split == split}
-        hint = f"make them: scannet-prep process -o {path} --splits {split}"
+        hint = f"make them: scannet-prep process -o {quote(str(path))} --splits {split}"
         check_split(str(path), split, {entry.split for entry in scenes.values()}, hint)
         failures = {name: item.message for name, item in state.manifest.failures.items() if name not in vertex_counts}
         super().__init__(str(path), vertex_counts, failures)
@@ -134,7 +135,8 @@ class FolderReader(SceneSource):
 
     def how_to_add(self, scene_id: str) -> str:
         """What to type to get a scene that is missing."""
-        return f"make it, with the same options as the others: scannet-prep process --scenes {scene_id} -o {self._path}"
+        command = f"scannet-prep process --scenes {scene_id} -o {quote(str(self._path))}"
+        return f"make it, with the same options as the others: {command}"
 
     def count_raw_ids(self, raw_ids_key: Literal["nyu40_ids", "scannet_ids"]) -> list[Mapping[int, int]] | None:
         """Vertices of each scene by raw id, from the manifest; None where the folder has none.

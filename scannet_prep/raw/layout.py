@@ -51,7 +51,7 @@ def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
 
     Raises:
         MissingFileError: `raw_dir` does not exist or holds no scene folder.
-        FileError: A folder cannot be read.
+        FileError: A folder cannot be read, or `scans` or `scans_test` is not one.
     """
     if not raw_dir.is_dir():
         raise MissingFileError(raw_dir, "no such folder", _where_to_get_scenes(raw_dir))
@@ -87,7 +87,11 @@ def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:
 
 
 def _iter_scenes(parent: Path) -> Iterator[RawScene]:
-    for entry in _list(parent) if parent.is_dir() else ():
+    if not os.path.lexists(parent):
+        return
+    if problem := _find_problem(parent):
+        raise FileError(parent, problem)
+    for entry in _list(parent):
         if SceneId.is_valid(entry.name):
             yield RawScene(SceneId(entry.name), parent / entry.name, _find_problem(entry))
 
@@ -100,8 +104,8 @@ def _list(folder: Path) -> list[os.DirEntry[str]]:
         raise FileError(folder, f"cannot be read: {error.strerror or error}") from error
 
 
-def _find_problem(entry: os.DirEntry[str]) -> str:
-    """What keeps a directory entry from being a scene's folder; empty where nothing does."""
+def _find_problem(entry: os.DirEntry[str] | Path) -> str:
+    """What keeps a directory entry from being a folder; empty where nothing does."""
     try:
         if entry.is_dir():
             return ""

@@ -22,6 +22,7 @@ from scannet_prep.foreign import describe_beginning
 from scannet_prep.release import MESH
 
 MAX_UNMAPPED_BYTES = 10_000_000
+MAX_UNMAPPED_ROWS = 500_000
 _MAX_HEADER_BYTES = 65_536
 _FACE_LISTS = ("vertex_indices", "vertex_index")
 _LIST_LENGTHS = {"face": dict.fromkeys(_FACE_LISTS, 3)}
@@ -128,19 +129,22 @@ def _check_header(file: BinaryIO, size_bytes: int, path: Path) -> bool:
         where = f"its first {_MAX_HEADER_BYTES:,} bytes" if len(start) == _MAX_HEADER_BYTES else f"{len(start):,} bytes"
         raise MeshError(path, f"has no line end_header in {where}", _HINT)
     header = start[: end.start() + 1]
+    rows = 0
     for name, count in _ELEMENT.findall(header):
         # A damaged count must not make plyfile reserve terabytes: each row takes a byte at least.
         if not count.isdigit() or int(count[:20]) > size_bytes:
             problem = f"header counts {count.decode('ascii', 'replace')[:40]} x {name.decode('ascii', 'replace')[:40]}"
             raise MeshError(path, f"is damaged or truncated: its {problem}, but it has {size_bytes:,} bytes", _HINT)
+        rows += int(count)
     is_text = re.search(rb"^\s*format\s+ascii", header, re.MULTILINE) is not None
     lists = {name.decode("latin-1") for name in _LIST.findall(header)}
     if lists.issuperset(_FACE_LISTS):
         raise MeshError(path, f"has two lists of faces: {' and '.join(_FACE_LISTS)}")
     is_mapped = not is_text and lists.issubset(_FACE_LISTS)
-    if not is_mapped and size_bytes > MAX_UNMAPPED_BYTES:
+    if not is_mapped and (size_bytes > MAX_UNMAPPED_BYTES or rows > MAX_UNMAPPED_ROWS):
         kind = "text" if is_text else "lists other than those of its faces"
-        problem = f"is a PLY file of {kind} with {size_bytes:,} bytes, expected at most {MAX_UNMAPPED_BYTES:,}"
+        expected = f"expected at most {MAX_UNMAPPED_BYTES:,} and {MAX_UNMAPPED_ROWS:,}"
+        problem = f"is a PLY file of {kind} with {size_bytes:,} bytes and {rows:,} rows, {expected}"
         raise MeshError(path, problem, "convert it to a binary file of triangles, as the release has them")
     return is_mapped
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -226,6 +226,16 @@ class PointBudgetBatchSampler(RankedSampler):
         return plan.take(np.arange(self.steps_before * self.world_size, len(plan)))
 
 
+class Indices(Protocol):
+    """A sampler of PyTorch, or a collection."""
+
+    def __len__(self) -> int:
+        """Number of indices."""
+
+    def __iter__(self) -> Iterator[int]:
+        """The indices."""
+
+
 class WithEpoch:
     """Gives `(index, epoch)` for each index of another sampler, so that transforms of `ScanNet` know the epoch.
 
@@ -239,7 +249,7 @@ class WithEpoch:
         epoch: What is given with each index; `set_epoch` changes it.
     """
 
-    def __init__(self, sampler: Collection[int]) -> None:
+    def __init__(self, sampler: Indices) -> None:
         self.sampler = sampler
         self.epoch = 0
 

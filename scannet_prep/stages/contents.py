@@ -6,6 +6,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from shlex import quote
 
 from scannet_prep.archive.layout import (
     DEFAULT_LEVEL,
@@ -82,12 +83,12 @@ def _find_processed(
     is_complete = whole.is_complete and not folder.is_unfinished(source)
     held: dict[str, str | None] = {name: find_official_split(name) for name in whole.failures}
     held |= {name: entry.split for name, entry in whole.scenes.items()}
-    selection.check_found(source, held, f"leave it out, or: scannet-prep process -o {source} makes it")
+    selection.check_found(source, held, f"leave it out, or: scannet-prep process -o {quote(str(source))} makes it")
     scenes = {name: entry for name, entry in whole.scenes.items() if selection.wants(name, entry.split)}
     failures = {name: item for name, item in whole.failures.items() if selection.wants(name, held[name])}
     missing = {name for name, entry in scenes.items() if not folder.processed_path(source, entry.split, name).exists()}
     if (lacking := sorted(failures.keys() | missing)) and not allows_incomplete:
-        problem = f"names {len(lacking):,} scenes that failed or are not there, for example {lacking[0]}"
+        problem = f"scenes that it names failed or are not there: {len(lacking):,}, for example {lacking[0]}"
         raise ManifestError(source / MANIFEST_NAME, problem, _INCOMPLETE_HINT)
     kept = {name: scenes[name] for name in sorted(scenes.keys() - missing)[: selection.limit]}
     manifest = Manifest(kept, failures, is_complete, whole.program_version if state.has_manifest else VERSION)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 
 from scannet_prep.archive.frames import MAX_LEVEL
 from scannet_prep.archive.layout import DEFAULT_LEVEL, ArchiveKind
@@ -163,7 +164,10 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
 def _check_target(target: Path) -> Path:
     """Follow a link to the file that is going to be replaced, so that the link stays; refuse what cannot be one."""
     if not target.name.endswith(SUFFIX):
-        raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it so: -o {target.stem}{SUFFIX}")
+        raise UsageError(
+            f"{target}: an archive is a {SUFFIX} file",
+            f"name it so: -o {quote(str(target.with_name(target.stem + SUFFIX)))}",
+        )
     if target.is_symlink():
         target = target.resolve()
     if target.exists() and not target.is_file():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import SUFFIX, ByteSource
@@ -13,7 +14,7 @@ from scannet_prep.files import open_file
 from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 from scannet_prep.processed.folder import iter_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME
-from scannet_prep.raw.layout import RawScene, find_raw_scenes
+from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.scene import SceneId, Split
 
 
@@ -58,27 +59,27 @@ def identify_tree(path: Path) -> ArchiveKind:
     return ArchiveKind.RAW
 
 
-def find_scenes_to_process(path: Path) -> dict[SceneId, RawScene]:
-    """Find the scenes of a raw tree; where it is something else, say what was probably meant.
+def explain_no_raw_scenes(path: Path) -> None:
+    """Say what was probably meant by a path where there are no raw scenes.
 
     Raises:
-        MissingFileError: It is not a raw tree.
+        MissingFileError: With the answer.
         FileError: It cannot be looked into.
     """
-    try:
-        return find_raw_scenes(path)
-    except MissingFileError:
-        if identify_tree(path) is ArchiveKind.PROCESSED:
-            raise MissingFileError(path, "holds processed scenes, expected raw ones", "give the raw folder") from None
-        raise
+    if identify_tree(path) is ArchiveKind.PROCESSED:
+        raise MissingFileError(path, "holds processed scenes, expected raw ones", "give the raw folder")
 
 
 def _not_a_folder(path: Path) -> MissingFileError:
-    hint = "give the folder of the raw scenes, or the one that scannet-prep process wrote"
     if not path.exists():
+        whence = "raw scenes come from scannet-prep download, processed ones from scannet-prep process"
+        hint = f"{whence}; to see the program at work without ScanNet data: scannet-prep demo"
         return MissingFileError(path, "no such folder", hint)
+    hint = "give the folder of the raw scenes, or the one that scannet-prep process wrote"
     if is_archive(path):
-        return MissingFileError(path, "is an archive, expected a folder", f"unpack it: scannet-prep unpack {path}")
+        return MissingFileError(
+            path, "is an archive, expected a folder", f"unpack it: scannet-prep unpack {quote(str(path))}"
+        )
     found = (describe_beginning(_read_start(path)) or "a file") if path.is_file() else "not a regular file"
     return MissingFileError(path, f"is {found}, expected a folder or an archive ({SUFFIX})", hint)
 
@@ -86,9 +87,9 @@ def _not_a_folder(path: Path) -> MissingFileError:
 def _neither(path: Path) -> MissingFileError:
     resolved = path.resolve()
     if SceneId.is_valid(resolved.name):
-        hint = f"for a single scene give the folder above it: {resolved.parent} --scenes {resolved.name}"
+        hint = f"for a single scene give the folder above it: {quote(str(resolved.parent))} --scenes {resolved.name}"
     elif resolved.name in set(Split) and any(path.glob("scene*.npz")):
-        hint = f"for a single split give the folder above it: {resolved.parent} --splits {resolved.name}"
+        hint = f"for a single split give the folder above it: {quote(str(resolved.parent))} --splits {resolved.name}"
     else:
         hint = (
             f"expected {path}/scans/scene*/ as ScanNet has them, or {path}/train/scene*.npz as "

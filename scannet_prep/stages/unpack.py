@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind, find_twice
@@ -115,7 +116,9 @@ def plan(
         held |= {scene_id: str(entry.split) for scene_id, entry in manifest.scenes.items()}
     if None not in manifests:  # else nobody knows yet what there is
         elsewhere = f"it may be in a shard that was not given: {', '.join(missing[:3])}"
-        selection.check_found(name, held, elsewhere if missing else f"see scannet-prep info {name} --scenes")
+        selection.check_found(
+            name, held, elsewhere if missing else f"see scannet-prep info {quote(str(name))} --scenes"
+        )
     out_dir = out_dir or _DEFAULT_DIRS[kind]
     sizes = {("", path): len(data) for reader in found.readers for path, data in reader.files.items()}
     sizes |= {(group.scene_id, item.name): item.size_bytes for group in found.chosen for item in group.members}

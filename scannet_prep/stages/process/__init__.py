@@ -8,7 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scannet_prep.errors import AnnotationError, FileError, OutputError, UnknownSplitError, UsageError, WorkerDiedError
+from scannet_prep.errors import (
+    AnnotationError,
+    FileError,
+    MissingFileError,
+    OutputError,
+    UnknownSplitError,
+    UsageError,
+    WorkerDiedError,
+)
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import check_is_folder, make_directory, remove_file, remove_temporaries, run_lock
 from scannet_prep.labels import label_map_for
@@ -24,7 +32,7 @@ from scannet_prep.processed.folder import (
 from scannet_prep.processed.manifest import Manifest, read_manifest, write_manifest
 from scannet_prep.processed.scene import ProcessOptions, read_meta
 from scannet_prep.progress import Progress
-from scannet_prep.raw.layout import RawScene, find_strangers
+from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
 from scannet_prep.release import MESH, SPLIT_DIRS
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
@@ -42,7 +50,6 @@ from scannet_prep.stages.process.scene_worker import (
     write_seen,
 )
 from scannet_prep.stages.selection import Selection, select_scenes
-from scannet_prep.stages.tree import find_scenes_to_process
 from scannet_prep.version import VERSION
 
 
@@ -137,7 +144,13 @@ def plan(
     """
     selection = selection or Selection()
     check_is_folder(out_dir)
-    raw_scenes = find_scenes_to_process(raw_dir)
+    try:
+        raw_scenes = find_raw_scenes(raw_dir)
+    except MissingFileError:
+        from scannet_prep.stages.tree import explain_no_raw_scenes  # it knows archives, and takes time to load
+
+        explain_no_raw_scenes(raw_dir)
+        raise
     _check_apart(raw_dir, out_dir, raw_scenes.values())
     manifest = _read_manifest(out_dir)
     filed = {scene_id: entry.split for scene_id, entry in manifest.scenes.items()}
@@ -256,7 +269,8 @@ def _check_room(out_dir: Path, tasks: Iterable[ProcessTask], options: ProcessOpt
     mesh_bytes = 0
     for task in missing:
         with suppress(OSError):  # that it cannot be read, the scene says
-            mesh_bytes += task.scene.path(MESH).stat().st_size
+            size_bytes = task.scene.path(MESH).stat().st_size
+            mesh_bytes += size_bytes if size_bytes <= MESH.max_bytes else 0  # no scene is made of such a file
     check_space(out_dir, int(mesh_bytes * (1.1 if options.faces else 0.6)), len(missing))
 
 
@@ -293,7 +307,7 @@ def _report(
 
 def _check_apart(raw_dir: Path, out_dir: Path, scenes: Iterable[RawScene]) -> None:
     """Refuse to write among the raw scenes; a folder beside `scans` is none of theirs."""
-    beside_scenes = {Path(os.path.realpath(scene.directory.parent)) for scene in scenes}
+    beside_scenes = {Path(os.path.realpath(folder)) for folder in {scene.directory.parent for scene in scenes}}
     inside = {folder for folder in beside_scenes if folder.name in SPLIT_DIRS.values()}
     out, raw = (Path(os.path.realpath(folder)) for folder in (out_dir, raw_dir))  # which never raises
     if out in {raw, *beside_scenes, *(folder.parent for folder in inside)} or inside & set(out.parents):

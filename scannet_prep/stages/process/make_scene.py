@@ -54,7 +54,8 @@ class RawFiles:
         Raises:
             FileError: A file cannot be read.
         """
-        return {path.name: Fingerprint.from_bytes(read_file(path)) for path in self.paths.values()}
+        files = self.paths.items()
+        return {path.name: Fingerprint.from_bytes(read_file(path, kind.max_bytes)) for kind, path in files}
 
 
 def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> RawFiles:
@@ -80,7 +81,7 @@ def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> Ra
     paths = {}
     for kind in release.INPUT_KINDS:
         path = scene.path(kind)
-        if kind in needed | optional and _is_there(path):
+        if kind in needed | optional and is_there(path):
             paths[kind] = path
         elif kind in needed:
             raise MissingFileError(path, "no such file", "the scene needs this file: download it")
@@ -176,7 +177,7 @@ def make_annotation(files: RawFiles, contents: Contents, vertex_count: int, labe
     try:
         annotation = annotate(segmentation, aggregation, label_map)
     except AnnotationError as error:
-        raise AnnotationError(f"{path}: {error}", error.hint) from None
+        raise AnnotationError(f"{path}: {error.message}", error.hint) from None
     # The groups of the high-resolution mesh may stand in only where they refer to the same segments.
     unknown = sum(item.count for item in annotation.warnings if item.kind is WarningKind.UNKNOWN_SEGMENTS)
     if unknown and release.HIGH_RESOLUTION_AGGREGATION in contents:
@@ -228,8 +229,12 @@ def _find_groups(contents: Contents) -> Aggregation | None:
     return groups
 
 
-def _is_there(path: Path) -> bool:
-    """Whether there is a file; also what has its name and cannot be read, so that reading it tells."""
+def is_there(path: Path) -> bool:
+    """Whether there is a file; also what has its name and cannot be read, so that reading it tells.
+
+    Raises:
+        FileError: Its folder cannot be looked into.
+    """
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

@@ -32,7 +32,7 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.finding import CheckTask, Findings, note_strangers
-from scannet_prep.stages.process.make_scene import RawFiles, make_scene, match_ply_labels, read_raw_file
+from scannet_prep.stages.process.make_scene import RawFiles, is_there, make_scene, match_ply_labels, read_raw_file
 from scannet_prep.stages.selection import Selection, select_scenes
 
 _ERRORS = {WarningKind.UNKNOWN_SEGMENTS, WarningKind.NOT_RIGID}
@@ -104,18 +104,18 @@ def plan_raw(
         RawTask(name, scenes[name].directory, split, scenes[name], tuple(recorded.get(scenes[name].directory, ())))
         for name, split in selected
     )
-    to_compare = [*beside_scenes, *(item for task in tasks for item in task.recorded)]
-    compared_files = None if against is None else sum(item.source == against for item in to_compare)
-    if against is not None and not compared_files:
+    compared = [item for task in tasks for item in task.recorded if item.source == against]
+    if against is not None and not compared:
         hint = f"its paths must begin as here, for example {tasks[0].path.relative_to(raw_dir)}/..." if tasks else ""
-        findings.error(against, "names no file that is checked here: nothing was compared", hint)
+        findings.error(against, "names no file of the scenes that are checked here: none was compared", hint)
+    compared += [item for item in beside_scenes if item.source == against]
     for parent in {raw_dir, *(raw_dir / name for name in release.SPLIT_DIRS.values())}:
         # Anything may lie beside `scans`, but not beside scenes.
         if any(scene.directory.parent == parent for scene in scenes.values()):
             known = {LABEL_MAP_NAME, LOCK_NAME, *release.SPLIT_DIRS.values(), *scenes}
             findings.attempt(parent, note_strangers, parent, known.__contains__, findings)
     present = {scene_id: find_official_split(scene_id) for scene_id in scenes}
-    return tasks, present, _check_label_map(raw_dir, findings), compared_files
+    return tasks, present, _check_label_map(raw_dir, findings), None if against is None else len(compared)
 
 
 def _read_locks(raw_dir: Path, against: Path | None, findings: Findings) -> dict[Path, list[RecordedFile]]:
@@ -128,7 +128,7 @@ def _read_locks(raw_dir: Path, against: Path | None, findings: Findings) -> dict
     if against is not None:
         hint = "one of the two copies is damaged, or of another version"
         theirs = [RecordedFile(raw_dir / name, entry, against, hint) for name, entry in read_lock(against).items()]
-        recorded += [item for item in theirs if item.path.exists()]
+        recorded += [item for item in theirs if os.path.lexists(item.path)]
     by_folder = defaultdict[Path, list[RecordedFile]](list)
     for item in recorded:
         by_folder[item.path.parent].append(item)
@@ -136,11 +136,13 @@ def _read_locks(raw_dir: Path, against: Path | None, findings: Findings) -> dict
 
 
 def check_digests(recorded: Iterable[RecordedFile], findings: Findings) -> None:
-    """Compare files with what is on record of them."""
+    """Compare files with what is on record of them; but for those that are known to be missing."""
+    told = {finding.path for finding in findings.found if finding.is_error}
     for item in recorded:
         name, expected = item.source.name, item.entry
         if not item.path.exists():
-            findings.error(item.path, f"no such file, though {name} records it", item.hint)
+            if told.isdisjoint({item.path, item.path.parent}):
+                findings.error(item.path, f"no such file, though {name} records it", item.hint)
             continue
         found = findings.attempt(item.path, digest_file, item.path)
         if found is not None and found != expected:
@@ -192,19 +194,19 @@ def check_raw_scene(task: RawTask, label_map: LabelMap, findings: Findings) -> t
 
 def _find_files(task: RawTask, findings: Findings) -> dict[release.FileKind, Path]:
     """Find the files that are there, and tell of those that are not."""
-    paths = {kind: task.scene.path(kind) for kind in release.INPUT_KINDS}
+    paths = {kind: path for kind in release.INPUT_KINDS if is_there(path := task.scene.path(kind))}
     required = [kind for kind in release.SEGMENTATION_KINDS if task.split in kind.splits]
-    missing = [kind for kind in required if not os.path.lexists(paths[kind])]
+    missing = [kind for kind in required if kind not in paths]
     if missing == required:
         findings.error(task.path, "holds none of the scene's files", "download the scene")
         return {}
     scenes = "test scene" if task.split is Split.TEST else "train and val scene"
     for kind in missing:
         if kind is release.LABELS_MESH:
-            findings.note(paths[kind], "no such file; it is needed only to take the labels from it")
+            findings.note(task.scene.path(kind), "no such file; it is needed only to take the labels from it")
         else:
-            findings.error(paths[kind], "no such file", f"download it: every {scenes} has one")
-    return {kind: path for kind, path in paths.items() if os.path.lexists(path)}
+            findings.error(task.scene.path(kind), "no such file", f"download it: every {scenes} has one")
+    return paths
 
 
 def _check_segment_names(path: Path, segmentation: Segmentation, findings: Findings) -> None:
