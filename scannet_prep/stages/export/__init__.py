@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from scannet_prep.archive.source import Place
@@ -36,14 +37,7 @@ from scannet_prep.processed.folder import prepare_folder, write_failed_list
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.space import check_space
-from scannet_prep.stages.export.scene_worker import (
-    PARTS_NAME,
-    WORK_NAME,
-    WorkContext,
-    export_scene,
-    find_units,
-    move,
-)
+from scannet_prep.stages.export.scene_worker import PARTS_NAME, WORK_NAME, WorkContext, export_scene, find_units, move
 from scannet_prep.stages.place import ProcessedPlace, open_place
 from scannet_prep.stages.pool import run_in_workers
 from scannet_prep.stages.selection import Selection, check_named
@@ -64,7 +58,6 @@ class ExportPlan:
         left_out: Why a split that was asked for is left out, by split.
         compares_bytes: Whether what is there is read, and not taken for whole by its size.
         is_forced: Whether scenes are made again even where they are up to date.
-        is_restricted: Whether only a part of the scenes was asked for.
     """
 
     place: ProcessedPlace
@@ -75,7 +68,6 @@ class ExportPlan:
     left_out: Mapping[Split, str] = field(hash=False)
     compares_bytes: bool
     is_forced: bool
-    is_restricted: bool
 
     @property
     def existing(self) -> list[str]:
@@ -174,7 +166,6 @@ def plan(
         left_out=left_out,
         compares_bytes=compares_bytes,
         is_forced=is_forced,
-        is_restricted=selection != Selection(),
     )
 
 
@@ -293,10 +284,9 @@ class _Run:
             shared[name] = Fingerprint.from_bytes(data)
         for name in self._previous.shared.keys() - shared.keys():
             remove_file(self._out_dir / name)
-        is_restricted = self._plan.is_restricted
-        older = {name: item for name, item in self._previous.failures.items() if name not in self.entries}
-        failures = (older if is_restricted else {}) | self.failures
-        self._unfinished = self._unfinished.difference(self._plan.scene_ids) if is_restricted else set()
+        open_ids = self._plan.place.entries.keys() - self.entries.keys()  # of others, nobody can make anything
+        failures = {name: item for name, item in self._previous.failures.items() if name in open_ids} | self.failures
+        self._unfinished &= open_ids - failures.keys()
         manifest = replace(self._describe(), shared=shared, failures=failures)
         write_export(self._out_dir, manifest, is_durable=True)
         write_failed_list(self._out_dir, manifest.failures)
@@ -333,29 +323,26 @@ class _Run:
         return files
 
 
-def _has_sizes(out_dir: Path, files: Mapping[str, Fingerprint]) -> bool:
-    with suppress(OSError):
+def _is_whole(out_dir: Path, files: Mapping[str, Fingerprint], *, compares_bytes: bool) -> bool:
+    """Whether files are as the manifest records them: by their sizes, or to the byte."""
+    with suppress(OSError, FileError):
+        if compares_bytes:
+            return all(Fingerprint.from_file(out_dir / name) == known for name, known in files.items())
         return all((out_dir / name).stat().st_size == known.size_bytes for name, known in files.items())
-    return False
-
-
-def _has_content(out_dir: Path, files: Mapping[str, Fingerprint]) -> bool:
-    with suppress(FileError):
-        return all(Fingerprint.from_file(out_dir / name) == known for name, known in files.items())
     return False
 
 
 def _find_current(plan: ExportPlan, previous: ExportManifest) -> dict[str, ExportEntry]:
     """The scenes that the export has, whole, and made from the version of the scene that is there now."""
-    found, is_whole = {}, _has_content if plan.compares_bytes else _has_sizes
+    found, is_whole = {}, partial(_is_whole, plan.out_dir, compares_bytes=plan.compares_bytes)
     for name in () if plan.is_forced else plan.scene_ids:
         entry, now = previous.scenes.get(name), plan.place.entries[name]
         if entry is None or (entry.split, entry.source) != (now.split, now.fingerprint):
             continue
-        if is_whole(plan.out_dir, entry.files):
+        if is_whole(entry.files):
             found[name] = entry
     if isinstance(plan.format, JoinedFormat):
-        is_joined = len(found) == len(plan.scene_ids) and is_whole(plan.out_dir, previous.shared)
+        is_joined = len(found) == len(plan.scene_ids) and is_whole(previous.shared)
         # What has been joined cannot be joined again.
         found = {name: entry for name, entry in found.items() if is_joined or entry.files}
     return found
