@@ -8,7 +8,6 @@ whole scenes, and the next one goes on from there. What was made from another ve
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -37,7 +36,15 @@ from scannet_prep.processed.folder import prepare_folder, write_failed_list
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.space import check_space
-from scannet_prep.stages.export.scene_worker import PARTS_NAME, WORK_NAME, WorkContext, export_scene, find_units, move
+from scannet_prep.stages.export.scene_worker import (
+    PARTS_NAME,
+    WORK_NAME,
+    WorkContext,
+    export_scene,
+    find_place,
+    find_unit,
+    move,
+)
 from scannet_prep.stages.place import ProcessedPlace, open_place
 from scannet_prep.stages.pool import run_in_workers
 from scannet_prep.stages.selection import Selection, check_named
@@ -240,8 +247,8 @@ class _Run:
         make_directory(self._work_dir)
         for name in self._to_make:  # moved away, so that nobody sees half of it
             if (entry := self._previous.scenes.get(name)) is not None:
-                for unit in find_units(name, entry.files):
-                    move(self._out_dir / unit, self._work_dir / secrets.token_hex(8))
+                for unit in {find_unit(name, file) for file in entry.files}:
+                    move(self._out_dir / unit, find_place(self._out_dir))
         write_export(self._out_dir, self._describe())
         prepare_folder(self._out_dir, set())
 
@@ -310,8 +317,8 @@ class _Run:
         sizes = {name: (self.entries[name].split, part.size_bytes) for name, (_, part) in sorted(parts.items())}
         files = {}
         make_directory(self._work_dir)
-        for number, (name, scene_ids) in enumerate(exporter.plan_files(sizes).items()):
-            path = self._work_dir / str(number)
+        for name, scene_ids in exporter.plan_files(sizes).items():
+            path = find_place(self._out_dir)
             try:
                 exporter.join(path, {scene_id: self._out_dir / parts[scene_id][0] for scene_id in scene_ids})
             except OSError as error:
