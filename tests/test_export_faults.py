@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import time
 from pathlib import Path
@@ -169,7 +170,7 @@ def test_processed_file_is_copied_to_another_file_system(out_dir: Path, tmp_path
 
 
 def test_foreign_folders_other_formats_and_other_options_are_refused_and_left_alone(
-    raw_dir: Path, out_dir: Path, made: Path, tmp_path: Path
+    out_dir: Path, made: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
@@ -189,9 +190,34 @@ def test_foreign_folders_other_formats_and_other_options_are_refused_and_left_al
     # As OctFormer's tool has it: the processed scenes lie in the root.
     shutil.copytree(out_dir, tmp_path / "root/processed")
     assert run_export(tmp_path / "root/processed", tmp_path / "root", "--format", "octformer").status == 0
-    for command in ("info", "pack"):
-        outcome = run_main(command, made, "--json", *(("-o", tmp_path / "a.tar.zst") if command == "pack" else ()))
-        assert (outcome.status, "is an export, expected raw or processed" in outcome.json["message"]) == (1, True)
+
+
+def test_other_commands_do_not_take_an_export_for_processed_scenes(
+    raw_dir: Path, out_dir: Path, made: Path, tmp_path: Path
+) -> None:
+    archive, before = tmp_path / "a.tar.zst", digests(made)
+    assert run_main("pack", out_dir, "-o", archive).status == 0
+    for words, message in (
+        (("info", made), "is an export, expected raw or processed scenes"),
+        (("pack", made, "-o", tmp_path / "b.tar.zst"), "is an export, expected raw or processed scenes"),
+        (("process", raw_dir, "-o", made), "processed scenes would lie among those of an export"),
+        (("unpack", archive, "-o", made), "is an export for another program"),
+    ):
+        outcome = run_main(*words, "--json")
+        assert (outcome.status > 0, digests(made)) == (True, before)
+        assert message in outcome.json["message"]
+
+
+def test_disk_that_takes_no_more_ends_the_export_and_leaves_no_half_scene(out_dir: Path, tmp_path: Path) -> None:
+    def limit_file_size() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))
+
+    words = ["export", out_dir, "-o", tmp_path / "made", "--format", "pointcept", "--json", "--jobs", "1"]
+    outcome = run_command(*words, preexec_fn=limit_file_size)
+    assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
+    assert not list((tmp_path / "made").glob("*/scene*"))
+    assert run_main(*words).status == 0
+    assert Verify()(tmp_path / "made") == (0, [])
 
 
 def test_selection_that_leaves_nothing_is_an_error_and_writes_nothing(out_dir: Path, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def read_export(out_dir: Path) -> ExportManifest | None:
         if not SceneId.is_valid(name):
             raise ManifestError(path, f"is damaged: it names {name[:40]!a}, which is not a scene id", _HINT)
     for name, _ in manifest.files():
-        if name.startswith("/") or not {"", ".", ".."}.isdisjoint(name.split("/")):
+        if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
             raise ManifestError(path, f"is damaged: it names the file {name[:80]!a}", _HINT)
     return manifest
 

@@ -22,7 +22,7 @@ from scannet_prep.raw.lock import LOCK_NAME, LockEntry, parse_lock, read_lock, w
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.tree import identify_tree
+from scannet_prep.stages.tree import identify_tree, is_export
 from scannet_prep.version import VERSION
 
 _ELSEWHERE = "unpack into another folder with -o"
@@ -57,7 +57,7 @@ class Target:
         failures: Scenes that could not be unpacked, by id.
 
     Raises:
-        OutputError: The folder holds scenes of the other kind.
+        OutputError: The folder holds scenes of the other kind, or an export.
         ManifestError: Its manifest is damaged.
     """
 
@@ -72,6 +72,8 @@ class Target:
         self._came_failures: dict[str, SceneFailure] = {}
         self._came_digests: dict[str, LockEntry] = {}
         self._is_complete, self._program = True, ""
+        if is_export(out_dir):
+            raise OutputError(f"{out_dir}: is an export for another program", _ELSEWHERE)
         with suppress(FileError):
             if (found := str(identify_tree(out_dir))) != kind:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
