@@ -39,30 +39,22 @@ examples:
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
-        "places", type=shared.place_argument, nargs="*", default=[Path("data/processed")], metavar="PLACE",
-        help="processed folder, or an archive, or all shards of one: paths or addresses (default: data/processed)",
-    )  # fmt: skip
+    place = "processed folder, or an archive, or all shards of one: paths or addresses (default: data/processed)"
+    default = [Path("data/processed")]
+    parser.add_argument("places", type=shared.place_argument, nargs="*", default=default, metavar="PLACE", help=place)
     parser.add_argument("--format", required=True, choices=tuple(FORMATS), metavar="FORMAT", help="one of those above")
-    parser.add_argument(
-        "-o", "--output", type=shared.path_argument, metavar="DIR", help="where it goes (default: data/export/FORMAT)"
-    )
-    options = parser.add_argument_group("what to make")
-    options.add_argument(
-        "--labels", choices=("scannet20", "scannet200"), default="scannet20",
-        help="label set, where the format holds one (default: scannet20)",
-    )  # fmt: skip
+    where = "where it goes (default: data/export/FORMAT)"
+    parser.add_argument("-o", "--output", type=shared.path_argument, metavar="DIR", help=where)
+    options, names = parser.add_argument_group("what to make"), ("scannet20", "scannet200")
+    labels = "label set, where the format holds one (default: scannet20)"
+    options.add_argument("--labels", choices=names, default=names[0], help=labels)
     frame = options.add_mutually_exclusive_group()
-    frame.add_argument(
-        "--aligned", action="store_true", default=None,
-        help="points in the axis-aligned frame (default: as the program itself has them)",
-    )  # fmt: skip
-    frame.add_argument(
-        "--unaligned", action="store_false", dest="aligned", default=None, help="points in the frame of the scan"
-    )
-    dialect = "dialect of mmdet3d (oneformer3d), or what colours a ply (rgb, label, instance, segment)"
-    options.add_argument("--for", "--color", dest="variant", default="", metavar="VARIANT", help=dialect)
-    segments = "segments of test scenes for mask3d, made by you: the release has none"
+    aligned, unaligned = "points in the axis-aligned frame", "points in the frame of the scan"
+    frame.add_argument("--aligned", action="store_true", default=None, help=f"{aligned} (default: as the program does)")
+    frame.add_argument("--unaligned", action="store_false", dest="aligned", default=None, help=unaligned)
+    variant = "dialect of mmdet3d (oneformer3d), or what colours a ply (rgb, label, instance, segment)"
+    options.add_argument("--for", "--color", dest="variant", default="", metavar="VARIANT", help=variant)
+    segments = "segments of test scenes, made by you: the release has none"
     options.add_argument("--test-segments", type=shared.path_argument, metavar="DIR", help=segments)
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
     from scannet_prep.export.format import ExportFormat, ExportOptions
+
+EXPORT_NAME = "export.json"
 
 # Name, as in `--format`, to module, class, and one line for people. Here, so that a help text needs no NumPy.
 FORMATS = {
@@ -38,3 +41,8 @@ def make_format(name: str, options: ExportOptions) -> ExportFormat:
     module, class_name, _ = FORMATS[name]
     made: ExportFormat = getattr(import_module(f"{__name__}.{module}"), class_name)(options)
     return made
+
+
+def is_export(path: Path) -> bool:
+    """Whether `scannet-prep export` made a folder; it may look like a processed one."""
+    return (path / EXPORT_NAME).is_file()

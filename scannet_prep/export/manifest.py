@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from scannet_prep.errors import ContentError, ManifestError, MissingFileError
+from scannet_prep.export import EXPORT_NAME
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.typed_json import encode_json, parse_json
 from scannet_prep.version import VERSION
-
-EXPORT_NAME = "export.json"
 
 _KIND = "scannet_prep export"
 _FORMAT_VERSION = 1
@@ -91,7 +90,7 @@ def read_export(out_dir: Path) -> ExportManifest | None:
         if not SceneId.is_valid(name):
             raise ManifestError(path, f"is damaged: it names {name[:40]!a}, which is not a scene id", _HINT)
     for name, _ in manifest.files():
-        if name.startswith("/") or not {"", ".", ".."}.isdisjoint(name.split("/")):
+        if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
             raise ManifestError(path, f"is damaged: it names the file {name[:80]!a}", _HINT)
     return manifest
 

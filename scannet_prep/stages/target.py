@@ -18,6 +18,7 @@ from scannet_prep.errors import (
     OutputError,
     ScanNetPrepError,
 )
+from scannet_prep.export import is_export
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, make_directory, read_file, remove_temporaries, write_atomically
 from scannet_prep.processed import folder as lists
@@ -64,7 +65,7 @@ class Target:
         warnings: What is there and was not replaced, in words.
 
     Raises:
-        OutputError: The folder holds scenes of the other kind.
+        OutputError: The folder holds scenes of the other kind, or an export.
         ManifestError: Its manifest is damaged.
         LockError: Its `scannet.lock` is damaged.
     """
@@ -78,6 +79,8 @@ class Target:
         self._has_begun = False
         self._came, self._before = Manifest(), Manifest()
         self._came_digests, self._digests = dict[str, LockEntry](), dict[str, LockEntry]()
+        if is_export(out_dir):
+            raise OutputError(f"{out_dir}: is an export for another program", _ELSEWHERE)
         with suppress(FileError):
             if (found := str(identify_tree(out_dir))) != kind:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)

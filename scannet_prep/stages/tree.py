@@ -9,7 +9,7 @@ from shlex import quote
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import SUFFIX, ByteSource
 from scannet_prep.errors import FileError, MissingFileError
-from scannet_prep.export.manifest import EXPORT_NAME
+from scannet_prep.export import is_export
 from scannet_prep.files import open_file
 from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 from scannet_prep.processed.folder import iter_processed_scenes
@@ -26,11 +26,6 @@ def is_archive(place: str | Path | ByteSource) -> bool:
     if path.name.endswith(SUFFIX):
         return not path.is_dir()
     return describe_beginning(_read_start(path)) == "a zstd file"
-
-
-def is_export(path: Path) -> bool:
-    """Whether `scannet-prep export` made a folder; it may look like a processed one."""
-    return (path / EXPORT_NAME).is_file()
 
 
 def identify_tree(path: Path) -> ArchiveKind:

@@ -8,12 +8,12 @@ whole scenes, and the next one goes on from there. What was made from another ve
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from scannet_prep.archive.source import Place
@@ -41,7 +41,8 @@ from scannet_prep.stages.export.scene_worker import (
     WORK_NAME,
     WorkContext,
     export_scene,
-    find_units,
+    find_place,
+    find_unit,
     move,
 )
 from scannet_prep.stages.place import ProcessedPlace, open_place
@@ -64,7 +65,6 @@ class ExportPlan:
         left_out: Why a split that was asked for is left out, by split.
         compares_bytes: Whether what is there is read, and not taken for whole by its size.
         is_forced: Whether scenes are made again even where they are up to date.
-        is_restricted: Whether only a part of the scenes was asked for.
     """
 
     place: ProcessedPlace
@@ -75,7 +75,6 @@ class ExportPlan:
     left_out: Mapping[Split, str] = field(hash=False)
     compares_bytes: bool
     is_forced: bool
-    is_restricted: bool
 
     @property
     def existing(self) -> list[str]:
@@ -175,7 +174,6 @@ def plan(
         left_out=left_out,
         compares_bytes=compares_bytes,
         is_forced=is_forced,
-        is_restricted=selection != Selection(),
     )
 
 
@@ -250,8 +248,8 @@ class _Run:
         make_directory(self._work_dir)
         for name in self._to_make:  # moved away, so that nobody sees half of it
             if (entry := self._previous.scenes.get(name)) is not None:
-                for unit in find_units(name, entry.files):
-                    move(self._out_dir / unit, self._work_dir / secrets.token_hex(8))
+                for unit in {find_unit(name, file) for file in entry.files}:
+                    move(self._out_dir / unit, find_place(self._out_dir))
         write_export(self._out_dir, self._describe())
         prepare_folder(self._out_dir, set())
 
@@ -294,10 +292,9 @@ class _Run:
             shared[name] = Fingerprint.from_bytes(data)
         for name in self._previous.shared.keys() - shared.keys():
             remove_file(self._out_dir / name)
-        is_restricted = self._plan.is_restricted
-        older = {name: item for name, item in self._previous.failures.items() if name not in self.entries}
-        failures = (older if is_restricted else {}) | self.failures
-        self._unfinished = self._unfinished.difference(self._plan.scene_ids) if is_restricted else set()
+        open_ids = self._plan.place.entries.keys() - self.entries.keys()  # of others, nobody can make anything
+        failures = {name: item for name, item in self._previous.failures.items() if name in open_ids} | self.failures
+        self._unfinished &= open_ids - failures.keys()
         manifest = replace(self._describe(), shared=shared, failures=failures)
         write_export(self._out_dir, manifest, is_durable=True)
         write_failed_list(self._out_dir, manifest.failures)
@@ -321,8 +318,8 @@ class _Run:
         sizes = {name: (self.entries[name].split, part.size_bytes) for name, (_, part) in sorted(parts.items())}
         files = {}
         make_directory(self._work_dir)
-        for number, (name, scene_ids) in enumerate(exporter.plan_files(sizes).items()):
-            path = self._work_dir / str(number)
+        for name, scene_ids in exporter.plan_files(sizes).items():
+            path = find_place(self._out_dir)
             try:
                 exporter.join(path, {scene_id: self._out_dir / parts[scene_id][0] for scene_id in scene_ids})
             except OSError as error:
@@ -334,29 +331,26 @@ class _Run:
         return files
 
 
-def _has_sizes(out_dir: Path, files: Mapping[str, Fingerprint]) -> bool:
-    with suppress(OSError):
+def _is_whole(out_dir: Path, files: Mapping[str, Fingerprint], *, compares_bytes: bool) -> bool:
+    """Whether files are as the manifest records them: by their sizes, or to the byte."""
+    with suppress(OSError, FileError):
+        if compares_bytes:
+            return all(Fingerprint.from_file(out_dir / name) == known for name, known in files.items())
         return all((out_dir / name).stat().st_size == known.size_bytes for name, known in files.items())
-    return False
-
-
-def _has_content(out_dir: Path, files: Mapping[str, Fingerprint]) -> bool:
-    with suppress(FileError):
-        return all(Fingerprint.from_file(out_dir / name) == known for name, known in files.items())
     return False
 
 
 def _find_current(plan: ExportPlan, previous: ExportManifest) -> dict[str, ExportEntry]:
     """The scenes that the export has, whole, and made from the version of the scene that is there now."""
-    found, is_whole = {}, _has_content if plan.compares_bytes else _has_sizes
+    found, is_whole = {}, partial(_is_whole, plan.out_dir, compares_bytes=plan.compares_bytes)
     for name in () if plan.is_forced else plan.scene_ids:
         entry, now = previous.scenes.get(name), plan.place.entries[name]
         if entry is None or (entry.split, entry.source) != (now.split, now.fingerprint):
             continue
-        if is_whole(plan.out_dir, entry.files):
+        if is_whole(entry.files):
             found[name] = entry
     if isinstance(plan.format, JoinedFormat):
-        is_joined = len(found) == len(plan.scene_ids) and is_whole(plan.out_dir, previous.shared)
+        is_joined = len(found) == len(plan.scene_ids) and is_whole(previous.shared)
         # What has been joined cannot be joined again.
         found = {name: entry for name, entry in found.items() if is_joined or entry.files}
     return found

@@ -7,8 +7,7 @@ as one, so that nobody ever sees half of it.
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Collection
+import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,21 +64,21 @@ def _export(scene_id: str, context: WorkContext) -> ExportEntry:
     check_meta(scene.meta, path, scene_id, expected.split)
     exported = context.format.encode_scene(scene)
     start = f"{PARTS_NAME}/" if isinstance(context.format, JoinedFormat) else ""
+    files, units = dict[str, Fingerprint](), dict[str, Path]()
     try:
         make_directory(context.out_dir / WORK_NAME)
-        with tempfile.TemporaryDirectory(dir=context.out_dir / WORK_NAME, ignore_cleanup_errors=True) as folder:
-            work_dir, files = Path(folder), dict[str, Fingerprint]()
-            for name, content in exported.files.items():
-                target = work_dir / start / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                files[start + name] = _write(target, content, path, data)
-            check_run_lives(context.run_pid, context.out_dir)
-            for number, unit in enumerate(find_units(scene_id, files)):
-                target = context.out_dir / unit
-                target.parent.mkdir(parents=True, exist_ok=True)
-                if (work_dir / unit).is_dir():
-                    move(target, work_dir / str(number))
-                (work_dir / unit).replace(target)
+        for name, content in exported.files.items():
+            unit = find_unit(scene_id, start + name)
+            target = units.setdefault(unit, find_place(context.out_dir)) / (start + name)[len(unit) :].lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            files[start + name] = _write(target, content, path, data)
+        check_run_lives(context.run_pid, context.out_dir)
+        for unit, made in units.items():
+            target = context.out_dir / unit
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if made.is_dir():
+                move(target, find_place(context.out_dir))
+            made.replace(target)
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
         raise FileError(error.filename or target, "is in the way", "remove or rename it") from None
     except OSError as error:
@@ -104,11 +103,15 @@ def _write(target: Path, content: Content, path: Path | str, data: Buffer) -> Fi
     return fingerprint
 
 
-def find_units(scene_id: str, names: Collection[str]) -> list[str]:
-    """What is moved as one: the folder of the scene, where a file lies in one of that name; else each file."""
-    folders = [name.rpartition("/")[0] for name in names]
-    own = [folder if folder.endswith(f"/{scene_id}") else name for folder, name in zip(folders, names, strict=True)]
-    return list(dict.fromkeys(own))
+def find_unit(scene_id: str, name: str) -> str:
+    """What is moved as one: the folder of the scene, where a file lies in one of that name; else the file."""
+    head, is_inside, _ = name.partition(f"/{scene_id}/")
+    return f"{head}/{scene_id}" if is_inside else name
+
+
+def find_place(out_dir: Path) -> Path:
+    """A name of its own among what is not whole yet, or no longer wanted; the run removes all of it at its end."""
+    return out_dir / WORK_NAME / secrets.token_hex(8)
 
 
 def move(path: Path, target: Path) -> None:

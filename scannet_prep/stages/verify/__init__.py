@@ -12,6 +12,7 @@ from typing import Any
 
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.errors import UnknownSplitError, UsageError
+from scannet_prep.export import is_export
 from scannet_prep.processed.folder import processed_path
 from scannet_prep.progress import Progress
 from scannet_prep.release import SPLIT_DIRS
@@ -19,7 +20,7 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.finding import CheckReport, CheckTask, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.tree import identify_tree, is_export
+from scannet_prep.stages.tree import identify_tree
 from scannet_prep.stages.verify.export import check_exported_scene, plan_export
 from scannet_prep.stages.verify.processed import check_processed_scene, plan_processed
 from scannet_prep.stages.verify.raw import check_raw_scene, plan_raw

@@ -10,7 +10,7 @@ from scannet_prep.errors import FileError
 from scannet_prep.export.manifest import EXPORT_NAME, read_export
 from scannet_prep.files import Fingerprint
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.export.scene_worker import find_units
+from scannet_prep.stages.export.scene_worker import find_unit
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
 from scannet_prep.stages.selection import Selection
 
@@ -47,8 +47,8 @@ def plan_export(
     _check_files(out_dir, manifest.shared, findings)
     folders: dict[str, set[str]] = {}
     for scene_id, entry in manifest.scenes.items():
-        for unit in find_units(scene_id, entry.files):
-            folder, _, name = unit.rpartition("/")
+        for file in entry.files:
+            folder, _, name = find_unit(scene_id, file).rpartition("/")
             folders.setdefault(folder, set()).add(name)
     for folder, names in sorted(folders.items()):
         if folder and (out_dir / folder).is_dir():
