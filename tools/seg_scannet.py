@@ -111,7 +111,7 @@ def generate_output_seg(arguments: argparse.Namespace, label_set: LabelSet) -> N
 
 def calc_iou(truth_dir: Path, prediction_dir: Path, label_set: LabelSet) -> None:
     """Compare raw ids, `<scene>.txt`, with those of the same name in another folder."""
-    paths = sorted(prediction_dir.glob("*.txt"))
+    paths = sorted(prediction_dir.glob("scene*.txt"))
     if not paths:
         raise MissingFileError(prediction_dir, "holds no <scene>.txt", "make them: --run generate_output_seg")
     scores, accuracies = SemanticScores(label_set), []

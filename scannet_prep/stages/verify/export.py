@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scannet_prep.errors import FileError
-from scannet_prep.export.manifest import EXPORT_NAME, read_export
+from scannet_prep.export import EXPORT_NAME
+from scannet_prep.export.manifest import read_export
 from scannet_prep.files import Fingerprint
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.export.scene_worker import find_unit
