@@ -41,21 +41,23 @@ def _points_and_normals(
     positions: NDArray[np.float32], faces: NDArray[np.int32], m: NDArray[np.float64], turn: NDArray[np.float64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     count = len(positions)
-    points, normals = np.empty((count, 3), np.float32), np.zeros((count, 3), np.float64)
+    points, normals = np.empty((count, 3), np.float32), np.empty((count, 3), np.float64)
+    rows = np.empty((count, 6))  # of each vertex the position, and the sum of the products: they are needed together
+    for vertex in range(count):
+        for axis in range(3):
+            rows[vertex, axis], rows[vertex, axis + 3] = positions[vertex, axis], 0.0
     for face in range(len(faces)):
         # Unsigned, or each access would ask whether the index counts from the end.
         i, j, k = np.uint32(faces[face, 0]), np.uint32(faces[face, 1]), np.uint32(faces[face, 2])
-        ox, oy, oz = np.float64(positions[i, 0]), np.float64(positions[i, 1]), np.float64(positions[i, 2])
-        ax, ay, az = positions[j, 0] - ox, positions[j, 1] - oy, positions[j, 2] - oz
-        bx, by, bz = positions[k, 0] - ox, positions[k, 1] - oy, positions[k, 2] - oz
+        ax, ay, az = rows[j, 0] - rows[i, 0], rows[j, 1] - rows[i, 1], rows[j, 2] - rows[i, 2]
+        bx, by, bz = rows[k, 0] - rows[i, 0], rows[k, 1] - rows[i, 1], rows[k, 2] - rows[i, 2]
         x, y, z = ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
         for corner in (i, j, k):
-            normals[corner, 0] += x
-            normals[corner, 1] += y
-            normals[corner, 2] += z
+            rows[corner, 3] += x
+            rows[corner, 4] += y
+            rows[corner, 5] += z
     for vertex in range(count):
-        x, y, z = np.float64(positions[vertex, 0]), np.float64(positions[vertex, 1]), np.float64(positions[vertex, 2])
-        a, b, c = normals[vertex, 0], normals[vertex, 1], normals[vertex, 2]
+        x, y, z, a, b, c = rows[vertex]
         if len(m):
             x, y, z = (
                 x * m[0, 0] + y * m[0, 1] + z * m[0, 2] + m[0, 3],

@@ -44,9 +44,7 @@ def points_and_exact_normals(
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Compute `points_and_normals`, with the normals as they are before they are rounded, float64 (V, 3)."""
     matrix = np.empty((0, 4)) if aligned_from_scan is None else np.ascontiguousarray(aligned_from_scan, np.float64)
-    # What turns the cross product of two vectors into that of the two after the matrix: of a rotation, the rotation.
-    a, b, c = matrix[:3, :3] if len(matrix) else np.empty((3, 0, 3))
-    turn = np.stack([np.cross(b, c), np.cross(c, a), np.cross(a, b)]).reshape(-1, 3)
+    turn = _turn_of(matrix) if len(matrix) else np.empty((0, 3))
     is_worth_it = compile_geometry.cache_info().currsize or next(_meshes) >= _MESHES_WITHOUT_LOOP
     loop = compile_geometry() if is_worth_it and positions.dtype == np.float32 else None
     if loop is not None:
@@ -68,6 +66,13 @@ def points_and_exact_normals(
 def load_compiled_loop() -> bool:
     """Use the compiled loop from now on, as a process of many scenes does by itself; gives whether there is one."""
     return compile_geometry() is not None
+
+
+def _turn_of(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What turns the cross product of two vectors into that of the two after a matrix: of a rotation, the rotation."""
+    a, b, c = matrix[:3, :3].tolist()
+    pairs = ((b, c), (c, a), (a, b))
+    return np.array([[p[i - 2] * q[i - 1] - p[i - 1] * q[i - 2] for i in range(3)] for p, q in pairs])
 
 
 def _transform(columns: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -46,8 +46,9 @@ def run_on_terminal(words: list[str], columns: int = 100) -> tuple[int, str]:
     """Run a command whose output is a terminal, and return what that shows."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
-    # The environment as Python knows it: readline, which pytest loads, sets COLUMNS beside it.
-    process = subprocess.Popen(words, stdin=follower, stdout=follower, stderr=follower, env=os.environ)
+    # The environment as Python knows it: readline, which pytest loads, sets COLUMNS beside it, and xdist sets it, too.
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    process = subprocess.Popen(words, stdin=follower, stdout=follower, stderr=follower, env=environment)
     os.close(follower)
     shown = b""
     while True:

@@ -204,7 +204,7 @@ def test_a_folder_with_failed_or_missing_scenes_is_refused_unless_allowed(raw_di
     assert TRAIN in open_archive(target).index.failures
     (out_dir / "val" / f"{VAL}.npz").unlink()
     value = pack(out_dir, "-o", target, "--splits", "val")[1]
-    assert f"names 1 scenes that failed or are not there, for example {VAL}" in str(value["message"])
+    assert f"scenes that it names failed or are not there: 1, for example {VAL}" in str(value["message"])
 
 
 def test_scenes_that_do_not_fit_together_or_to_the_manifest_are_refused(

@@ -29,7 +29,8 @@ _MAX_LISTED = 10
 _MAX_FINDINGS = 100
 _MAX_HINTS = 5
 _MIN_COLUMN_WIDTH = 11
-_COMMAND = re.compile(r"scannet-prep (?:(?![;,] ).)*")
+# What is not broken: a command, so that it can be copied, and what a message begins with.
+_WHOLE = re.compile(r"^\w+: |scannet-prep (?:(?![;,] ).)*")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -145,11 +146,11 @@ def _terminal_width() -> int:
 
 
 def _wrap(line: str) -> str:
-    """Break a line that is wider than the terminal at blanks, but not within a command, so that it can be copied."""
+    """Break a line that is wider than the terminal at blanks."""
     if len(line) <= (width := _terminal_width()):
         return line
     indent = " " * (len(line) - len(line.lstrip()) + 2)
-    glued = _COMMAND.sub(lambda match: match[0].replace(" ", "\0"), line)
+    glued = _WHOLE.sub(lambda match: match[0].replace(" ", "\0"), line)
     parts = textwrap.wrap(glued, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(parts).replace("\0", " ")
 
