@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from commands import TEST, TRAIN, VAL, Outcome, Verify, digests, edit_json, patch, run_command, run_main, start_command
+from test_interruptions import wait_until_gone
 
 from scannet_prep import official_scenes
 from scannet_prep.export.format import ExportOptions
@@ -63,7 +64,7 @@ def test_killed_at_random_moments_it_shows_whole_scenes_and_the_next_run_complet
         time.sleep(dice.random() * 0.02)
         process.kill()
         process.communicate()
-        time.sleep(0.2)  # workers end when they notice
+        wait_until_gone(process.pid)
         visible = {key: value for key, value in digests(out_dir).items() if "/scene" in key and key[0] != "."}
         assert visible.items() <= expected.items()
         if name == "pointcept":  # its loader takes every folder there is for a scene
