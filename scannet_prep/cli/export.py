@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         existing = plan.existing
         counts = f"{len(plan.scene_ids) - len(existing):,} to make, {len(existing):,} there already"
-        value = {"dry_run": True, "out_dir": plan.out_dir, "settings": plan.settings, "left_out": plan.left_out}
+        value = {"dry_run": True, "out_dir": plan.out_dir, "settings": plan.format.settings, "left_out": plan.left_out}
         value |= {"scenes": plan.scene_ids, "existing": existing}
         return console.result(f"{_describe_start(plan)}\n{counts} (dry run: nothing was done)", value, 0)
     console.say(_describe_start(plan))
@@ -99,8 +99,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _describe_start(plan: ExportPlan) -> str:
-    frame = "axis-aligned" if plan.settings["aligned"] else "frame of the scan"
-    labels = plan.settings["label_set"] or "both label sets"
+    frame = "axis-aligned" if plan.format.settings["aligned"] else "frame of the scan"
+    labels = plan.format.settings["label_set"] or "both label sets"
     what = f"{plan.format.name}, {format_count(len(plan.scene_ids), 'scene')}, {labels}, {frame}"
     lines = [f"export: {plan.place.name} -> {plan.out_dir}: {what}"]
     lines += [f"left out: {split} ({reason})" for split, reason in plan.left_out.items()]

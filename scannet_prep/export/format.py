@@ -93,6 +93,16 @@ class ExportFormat(ABC):
         """Whether the program's own points are aligned; None for a format that takes them as they are stored."""
         return False
 
+    @property
+    def settings(self) -> dict[str, bool | str]:
+        """What is the same for all scenes of an export, for its manifest."""
+        return {
+            "format": self.name,
+            "label_set": self.options.label_set.name if self.uses_label_set else "",
+            "aligned": bool(self.options.is_aligned),
+            "variant": self.options.variant,
+        }
+
     def why_left_out(self, split: Split) -> str:  # noqa: ARG002 - for formats that cannot hold a split
         """Why scenes of a split are left out, for a message; empty where they are exported."""
         return ""

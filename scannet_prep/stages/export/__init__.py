@@ -60,7 +60,6 @@ class ExportPlan:
         place: Where the processed scenes are.
         out_dir: Where the export goes.
         format: How it is made.
-        settings: The same, for the record.
         scene_ids: Scenes to make, or to keep where they are up to date; sorted.
         left_out: Why a split that was asked for is left out, by split.
         compares_bytes: Whether what is there is read, and not taken for whole by its size.
@@ -70,7 +69,6 @@ class ExportPlan:
     place: ProcessedPlace
     out_dir: Path
     format: ExportFormat
-    settings: Mapping[str, bool | str] = field(hash=False)
     scene_ids: tuple[str, ...]
     left_out: Mapping[Split, str] = field(hash=False)
     compares_bytes: bool
@@ -79,7 +77,7 @@ class ExportPlan:
     @property
     def existing(self) -> list[str]:
         """The scenes that are up to date, so that `run` keeps them; looks at all of their files."""
-        return list(_find_current(self, _read_previous(self.out_dir, self.place, self.settings)))
+        return list(_find_current(self, _read_previous(self.out_dir, self.place, self.format.settings)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,21 +153,14 @@ def plan(
     if not chosen:
         reason = "; ".join(left_out.values()) or f"has no scenes of {', '.join(selection.splits) or 'any split'}"
         raise UnknownSplitError(f"{place.name}: nothing to export: {reason}", "" if left_out else hint)
-    settings: dict[str, bool | str] = {
-        "format": format_name,
-        "label_set": exporter.options.label_set.name if exporter.uses_label_set else "",
-        "aligned": bool(exporter.options.is_aligned),
-        "variant": exporter.options.variant,
-    }
     check_is_folder(out_dir)
-    previous = _read_previous(out_dir, place, settings)
+    previous = _read_previous(out_dir, place, exporter.settings)
     if isinstance(exporter, JoinedFormat):  # its files are made anew from all scenes that are in them
         chosen = sorted({*chosen, *(name for name in previous.scenes if name in place.entries)})
     return ExportPlan(
         place=place,
         out_dir=out_dir,
         format=exporter,
-        settings=settings,
         scene_ids=tuple(chosen),
         left_out=left_out,
         compares_bytes=compares_bytes,
@@ -202,7 +193,7 @@ def run(plan: ExportPlan, *, jobs: int = 1, progress: Progress | None = None) ->
     files = list(manifest.files())
     return ExportReport(
         out_dir=plan.out_dir,
-        settings=plan.settings,
+        settings=plan.format.settings,
         made=tuple(sorted(work.made)),
         kept=tuple(name for name in plan.scene_ids if name in work.entries and name not in work.made),
         failures=tuple(item for _, item in sorted(work.failures.items())),
@@ -224,8 +215,8 @@ class _Run:
 
     def __init__(self, plan: ExportPlan) -> None:
         self._plan, self._out_dir = plan, plan.out_dir
-        self._work_dir, self._parts_dir = plan.out_dir / WORK_NAME, plan.out_dir / PARTS_NAME
-        self._previous = _read_previous(plan.out_dir, plan.place, plan.settings)
+        self._work_dir = plan.out_dir / WORK_NAME
+        self._previous = _read_previous(plan.out_dir, plan.place, plan.format.settings)
         kept = _find_current(plan, self._previous)
         self._to_make = [name for name in plan.scene_ids if name not in kept]
         self._unfinished = {*self._previous.unfinished, *self._to_make}
@@ -238,8 +229,6 @@ class _Run:
         place, exporter = self._plan.place, self._plan.format
         shutil.rmtree(self._work_dir, ignore_errors=True)
         remove_temporaries(self._out_dir)
-        if not self._previous.unfinished:
-            shutil.rmtree(self._parts_dir, ignore_errors=True)
         if not self._to_make:
             return
         entries = [place.entries[name] for name in self._to_make]
@@ -298,14 +287,14 @@ class _Run:
         manifest = replace(self._describe(), shared=shared, failures=failures)
         write_export(self._out_dir, manifest, is_durable=True)
         write_failed_list(self._out_dir, manifest.failures)
-        for folder in (self._work_dir, self._parts_dir):
+        for folder in (self._work_dir, self._out_dir / PARTS_NAME):
             shutil.rmtree(folder, ignore_errors=True)
         return manifest
 
     def _describe(self) -> ExportManifest:
         """The manifest of an export that is being made."""
         return ExportManifest(
-            settings=self._plan.settings,
+            settings=self._plan.format.settings,
             place=self._plan.place.name,
             shared=self._previous.shared,
             scenes=dict(sorted(self.entries.items())),
