@@ -91,6 +91,12 @@ def test_rerun_changes_nothing_and_makes_only_what_is_missing_or_outdated(
     assert run_main("process", raw_dir, "-o", out_dir).status == 0
     outcome = run_export(out_dir, made, "--format", "pointcept")
     assert (outcome.json["made"], outcome.json["kept"]) == ([VAL], [TRAIN, TEST])
+    source_path = out_dir / "train" / f"{TRAIN}.npz"
+    source = source_path.read_bytes()
+    patch(source_path, 200, b"walls")
+    assert run_export(out_dir, made, "--format", "pointcept", "--force").json["made"] == [VAL, TEST]
+    assert (made / "train" / TRAIN / "coord.npy").exists()  # what is whole stays until there is another one
+    source_path.write_bytes(source)
     assert run_export(out_dir, made, "--format", "pointcept", "--force").json["made"] == [TRAIN, VAL, TEST]
     assert Verify()(made) == (0, [])
 
