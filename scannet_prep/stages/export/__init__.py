@@ -340,9 +340,9 @@ def _find_current(plan: ExportPlan, previous: ExportManifest) -> dict[str, Expor
         if is_whole(entry.files):
             found[name] = entry
     if isinstance(plan.format, JoinedFormat):
-        is_joined = len(found) == len(plan.scene_ids) and is_whole(previous.shared)
-        # What has been joined cannot be joined again.
-        found = {name: entry for name, entry in found.items() if is_joined or entry.files}
+        parts = {name: entry for name, entry in found.items() if entry.files}
+        if parts or len(found) < len(plan.scene_ids) or not is_whole(previous.shared):
+            return parts  # what has been joined has no part any more, and is made again to be joined with the others
     return found
 
 
