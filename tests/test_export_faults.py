@@ -14,11 +14,9 @@ from commands import TEST, TRAIN, VAL, Outcome, Verify, digests, edit_json, patc
 from test_interruptions import wait_until_gone
 
 from scannet_prep import official_scenes
-from scannet_prep.export.format import ExportOptions
 from scannet_prep.export.manifest import read_export
 from scannet_prep.files import run_lock
 from scannet_prep.scene import Split
-from scannet_prep.stages import export
 from scannet_prep.synthetic import write_release
 
 MANY = [*official_scenes(Split.TRAIN)[:8], *official_scenes(Split.VAL)[:2], *official_scenes(Split.TEST)[:2]]
@@ -93,6 +91,12 @@ def test_rerun_changes_nothing_and_makes_only_what_is_missing_or_outdated(
     assert run_main("process", raw_dir, "-o", out_dir).status == 0
     outcome = run_export(out_dir, made, "--format", "pointcept")
     assert (outcome.json["made"], outcome.json["kept"]) == ([VAL], [TRAIN, TEST])
+    source_path = out_dir / "train" / f"{TRAIN}.npz"
+    source = source_path.read_bytes()
+    patch(source_path, 200, b"walls")
+    assert run_export(out_dir, made, "--format", "pointcept", "--force").json["made"] == [VAL, TEST]
+    assert (made / "train" / TRAIN / "coord.npy").exists()  # what is whole stays until there is another one
+    source_path.write_bytes(source)
     assert run_export(out_dir, made, "--format", "pointcept", "--force").json["made"] == [TRAIN, VAL, TEST]
     assert Verify()(made) == (0, [])
 
@@ -230,7 +234,6 @@ def test_selection_that_leaves_nothing_is_an_error_and_writes_nothing(out_dir: P
     for words, message in (
         (("benchmark-gt", "--splits", "test"), "nothing to export: test scenes have no annotation"),
         (("pointcept", "--scenes", "scene0009_00"), "has no scene scene0009_00, which was asked for"),
-        (("pointcept", "--for", "walls"), "the format pointcept has no dialect for 'walls'"),
     ):
         outcome = run_export(out_dir, tmp_path / "none", "--format", *words)
         assert (outcome.status, (tmp_path / "none").exists()) == (2, False)
@@ -252,12 +255,3 @@ def test_interrupted_export_stays_unfinished_until_its_scenes_are_made(out_dir: 
     outcome = run_export(out_dir, made, "--format", "pointcept", "--scenes", TRAIN)
     assert (outcome.status, outcome.json["unfinished"]) == (0, [VAL])
     assert run_export(out_dir, made, "--format", "pointcept").json["unfinished"] == []
-
-
-def test_stage_gives_a_report_from_python_and_exports_no_unfinished_folder(out_dir: Path, tmp_path: Path) -> None:
-    report = export.run(export.plan([out_dir], tmp_path / "made", "ply", ExportOptions(variant="label")))
-    assert (report.made, report.failures, report.files) == ((TRAIN, VAL), (), 2)
-    assert list(report.left_out.values()) == ["test scenes have no labels"]
-    (out_dir / "unfinished.txt").touch()
-    outcome = run_export(out_dir, tmp_path / "other", "--format", "ply")
-    assert (outcome.status, "processing has not finished" in outcome.json["message"]) == (1, True)

@@ -6,11 +6,13 @@ release's own `_vh_clean_2.labels.ply` has it. Triangles are there where `proces
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import ExportError
-from scannet_prep.export.format import ExportedScene, ExportFormat, encode_bytes, points_in_frame
+from scannet_prep.export.format import ExportedScene, ExportFormat, ExportOptions, encode_bytes, points_in_frame
 from scannet_prep.files import Buffer
 from scannet_prep.labels import LabelSet
 from scannet_prep.processed.scene import ProcessedScene
@@ -40,13 +42,16 @@ class Ply(ExportFormat):
     name = "ply"
     variants = ("rgb", "label", "instance", "segment")
 
+    def __init__(self, options: ExportOptions) -> None:
+        super().__init__(replace(options, variant=options.variant or "rgb"))
+
     def default_frame(self, label_set: LabelSet) -> None:  # noqa: ARG002 - the same for both
         """As they are stored."""
         return
 
     def why_left_out(self, split: Split) -> str:
         """Test scenes have colours only."""
-        is_annotated = split is not Split.TEST or self.options.variant in {"", "rgb"}
+        is_annotated = split is not Split.TEST or self.options.variant == "rgb"
         return "" if is_annotated else f"test scenes have no {self.options.variant}s"
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
@@ -60,7 +65,7 @@ class Ply(ExportFormat):
         vertices["position"] = points_in_frame(scene, is_aligned=self.options.is_aligned)
         vertices["color"] = self._colors(scene, raw_ids)
         vertices["label"] = raw_ids
-        numbers = {"scene_id": scene.meta.scene_id, "color": self.options.variant or "rgb", "vertices": len(vertices)}
+        numbers = {"scene_id": scene.meta.scene_id, "color": self.options.variant, "vertices": len(vertices)}
         header, body = _HEADER.format(**numbers), [encode_bytes(vertices)]
         if scene.faces is not None:
             faces = np.empty(len(scene.faces), _FACE)

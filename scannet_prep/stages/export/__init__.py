@@ -77,7 +77,8 @@ class ExportPlan:
     @property
     def existing(self) -> list[str]:
         """The scenes that are up to date, so that `run` keeps them; looks at all of their files."""
-        return list(_find_current(self, _read_previous(self.out_dir, self.place, self.format.settings)))
+        previous = _read_previous(self.out_dir, self.place, self.format.settings)
+        return [] if self.is_forced else list(_find_current(self, previous))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,7 @@ def run(plan: ExportPlan, *, jobs: int = 1, progress: Progress | None = None) ->
         out_dir=plan.out_dir,
         settings=plan.format.settings,
         made=tuple(sorted(work.made)),
-        kept=tuple(name for name in plan.scene_ids if name in work.entries and name not in work.made),
+        kept=tuple(name for name in plan.scene_ids if name not in work.made and name not in work.failures),
         failures=tuple(item for _, item in sorted(work.failures.items())),
         left_out=plan.left_out,
         files=len(files),
@@ -217,10 +218,11 @@ class _Run:
         self._plan, self._out_dir = plan, plan.out_dir
         self._work_dir = plan.out_dir / WORK_NAME
         self._previous = _read_previous(plan.out_dir, plan.place, plan.format.settings)
-        kept = _find_current(plan, self._previous)
-        self._to_make = [name for name in plan.scene_ids if name not in kept]
+        current = _find_current(plan, self._previous)
+        self._outdated = [name for name in plan.scene_ids if name not in current]
+        self._to_make = list(plan.scene_ids) if plan.is_forced else self._outdated
         self._unfinished = {*self._previous.unfinished, *self._to_make}
-        self.entries = {name: item for name, item in self._previous.scenes.items() if name not in self._to_make}
+        self.entries = {name: item for name, item in self._previous.scenes.items() if name not in self._outdated}
         self.made: set[str] = set()
         self.failures: dict[str, SceneFailure] = {}
 
@@ -235,7 +237,7 @@ class _Run:
         needed = sum(exporter.bytes_per_vertex(entry.options) * entry.vertex_count for entry in entries)
         check_space(self._out_dir, needed * (2 if isinstance(exporter, JoinedFormat) else 1), len(entries))
         make_directory(self._work_dir)
-        for name in self._to_make:  # moved away, so that nobody sees half of it
+        for name in self._outdated:  # moved away, so that nobody sees half of it
             if (entry := self._previous.scenes.get(name)) is not None:
                 for unit in {find_unit(name, file) for file in entry.files}:
                     move(self._out_dir / unit, find_place(self._out_dir))
@@ -332,16 +334,16 @@ def _is_whole(out_dir: Path, files: Mapping[str, Fingerprint], *, compares_bytes
 def _find_current(plan: ExportPlan, previous: ExportManifest) -> dict[str, ExportEntry]:
     """The scenes that the export has, whole, and made from the version of the scene that is there now."""
     found, is_whole = {}, partial(_is_whole, plan.out_dir, compares_bytes=plan.compares_bytes)
-    for name in () if plan.is_forced else plan.scene_ids:
+    for name in plan.scene_ids:
         entry, now = previous.scenes.get(name), plan.place.entries[name]
         if entry is None or (entry.split, entry.source) != (now.split, now.fingerprint):
             continue
         if is_whole(entry.files):
             found[name] = entry
     if isinstance(plan.format, JoinedFormat):
-        is_joined = len(found) == len(plan.scene_ids) and is_whole(previous.shared)
-        # What has been joined cannot be joined again.
-        found = {name: entry for name, entry in found.items() if is_joined or entry.files}
+        parts = {name: entry for name, entry in found.items() if entry.files}
+        if parts or len(found) < len(plan.scene_ids) or not is_whole(previous.shared):
+            return parts  # what has been joined has no part any more, and is made again to be joined with the others
     return found
 
 
