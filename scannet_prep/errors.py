@@ -15,6 +15,7 @@ ScanNetPrepError
  │    ├── LockError               the digests of a raw tree (scannet.lock)
  │    ├── ProcessedFileError      a processed scene (.npz)
  │    ├── ManifestError           the manifest of a processed folder
+ │    ├── PredictionError         the prediction of a scene
  │    └── ArchiveError            an archive (.tar.zst)
  │         └── ForeignFileError        a file of another kind where an archive is expected
  ├── TransferError           a file cannot be fetched
@@ -25,6 +26,7 @@ ScanNetPrepError
  │    └── ServerDownError         the server does not answer anybody
  ├── ContentError            a value is not what it should be; readers tell it as a FileError
  ├── AnnotationError         the files of one scene are whole but do not fit together
+ ├── ExportError             a scene cannot be told in the format of another program
  ├── TransformError          a transform of the training source failed on a scene
  ├── WorkerDiedError         the operating system ended a worker while it worked on a scene
  ├── LockedError             another run is working in the same folder
@@ -135,6 +137,10 @@ class ManifestError(FileError, ValueError):
     """The manifest of a processed folder is damaged."""
 
 
+class PredictionError(FileError, ValueError):
+    """The prediction of a scene is damaged, or does not fit the scene."""
+
+
 class TransferError(ScanNetPrepError):
     """A file cannot be fetched."""
 
@@ -173,6 +179,10 @@ class ContentError(ScanNetPrepError, ValueError):
 
 class AnnotationError(ScanNetPrepError, ValueError):
     """The files of one scene are whole, each by itself, but do not fit together."""
+
+
+class ExportError(ScanNetPrepError, ValueError):
+    """A scene cannot be told in the format of another program."""
 
 
 class TransformError(ScanNetPrepError, RuntimeError):

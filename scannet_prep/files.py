@@ -33,6 +33,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 LOCK_NAME = ".scannet-prep.lock"
 SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 _MAX_BYTES = 1 << 32
+_BLOCK_BYTES = 1 << 22
 _TEMPORARY_SUFFIX = ".tmp"
 _TEMPORARY = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.tmp")
 
@@ -56,6 +57,19 @@ class Fingerprint:
         for chunk in chunks:
             crc32 = deflate.crc32(chunk, crc32)
         return cls(sum(map(len, chunks)), f"{crc32:08x}")
+
+    @classmethod
+    def from_file(cls, path: Path) -> Fingerprint:
+        """Compute the fingerprint of a file of any size.
+
+        Raises:
+            FileError: It is not there, or cannot be read.
+        """
+        size_bytes, crc32 = 0, 0
+        with open_file(path, 1 << 60) as file:
+            while chunk := file.read(_BLOCK_BYTES):
+                size_bytes, crc32 = size_bytes + len(chunk), deflate.crc32(chunk, crc32)
+        return cls(size_bytes, f"{crc32:08x}")
 
 
 def is_hidden_or_temporary(name: str) -> bool:
@@ -141,7 +155,7 @@ def write_atomically(
                 if is_durable:
                     file.flush()
                     os.fsync(file.fileno())
-            _check_run_lives(run, path)
+            check_run_lives(run, path)
             temporary_path.replace(path)
         except BaseException:
             temporary_path.unlink(missing_ok=True)
@@ -154,7 +168,12 @@ def write_atomically(
         raise output_error(path, error) from error
 
 
-def _check_run_lives(run_pid: int, path: Path) -> None:
+def check_run_lives(run_pid: int, path: Path) -> None:
+    """Check, before a file gets its name, that the process that leads the run is there.
+
+    Raises:
+        OutputError: It is gone: another run may be at work in the folder.
+    """
     if run_pid not in (os.getpid(), os.getppid()):
         raise OutputError(f"{path}: not written: the run that it was made for has ended")
 

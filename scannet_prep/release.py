@@ -38,9 +38,9 @@ class FileKind:
     """One kind of file of the release.
 
     Attributes:
-        suffix: What follows the scene id in its name; for the label map, the whole name.
+        suffix: What follows the scene id in its name; for a file of no scene, the whole name.
         content: What is inside.
-        splits: The splits whose scenes have it; none for the label map.
+        splits: The splits whose scenes have it; none for a file of no scene.
         typical_bytes: Average size over the release, for planning; None where nobody has measured it.
         max_bytes: A larger file is not what it claims to be; generous.
     """
@@ -82,6 +82,16 @@ KINDS = {
     )
 }
 """The files of a scene, by suffix: the 13 of the official download script."""
+
+FRAMES = FileKind("scannet_frames_25k.zip", Content.ZIP, frozenset(), 5_600_000_000, 1 << 35)
+TEST_FRAMES = FileKind("scannet_frames_test.zip", Content.ZIP, frozenset(), 610_000_000, 1 << 33)
+DATA_EFFICIENT_KINDS = tuple(
+    FileKind(name, Content.ZIP, frozenset(), None, 1 << 31)
+    for name in ("limited-reconstruction-scenes.zip", "limited-annotation-points.zip", "limited-bboxes.zip")
+)
+
+SHARED_KINDS = {kind.suffix: kind for kind in (LABEL_MAP, FRAMES, TEST_FRAMES, *DATA_EFFICIENT_KINDS)}
+"""Files of no scene, by name: the label map, preprocessed frames, and lists for training with few annotations."""
 
 _SEG = (*(kind.suffix for kind in SEGMENTATION_KINDS), LABEL_MAP.suffix)
 PRESETS = {"seg": _SEG, "seg-min": tuple(suffix for suffix in _SEG if suffix != LABELS_MESH.suffix)}

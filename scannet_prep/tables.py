@@ -13,19 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from scannet_prep.archive.scenes import ArchiveReader
 from scannet_prep.archive.source import ByteSource
 from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.dataset import ScanNet
 from scannet_prep.errors import ManifestError, UsageError
 from scannet_prep.files import write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map, check_label_set
-from scannet_prep.processed.folder import find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import SceneMeta, check_meta, parse_meta, read_meta
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.tree import is_archive
+from scannet_prep.stages.place import ProcessedPlace, open_place
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,10 +211,17 @@ def write_table(name: str, place: Place, path: Path | None, *, certificates: boo
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What tables are made of: entries of the manifest by scene id, and what reads the description of a scene."""
+    """A place, and the entries of the manifest that were asked for, by scene id."""
 
-    entries: dict[str, SceneEntry]
-    read_meta: Callable[[str], SceneMeta]
+    place: ProcessedPlace
+    entries: Mapping[str, SceneEntry]
+
+    def read_meta(self, name: str) -> SceneMeta:
+        """Read the description of a scene."""
+        path, split = self.place.file_path(name), self.entries[name].split
+        if isinstance(path, Path):
+            return read_meta(path, name, split)
+        return check_meta(parse_meta(NpzReader(self.place.read(name), path), path), path, name, split)
 
 
 def _open(place: Place, certificates: bool | Path = True) -> Records:
@@ -226,35 +231,10 @@ def _open(place: Place, certificates: bool | Path = True) -> Records:
         opened = _open(place.path, certificates)
         if lost := set(place.scene_ids) - opened.entries.keys():
             raise ManifestError(str(place.path), f"names {min(lost)} no longer", "make the dataset again")
-        return Records({name: opened.entries[name] for name in place.scene_ids}, opened.read_meta)
+        return Records(opened.place, {name: opened.entries[name] for name in place.scene_ids})
     places: Any = place if isinstance(place, Sequence) and not isinstance(place, str) else [place]
-    if any(map(is_archive, places)):
-        return _open_archives(places, certificates)
-    if len(places) != 1:
-        raise UsageError("one folder can be told of at a time", "name one folder, or several archives")
-    out_dir = Path(places[0]).expanduser()
-    entries = find_state(out_dir, must_be_usable=True).manifest.scenes
-
-    def read(name: str) -> SceneMeta:
-        split = entries[name].split
-        return read_meta(processed_path(out_dir, split, name), name, split)
-
-    return Records(dict(sorted(entries.items())), read)
-
-
-def _open_archives(places: Sequence[str | Path | ByteSource], certificates: bool | Path) -> Records:
-    reader = ArchiveReader(places, None, certificates=certificates)
-    entries = reader.read_entries()
-    if entries is None:
-        raise ManifestError(reader.name, "has no manifest that tells of all its scenes", "pack a processed folder")
-    positions = {name: index for index, name in enumerate(entries)}
-
-    def read(name: str) -> SceneMeta:
-        path = reader.file_path(positions[name])
-        meta = parse_meta(NpzReader(reader.read(positions[name]), path), path)
-        return check_meta(meta, path, name, entries[name].split)
-
-    return Records(entries, read)
+    found = open_place(places, certificates=certificates)
+    return Records(found, found.entries)
 
 
 def _instances(opened: Records, names: Sequence[str]) -> pd.DataFrame:

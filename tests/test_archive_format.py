@@ -95,7 +95,7 @@ NO_NAMES = (
     ("kind", "name", "scene"),
     [
         (PROCESSED, f"train/{SCENE}.npz", SCENE),
-        (PROCESSED, "scannetv2_val_npz.txt", ""),
+        (PROCESSED, "failed.txt", ""),
         (PROCESSED, f"train/{SCENE}.txt", None),
         (PROCESSED, f"scans/{SCENE}/{SCENE}.txt", None),
         (RAW, f"scans/{SCENE}/{SCENE}_vh_clean_2.0.010000.segs.json", SCENE),

@@ -66,8 +66,6 @@ def test_an_archive_of_a_part_knows_vertices_splits_and_options_and_has_a_manife
     assert index.head.options == asdict(manifest.scenes[VAL].options)
     assert "Terms of Use" in index.head.notice
     assert list(json.loads(found["manifest.json"])["scenes"]) == [VAL, TEST]
-    assert found["scannetv2_train_npz.txt"] == b""
-    assert found["scannetv2_val_npz.txt"] == f"val/{VAL}.npz\n".encode()
 
 
 def test_up_to_date_is_only_what_has_been_read_and_compared(out_dir: Path, tmp_path: Path) -> None:

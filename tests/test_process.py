@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from commands import Outcome, digests, run_command, run_main
 
-from scannet_prep import ScanNet, Split, official_scenes, read_processed
+from scannet_prep import ScanNet, read_processed
 from scannet_prep.errors import ManifestError
 from scannet_prep.synthetic import make_scene, write_label_map, write_release, write_scene
 
@@ -42,16 +42,12 @@ def manifest_of(out_dir: Path) -> Any:
     return json.loads((out_dir / "manifest.json").read_text())
 
 
-def test_a_run_writes_scenes_manifest_terms_and_lists(whole_dir: Path) -> None:
+def test_a_run_writes_scenes_manifest_and_terms(whole_dir: Path) -> None:
     out_dir = whole_dir / "processed"
     assert sorted(digests(out_dir)) == [
-        "TERMS.txt", "manifest.json", "scannetv2_test.txt", "scannetv2_test_npz.txt", "scannetv2_train_npz.txt",
-        "scannetv2_val_npz.txt", f"test/{TEST}.npz", f"train/{TRAIN}.npz", f"train/{TRAIN_2}.npz", f"val/{VAL}.npz",
+        "TERMS.txt", "manifest.json",
+        f"test/{TEST}.npz", f"train/{TRAIN}.npz", f"train/{TRAIN_2}.npz", f"val/{VAL}.npz",
     ]  # fmt: skip
-    order = sorted([TRAIN, TRAIN_2], key=official_scenes(Split.TRAIN).index)
-    assert (out_dir / "scannetv2_train_npz.txt").read_text() == "".join(f"train/{name}.npz\n" for name in order)
-    assert (out_dir / "scannetv2_val_npz.txt").read_text() == f"val/{VAL}.npz\n"
-    assert (out_dir / "scannetv2_test.txt").read_text() == f"test/{TEST}.npz\n"
     assert "Terms of Use" in (out_dir / "TERMS.txt").read_text()
     assert manifest_of(out_dir)["complete"] is True
     vertices = {name: entry["vertices"] for name, entry in manifest_of(out_dir)["scenes"].items()}
@@ -151,7 +147,6 @@ def test_a_bad_scene_stops_no_other_leaves_the_lists_and_can_be_tried_again(raw_
     assert failure["scene_id"] == VAL
     assert failure["message"].startswith(f"{path}: is damaged or truncated ({len(whole) - 500:,} bytes): ")
     assert digests(out_dir)[f"val/{VAL}.npz"] == before[f"val/{VAL}.npz"]  # the result of the good input
-    assert (out_dir / "scannetv2_val_npz.txt").read_text() == ""
     assert list(manifest_of(out_dir)["scenes"]) == [TRAIN, TRAIN_2, TEST]
     assert list(manifest_of(out_dir)["failures"]) == [VAL]
     (out_dir / f"val/{VAL}.npz").unlink()
@@ -190,7 +185,6 @@ def test_a_scene_in_no_official_list_needs_a_split_and_is_in_one_only(raw_dir: P
         assert process(raw_dir, out_dir, "--splits", other).status == 0  # where it is not named, it stays
         assert [path.parent.name for path in out_dir.rglob(f"{UNLISTED}.npz")] == [split]
         assert manifest_of(out_dir)["scenes"][UNLISTED]["split"] == split
-    assert (out_dir / "scannetv2_train_npz.txt").read_text() == ""
 
 
 def test_splits_scenes_and_limit_choose_and_a_dry_run_writes_nothing(raw_dir: Path, tmp_path: Path) -> None:

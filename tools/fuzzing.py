@@ -26,6 +26,7 @@ Reader = Callable[[Path], object]
 def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     """For each kind of file a whole one in `folder`, and what reads it."""
     from scannet_prep.archive import open_archive
+    from scannet_prep.export.manifest import read_export
     from scannet_prep.labels import read_label_map
     from scannet_prep.processed.manifest import read_manifest
     from scannet_prep.processed.scene import ProcessOptions, read_processed
@@ -33,7 +34,7 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     from scannet_prep.raw.lock import read_lock
     from scannet_prep.raw.mesh import read_mesh
     from scannet_prep.raw.segments import read_aggregation, read_segments
-    from scannet_prep.stages import pack, process
+    from scannet_prep.stages import export, pack, process
     from scannet_prep.synthetic import make_scene, write_label_map, write_scene
 
     scene_id = "scene0191_00"
@@ -46,6 +47,7 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     lock_path.write_text(f"{'0' * 64}  12  scans/{scene_id}/{scene_id}.txt\n", encoding="ascii")
     process.run(process.plan(raw_dir, out_dir, ProcessOptions(align_axis=True)))
     pack.run(pack.plan(out_dir, archive_path))
+    export.run(export.plan([out_dir], folder / "export", "pointcept"))
 
     def read_archive(path: Path) -> None:
         with open_archive(path) as archive:
@@ -64,11 +66,13 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
         "processed": (out_dir / "train" / f"{scene_id}.npz", read_processed),
         "manifest": (out_dir / "manifest.json", lambda path: read_manifest(path.parent)),
         "archive": (archive_path, read_archive),
+        "export": (folder / "export" / "export.json", lambda path: read_export(path.parent)),
     }
 
 
 KINDS = (
     "mesh", "labels-mesh", "segments", "aggregation", "info", "label-map", "lock", "processed", "manifest", "archive",
+    "export",
 )  # fmt: skip
 
 

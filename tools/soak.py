@@ -21,10 +21,10 @@ from contextlib import suppress
 from pathlib import Path
 
 KILLS_A_ROUND = 25
-_PLACES = ("demo/ScanNet", "demo/processed", "demo/scannet.tar.zst", "unpacked")
+_PLACES = ("demo/ScanNet", "demo/processed", "demo/scannet.tar.zst", "unpacked", "exported")
 _PROGRAM = (sys.executable, "-m", "scannet_prep")
-_WHOLE = {".npz", ".ply", ".json", ".txt", ".tsv", ".zst"}
-_CHANGING = {"unfinished.txt", "failed.txt", "manifest.json"}  # and lists: they tell how far a run is
+_WHOLE = {".npz", ".npy", ".ply", ".json", ".txt", ".tsv", ".zst"}
+_CHANGING = {"unfinished.txt", "failed.txt", "manifest.json"}  # they tell how far a run is
 
 
 def make_commands(folder: Path) -> dict[str, list[str]]:
@@ -33,6 +33,7 @@ def make_commands(folder: Path) -> dict[str, list[str]]:
     return {
         "demo": [*_PROGRAM, "demo", str(folder / "demo"), "-q", "--jobs", "2"],
         "unpack": [*_PROGRAM, "unpack", archive, "-o", str(folder / "unpacked"), "-q", "--jobs", "2"],
+        "export": [*_PROGRAM, "export", archive, "--format", "pointcept", "-o", str(folder / "exported"), "-q"],
     }
 
 
@@ -42,9 +43,10 @@ def find_files(folder: Path, *, has_all: bool) -> dict[str, bytes]:
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
         if path.suffix in _WHOLE
-        and not path.name.startswith(".")
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
         and "server" not in path.parts
-        and (has_all or (path.name not in _CHANGING and not path.name.startswith("scannetv2_")))
+        and path.name != "export.json"  # it names the folder
+        and (has_all or path.name not in _CHANGING)
     }
 
 
@@ -90,7 +92,7 @@ def main() -> None:
             shutil.rmtree(folder, ignore_errors=True)
             for number in range(KILLS_A_ROUND):
                 can_unpack = (folder / "demo" / "scannet.tar.zst").exists()
-                title = "unpack" if can_unpack and number % 2 else "demo"
+                title = ("demo", "unpack", "demo", "export")[number % 4] if can_unpack else "demo"
                 if can_unpack and title == "demo":  # else there would soon be nothing left to do
                     place = folder / random.choice(_PLACES)  # noqa: S311
                     shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)

@@ -45,7 +45,7 @@ class ArchiveReader(SceneSource):
             raise UsageError("the list of archives is empty", "name a folder, an archive, or all of its shards")
         opened = [Archive(source) for source in open_sources(archives, certificates=certificates)]
         names = [archive.name for archive in opened]
-        _check_archives(opened)
+        check_archives(opened)
         held = [(archive.source, scene) for archive in opened for scene in archive.index.scenes]
         wanted = [item for item in held if split in (None, item[1].split)]
         scenes = sorted(wanted, key=lambda item: item[1].scene_id)
@@ -101,8 +101,13 @@ class ArchiveReader(SceneSource):
             source.close()
 
 
-def _check_archives(archives: Sequence[Archive]) -> None:
-    """Check that archives hold processed scenes that were made in the same way, and go together."""
+def check_archives(archives: Sequence[Archive]) -> None:
+    """Check that archives hold processed scenes that were made in the same way, and go together.
+
+    Raises:
+        ArchiveError: They do not, or a shard of a set is missing.
+        ManifestError: Processing had not finished when one was packed.
+    """
     first = archives[0]
     for archive in archives:
         index = archive.index

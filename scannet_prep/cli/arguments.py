@@ -7,7 +7,7 @@ import difflib
 import re
 import textwrap
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -16,6 +16,7 @@ from scannet_prep.scene import Split
 
 if TYPE_CHECKING:
     from scannet_prep.cli.console import Console
+    from scannet_prep.labels import LabelSet
     from scannet_prep.stages.selection import Selection
 
 Commands = Any  # argparse's own type for subcommands is private
@@ -85,6 +86,25 @@ def add_jobs_argument(parser: Container, workers: str = "worker processes") -> N
     """Add the number of worker processes or threads."""
     what = f"{workers} (default: the processors that affinity, container and Slurm grant)"
     parser.add_argument("--jobs", type=positive_number, metavar="N", help=what)
+
+
+def add_prediction_arguments(parser: CommandParser, place: str) -> None:
+    """Add what a command about predictions looks at; `place` says what the processed scenes are for."""
+    what = "folder with one prediction a scene; docs/evaluation.md shows all forms"
+    parser.add_argument("predictions", type=path_argument, metavar="PRED", help=what)
+    default = Path("data/processed")
+    what = f"{place}: a processed folder, or an archive of it (default: {default})"
+    parser.add_argument("--gt", type=place_argument, default=default, metavar="PLACE", help=what)
+    tasks, label_sets = ("semantic", "instance"), ("scannet20", "scannet200")
+    parser.add_argument("--task", choices=tasks, default=tasks[0], help=f"default: {tasks[0]}")
+    parser.add_argument("--labels", choices=label_sets, default=label_sets[0], help=f"default: {label_sets[0]}")
+
+
+def label_set_from(arguments: argparse.Namespace) -> LabelSet:
+    """The label set that was chosen."""
+    from scannet_prep.labels import SCANNET20, SCANNET200
+
+    return SCANNET200 if arguments.labels == "scannet200" else SCANNET20
 
 
 def selection_from(arguments: argparse.Namespace) -> Selection:
@@ -162,6 +182,17 @@ def size_argument(text: str) -> int:
 def place_argument(text: str) -> str | Path:
     """Parse a path, with `~` for the home folder, or an address, which stays a text."""
     return text if "://" in text else path_argument(text)
+
+
+def file_argument(*endings: str) -> Callable[[str], Path]:
+    """Make a function that parses the path of a file, whose name ends in one of these, such as `.csv`."""
+
+    def parse(text: str) -> Path:
+        if not text.endswith(endings):
+            raise argparse.ArgumentTypeError(f"{text!r} does not end in {' or '.join(endings)}")
+        return path_argument(text)
+
+    return parse
 
 
 def path_argument(text: str) -> Path:

@@ -41,7 +41,8 @@ download pauses and retries at intervals, for up to four hours.
 EPILOG = """\
 types: seg (mesh, labels, segments, aggregation and .txt of each scene, and the label map), seg-min (the same without
 _vh_clean_2.labels.ply, nearly half of the bytes, which process reads only with --labels-from ply), or any of the
-official suffixes, for example _vh_clean.aggregation.json or .sens; several may be given
+official suffixes, for example _vh_clean.aggregation.json or .sens, or files of no scene, such as
+scannet_frames_25k.zip; several may be given
 
 environment: SCANNET_PREP_ACCEPT_TERMS=1 and SCANNET_PREP_BASE_URL stand for the options of these names;
 HTTPS_PROXY, NO_PROXY and REQUESTS_CA_BUNDLE count too

@@ -28,16 +28,17 @@ if TYPE_CHECKING:
 
 _REMEDIES = {
     "raw": "to download again what is missing or damaged: scannet-prep download --types seg --verify -o {}",
+    "export": "to mend it, with the same options as before: scannet-prep export PLACE --format F --checksum -o {}",
     "processed": "to mend it, with RAW and options as before: scannet-prep process RAW --checksum -o {}",
 }
-SUMMARY = "check a raw or a processed tree, or an archive"
+SUMMARY = "check a raw or a processed tree, an archive, or an export"
 DESCRIPTION = """\
-Checks a raw or a processed tree, or an archive, and changes nothing.
+Checks a raw or a processed tree, an archive, or an export, and changes nothing.
 
 Raw: structure of every file, counts that must agree across files, segment ids of groups, labels.ply against the groups,
-the label map. Processed: checksums, shapes and values of every file, the manifest, the file lists. Both: the official
-splits. Archive: every byte. What is damaged is named, scene by scene; several archives count as the shards of one.
-An error is something wrong; a note is worth knowing, and right all the same.
+the label map. Processed: checksums, shapes and values of every file, the manifest. Both: the official splits.
+Archive: every byte. Export: every file that its manifest names. What is damaged is named, scene by scene; several
+archives count as the shards of one. An error is something wrong; a note is worth knowing, and right all the same.
 """
 EPILOG = """\
 examples:
@@ -111,9 +112,10 @@ def _describe(report: TreeReport, seconds: float) -> Iterator[str]:
     if report.compared_files is not None:
         yield f"compared with the other copy: {report.compared_files:,} files"
     splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())
+    vertices = f"{report.vertices:,} vertices, " if report.vertices else ""
     yield (
-        f"{report.path}: {report.kind} scenes checked: {report.scenes:,} ({splits}), "
-        f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)}, in {format_duration(seconds)}"
+        f"{report.path}: {report.kind} scenes checked: {report.scenes:,} ({splits}), {vertices}"
+        f"{format_bytes(report.size_bytes)}, in {format_duration(seconds)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The processed folder: where each scene lies, the lists and notices beside the split folders, and its state.
+"""The processed folder: where each scene lies, the notices beside the split folders, and its state.
 
 Whether a folder is usable has one answer, which the dataset, pack, verify and info give.
 """
@@ -18,7 +18,6 @@ from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry,
 from scannet_prep.processed.scene import MAX_FILE_BYTES, parse_processed
 from scannet_prep.release import TERMS_URL
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.splits import official_scenes
 
 TERMS_NAME = "TERMS.txt"
 FAILED_NAME = "failed.txt"
@@ -104,36 +103,6 @@ def prepare_folder(out_dir: Path, splits: set[Split]) -> None:
         write_atomically(path, [TERMS_TEXT.encode()])
 
 
-def write_lists(out_dir: Path, manifest: Manifest) -> None:
-    """Write the lists beside the split folders: OctFormer's file lists, and the scenes that failed.
-
-    OctFormer's loader reads `scannetv2_<split>_npz.txt`, its result writer `scannetv2_test.txt`: one path a line,
-    relative to this folder, in the order of the official lists. `failed.txt` exists only while something has failed.
-
-    Raises:
-        OutputError: A list cannot be written.
-    """
-    for name, data in encode_lists(manifest).items():
-        write_if_changed(out_dir / name, data)
-    write_failed_list(out_dir, manifest.failures)
-
-
-def encode_lists(manifest: Manifest) -> dict[str, bytes]:
-    """Encode the lists that `write_lists` writes, by name."""
-    lists = {}
-    for split in Split:
-        present = {scene_id for scene_id, entry in manifest.scenes.items() if entry.split == split}
-        ordered: list[str] = [scene_id for scene_id in official_scenes(split) if scene_id in present]
-        ordered += sorted(present.difference(ordered))
-        text = "".join(f"{split}/{scene_id}.npz\n" for scene_id in ordered).encode()
-        lists[f"scannetv2_{split}_npz.txt"] = text
-        if split is Split.TEST:
-            lists["scannetv2_test.txt"] = text
-    if manifest.failures:
-        lists[FAILED_NAME] = _encode_failed_list(manifest.failures)
-    return lists
-
-
 def write_failed_list(out_dir: Path, scene_ids: Collection[str]) -> None:
     """Write `failed.txt`, usable as `--scenes @failed.txt`, or remove it where nothing has failed.
 
@@ -141,12 +110,13 @@ def write_failed_list(out_dir: Path, scene_ids: Collection[str]) -> None:
         OutputError: It cannot be written.
     """
     if scene_ids:
-        write_if_changed(out_dir / FAILED_NAME, _encode_failed_list(scene_ids))
+        write_if_changed(out_dir / FAILED_NAME, encode_failed_list(scene_ids))
     else:
         remove_file(out_dir / FAILED_NAME)
 
 
-def _encode_failed_list(scene_ids: Collection[str]) -> bytes:
+def encode_failed_list(scene_ids: Collection[str]) -> bytes:
+    """Encode `failed.txt`."""
     lines = ["# scenes that failed; to try them again, add --scenes @failed.txt (this file) to the same command\n"]
     return "".join([*lines, *(f"{scene_id}\n" for scene_id in sorted(scene_ids))]).encode()
 

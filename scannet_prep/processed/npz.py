@@ -70,7 +70,7 @@ def encode_npz(arrays: Mapping[str, NDArray[Any]], deflated: frozenset[str]) -> 
     offset = 0
     for key, array in arrays.items():
         name = f"{key}.npy".encode("ascii")
-        header = _encode_npy_header(array.dtype.str, array.shape)
+        header = encode_npy_header(array.dtype.str, array.shape)
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data  # a view: the arrays are large
         crc32, size = deflate.crc32(data, deflate.crc32(header)), len(header) + len(data)
         is_deflated = key in deflated
@@ -211,7 +211,8 @@ def _parse_dtype(text: str) -> np.dtype[Any]:
 
 
 @lru_cache(maxsize=64)
-def _encode_npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
+def encode_npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
+    """The beginning of an `.npy` file, up to the array's bytes in C order."""
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, {"descr": descr, "fortran_order": False, "shape": shape})
     return buffer.getvalue()

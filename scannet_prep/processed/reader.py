@@ -32,6 +32,7 @@ class SceneSource(ABC):
     Attributes:
         place: As given.
         lengths: V of each scene, int64 (len,).
+        failures: As given.
     """
 
     def __init__(self, place: str | list[str], vertex_counts: Mapping[str, int], failures: Mapping[str, str]) -> None:
@@ -40,7 +41,7 @@ class SceneSource(ABC):
         # Arrays and not lists: reading a list changes its reference counts, and with them, after a fork, whole pages.
         self._scene_ids = np.array(names, dtype="S12")
         self.lengths: NDArray[np.int64] = np.array([vertex_counts[name] for name in names], np.int64)
-        self._failures = dict(failures)
+        self.failures = dict(failures)
 
     def __len__(self) -> int:
         """Number of scenes."""
@@ -72,7 +73,7 @@ class SceneSource(ABC):
 
     def why_missing(self, scene_id: str) -> str:
         """What processing said of a scene that failed; empty where it said nothing."""
-        return self._failures.get(scene_id, "")
+        return self.failures.get(scene_id, "")
 
     @abstractmethod
     def file_path(self, index: int) -> Path | str:

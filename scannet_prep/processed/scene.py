@@ -179,7 +179,7 @@ def read_processed(path: str | Path) -> ProcessedScene:
     return parse_processed(read_file(path, MAX_FILE_BYTES), path)
 
 
-def parse_processed(data: Buffer, path: Path) -> ProcessedScene:
+def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
     """Parse the content of a processed scene's file and check its structure.
 
     Args:

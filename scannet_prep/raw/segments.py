@@ -19,6 +19,7 @@ from scannet_prep.compiled import compile_geometry, compile_parser
 from scannet_prep.errors import AggregationError, FileError, SegmentsError
 from scannet_prep.files import read_file
 from scannet_prep.foreign import LOOK_BYTES, describe_beginning
+from scannet_prep.number_lists import parse_plain_list
 from scannet_prep.release import AGGREGATION, SEGMENTS
 
 _MARK = 987_654_321_987_654_321
@@ -123,17 +124,7 @@ def _parse_plain_list(text: bytes) -> NDArray[np.int64] | None:
         values = np.empty(len(text) // 2 + 1, np.int64)
         count = loop(np.frombuffer(text, np.uint8), values)
         return values[:count] if count else None
-    digits = np.frombuffer(text, np.uint8) - np.uint8(ord("0"))
-    ends = np.append(np.flatnonzero(digits == ord(",") - ord("0") + 256), len(text))
-    lengths = np.diff(ends, prepend=-1) - 1
-    is_plain = np.count_nonzero(digits < 10) == len(text) - len(ends) + 1 and 0 < lengths.min() <= lengths.max() < 19
-    if not is_plain or ((lengths > 1) & (digits.take(ends - lengths, mode="clip") == 0)).any():
-        return None
-    values = np.zeros(len(ends), np.int64)
-    for place in range(int(lengths.max())):
-        ends -= 1
-        values += np.multiply(digits.take(ends, mode="clip") * (lengths > place), 10**place, dtype=np.int64)
-    return values
+    return parse_plain_list(text, b",")
 
 
 def _number_contiguously(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:

@@ -103,7 +103,9 @@ def _find_processed(
         file = SourceFile.from_path(_name(source, path), path, entry.fingerprint)
         groups.append(SourceGroup(name, str(entry.split), entry.vertex_count, (file,)))
     # They name just the scenes that are packed. For a whole folder, these are the bytes that lie there.
-    made = {MANIFEST_NAME: encode_manifest(manifest), **folder.encode_lists(manifest)}
+    made = {MANIFEST_NAME: encode_manifest(manifest)}
+    if failures:
+        made[folder.FAILED_NAME] = folder.encode_failed_list(failures)
     known = {*made, folder.FAILED_NAME, folder.UNFINISHED_NAME}
     files = [SourceFile.from_path(_name(source, path), path) for path in paths[""] if path.name not in known]
     files += [SourceFile.from_content(name, data) for name, data in made.items()]

@@ -18,6 +18,7 @@ from scannet_prep.errors import (
     OutputError,
     ScanNetPrepError,
 )
+from scannet_prep.export import is_export
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, make_directory, read_file, remove_temporaries, write_atomically
 from scannet_prep.processed import folder as lists
@@ -64,7 +65,7 @@ class Target:
         warnings: What is there and was not replaced, in words.
 
     Raises:
-        OutputError: The folder holds scenes of the other kind.
+        OutputError: The folder holds scenes of the other kind, or an export.
         ManifestError: Its manifest is damaged.
         LockError: Its `scannet.lock` is damaged.
     """
@@ -78,6 +79,8 @@ class Target:
         self._has_begun = False
         self._came, self._before = Manifest(), Manifest()
         self._came_digests, self._digests = dict[str, LockEntry](), dict[str, LockEntry]()
+        if is_export(out_dir):
+            raise OutputError(f"{out_dir}: is an export for another program", _ELSEWHERE)
         with suppress(FileError):
             if (found := str(identify_tree(out_dir))) != kind:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
@@ -115,7 +118,7 @@ class Target:
         if self._is_raw and LOCK_NAME in files:
             with suppress(FileError):  # it was packed as it was; without it, verify takes the files as they are
                 self._came_digests |= parse_lock(files[LOCK_NAME], Path(LOCK_NAME))
-        own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, *lists.encode_lists(Manifest())}
+        own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME}
         for name in [name for name in files if name not in own and not name.startswith(OWN_PREFIX)]:
             path = self._out_dir / name
             if path.is_file() and not path.is_symlink() and not _has_content(path, files[name]):
@@ -160,7 +163,7 @@ class Target:
         is_complete = self._before.is_complete and self._came.is_complete
         manifest = Manifest(scenes, failures, is_complete, self._came.program_version if is_same else VERSION)
         manifests.write_manifest(self._out_dir, manifest)
-        lists.write_lists(self._out_dir, manifest)
+        lists.write_failed_list(self._out_dir, manifest.failures)
         lists.mark_finished(self._out_dir, self.scenes.keys() | self.failures.keys())
 
     def _end_raw(self) -> None:

@@ -9,6 +9,7 @@ from shlex import quote
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import SUFFIX, ByteSource
 from scannet_prep.errors import FileError, MissingFileError
+from scannet_prep.export import is_export
 from scannet_prep.files import open_file
 from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 from scannet_prep.processed.folder import iter_processed_scenes
@@ -37,6 +38,9 @@ def identify_tree(path: Path) -> ArchiveKind:
     try:
         if not path.is_dir():
             raise _not_a_folder(path)
+        if is_export(path):
+            hint = f"give the folder that it was made from; to check the export: scannet-prep verify {path}"
+            raise MissingFileError(path, "is an export, expected raw or processed scenes", hint)
         if next(iter_processed_scenes(path), None):
             return ArchiveKind.PROCESSED
         try:

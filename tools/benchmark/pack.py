@@ -20,7 +20,7 @@ from scannet_prep.archive import open_archive
 from scannet_prep.archive.layout import ArchiveKind, Head
 from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, write_archive
 from scannet_prep.files import Fingerprint, write_atomically
-from scannet_prep.processed.folder import processed_path, write_lists
+from scannet_prep.processed.folder import processed_path
 from scannet_prep.processed.manifest import Manifest, SceneEntry, write_manifest
 from scannet_prep.processed.scene import ProcessOptions, encode_processed, read_processed
 from scannet_prep.scene import SceneId, Split
@@ -81,9 +81,7 @@ def _make_processed(settings: Settings, source: Path) -> int:
         write_atomically(processed_path(source, Split.TRAIN, scene_id), pieces)
         entries[scene_id] = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*pieces))
         written += sum(map(len, pieces))
-    manifest = Manifest(entries)
-    write_manifest(source, manifest)
-    write_lists(source, manifest)
+    write_manifest(source, Manifest(entries))
     return len(entries)
 
 

@@ -15,7 +15,17 @@ from scannet_prep.errors import DiskFullError, TermsError, UsageError
 from scannet_prep.files import check_is_folder, make_directory, write_atomically
 from scannet_prep.raw.layout import find_orphans
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, read_lock
-from scannet_prep.release import BASE_URL, KINDS, LABEL_MAP, PRESETS, SPLIT_DIRS, TERMS_URL, Content, FileKind
+from scannet_prep.release import (
+    BASE_URL,
+    KINDS,
+    LABEL_MAP,
+    PRESETS,
+    SHARED_KINDS,
+    SPLIT_DIRS,
+    TERMS_URL,
+    Content,
+    FileKind,
+)
 from scannet_prep.remote.client import find_certificates
 from scannet_prep.remote.transfer import partial_path
 from scannet_prep.remote.trouble import is_server_address, public_url
@@ -42,8 +52,8 @@ class RemoteFile:
     """One file of the release."""
 
     kind: FileKind  # what it is
-    scene_id: SceneId | None  # the scene it belongs to; None for the label map
-    split: Split | None  # the split of that scene; None for the label map
+    scene_id: SceneId | None  # the scene it belongs to; None for files of no scene
+    split: Split | None  # the split of that scene; None for files of no scene
     url: str  # its address
     local_path: str  # place below the data folder, with `/`
 
@@ -242,7 +252,7 @@ def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True
 
 def parse_types(words: Sequence[str]) -> tuple[FileKind, ...]:
     """Turn presets and suffixes into kinds of files, each once; UsageError where a word is neither."""
-    known = {**KINDS, LABEL_MAP.suffix: LABEL_MAP}
+    known = KINDS | SHARED_KINDS
     suffixes = dict.fromkeys(suffix for word in words for suffix in PRESETS.get(word, (word,)))
     for suffix in suffixes:
         if suffix not in known:
@@ -254,13 +264,15 @@ def parse_types(words: Sequence[str]) -> tuple[FileKind, ...]:
 def list_files(
     scenes: Sequence[tuple[SceneId, Split]], kinds: Sequence[FileKind], base_url: str = BASE_URL
 ) -> list[RemoteFile]:
-    """List the files of the given kinds that exist for the given scenes, the label map first.
+    """List the files of the given kinds that exist for the given scenes, those of no scene first.
 
     Addresses and places are those of the official download script (as of 2026).
     """
     files = []
-    if LABEL_MAP in kinds:
-        files.append(RemoteFile(LABEL_MAP, None, None, f"{base_url}v2/tasks/{LABEL_MAP.suffix}", LABEL_MAP.suffix))
+    for kind in kinds:
+        if not kind.splits:
+            place = kind.suffix if kind is LABEL_MAP else f"tasks/{kind.suffix}"
+            files.append(RemoteFile(kind, None, None, f"{base_url}v2/tasks/{kind.suffix}", place))
     for scene_id, split in scenes:
         for kind in kinds:
             if split in kind.splits:

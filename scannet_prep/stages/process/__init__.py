@@ -17,6 +17,7 @@ from scannet_prep.errors import (
     UsageError,
     WorkerDiedError,
 )
+from scannet_prep.export import is_export
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import check_is_folder, make_directory, remove_file, remove_temporaries, run_lock
 from scannet_prep.labels import label_map_for
@@ -27,7 +28,7 @@ from scannet_prep.processed.folder import (
     prepare_folder,
     processed_path,
     read_unfinished,
-    write_lists,
+    write_failed_list,
 )
 from scannet_prep.processed.manifest import Manifest, read_manifest, write_manifest
 from scannet_prep.processed.scene import ProcessOptions, read_meta
@@ -137,7 +138,7 @@ def plan(
     Raises:
         MissingFileError: There are no raw scenes.
         OutputError: `out_dir` is not a folder.
-        UsageError: `out_dir` is the raw tree, or a folder of scenes in it.
+        UsageError: `out_dir` is the raw tree, or a folder of scenes in it, or an export.
         LabelMapError: The label map beside them is damaged.
         UnknownSceneError: The selection contradicts itself.
         UnknownSplitError: There are no scenes of the splits that were asked for.
@@ -250,7 +251,7 @@ def _run_locked(plan: ProcessPlan, jobs: int, progress: Progress) -> ProcessRepo
     manifest = Manifest(scenes, failed, program_version=VERSION)
     if manifest != previous:
         write_manifest(plan.out_dir, manifest)
-    write_lists(plan.out_dir, manifest)
+    write_failed_list(plan.out_dir, manifest.failures)
     mark_finished(plan.out_dir, finished.keys() | failures.keys() if plan.is_restricted else unfinished)
     now = {name: item.seen for name, item in finished.items()}
     known = {name: item for name, item in (seen | now).items() if name in manifest.scenes}
@@ -312,6 +313,8 @@ def _check_apart(raw_dir: Path, out_dir: Path, scenes: Iterable[RawScene]) -> No
     out, raw = (Path(os.path.realpath(folder)) for folder in (out_dir, raw_dir))  # which never raises
     if out in {raw, *beside_scenes, *(folder.parent for folder in inside)} or inside & set(out.parents):
         raise UsageError(f"{out_dir}: processed scenes would lie among the raw ones", "choose another folder with -o")
+    if is_export(out_dir):
+        raise UsageError(f"{out_dir}: processed scenes would lie among those of an export", "choose another folder")
 
 
 def _read_manifest(out_dir: Path) -> Manifest:

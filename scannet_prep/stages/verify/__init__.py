@@ -1,4 +1,7 @@
-"""Checks a raw or a processed tree: every file by itself, files against each other, and the tree against the splits."""
+"""Checks a raw or a processed tree, or an export.
+
+Every file by itself, files against each other, and the tree against the splits.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.errors import UnknownSplitError, UsageError
+from scannet_prep.export import is_export
 from scannet_prep.processed.folder import processed_path
 from scannet_prep.progress import Progress
 from scannet_prep.release import SPLIT_DIRS
@@ -17,6 +21,7 @@ from scannet_prep.splits import official_scenes
 from scannet_prep.stages.finding import CheckReport, CheckTask, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.tree import identify_tree
+from scannet_prep.stages.verify.export import check_exported_scene, plan_export
 from scannet_prep.stages.verify.processed import check_processed_scene, plan_processed
 from scannet_prep.stages.verify.raw import check_raw_scene, plan_raw
 
@@ -46,7 +51,7 @@ def run(
     """Check a tree. Whatever is wrong with a file is a finding, and the check goes on.
 
     Args:
-        path: A raw or a processed tree.
+        path: A raw or a processed tree, or an export.
         selection: Which scenes; all by default.
         must_be_complete: Whether a scene of the official lists that is not there is an error.
         against: The `scannet.lock` of another copy of a raw tree, to compare with.
@@ -64,15 +69,19 @@ def run(
     selection, findings = selection or Selection(), Findings()
     if must_be_complete and not selection.has_whole_splits:
         raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
-    kind = identify_tree(path)
+    kind = "export" if is_export(path) else str(identify_tree(path))
     tasks: tuple[CheckTask, ...]
     present: Mapping[SceneId, Split | None]
-    look: Any = check_raw_scene if kind is ArchiveKind.RAW else check_processed_scene
+    look: Any = check_processed_scene
     label_map, compared_files = None, None
-    if kind is ArchiveKind.RAW:
+    if kind == ArchiveKind.RAW:
+        look = check_raw_scene
         tasks, present, label_map, compared_files = plan_raw(path, selection, against, findings)
     elif against is not None:
         raise UsageError(f"{path}: is not a raw tree, and only such a tree has digests to compare")
+    elif kind == "export":
+        look = check_exported_scene
+        tasks, present = plan_export(path, selection, findings)
     else:
         tasks, present = plan_processed(path, selection, findings)
     splits = {}
@@ -91,7 +100,7 @@ def run(
     checked, found = look_at_scenes(look, tasks, label_map, title="verify", jobs=jobs, progress=progress)
     return TreeReport(
         path=path,
-        kind=str(kind),
+        kind=kind,
         scenes=len(tasks),
         vertices=sum(vertex_count for vertex_count, _ in checked.values()),
         size_bytes=sum(size_bytes for _, size_bytes in checked.values()),
@@ -101,10 +110,10 @@ def run(
     )
 
 
-def _tell_missing(path: Path, kind: ArchiveKind, split: Split, names: list[SceneId], findings: Findings) -> None:
+def _tell_missing(path: Path, kind: str, split: Split, names: list[SceneId], findings: Findings) -> None:
     told = {finding.scene_id for finding in findings.found if finding.is_error}
-    is_raw = kind is ArchiveKind.RAW
+    verb = {"raw": "download", "processed": "process"}.get(kind, kind)
     for name in names:
         if name not in told:
-            place = path / SPLIT_DIRS[split] / name if is_raw else processed_path(path, split, name)
-            findings.error(place, "no such scene", "download it" if is_raw else "process it", scene_id=name)
+            place = path / SPLIT_DIRS[split] / name if kind == ArchiveKind.RAW else processed_path(path, split, name)
+            findings.error(path if kind == "export" else place, "no such scene", f"{verb} it", scene_id=name)

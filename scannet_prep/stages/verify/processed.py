@@ -1,4 +1,4 @@
-"""Checks a processed tree: manifest, lists and what lies about; then each scene."""
+"""Checks a processed tree: manifest and what lies about; then each scene."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.processed.folder import (
     FAILED_NAME,
     TERMS_NAME,
-    encode_lists,
+    encode_failed_list,
     find_state,
     iter_processed_scenes,
     processed_path,
@@ -49,7 +49,7 @@ def plan_processed(
     if not (state.has_manifest or state.faults):
         findings.error(out_dir / MANIFEST_NAME, "no such file", _AGAIN)
     if manifest.is_complete:
-        _check_lists(out_dir, manifest, findings)
+        _check_failed_list(out_dir, manifest, findings)
     if not (out_dir / TERMS_NAME).exists():
         findings.note(out_dir / TERMS_NAME, "no such file: the notice of ScanNet's terms of use", _AGAIN)
     present = _find_scenes(out_dir, findings)
@@ -116,16 +116,15 @@ def _check_records(
         findings.error(out_dir, "is not here, or not in the splits that were asked for", scene_id=name)
 
 
-def _check_lists(out_dir: Path, manifest: Manifest, findings: Findings) -> None:
-    """Check the lists beside the scenes; OctFormer trains on exactly what they name."""
-    lists = {FAILED_NAME: b""} if (out_dir / FAILED_NAME).exists() else {}
-    for name, data in (lists | encode_lists(manifest)).items():
-        found = findings.attempt(out_dir / name, read_file, out_dir / name)
-        if found is not None and found != data:
-            problem = (
-                f"disagrees with the manifest: {len(found.splitlines()):,} lines, expected {len(data.splitlines()):,}"
-            )
-            findings.error(out_dir / name, problem, _AGAIN)
+def _check_failed_list(out_dir: Path, manifest: Manifest, findings: Findings) -> None:
+    """Check `failed.txt`, which is there only while something has failed."""
+    path, expected = out_dir / FAILED_NAME, encode_failed_list(manifest.failures) if manifest.failures else b""
+    if not (expected or path.exists()):
+        return
+    found = findings.attempt(path, read_file, path)
+    if found is not None and found != expected:
+        problem = f"{len(found.splitlines()):,} lines, expected {len(expected.splitlines()):,}"
+        findings.error(path, f"disagrees with the manifest: {problem}", _AGAIN)
 
 
 def _find_naming_problems(scene: ProcessedScene, task: ProcessedTask) -> Iterator[str]:

@@ -1,0 +1,122 @@
+"""`scannet-prep export`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scannet_prep.cli import arguments as shared
+from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
+from scannet_prep.cli.console import Console, format_count, format_duration
+from scannet_prep.export import FORMATS
+from scannet_prep.failures import list_some
+from scannet_prep.space import format_bytes
+
+if TYPE_CHECKING:
+    from scannet_prep.stages.export import ExportPlan, ExportReport
+
+_LIST = "\n".join(f"  {name:<14}{summary}" for name, (_, _, summary) in FORMATS.items())
+SUMMARY = "write what other programs read: OctFormer, Pointcept, Mask3D, mmdetection3d, ..."
+DESCRIPTION = f"""\
+Writes processed scenes, from a folder or an archive, as other programs read them.
+
+formats:
+{_LIST}
+
+Running it again makes only what is missing, or was made from another version of a scene. An export keeps to one format
+and its options; export.json in it says what made it, and scannet-prep verify reads that.
+"""
+EPILOG = """\
+examples:
+  scannet-prep export --format octformer --labels scannet200 -o OctFormer/data/scannet200.npz
+  scannet-prep export --format pointcept -o Pointcept/data/scannet
+  scannet-prep export data/scannet.tar.zst --format mmdet3d --for oneformer3d -o mmdetection3d/data/scannet
+  scannet-prep export --format benchmark-gt --splits val
+  scannet-prep export --format ply --color label --scenes scene0011_00
+"""
+
+
+def add_arguments(parser: shared.CommandParser) -> None:
+    """Add the arguments of the command."""
+    place = "processed folder, or an archive, or all shards of one: paths or addresses (default: data/processed)"
+    default = [Path("data/processed")]
+    parser.add_argument("places", type=shared.place_argument, nargs="*", default=default, metavar="PLACE", help=place)
+    parser.add_argument("--format", required=True, choices=tuple(FORMATS), metavar="FORMAT", help="one of those above")
+    where = "where it goes (default: data/export/FORMAT)"
+    parser.add_argument("-o", "--output", type=shared.path_argument, metavar="DIR", help=where)
+    options, names = parser.add_argument_group("what to make"), ("scannet20", "scannet200")
+    labels = "label set, where the format holds one (default: scannet20)"
+    options.add_argument("--labels", choices=names, default=names[0], help=labels)
+    frame = options.add_mutually_exclusive_group()
+    aligned, unaligned = "points in the axis-aligned frame", "points in the frame of the scan"
+    frame.add_argument("--aligned", action="store_true", default=None, help=f"{aligned} (default: as the program does)")
+    frame.add_argument("--unaligned", action="store_false", dest="aligned", default=None, help=unaligned)
+    variant = "dialect of mmdet3d (oneformer3d), or what colours a ply (rgb, label, instance, segment)"
+    options.add_argument("--for", "--color", dest="variant", default="", metavar="VARIANT", help=variant)
+    segments = "segments of test scenes, made by you: the release has none"
+    options.add_argument("--test-segments", type=shared.path_argument, metavar="DIR", help=segments)
+    shared.add_selection_arguments(parser)
+    run_options = parser.add_argument_group("how to run")
+    shared.add_jobs_argument(run_options)
+    run_options.add_argument("--force", action="store_true", help="make scenes again even if they are up to date")
+    checksum = "read all files that are there, whatever their sizes are"
+    run_options.add_argument("--checksum", action="store_true", help=checksum)
+    run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    add_trust_arguments(parser.add_argument_group("server, for addresses"))
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Run the command."""
+    from scannet_prep.export.format import ExportOptions
+    from scannet_prep.labels import SCANNET20, SCANNET200
+    from scannet_prep.stages import export
+
+    label_set = SCANNET200 if arguments.labels == "scannet200" else SCANNET20
+    plan = export.plan(
+        arguments.places,
+        arguments.output or Path("data/export") / arguments.format,
+        arguments.format,
+        ExportOptions(label_set, arguments.aligned, arguments.variant, arguments.test_segments),
+        selection=shared.selection_from(arguments),
+        is_forced=arguments.force,
+        compares_bytes=arguments.checksum,
+        certificates=certificates_from(arguments, console),
+    )
+    if arguments.dry_run:
+        existing = plan.existing
+        counts = f"{len(plan.scene_ids) - len(existing):,} to make, {len(existing):,} there already"
+        value = {"dry_run": True, "out_dir": plan.out_dir, "settings": plan.format.settings, "left_out": plan.left_out}
+        value |= {"scenes": plan.scene_ids, "existing": existing}
+        return console.result(f"{_describe_start(plan)}\n{counts} (dry run: nothing was done)", value, 0)
+    console.say(_describe_start(plan))
+    report = export.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
+    for failure in report.failures:
+        trace = f"\n{failure.trace}" if failure.trace else ""
+        console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)
+    text, status = _describe_report(report, console.seconds), 3 if report.failures else 0
+    return console.result(text, report, status, seconds=console.seconds)
+
+
+def _describe_start(plan: ExportPlan) -> str:
+    frame = "axis-aligned" if plan.format.settings["aligned"] else "frame of the scan"
+    labels = plan.format.settings["label_set"] or "both label sets"
+    what = f"{plan.format.name}, {format_count(len(plan.scene_ids), 'scene')}, {labels}, {frame}"
+    lines = [f"export: {plan.place.name} -> {plan.out_dir}: {what}"]
+    lines += [f"left out: {split} ({reason})" for split, reason in plan.left_out.items()]
+    if plan.place.failures:
+        missing = f"{format_count(len(plan.place.failures), 'scene')} ({list_some(sorted(plan.place.failures))})"
+        lines.append(f"warning: not there, because they failed in processing: {missing}")
+    return "\n".join(lines)
+
+
+def _describe_report(report: ExportReport, seconds: float) -> str:
+    counts = f"{len(report.made):,} made, {len(report.kept):,} already there, {len(report.failures):,} failed"
+    size = f"{format_count(report.files, 'file')}, {format_bytes(report.size_bytes)} in {report.out_dir}"
+    lines = [f"{counts}, in {format_duration(seconds)}: {size}"]
+    if report.failures:
+        lines.append(f"to try the failed ones again, add --scenes @{report.out_dir / 'failed.txt'} to the same command")
+    if report.unfinished:
+        scenes = f"{format_count(len(report.unfinished), 'scene')} ({list_some(report.unfinished)})"
+        lines.append(f"not finished: an earlier run had still to make {scenes}: export these, too")
+    return "\n".join(lines)

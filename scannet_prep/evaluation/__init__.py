@@ -1,0 +1,7 @@
+"""Scores of predictions, on arrays: what the benchmark and the programs of the field report. No files are read here."""
+
+from scannet_prep.evaluation.instance import InstancePrediction, InstanceScores, InstanceTruth
+from scannet_prep.evaluation.scores import Scores, ScoreTable
+from scannet_prep.evaluation.semantic import SemanticScores
+
+__all__ = ["InstancePrediction", "InstanceScores", "InstanceTruth", "ScoreTable", "Scores", "SemanticScores"]

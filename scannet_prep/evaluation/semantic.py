@@ -1,0 +1,87 @@
+"""Scores of semantic segmentation: IoU of each class, and the three means that programs of the field report."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scannet_prep.evaluation.scores import Numbers, Scores, ScoreTable, average, check_integers
+from scannet_prep.labels import LabelSet
+
+_EPSILON = 1e-10
+
+
+class SemanticScores(Scores):
+    """Scores of a class for each vertex; see `Scores`.
+
+    The result has these numbers:
+
+    - `totals`: `vertices` that have a class in the ground truth; how many of these are `missed`: predicted as none of
+      the classes; `accuracy`, the share that is right.
+    - `classes`: `iou`, TP / (TP + FP + FN), None for a class that occurs nowhere; `vertices` in the ground truth;
+      `predicted` vertices, of those that have a class in the ground truth.
+    - `means` of the IoUs, equal where every class occurs in the ground truth:
+        - `over_all` classes, of TP / (TP + FP + FN + 1e-10), so that a class that occurs nowhere counts 0. OctFormer
+          and Pointcept report it.
+        - `over_union`: over classes that occur in the ground truth or in the predictions; one that is only predicted
+          counts 0. The authors of ScanNet200 and mmdetection3d report it.
+        - `over_ground_truth`: over classes that occur in the ground truth.
+
+    Attributes:
+        label_set: As given.
+        confusion: int64 (K, K + 1), vertices by class of the ground truth and by predicted class; the last column is
+            for predictions that are none of the K classes.
+    """
+
+    def __init__(self, label_set: LabelSet) -> None:
+        super().__init__(label_set)
+        self.confusion: NDArray[np.int64] = np.zeros((len(label_set), len(label_set) + 1), np.int64)
+
+    def add(self, prediction: ArrayLike, ground_truth: ArrayLike) -> None:
+        """Add one scene, or any other set of vertices.
+
+        Args:
+            prediction: Integers (V,), train ids. What is not a train id, such as -1 or 255, is a miss.
+            ground_truth: Integers (V,), train ids. Vertices with anything else do not count.
+
+        Raises:
+            ContentError: They are not integers, or not of the same length.
+        """
+        truth = check_integers(ground_truth, "ground truth")
+        found = check_integers(prediction, "prediction", len(truth))
+        class_count = len(self.label_set)
+        counts = truth.view(np.uint64) < class_count  # negative numbers are large ones then
+        columns = np.minimum(found.view(np.uint64)[counts], class_count).astype(np.int64)
+        cells = np.bincount(truth[counts] * (class_count + 1) + columns, minlength=self.confusion.size)
+        self.confusion += cells.reshape(self.confusion.shape)
+
+    def result(self) -> ScoreTable:
+        """The scores of all that was collected."""
+        right, truth, predicted = self.confusion.diagonal(), self.confusion.sum(axis=1), self.confusion.sum(axis=0)
+        unions = truth + predicted[:-1] - right
+        total = int(truth.sum())
+        ious = right / np.maximum(unions, 1)
+
+        def average_over(ids: list[int]) -> Numbers:
+            return {
+                "over_all": average(right[ids] / (unions[ids] + _EPSILON)),
+                "over_union": average(ious[ids][unions[ids] > 0]),
+                "over_ground_truth": average(ious[ids][truth[ids] > 0]),
+            }
+
+        return ScoreTable(
+            {
+                "vertices": total,
+                "missed": int(predicted[-1]),
+                "accuracy": int(right.sum()) / total if total else None,
+            },
+            {name: average_over(ids) for name, ids in self._groups().items()},
+            {
+                name: {
+                    "iou": float(ious[train_id]) if unions[train_id] else None,
+                    "vertices": int(truth[train_id]),
+                    "predicted": int(predicted[train_id]),
+                }
+                for train_id, name in enumerate(self.label_set.names)
+            },
+        )

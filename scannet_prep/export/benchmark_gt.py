@@ -1,0 +1,55 @@
+"""Ground truth for the official evaluators of the benchmark, and for those that read the same text files.
+
+    <root>/semantic/<scene>.txt     raw ids, one a line: nyu40 ids, or ScanNet ids for 200 classes
+    <root>/instance/<scene>.txt     raw id * 1000 + number of the instance, from 1 in each scene; 0 where there is none
+
+Evaluators divide by 1000, so that the 1000th instance of a scene would be one of the next class. The raw id is that
+of the group: with `--labels-from ply`, the vertices of one group may have several, and evaluators want one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scannet_prep.errors import ExportError
+from scannet_prep.export.format import ExportedScene, ExportFormat, encode_lines
+from scannet_prep.labels import SCANNET20
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.scene import Split
+
+_MAX_INSTANCES = 999
+
+
+class BenchmarkGt(ExportFormat):
+    """Two text files for each scene of train and val."""
+
+    name = "benchmark-gt"
+
+    def why_left_out(self, split: Split) -> str:
+        """Test scenes have no ground truth that anybody may have."""
+        return "test scenes have no annotation" if split is Split.TEST else ""
+
+    def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
+        """Make both files.
+
+        Raises:
+            ExportError: There are too many instances for the format.
+        """
+        is_20 = self.options.label_set == SCANNET20
+        raw_ids = {item.id: item.nyu40_id if is_20 else item.scannet_id for item in scene.meta.groups}
+        labeled = sorted(number for number, raw_id in raw_ids.items() if raw_id)
+        if len(labeled) > _MAX_INSTANCES:
+            problem = f"has {len(labeled):,} labeled instances, and the format can tell {_MAX_INSTANCES} apart"
+            raise ExportError(f"{scene.meta.scene_id}: {problem}", "leave the scene out")
+        # One entry more than the largest id: the last one, reached by -1, stands for "no group".
+        table = np.zeros(max(raw_ids, default=0) + 2, np.int64)
+        for number, group_id in enumerate(labeled, start=1):
+            table[group_id] = raw_ids[group_id] * 1000 + number
+        name = f"{scene.meta.scene_id}.txt"
+        semantic = getattr(scene, self.options.label_set.raw_ids_key)
+        return ExportedScene(
+            {
+                f"semantic/{name}": [encode_lines(semantic)],
+                f"instance/{name}": [encode_lines(scene.instances, table)],
+            }
+        )

@@ -1,0 +1,224 @@
+"""What every export format offers, and what formats share: the frame of the scan, and rows of text."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.errors import UsageError
+from scannet_prep.files import Buffer
+from scannet_prep.labels import SCANNET20, LabelSet
+from scannet_prep.processed.npz import encode_npy_header
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
+from scannet_prep.scene import Split
+
+_MAX_LINES = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What a user chooses; each format says what it can do with it.
+
+    Attributes:
+        label_set: Classes of the labels, where a format holds those of one set only.
+        is_aligned: Whether points are in the axis-aligned frame; None for what the program itself does.
+        variant: A program that reads a dialect of the format, such as `oneformer3d`; empty for the format itself.
+        test_segments: Folder with segments of test scenes, which the release lacks.
+    """
+
+    label_set: LabelSet = SCANNET20
+    is_aligned: bool | None = None
+    variant: str = ""
+    test_segments: Path | None = None
+
+
+class ProcessedFile:
+    """Stands for the bytes of the processed scene's own file: they are linked where that is possible, else copied."""
+
+
+PROCESSED_FILE: Final = ProcessedFile()
+Content: TypeAlias = Iterable[Buffer] | ProcessedFile
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExportedScene:
+    """What a format makes of one scene.
+
+    Attributes:
+        files: Their content by name, relative to the folder of the export, with `/`.
+        record: Plain values (what JSON holds) that `encode_shared` needs of this scene; kept in the export's manifest,
+            so that a later run can write the lists of scenes that it did not make.
+    """
+
+    files: Mapping[str, Content]
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ExportFormat(ABC):
+    """The layout that another program reads. Picklable: each worker process gets one.
+
+    Args:
+        options: What the user chose.
+
+    Raises:
+        UsageError: The format cannot do that.
+    """
+
+    name: ClassVar[str]
+    """As in `--format`."""
+    variants: ClassVar[tuple[str, ...]] = ()
+    """Programs that read a dialect of the format."""
+    uses_label_set: ClassVar[bool] = True
+    """Whether the files hold labels of the chosen label set; else of both, or raw ids."""
+    uses_test_segments: ClassVar[bool] = False
+    """Whether segments of test scenes are read, where a folder of them is given."""
+
+    def __init__(self, options: ExportOptions) -> None:
+        if options.variant and options.variant not in self.variants:
+            known = f"there are: {', '.join(self.variants)}" if self.variants else "leave it out"
+            raise UsageError(f"the format {self.name} has no dialect for {options.variant!r}", known)
+        if options.test_segments is not None and not self.uses_test_segments:
+            raise UsageError(f"the format {self.name} takes no segments of test scenes", "leave them out")
+        label_set = options.label_set if self.uses_label_set else SCANNET20
+        is_aligned = options.is_aligned if options.is_aligned is not None else self.default_frame(label_set)
+        self.options = replace(options, label_set=label_set, is_aligned=is_aligned)
+
+    def default_frame(self, label_set: LabelSet) -> bool | None:  # noqa: ARG002 - one program has two answers
+        """Whether the program's own points are aligned; None for a format that takes them as they are stored."""
+        return False
+
+    @property
+    def settings(self) -> dict[str, bool | str]:
+        """What is the same for all scenes of an export, for its manifest."""
+        return {
+            "format": self.name,
+            "label_set": self.options.label_set.name if self.uses_label_set else "",
+            "aligned": bool(self.options.is_aligned),
+            "variant": self.options.variant,
+        }
+
+    def why_left_out(self, split: Split) -> str:  # noqa: ARG002 - for formats that cannot hold a split
+        """Why scenes of a split are left out, for a message; empty where they are exported."""
+        return ""
+
+    def bytes_per_vertex(self, stored: ProcessOptions) -> int:  # noqa: ARG002 - for what can be linked
+        """How many bytes a scene takes, at most and about, by how it is stored; to look for room on the disk."""
+        return 60
+
+    @abstractmethod
+    def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
+        """Make the files of one scene. Equal scenes give equal bytes.
+
+        Raises:
+            ExportError: The scene cannot be told in this format.
+        """
+
+    def encode_shared(self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]) -> Mapping[str, bytes]:  # noqa: ARG002
+        """Make the files that tell of all scenes, such as lists, by name.
+
+        Args:
+            records: Split and record of every exported scene, by scene id, sorted.
+        """
+        return {}
+
+
+class JoinedFormat(ExportFormat):
+    """A format of one large file, or of some: `encode_scene` gives one file, the part of a scene, and parts are joined.
+
+    So scenes are made in parallel, and an interrupted run goes on, as for other formats. Parts are removed when they
+    are joined; their names count for nothing.
+    """
+
+    @abstractmethod
+    def plan_files(self, parts: Mapping[str, tuple[Split, int]]) -> Mapping[str, Sequence[str]]:
+        """Deal the scenes to files.
+
+        Args:
+            parts: Split of each scene and size of its part in bytes, by scene id, sorted.
+
+        Returns:
+            Ids of scenes in the order in which they go in, by the name of the file.
+        """
+
+    @abstractmethod
+    def join(self, path: Path, parts: Mapping[str, Path]) -> None:
+        """Write one file. Equal parts give equal bytes.
+
+        Args:
+            path: Where; a temporary name, and the caller renames it.
+            parts: The part of each scene, by scene id, in the order of `plan_files`.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+
+
+def points_in_frame(scene: ProcessedScene, *, is_aligned: bool | None) -> NDArray[np.float32]:
+    """Points in the axis-aligned frame, or in that of the scan; as they are stored where `is_aligned` is None.
+
+    To align is exact: the same formula in float64 as processing has. To go back inverts the matrix in float64; the
+    result is within one unit of the last place of float32 of what the mesh holds, not always equal.
+
+    Returns:
+        float32 (V, 3), metres.
+    """
+    if is_aligned in {None, scene.meta.options.align_axis}:
+        return scene.points
+    matrix = scene.axis_alignment if is_aligned else np.linalg.inv(scene.axis_alignment)
+    return _move(scene.points, matrix)
+
+
+def normals_in_frame(scene: ProcessedScene, *, is_aligned: bool | None) -> NDArray[np.float32]:
+    """Normals in the axis-aligned frame, or in that of the scan; as they are stored where `is_aligned` is None.
+
+    Returns:
+        float32 (V, 3), of unit length up to the rounding of float16; (0, 0, 0) where undefined.
+    """
+    if is_aligned in {None, scene.meta.options.align_axis}:
+        return scene.normals.astype(np.float32)
+    rotation = np.zeros((3, 4))
+    rotation[:, :3] = scene.axis_alignment[:3, :3] if is_aligned else scene.axis_alignment[:3, :3].T
+    return _move(scene.normals, rotation)
+
+
+def _move(points: NDArray[np.floating[Any]], matrix: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """Move points (V, 3). Not by a matrix product: the order of its sums, and so the bytes, depends on the machine."""
+    x, y, z = np.ascontiguousarray(points.T, np.float64)
+    moved = np.empty(points.shape, np.float32)
+    for axis, (a, b, c, shift) in enumerate(matrix[:3]):
+        moved[:, axis] = x * a + y * b + z * c + shift
+    return moved
+
+
+def encode_lines(values: NDArray[np.integer[Any]], table: NDArray[np.integer[Any]] | None = None) -> bytes:
+    """Write whole numbers from 0 as text, one a line; each distinct one is written once, which is faster.
+
+    Args:
+        values: The numbers; with a table, indices into it, -1 for its last entry.
+        table: The number for each value.
+    """
+    if table is None and values.size and int(values.max()) >= _MAX_LINES:
+        table, inverse = np.unique(values, return_inverse=True)
+        values = inverse.reshape(-1)
+    elif table is None:
+        table = np.arange(int(values.max(initial=0)) + 1)
+    lines = np.array([b"%d\n" % number for number in table.tolist()])
+    padded: bytes = lines[values].tobytes()
+    return padded.translate(None, b"\0")
+
+
+def encode_npy(array: NDArray[Any]) -> list[Buffer]:
+    """Encode an array as the bytes of an `.npy` file, those of `np.save`, in pieces; large arrays are not copied."""
+    array = np.ascontiguousarray(array)
+    return [encode_npy_header(array.dtype.str, array.shape), encode_bytes(array)]
+
+
+def encode_bytes(array: NDArray[Any]) -> Buffer:
+    """The bytes of an array, row by row; not copied where they lie so."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -1,0 +1,79 @@
+"""What formats with one label an instance share: values of groups at their vertices, and segments of test scenes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.errors import ExportError, SegmentsError
+from scannet_prep.labels import LabelSet
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.raw.segments import read_segments
+from scannet_prep.release import SEGMENTS
+
+TEST_SEGMENTS_NEEDED = (
+    "the release has no segments of test scenes; make them with ScanNet's Segmentator and give the folder of the "
+    f"*{SEGMENTS.suffix} files: --test-segments DIR"
+)
+
+
+def table_by_group(values: Mapping[int, int], *, none: int) -> NDArray[np.int64]:
+    """Make a table that the array `instances` is an index into.
+
+    Args:
+        values: Of each group, by its id in `instances`.
+        none: The value where there is no group.
+
+    Returns:
+        int64 (largest id + 2,); the last entry, reached by -1, is `none`.
+    """
+    table = np.full(max(values, default=-1) + 2, none, np.int64)
+    table[list(values)] = list(values.values())
+    return table
+
+
+def raw_ids_of_groups(scene: ProcessedScene, label_set: LabelSet) -> dict[int, int]:
+    """The raw id of each group, by the id in `instances`; 0 where the label map does not know it."""
+    is_nyu40 = label_set.raw_ids_key == "nyu40_ids"
+    return {group.id: group.nyu40_id if is_nyu40 else group.scannet_id for group in scene.meta.groups}
+
+
+def raw_ids_by_group(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:
+    """Raw ids with one for all vertices of a group: that of the group, where `labels.ply` says something else.
+
+    Returns:
+        int64 (V,), 0 unannotated.
+    """
+    found = table_by_group(raw_ids_of_groups(scene, label_set), none=-1).take(scene.instances)
+    return np.where(found < 0, getattr(scene, label_set.raw_ids_key), found)
+
+
+def segments_of(scene: ProcessedScene, test_segments: Path | None) -> NDArray[Any]:
+    """Find the segment of each vertex.
+
+    Args:
+        scene: The scene.
+        test_segments: Folder with the segments of scenes that have none, named as in the release.
+
+    Returns:
+        Unsigned or signed integers (V,), contiguous from 0, in the order of the raw segment ids.
+
+    Raises:
+        ExportError: The scene has no segments, and no folder is given.
+        FileError: Its segments cannot be read, or are of another mesh.
+    """
+    if scene.segments is not None:
+        return scene.segments
+    if test_segments is None:
+        hint = f"process it again, with *{SEGMENTS.suffix} beside its mesh"
+        raise ExportError(f"{scene.meta.scene_id} has no segments, which this format needs", hint)
+    path = test_segments / f"{scene.meta.scene_id}{SEGMENTS.suffix}"
+    found, expected = read_segments(path).indices, len(scene.points)
+    if len(found) != expected:
+        problem = f"has {len(found):,} vertices, but the scene has {expected:,}"
+        raise SegmentsError(path, problem, f"run the Segmentator on {scene.meta.scene_id}_vh_clean_2.ply")
+    return found

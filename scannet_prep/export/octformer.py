@@ -1,0 +1,87 @@
+"""OctFormer: the root that its unmodified `configs/seg_scannet.yaml` and `seg_scannet200.yaml` train and test from.
+
+    <root>/                     its own names: data/scannet.npz for 20 classes, data/scannet200.npz for 200
+        train/<scene>.npz       of train and val
+        train/<scene>.txt       raw ids, one a line, of train and val
+        test/<scene>.npz
+        scannetv2_train_npz.txt scannetv2_val_npz.txt scannetv2_test_npz.txt scannetv2_test.txt
+
+Its `labels` are ours: 0 unlabeled, 1..K = train id + 1. Points are as scanned for 20 classes, axis-aligned for 200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.export.format import (
+    PROCESSED_FILE,
+    Content,
+    ExportedScene,
+    ExportFormat,
+    encode_lines,
+    normals_in_frame,
+    points_in_frame,
+)
+from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.processed.npz import encode_npz
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
+from scannet_prep.scene import Split
+from scannet_prep.splits import official_scenes
+
+
+class OctFormer(ExportFormat):
+    """One `.npz` a scene, the processed one itself where it is as OctFormer wants it."""
+
+    name = "octformer"
+
+    def default_frame(self, label_set: LabelSet) -> bool:
+        """As its README processes them."""
+        return label_set == SCANNET200
+
+    def bytes_per_vertex(self, stored: ProcessOptions) -> int:
+        """Only the raw ids, where the rest is linked."""
+        return 3 if self._is_as_wanted(stored) else 26
+
+    def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
+        """Make the `.npz`, and the raw ids of train and val."""
+        is_test = scene.meta.split is Split.TEST
+        start = f"{'test' if is_test else 'train'}/{scene.meta.scene_id}"
+        files: dict[str, Content] = {f"{start}.npz": self._encode_npz(scene)}
+        if not is_test:
+            files[f"{start}.txt"] = [encode_lines(self._raw_ids(scene))]
+        return ExportedScene(files)
+
+    def encode_shared(self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]) -> Mapping[str, bytes]:
+        """Make the lists: bare file names, because its configurations name the folder apart."""
+        lists = {}
+        for split in Split:
+            present = {scene_id for scene_id, (found, _) in records.items() if found is split}
+            ordered: list[str] = [name for name in official_scenes(split) if name in present]
+            ordered += sorted(present.difference(ordered))
+            lists[f"scannetv2_{split}_npz.txt"] = "".join(f"{scene_id}.npz\n" for scene_id in ordered).encode()
+        return lists | {"scannetv2_test.txt": lists["scannetv2_test_npz.txt"]}
+
+    def _is_as_wanted(self, stored: ProcessOptions) -> bool:
+        return (stored.label_set, stored.align_axis) == (self.options.label_set, self.options.is_aligned)
+
+    def _encode_npz(self, scene: ProcessedScene) -> Content:
+        wanted = self.options
+        if self._is_as_wanted(scene.meta.options):
+            return PROCESSED_FILE
+        arrays: dict[str, NDArray[Any]] = {
+            "points": points_in_frame(scene, is_aligned=wanted.is_aligned),
+            "normals": normals_in_frame(scene, is_aligned=wanted.is_aligned).astype(np.float16),
+            "colors": scene.colors,
+            "labels": wanted.label_set.labels_from_raw_ids(getattr(scene, wanted.label_set.raw_ids_key)),
+        }
+        return encode_npz(arrays, frozenset({"labels"}))
+
+    def _raw_ids(self, scene: ProcessedScene) -> NDArray[np.integer[Any]]:
+        """nyu40 ids as they are; ScanNet ids only where they are classes, else 0, as its own program writes them."""
+        if self.options.label_set == SCANNET20:
+            return scene.nyu40_ids
+        return np.where(SCANNET200.labels_from_raw_ids(scene.scannet_ids) > 0, scene.scannet_ids, 0)

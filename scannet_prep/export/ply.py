@@ -1,0 +1,95 @@
+"""Coloured meshes or points for MeshLab and other viewers: `<split>/<scene>.ply`, binary.
+
+Each vertex has a position, a colour, and `label`: the raw id (nyu40 id, or ScanNet id for 200 classes), as the
+release's own `_vh_clean_2.labels.ply` has it. Triangles are there where `process --faces` kept them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.errors import ExportError
+from scannet_prep.export.format import ExportedScene, ExportFormat, ExportOptions, encode_bytes, points_in_frame
+from scannet_prep.files import Buffer
+from scannet_prep.labels import LabelSet
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.scene import Split
+
+_VERTEX = np.dtype([("position", "<f4", 3), ("color", "u1", 3), ("label", "<u2")])
+_FACE = np.dtype([("count", "u1"), ("vertices", "<i4", 3)])
+_HEADER = """\
+ply
+format binary_little_endian 1.0
+comment {scene_id}, coloured by {color}; derived from ScanNet, under its terms of use
+element vertex {vertices}
+property float x
+property float y
+property float z
+property uchar red
+property uchar green
+property uchar blue
+property ushort label
+"""
+_FACE_HEADER = "element face {faces}\nproperty list uchar int vertex_indices\n"
+
+
+class Ply(ExportFormat):
+    """One `.ply` a scene; the dialects are what gives the colour."""
+
+    name = "ply"
+    variants = ("rgb", "label", "instance", "segment")
+
+    def __init__(self, options: ExportOptions) -> None:
+        super().__init__(replace(options, variant=options.variant or "rgb"))
+
+    def default_frame(self, label_set: LabelSet) -> None:  # noqa: ARG002 - the same for both
+        """As they are stored."""
+        return
+
+    def why_left_out(self, split: Split) -> str:
+        """Test scenes have colours only."""
+        is_annotated = split is not Split.TEST or self.options.variant == "rgb"
+        return "" if is_annotated else f"test scenes have no {self.options.variant}s"
+
+    def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
+        """Make the file.
+
+        Raises:
+            ExportError: It is to be coloured by segment, and has none.
+        """
+        raw_ids = getattr(scene, self.options.label_set.raw_ids_key)
+        vertices = np.empty(len(scene.points), _VERTEX)
+        vertices["position"] = points_in_frame(scene, is_aligned=self.options.is_aligned)
+        vertices["color"] = self._colors(scene, raw_ids)
+        vertices["label"] = raw_ids
+        numbers = {"scene_id": scene.meta.scene_id, "color": self.options.variant, "vertices": len(vertices)}
+        header, body = _HEADER.format(**numbers), [encode_bytes(vertices)]
+        if scene.faces is not None:
+            faces = np.empty(len(scene.faces), _FACE)
+            faces["count"], faces["vertices"] = 3, scene.faces
+            header += _FACE_HEADER.format(faces=len(faces))
+            body.append(encode_bytes(faces))
+        content: list[Buffer] = [f"{header}end_header\n".encode(), *body]
+        return ExportedScene({f"{scene.meta.split}/{scene.meta.scene_id}.ply": content})
+
+    def _colors(self, scene: ProcessedScene, raw_ids: NDArray[np.unsignedinteger]) -> NDArray[np.uint8]:
+        if self.options.variant == "label":
+            label_set = self.options.label_set
+            return label_set.colorize(label_set.train_ids_from_raw_ids(raw_ids, -1))
+        if self.options.variant == "instance":
+            return _color_numbers(scene.instances)
+        if self.options.variant == "segment":
+            if scene.segments is None:
+                raise ExportError(f"{scene.meta.scene_id}: has no segments to give it colours", "choose other colours")
+            return _color_numbers(scene.segments)
+        return scene.colors
+
+
+def _color_numbers(numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
+    """Give each number from 0 a bright colour, neighbours very different ones; black for -1."""
+    table = np.random.default_rng(0).integers(64, 256, (int(numbers.max(initial=0)) + 2, 3), np.uint8)
+    table[-1] = 0
+    return table.take(numbers, axis=0, mode="wrap")

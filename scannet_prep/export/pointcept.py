@@ -1,0 +1,39 @@
+"""Pointcept: `<root>/{train,val,test}/<scene>/<asset>.npy`; its root is `data/scannet`, for both label sets.
+
+Points are as scanned. Its `segment` is a class, and its `instance` the id of any group, of walls and floors too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.export.format import ExportedScene, ExportFormat, encode_npy, normals_in_frame, points_in_frame
+from scannet_prep.labels import SCANNET20, SCANNET200
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.scene import Split
+
+_IGNORE_ID = -1
+
+
+class Pointcept(ExportFormat):
+    """A folder of arrays for each scene."""
+
+    name = "pointcept"
+    uses_label_set = False
+
+    def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
+        """Make the arrays; those of the annotation only where there is one."""
+        assets: dict[str, NDArray[Any]] = {
+            "coord": points_in_frame(scene, is_aligned=self.options.is_aligned),
+            "color": scene.colors,
+            "normal": normals_in_frame(scene, is_aligned=self.options.is_aligned),
+        }
+        if scene.meta.split is not Split.TEST:
+            assets["segment20"] = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, _IGNORE_ID)
+            assets["segment200"] = SCANNET200.train_ids_from_raw_ids(scene.scannet_ids, _IGNORE_ID)
+            assets["instance"] = scene.instances.astype(np.int64)
+        folder = f"{scene.meta.split}/{scene.meta.scene_id}"
+        return ExportedScene({f"{folder}/{name}.npy": encode_npy(array) for name, array in assets.items()})

@@ -1,0 +1,163 @@
+"""Predictions and processed scenes in, scores out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scannet_prep.dataset import Place, ScanNet
+from scannet_prep.errors import UsageError
+from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
+from scannet_prep.evaluation.picture import draw_confusion
+from scannet_prep.evaluation.scores import ScoreTable
+from scannet_prep.evaluation.semantic import SemanticScores
+from scannet_prep.files import write_atomically
+from scannet_prep.labels import SCANNET20, LabelSet
+from scannet_prep.progress import Progress
+from scannet_prep.scene import Split
+from scannet_prep.splits import official_scenes
+from scannet_prep.stages.predictions import Predictions, Task, find_predictions
+
+_SCORES: Mapping[Task, tuple[Any, str]] = {
+    "semantic": (SemanticScores, "iou"),
+    "instance": (InstanceScores, "ap"),
+}
+_HINT = "make them, or add --allow-missing to evaluate the others only"
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationReport:
+    """What a run found.
+
+    Attributes:
+        task: `semantic` or `instance`.
+        label_set: Name of the label set.
+        splits: Of each split, how many scenes were evaluated, and how many there are officially (`official`).
+        missing: Scenes without a prediction.
+        left_out: Scenes with a prediction that are not in the ground truth.
+        unknown_ids: Ids in the predictions that are none of the classes, with the number of vertices, or of predicted
+            instances, that have them.
+        scores: The scores of all scenes together; see `SemanticScores` and `InstanceScores`.
+    """
+
+    task: Task
+    label_set: str
+    splits: Mapping[str, Mapping[str, int]] = field(hash=False)
+    missing: tuple[str, ...]
+    left_out: tuple[str, ...]
+    unknown_ids: Mapping[int, int] = field(hash=False)
+    scores: ScoreTable
+
+
+def plan(
+    folder: Path,
+    place: Place,
+    *,
+    task: Task = "semantic",
+    label_set: LabelSet = SCANNET20,
+    splits: Sequence[Split] = (Split.VAL,),
+    allows_missing: bool = False,
+) -> Predictions:
+    """Find the predictions and the ground truth; no prediction is read.
+
+    Args:
+        folder: Where the predictions are.
+        place: A processed folder, or an archive of it: the ground truth.
+        task: `semantic` or `instance`.
+        label_set: The classes.
+        splits: Which splits.
+        allows_missing: Whether scenes may lack predictions.
+
+    Raises:
+        UsageError: Test scenes are asked for, or a scene has several predictions.
+        MissingFileError: Predictions are missing.
+        ScanNetPrepError: The ground truth cannot be read.
+    """
+    if Split.TEST in splits:
+        hint = "for the benchmark's server, pack the predictions: scannet-prep submit"
+        raise UsageError("test scenes have no public annotation to compare with", hint)
+    hint = "" if allows_missing else _HINT
+    return find_predictions(folder, place, task=task, label_set=label_set, splits=splits, hint=hint)
+
+
+def run(
+    plan: Predictions,
+    *,
+    scores_path: Path | None = None,
+    confusion_path: Path | None = None,
+    progress: Progress | None = None,
+) -> EvaluationReport:
+    """Compare predictions with the ground truth.
+
+    Args:
+        plan: From `plan`.
+        scores_path: Where a table of the scenes goes, as CSV: totals, means over all classes, and IoU or AP by class.
+        confusion_path: Where the confusion matrix of semantic predictions goes: as a picture if it is named `.svg`,
+            else as CSV.
+        progress: Told of every scene.
+
+    Raises:
+        FileError: A prediction, or a scene of the ground truth, cannot be read, or is not what it should be.
+        OutputError: A file cannot be written.
+    """
+    make_scores, main_score = _SCORES[plan.task]
+    progress, total, rows = progress or Progress(), make_scores(plan.label_set), list[dict[str, Any]]()
+    with progress.work("evaluate", sum(map(len, plan.datasets)), "scenes"):
+        for dataset, scene_id in ((item, name) for item in plan.datasets for name in item.scene_ids):
+            scores = make_scores(plan.label_set)
+            scores.add(*_read_scene(plan, dataset, scene_id))
+            total.merge(scores)
+            table, row = scores.result(), {"scene": scene_id, "split": str(dataset.split)}
+            classes = {name: numbers[main_score] for name, numbers in table.classes.items()}
+            rows.append({**row, **table.totals, **table.means["all"], **classes})
+            progress.advance()
+    if scores_path is not None:
+        _write_csv(scores_path, rows)
+    if confusion_path is not None:
+        names = [*plan.label_set.names, "(none)"]
+        if confusion_path.suffix == ".svg":
+            write_atomically(confusion_path, [draw_confusion(total.confusion, names[:-1]).encode()])
+        else:
+            counts = zip(names, total.confusion.tolist(), strict=False)
+            _write_csv(
+                confusion_path, [{"ground truth": name, **dict(zip(names, row, strict=True))} for name, row in counts]
+            )
+    return EvaluationReport(
+        task=plan.task,
+        label_set=plan.label_set.name,
+        splits={
+            str(dataset.split): {"scenes": len(dataset), "official": len(official_scenes(dataset.split))}
+            for dataset in plan.datasets
+        },
+        missing=plan.missing,
+        left_out=plan.left_out,
+        unknown_ids=dict(plan.unknown_ids.most_common()),
+        scores=total.result(),
+    )
+
+
+def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any, Any]:
+    """Read the prediction and the ground truth of a scene.
+
+    The class of an instance is that of its group: where labels come from `labels.ply`, its vertices may have several.
+    """
+    sample = dataset[scene_id]
+    prediction = plan.read(scene_id, len(sample["labels"]))
+    if plan.task == "semantic":
+        return prediction, sample["labels"]
+    groups, key = dataset.groups(scene_id), plan.label_set.raw_ids_key.removesuffix("s")
+    raw_ids = np.zeros(max([group.id for group in groups], default=-1) + 2, np.int64)  # the last one, by -1: no group
+    raw_ids[[group.id for group in groups]] = [getattr(group, key) for group in groups]
+    labels = plan.label_set.train_ids_from_raw_ids(raw_ids, -1)[sample["instances"]]
+    return prediction, InstanceTruth(labels, sample["instances"])
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a table; columns that are empty everywhere are left out."""
+    import pandas as pd
+
+    write_atomically(path, [pd.DataFrame(rows).dropna(axis="columns", how="all").to_csv(index=False).encode()])

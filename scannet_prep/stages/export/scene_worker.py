@@ -1,0 +1,120 @@
+"""What a worker process does with one scene of an export.
+
+It makes the files in a hidden folder and moves them in when all are whole. A folder that is the scene's own is moved
+as one, so that nobody ever sees half of it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from scannet_prep.errors import FileError, OutputError, ProcessedFileError, ScanNetPrepError
+from scannet_prep.export.format import Content, ExportFormat, JoinedFormat, ProcessedFile
+from scannet_prep.export.manifest import ExportEntry
+from scannet_prep.failures import SceneFailure
+from scannet_prep.files import Buffer, Fingerprint, check_run_lives, make_directory, output_error
+from scannet_prep.processed.scene import check_meta, parse_processed
+from scannet_prep.stages.place import ProcessedPlace
+
+WORK_NAME, PARTS_NAME = ".scannet-prep-work", ".scannet-prep-parts"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkContext:
+    """What all tasks of a run share.
+
+    Attributes:
+        place: Where the processed scenes are.
+        format: How they are exported.
+        out_dir: Where the export goes.
+        run_pid: The process that leads the run.
+    """
+
+    place: ProcessedPlace
+    format: ExportFormat
+    out_dir: Path
+    run_pid: int
+
+
+def export_scene(scene_id: str, context: WorkContext) -> ExportEntry | SceneFailure | OutputError:
+    """Make one scene, in a worker. Errors are returned, not raised: the worker goes on with others.
+
+    Returns:
+        What the manifest says of it, or why it could not be made; an `OutputError` where no further scene could be
+        written either.
+    """
+    try:
+        return _export(scene_id, context)
+    except OutputError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - a bug must not stop the other scenes; its traceback is kept and shown
+        return SceneFailure.from_exception(scene_id, error, context.place.file_path(scene_id))
+
+
+def _export(scene_id: str, context: WorkContext) -> ExportEntry:
+    path, expected = context.place.file_path(scene_id), context.place.entries[scene_id]
+    data = context.place.read(scene_id)
+    if Fingerprint.from_bytes(data) != expected.fingerprint:
+        raise ProcessedFileError(path, "is not the file that the manifest records", "scannet-prep verify tells more")
+    scene = parse_processed(data, path)
+    check_meta(scene.meta, path, scene_id, expected.split)
+    exported = context.format.encode_scene(scene)
+    start = f"{PARTS_NAME}/" if isinstance(context.format, JoinedFormat) else ""
+    files, units = dict[str, Fingerprint](), dict[str, Path]()
+    try:
+        make_directory(context.out_dir / WORK_NAME)
+        for name, content in exported.files.items():
+            unit = find_unit(scene_id, start + name)
+            target = units.setdefault(unit, find_place(context.out_dir)) / (start + name)[len(unit) :].lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            files[start + name] = _write(target, content, path, data)
+        check_run_lives(context.run_pid, context.out_dir)
+        for unit, made in units.items():
+            target = context.out_dir / unit
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if made.is_dir():
+                move(target, find_place(context.out_dir))
+            made.replace(target)
+    except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
+        raise FileError(error.filename or target, "is in the way", "remove or rename it") from None
+    except OSError as error:
+        if isinstance(error, ScanNetPrepError):
+            raise
+        raise output_error(context.out_dir, error) from error
+    return ExportEntry(expected.split, expected.fingerprint, files, exported.record)
+
+
+def _write(target: Path, content: Content, path: Path | str, data: Buffer) -> Fingerprint:
+    """Write a file; the processed one is linked where it can be, if it is still the one that was read."""
+    chunks = [data] if isinstance(content, ProcessedFile) else [*content]
+    fingerprint = Fingerprint.from_bytes(*chunks)
+    if isinstance(content, ProcessedFile) and isinstance(path, Path):
+        with suppress(OSError):  # on another file system, or on one that has no links
+            os.link(path, target)
+            if Fingerprint.from_file(target) == fingerprint:
+                return fingerprint
+        target.unlink(missing_ok=True)
+    with target.open("xb") as file:
+        file.writelines(chunks)
+    return fingerprint
+
+
+def find_unit(scene_id: str, name: str) -> str:
+    """What is moved as one: the folder of the scene, where a file lies in one of that name; else the file."""
+    head, is_inside, _ = name.partition(f"/{scene_id}/")
+    return f"{head}/{scene_id}" if is_inside else name
+
+
+def find_place(out_dir: Path) -> Path:
+    """A name of its own among what is not whole yet, or no longer wanted; the run removes all of it at its end."""
+    return out_dir / WORK_NAME / secrets.token_hex(8)
+
+
+def move(path: Path, target: Path) -> None:
+    """Give a file or a folder another name; nothing happens where there is none."""
+    with suppress(FileNotFoundError):
+        path.replace(target)

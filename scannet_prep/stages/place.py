@@ -1,0 +1,77 @@
+"""A place that holds processed scenes: a folder, an archive, or all shards of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scannet_prep.archive.scenes import ArchiveReader
+from scannet_prep.archive.source import Place as OnePlace
+from scannet_prep.errors import ManifestError, UsageError
+from scannet_prep.files import Buffer, read_file
+from scannet_prep.processed.folder import find_state, processed_path
+from scannet_prep.processed.manifest import SceneEntry
+from scannet_prep.processed.scene import MAX_FILE_BYTES
+from scannet_prep.stages.tree import is_archive
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessedPlace:
+    """Processed scenes, wherever they are. Picklable.
+
+    Attributes:
+        name: Path or address, for messages.
+        folder: The processed folder; None for archives.
+        entries: What the manifest says of each scene, by id, sorted.
+        failures: Why scenes are missing that were to be made, by id.
+    """
+
+    name: str
+    folder: Path | None
+    entries: Mapping[str, SceneEntry]
+    failures: Mapping[str, str]
+    _reader: ArchiveReader | None = None  # of the same scenes
+
+    def file_path(self, scene_id: str) -> Path | str:
+        """The file of a scene; a text where it is in an archive."""
+        if self._reader is not None:
+            return self._reader.file_path(list(self.entries).index(scene_id))
+        return processed_path(Path(self.name), self.entries[scene_id].split, scene_id)
+
+    def read(self, scene_id: str) -> Buffer:
+        """Read the whole file of a scene.
+
+        Raises:
+            FileError: It is gone, or damaged.
+            TransferError: It is on a web server, which does not give it.
+        """
+        if self._reader is not None:
+            return self._reader.read(list(self.entries).index(scene_id))
+        return read_file(processed_path(Path(self.name), self.entries[scene_id].split, scene_id), MAX_FILE_BYTES)
+
+
+def open_place(places: Sequence[OnePlace], *, certificates: bool | Path = True) -> ProcessedPlace:
+    """Find out which processed scenes a place holds; none is read where there is a manifest.
+
+    Args:
+        places: A processed folder; or an archive, or all shards of one: paths, addresses, or objects that read the
+            bytes.
+        certificates: Of addresses, whom to trust, as `RangeSource` takes it.
+
+    Raises:
+        FileError: There is no such place, or it cannot be used: not finished, of two kinds, damaged.
+        UsageError: Several folders, or the same archive twice.
+        TransferError: An archive is on a web server, which does not give it.
+    """
+    if any(map(is_archive, places)):
+        reader = ArchiveReader(places, None, is_list=len(places) > 1, certificates=certificates)
+        if (entries := reader.read_entries()) is None:
+            raise ManifestError(reader.name, "has no manifest that tells of all its scenes", "pack a processed folder")
+        return ProcessedPlace(reader.name, None, entries, reader.failures, reader)
+    paths = [Path(place).expanduser() for place in places if isinstance(place, str | Path)]
+    if len(paths) != 1:
+        raise UsageError("one folder can be read at a time", "name one folder, or several archives")
+    manifest = find_state(paths[0], must_be_usable=True).manifest
+    failures = {name: item.message for name, item in manifest.failures.items() if name not in manifest.scenes}
+    return ProcessedPlace(str(paths[0]), paths[0], dict(sorted(manifest.scenes.items())), failures)

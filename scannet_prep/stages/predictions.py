@@ -1,0 +1,188 @@
+"""Predictions on disk, in the forms that programs of the field write, and the processed scenes that they are of."""
+
+from __future__ import annotations
+
+import re
+import warnings
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.dataset import Place, ScanNet
+from scannet_prep.errors import ContentError, MissingFileError, PredictionError, ScanNetPrepError, UsageError
+from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
+from scannet_prep.evaluation.scores import check_integers
+from scannet_prep.failures import list_some
+from scannet_prep.files import open_file, read_file
+from scannet_prep.labels import LabelSet
+from scannet_prep.number_lists import parse_lines
+from scannet_prep.scene import SceneId, Split
+
+Task: TypeAlias = Literal["semantic", "instance"]
+
+_OCTFORMER_END = ".eval.npz"
+_ENDS = {"semantic": (".txt", ".npy", "_pred.npy", _OCTFORMER_END), "instance": (".txt", ".npz")}
+_LIST_LINE = re.compile(r"([^ ]+) (\d{1,9})(?:\.0*)? ([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+_MAX_BYTES = 1 << 36
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """A folder of predictions, unread, and the processed scenes that they are of.
+
+    Attributes:
+        task: `semantic`: a class for each vertex; or `instance`: masks with a class and a confidence.
+        label_set: The classes.
+        datasets: The processed scenes that there are predictions of, a dataset for each split.
+        paths: The prediction of each scene, by scene id.
+        missing: Processed scenes without a prediction.
+        left_out: Scenes with a prediction that are not among the processed ones.
+        unknown_ids: Ids that `read` found and that are none of the classes, with the number of vertices, or of
+            predicted instances, that have them.
+    """
+
+    task: Task
+    label_set: LabelSet
+    datasets: tuple[ScanNet, ...]
+    paths: dict[str, Path]
+    missing: tuple[str, ...]
+    left_out: tuple[str, ...]
+    unknown_ids: Counter[int] = field(default_factory=Counter)
+
+    def read(self, scene_id: str, vertex_count: int) -> Any:  # noqa: ANN401 - by the task
+        """Read the prediction of a scene, in the form that scores take.
+
+        Semantic: raw ids, one a line, from `.txt`; train ids from `.npy`; from `.eval.npz` the best column of `prob`,
+        (V, K + 1), whose first is for unlabeled. Instances: from `.txt` the benchmark's list, lines of a mask's path,
+        raw id and confidence; from `.npz` the arrays `masks`, (M, V), `labels`, (M,), train ids, and `scores`, (M,).
+
+        Returns:
+            int64 (V,), train ids; or an `InstancePrediction` of arrays, bool, int64 and float64. -1 stands for ids that
+            are none of the label set's.
+
+        Raises:
+            FileError: A file cannot be read, or does not hold what it should.
+        """
+        path = self.paths[scene_id]
+        is_text = path.suffix == ".txt"
+        try:
+            if self.task == "instance":
+                found = _read_list(path, vertex_count) if is_text else _load(path, *InstancePrediction._fields)
+                masks, ids, scores = check_prediction(InstancePrediction(**found), vertex_count)
+                return InstancePrediction(masks, self._to_train_ids(ids, is_raw=is_text), scores)
+            if path.name.endswith(_OCTFORMER_END):
+                ids = _choose_classes(_load(path, "prob")["prob"], len(self.label_set))
+            else:
+                ids = parse_lines(read_file(path)) if is_text else _load(path)[""]
+            return self._to_train_ids(check_integers(ids, "prediction", vertex_count), is_raw=is_text)
+        except ContentError as error:
+            raise PredictionError(path, error.message) from None
+
+    def _to_train_ids(self, ids: NDArray[np.int64], *, is_raw: bool) -> NDArray[np.int64]:
+        is_class = (ids >= 0) & (ids < len(self.label_set))
+        train_ids = self.label_set.train_ids_from_raw_ids(ids, -1) if is_raw else np.where(is_class, ids, -1)
+        unknown = np.unique(ids[train_ids < 0], return_counts=True)
+        self.unknown_ids.update(dict(zip(*(array.tolist() for array in unknown), strict=True)))
+        return train_ids
+
+
+def find_predictions(
+    folder: Path, place: Place, *, task: Task, label_set: LabelSet, splits: Sequence[Split], hint: str
+) -> Predictions:
+    """Find the prediction of each scene by its file's name, and open the processed scenes; no prediction is read.
+
+    Args:
+        folder: Where the predictions are.
+        place: A processed folder, or an archive of it.
+        task: `semantic` or `instance`.
+        label_set: The classes.
+        splits: Which splits of the processed scenes.
+        hint: What to do where processed scenes have no prediction; empty where they need none.
+
+    Raises:
+        MissingFileError: There is no such folder, or predictions are missing.
+        UsageError: A scene has several.
+        ScanNetPrepError: The processed scenes cannot be read.
+    """
+    if not folder.is_dir():
+        raise MissingFileError(folder, "no such folder", "name the folder of the predictions")
+    paths: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        scene_id, end = path.name[:12], path.name[12:]
+        if SceneId.is_valid(scene_id) and end in _ENDS[task]:
+            if scene_id in paths:
+                problem = f"{folder}: holds {paths[scene_id].name} and {path.name}"
+                raise UsageError(problem, "leave one prediction of each scene in the folder")
+            paths[scene_id] = path
+    if not paths:
+        names = " or ".join(f"<scene>{end}" for end in _ENDS[task])
+        raise MissingFileError(folder, f"holds no {task} predictions", f"expected {names} in this folder")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of scenes that failed in processing: it is told how many there are
+        datasets = [ScanNet(place, split=split, labels=label_set, keys=("labels", "instances")) for split in splits]
+    wanted = {name for dataset in datasets for name in dataset.scene_ids}
+    missing = sorted(wanted - paths.keys())
+    if missing and (hint or len(missing) == len(wanted)):
+        problem = f"has no predictions of {len(missing):,} of {len(wanted):,} scenes: {list_some(missing)}"
+        raise MissingFileError(folder, problem, hint)
+    return Predictions(
+        task,
+        label_set,
+        tuple(dataset.subset(name for name in dataset.scene_ids if name in paths) for dataset in datasets),
+        paths,
+        tuple(missing),
+        tuple(sorted(paths.keys() - wanted)),
+    )
+
+
+def _choose_classes(scores: NDArray[Any], class_count: int) -> NDArray[np.int64]:
+    """The class with the highest score; -1 where that is the first column, which stands for unlabeled."""
+    if scores.ndim != 2 or scores.shape[1] != class_count + 1 or scores.dtype.kind != "f":
+        raise ContentError(f"prob: found {scores.dtype} {scores.shape}, expected floats (vertices, {class_count + 1})")
+    best: NDArray[np.int64] = scores.argmax(axis=1)
+    if np.isnan(np.take_along_axis(scores, best[:, None], axis=1)).any():
+        raise ContentError("prob: found NaN, expected numbers")
+    return best - 1
+
+
+def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
+    """Read what the benchmark takes: a line for each mask."""
+    masks, labels, scores = dict[str, NDArray[np.bool_]](), list[int](), list[float]()
+    for number, line in enumerate(read_file(path).decode("utf-8", "replace").splitlines(), start=1):
+        place, match = f"line {number:,}: found {line!r:.80}", _LIST_LINE.fullmatch(line)
+        if match is None:
+            raise ContentError(f"{place}, expected path, id and confidence, separated by single blanks")
+        name = Path(match[1])
+        if name.is_absolute() or ".." in name.parts or match[1] in masks:
+            raise ContentError(f"{place}, expected the path of another mask, inside this folder")
+        mask_path = path.parent / name
+        try:
+            mask = check_integers(parse_lines(read_file(mask_path)), "mask", vertex_count)
+        except ContentError as error:
+            raise PredictionError(mask_path, error.message) from None
+        masks[match[1]] = mask != 0
+        labels.append(int(match[2]))
+        scores.append(float(match[3]))
+    stack = np.array(list(masks.values())).reshape(len(masks), vertex_count)
+    return {"masks": stack, "labels": np.array(labels, np.int64), "scores": np.array(scores, np.float64)}
+
+
+def _load(path: Path, *keys: str) -> dict[str, NDArray[Any]]:
+    """Read arrays of an `.npz` by their keys, or the one of an `.npy` under an empty key."""
+    try:
+        with open_file(path, _MAX_BYTES) as file:
+            found: Any = np.load(file, allow_pickle=False)
+            return {key: found[key] for key in keys} if keys else {"": found[:]}
+    except ScanNetPrepError:
+        raise
+    except KeyError as error:
+        raise ContentError(f"has no array {error}") from None
+    except (ValueError, EOFError, IndexError, TypeError, MemoryError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise ContentError(f"cannot be read as {path.suffix}: {error}") from None

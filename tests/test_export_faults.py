@@ -1,0 +1,257 @@
+"""Exports that go wrong: what is there is whole, the next run completes it, and nothing foreign is touched."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from commands import TEST, TRAIN, VAL, Outcome, Verify, digests, edit_json, patch, run_command, run_main, start_command
+from test_interruptions import wait_until_gone
+
+from scannet_prep import official_scenes
+from scannet_prep.export.manifest import read_export
+from scannet_prep.files import run_lock
+from scannet_prep.scene import Split
+from scannet_prep.synthetic import write_release
+
+MANY = [*official_scenes(Split.TRAIN)[:8], *official_scenes(Split.VAL)[:2], *official_scenes(Split.TEST)[:2]]
+
+
+def run_export(place: Path, out_dir: Path, *words: str) -> Outcome:
+    return run_main("export", place, "-o", out_dir, "--jobs", "1", "--json", *words)
+
+
+def find_visible(out_dir: Path) -> list[Path]:
+    """What a loader of another program finds."""
+    return [path for split in Split if (out_dir / split).is_dir() for path in (out_dir / split).iterdir()]
+
+
+@pytest.fixture
+def made(out_dir: Path, tmp_path: Path) -> Path:
+    """An export for Pointcept of the three small scenes of `out_dir`."""
+    assert run_export(out_dir, tmp_path / "made", "--format", "pointcept").status == 0
+    return tmp_path / "made"
+
+
+@pytest.fixture(scope="module")
+def many_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("many")
+    write_release(directory / "raw", MANY, vertices=4_000)
+    assert run_command("process", directory / "raw", "-o", directory / "processed").status == 0
+    return directory / "processed"
+
+
+@pytest.mark.parametrize("name", ["octformer", "pointcept"])
+def test_killed_at_random_moments_it_shows_whole_scenes_and_the_next_run_completes_them(
+    many_dir: Path, tmp_path: Path, name: str
+) -> None:
+    dice, out_dir = random.Random(1), tmp_path / "out"
+    words = ("export", many_dir, "--format", name, "--labels", "scannet200", "--jobs", "2")
+    assert run_command(*words, "-o", tmp_path / "expected").status == 0
+    expected = digests(tmp_path / "expected")
+    for _ in range(3):
+        process = start_command(*words, "-o", out_dir)
+        enough = len(find_visible(out_dir)) + dice.randrange(1, 5)
+        while len(find_visible(out_dir)) < enough and process.poll() is None:
+            time.sleep(0.001)
+        time.sleep(dice.random() * 0.02)
+        process.kill()
+        process.communicate()
+        wait_until_gone(process.pid)
+        visible = {key: value for key, value in digests(out_dir).items() if "/scene" in key and key[0] != "."}
+        assert visible.items() <= expected.items()
+        if name == "pointcept":  # its loader takes every folder there is for a scene
+            for folder in find_visible(out_dir):
+                whole = tmp_path / "expected" / folder.relative_to(out_dir)
+                assert {path.name for path in folder.iterdir()} == {path.name for path in whole.iterdir()}
+    before = read_export(out_dir)
+    assert before is not None
+    assert Verify()(out_dir)[0] == (3 if before.unfinished else 0)
+    outcome = run_command(*words, "-o", out_dir, "--json")
+    assert (outcome.status, len(outcome.json["made"]) + len(outcome.json["kept"])) == (0, len(MANY))
+    assert set(before.scenes) <= set(outcome.json["kept"])
+    assert digests(out_dir) == expected  # hidden work folders would show up here
+
+
+def test_rerun_changes_nothing_and_makes_only_what_is_missing_or_outdated(
+    raw_dir: Path, out_dir: Path, made: Path
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
+    outcome = run_export(out_dir, made, "--format", "pointcept")
+    assert (outcome.json["made"], outcome.json["kept"]) == ([], [TRAIN, VAL, TEST])
+    assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
+    (made / "train" / TRAIN / "coord.npy").unlink()
+    assert run_export(out_dir, made, "--format", "pointcept").json["made"] == [TRAIN]
+    write_release(raw_dir, [VAL], vertices=650, seed=3)
+    assert run_main("process", raw_dir, "-o", out_dir).status == 0
+    outcome = run_export(out_dir, made, "--format", "pointcept")
+    assert (outcome.json["made"], outcome.json["kept"]) == ([VAL], [TRAIN, TEST])
+    source_path = out_dir / "train" / f"{TRAIN}.npz"
+    source = source_path.read_bytes()
+    patch(source_path, 200, b"walls")
+    assert run_export(out_dir, made, "--format", "pointcept", "--force").json["made"] == [VAL, TEST]
+    assert (made / "train" / TRAIN / "coord.npy").exists()  # what is whole stays until there is another one
+    source_path.write_bytes(source)
+    assert run_export(out_dir, made, "--format", "pointcept", "--force").json["made"] == [TRAIN, VAL, TEST]
+    assert Verify()(made) == (0, [])
+
+
+def test_lists_name_all_scenes_that_are_there_whichever_run_made_them(out_dir: Path, tmp_path: Path) -> None:
+    words = ("--format", "octformer")
+    assert run_export(out_dir, tmp_path / "a", *words, "--splits", "val").json["made"] == [VAL]
+    outcome = run_export(out_dir, tmp_path / "a", *words, "--scenes", TRAIN, TEST)
+    assert (outcome.json["made"], outcome.json["kept"]) == ([TRAIN, TEST], [])
+    assert run_export(out_dir, tmp_path / "b", *words).status == 0
+    assert digests(tmp_path / "a") == digests(tmp_path / "b")
+
+
+def test_bad_scene_does_not_stop_the_others_and_leaves_nothing_of_its_older_version(
+    raw_dir: Path, out_dir: Path, made: Path
+) -> None:
+    write_release(raw_dir, [VAL], vertices=650, seed=3)
+    assert run_main("process", raw_dir, "-o", out_dir).status == 0
+    good = (out_dir / "val" / f"{VAL}.npz").read_bytes()
+    patch(out_dir / "val" / f"{VAL}.npz", 200, b"walls")
+    outcome = run_export(out_dir, made, "--format", "pointcept")
+    assert (outcome.status, outcome.json["made"], outcome.json["kept"]) == (3, [], [TRAIN, TEST])
+    assert f"{VAL}.npz: is not the file that the manifest records" in outcome.json["failures"][0]["message"]
+    assert (made / "failed.txt").read_text().splitlines()[1:] == [VAL]
+    assert not (made / "val" / VAL).exists()
+    assert [(row[0], row[1]) for row in Verify()(made)[1]] == [("error", VAL)]
+    (out_dir / "val" / f"{VAL}.npz").write_bytes(good)
+    assert run_export(out_dir, made, "--format", "pointcept", "--scenes", f"@{made / 'failed.txt'}").status == 0
+    assert not (made / "failed.txt").exists()
+    assert Verify()(made) == (0, [])
+
+
+def test_verify_names_what_is_damaged_missing_or_foreign_and_checksum_mends_it(out_dir: Path, tmp_path: Path) -> None:
+    made, verify, words = tmp_path / "made", Verify(), ("--format", "octformer", "--labels", "scannet200")
+    assert run_export(out_dir, made, *words).status == 0
+    expected = digests(made)
+    patch(made / "train" / f"{VAL}.npz", -3, b"\1")
+    (made / "train" / f"{TRAIN}.txt").unlink()
+    (made / "scannetv2_val_npz.txt").unlink()
+    (made / "train" / "scene0001_00.npz").write_bytes(b"")
+    status, findings = verify(made)
+    assert (status, [row[:3] for row in findings]) == (
+        3,
+        [
+            ("error", "", "scannetv2_val_npz.txt"),
+            ("error", TRAIN, f"train/{TRAIN}.txt"),
+            ("error", VAL, f"train/{VAL}.npz"),
+            ("note", "", "train"),
+        ],
+    )
+    assert "CRC-32" in findings[2][3]
+    assert "scene0001_00.npz" in findings[3][3]
+    assert run_export(out_dir, made, *words).json["made"] == [TRAIN]  # sizes tell
+    assert run_export(out_dir, made, *words, "--checksum").json["made"] == [VAL]
+    (made / "train" / "scene0001_00.npz").unlink()
+    assert verify(made) == (0, [])
+    assert digests(made) == expected
+    (made / "export.json").write_text('{"settings": 3}')
+    assert verify(made)[1][0][3].startswith("is damaged, or not of an export")
+    outcome = run_export(out_dir, made, *words)
+    assert (outcome.status, "export.json: is damaged" in outcome.json["message"]) == (1, True)
+
+
+def test_linked_scene_outlives_the_processed_folder(raw_dir: Path, out_dir: Path, tmp_path: Path) -> None:
+    assert run_export(out_dir, tmp_path / "made", "--format", "octformer").status == 0
+    assert (tmp_path / "made/train" / f"{TRAIN}.npz").samefile(out_dir / "train" / f"{TRAIN}.npz")
+    assert run_main("process", raw_dir, "-o", out_dir, "--faces").status == 0  # makes new files, and changes none
+    assert Verify()(tmp_path / "made") == (0, [])
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs another file system")
+def test_processed_file_is_copied_to_another_file_system(out_dir: Path, tmp_path: Path) -> None:
+    other = Path("/dev/shm") / f"scannet-prep-test-{os.getpid()}"
+    if other.parent.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("the same file system")
+    try:
+        assert run_export(out_dir, other, "--format", "octformer").status == 0
+        assert (other / f"train/{VAL}.npz").read_bytes() == (out_dir / f"val/{VAL}.npz").read_bytes()
+    finally:
+        shutil.rmtree(other, ignore_errors=True)
+
+
+def test_foreign_folders_other_formats_and_other_options_are_refused_and_left_alone(
+    out_dir: Path, made: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    for folder, words, message in (
+        (tmp_path / "mine", ("pointcept",), "holds thesis.tex, and was not made by scannet-prep export"),
+        (out_dir, ("octformer",), "holds TERMS.txt, and was not made by scannet-prep export"),
+        (made, ("octformer",), "holds an export with other options (format: pointcept -> octformer"),
+        (made, ("pointcept", "--aligned"), "holds an export with other options (aligned: False -> True)"),
+    ):
+        before = digests(folder)
+        outcome = run_export(out_dir, folder, "--format", *words)
+        assert (outcome.status, digests(folder)) == (2, before)
+        assert message in outcome.json["message"]
+        assert "choose a new folder with -o" in outcome.json["hint"]
+    outcome = run_export(out_dir, made, "--format", "pointcept", "--labels", "scannet200")
+    assert outcome.json["kept"] == [TRAIN, VAL, TEST]  # both label sets are in it
+    # As OctFormer's tool has it: the processed scenes lie in the root.
+    shutil.copytree(out_dir, tmp_path / "root/processed")
+    assert run_export(tmp_path / "root/processed", tmp_path / "root", "--format", "octformer").status == 0
+
+
+def test_other_commands_do_not_take_an_export_for_processed_scenes(
+    raw_dir: Path, out_dir: Path, made: Path, tmp_path: Path
+) -> None:
+    archive, before = tmp_path / "a.tar.zst", digests(made)
+    assert run_main("pack", out_dir, "-o", archive).status == 0
+    for words, message in (
+        (("info", made), "is an export, expected raw or processed scenes"),
+        (("pack", made, "-o", tmp_path / "b.tar.zst"), "is an export, expected raw or processed scenes"),
+        (("process", raw_dir, "-o", made), "processed scenes would lie among those of an export"),
+        (("unpack", archive, "-o", made), "is an export for another program"),
+    ):
+        outcome = run_main(*words, "--json")
+        assert (outcome.status > 0, digests(made)) == (True, before)
+        assert message in outcome.json["message"]
+
+
+def test_disk_that_takes_no_more_ends_the_export_and_leaves_no_half_scene(out_dir: Path, tmp_path: Path) -> None:
+    def limit_file_size() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))
+
+    words = ["export", out_dir, "-o", tmp_path / "made", "--format", "pointcept", "--json", "--jobs", "1"]
+    outcome = run_command(*words, preexec_fn=limit_file_size)
+    assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
+    assert not list((tmp_path / "made").glob("*/scene*"))
+    assert run_main(*words).status == 0
+    assert Verify()(tmp_path / "made") == (0, [])
+
+
+def test_selection_that_leaves_nothing_is_an_error_and_writes_nothing(out_dir: Path, tmp_path: Path) -> None:
+    for words, message in (
+        (("benchmark-gt", "--splits", "test"), "nothing to export: test scenes have no annotation"),
+        (("pointcept", "--scenes", "scene0009_00"), "has no scene scene0009_00, which was asked for"),
+    ):
+        outcome = run_export(out_dir, tmp_path / "none", "--format", *words)
+        assert (outcome.status, (tmp_path / "none").exists()) == (2, False)
+        assert message in outcome.json["message"]
+    outcome = run_main("export", out_dir, "-o", tmp_path / "none", "--format", "benchmark-gt", "--dry-run")
+    assert (outcome.status, (tmp_path / "none").exists()) == (0, False)
+    assert "left out: test (test scenes have no annotation)\n2 to make, 0 there already" in outcome.stdout
+
+
+def test_only_one_run_works_in_a_folder(out_dir: Path, made: Path) -> None:
+    with run_lock(made):
+        outcome = run_export(out_dir, made, "--format", "pointcept", "--force")
+    assert (outcome.status, outcome.json["error"]) == (1, "LockedError")
+
+
+def test_interrupted_export_stays_unfinished_until_its_scenes_are_made(out_dir: Path, made: Path) -> None:
+    shutil.rmtree(made / "val")
+    edit_json(made / "export.json", lambda value: value.update(scenes={}, unfinished=[TRAIN, VAL]))
+    outcome = run_export(out_dir, made, "--format", "pointcept", "--scenes", TRAIN)
+    assert (outcome.status, outcome.json["unfinished"]) == (0, [VAL])
+    assert run_export(out_dir, made, "--format", "pointcept").json["unfinished"] == []

@@ -1,0 +1,146 @@
+"""The command lines of ScanNet's download script and of OctFormer's tool, as people have them in their notes."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import digests
+from downloads import SCENES, fetched, release_fixtures
+from release_server import ROOT, ReleaseServer
+
+from scannet_prep.labels import SCANNET20, SCANNET200
+from scannet_prep.processed.scene import read_processed
+from scannet_prep.synthetic import write_release
+
+TOOLS_DIR = Path(__file__).resolve().parent.parent / "tools"
+TRAIN, VAL, TEST = SCENES
+release_dir, server = release_fixtures(SCENES, 600)
+
+
+def run_tool(name: str, *words: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    environ = os.environ | {"SCANNET_PREP_ACCEPT_TERMS": "1"} | environment
+    command = [sys.executable, TOOLS_DIR / name, *words]
+    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "suffixes"),
+    [
+        (["--type", "_vh_clean_2.ply", "--id", VAL], f"--scenes {VAL} --types _vh_clean_2.ply", ["_vh_clean_2.ply"]),
+        (["--type", ".txt", "--id", TEST, "--skip_existing"], f"--scenes {TEST} --types .txt", [".txt"]),
+        (["--type", ".txt", "--test_scans", "--scenes", TEST], "--splits test", [".txt"]),
+        (["--label_map"], "--types scannetv2-labels.combined.tsv", []),
+    ],
+)
+def test_command_lines_of_the_official_script_bring_the_same_files_into_the_same_places(
+    server: ReleaseServer, tmp_path: Path, words: list[str], command: str, suffixes: list[str]
+) -> None:
+    tool = "download-scannet.py"
+    done = run_tool(tool, "-o", "./data/ScanNet", *words, cwd=tmp_path, SCANNET_PREP_BASE_URL=server.base_url)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("this is: scannet-prep download -o ./data/ScanNet")
+    assert command in done.stderr.splitlines()[0]
+    expected = digests(server.root)
+    scene_id = VAL if VAL in words else TEST
+    folder = "scans_test" if scene_id == TEST else "scans"
+    wanted = [f"{folder}/{scene_id}/{scene_id}{suffix}" for suffix in suffixes] or ["scannetv2-labels.combined.tsv"]
+    assert fetched(tmp_path / "data/ScanNet") == {name: expected[name] for name in wanted}
+
+
+def test_task_files_go_to_tasks_and_need_no_scene(server: ReleaseServer, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("scenes.txt", "scene0191_00\n")
+    names = ["limited-reconstruction-scenes.zip", "limited-annotation-points.zip", "limited-bboxes.zip"]
+    server.files.update({f"{ROOT}v2/tasks/{name}": buffer.getvalue() for name in names})
+    words = ("-o", "raw", "--data_efficient")
+    done = run_tool("download-scannet.py", *words, cwd=tmp_path, SCANNET_PREP_BASE_URL=server.base_url)
+    assert done.returncode == 0, done.stderr
+    assert sorted(fetched(tmp_path / "raw")) == sorted(f"tasks/{name}" for name in names)
+
+
+def test_files_of_version_1_and_unknown_kinds_are_refused_by_name(tmp_path: Path) -> None:
+    for words, found in ((["--v1"], "--v1: the labels of version 1"), (["--type", ".stl"], "invalid choice: '.stl'")):
+        done = run_tool("download-scannet.py", "-o", "raw", *words, cwd=tmp_path)
+        assert done.returncode == 2
+        assert found in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("octformer")
+    write_release(folder / "data/ScanNet", SCENES, vertices=900)
+    for path in (folder / "data/ScanNet").rglob("*"):
+        if path.name.endswith((".segs.json", ".aggregation.json", ".txt")) and TRAIN in path.name:
+            path.unlink()  # which the 20 classes of OctFormer do not need
+    return folder
+
+
+def test_octformers_own_command_makes_the_20_classes_of_meshes_and_labels_alone(workspace: Path) -> None:
+    words = ("--run", "process_scannet", "--path_in", "data/ScanNet", "--path_out", "data/scannet.npz")
+    done = run_tool("seg_scannet.py", *words, cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert "this is: scannet-prep process data/ScanNet" in done.stderr
+    assert "this is: scannet-prep export data/scannet.npz/processed --format octformer" in done.stderr
+    root = workspace / "data/scannet.npz"
+    assert (root / "scannetv2_train_npz.txt").read_text() == f"{TRAIN}.npz\n"
+    assert (root / "scannetv2_val_npz.txt").read_text() == f"{VAL}.npz\n"
+    with np.load(root / f"train/{TRAIN}.npz") as content:
+        scene = read_processed(root / f"processed/train/{TRAIN}.npz")
+        assert np.array_equal(content["labels"], SCANNET20.labels_from_raw_ids(scene.nyu40_ids))
+        assert not scene.meta.options.align_axis
+    assert (root / f"train/{TRAIN}.npz").samefile(root / f"processed/train/{TRAIN}.npz")
+    again = run_tool("seg_scannet.py", *words, cwd=workspace)
+    assert (again.returncode, again.stdout.count("0 made, 3 already there")) == (0, 2)
+
+
+def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(workspace: Path) -> None:
+    words = ("--path_in", "data/ScanNet", "--path_out", "data/scannet200.npz", "--align_axis", "--scannet200")
+    done = run_tool("seg_scannet.py", "--run", "process_scannet", *words, "--scenes", VAL, cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    root, pred_dir = workspace / "data/scannet200.npz", workspace / "eval"
+    truth = np.loadtxt(root / f"train/{VAL}.txt", dtype=int)
+    scores = np.zeros((len(truth), 201), np.float32)
+    scores[np.arange(len(truth)), SCANNET200.train_ids_from_raw_ids(truth, -1) + 1] = 1
+    # The scene in two parts, whose scores are added up.
+    pred_dir.mkdir()
+    names = [f"{VAL}.chunk_{number}" for number in range(2)]
+    for number, name in enumerate(names):
+        mask = np.arange(len(truth)) % 2 == number
+        np.save(workspace / f"{name}.mask.npy", mask)
+        np.savez(pred_dir / f"{name}.eval.npz", prob=scores[mask])
+    (workspace / "list.txt").write_text("".join(f"{name}.npz\n" for name in names))
+    words = ("--path_pred", "eval", "--path_in", ".", "--path_out", "seg", "--filelist", "list.txt", "--scannet200")
+    done = run_tool("seg_scannet.py", "--run", "generate_output_seg", *words, cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert np.array_equal(np.loadtxt(workspace / f"seg/{VAL}.txt", dtype=int), truth)
+    words = ("--path_in", root / "train", "--path_pred", "seg", "--scannet200")
+    done = run_tool("seg_scannet.py", "--run", "calc_iou", *words, cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    classes = len(set(truth.tolist()) - {0})
+    assert f"{'mean IoU':<24}{classes / 200:8.4f}" in done.stdout
+    assert f"{'accuracy':<24}{1:8.4f}" in done.stdout
+    assert "311 of the scenes of val have no prediction" in done.stderr
+
+
+def test_wrong_use_of_octformers_tool_is_told_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("scene0011_00.npz\n")
+    for words, status, found in (
+        (["--run", "process_scannet", "--suffix_out", ".ply"], 2, "scannet-prep export --format ply"),
+        (["--run", "calc_iou"], 2, "needs --path_pred"),
+        (["--run", "calc_iou", "--path_pred", "."], 1, "scene0011_00"),
+        (["--run", "generate_output_seg", "--path_pred", ".", "--filelist", "list.txt"], 1, "no such file"),
+        (["--run", "process_scannet", "--path_in", "nowhere"], 1, "nowhere"),
+    ):
+        (tmp_path / "scene0011_00.txt").write_text("1\n2\n")
+        done = run_tool("seg_scannet.py", *words, cwd=tmp_path)
+        assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+        assert found in done.stderr

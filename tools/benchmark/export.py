@@ -1,0 +1,123 @@
+"""Part `export`: CPU time of a scene by format, from reading the processed scene to the written files."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmark.scenes import make_scenes
+from scannet_prep import SCANNET20, SCANNET200, read_processed
+from scannet_prep.errors import UsageError
+from scannet_prep.export.format import ExportOptions, encode_lines
+from scannet_prep.export.manifest import ExportEntry
+from scannet_prep.processed.folder import processed_path
+from scannet_prep.processed.scene import ProcessOptions
+from scannet_prep.scene import Split
+from scannet_prep.stages import export, process
+from scannet_prep.stages.export.scene_worker import WorkContext, export_scene
+from scannet_prep.stages.pool import keep_freed_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from benchmark.settings import Result, Settings
+
+_AIM_MS = 25.0
+# The scenes are axis-aligned and of ScanNet200, so that most formats have to turn them back.
+_FORMATS = {
+    "octformer, linked": ("octformer", ExportOptions(SCANNET200)),
+    "octformer": ("octformer", ExportOptions(SCANNET20)),
+    "pointcept": ("pointcept", ExportOptions()),
+    "mask3d": ("mask3d", ExportOptions()),
+    "mmdet3d": ("mmdet3d", ExportOptions()),
+    "mmdet3d for oneformer3d": ("mmdet3d", ExportOptions(SCANNET200, variant="oneformer3d")),
+    "benchmark-gt": ("benchmark-gt", ExportOptions(SCANNET200)),
+    "ply, by instance": ("ply", ExportOptions(variant="instance")),
+    "hdf5, parts": ("hdf5", ExportOptions()),
+    "webdataset, parts": ("webdataset", ExportOptions()),
+}
+
+
+def measure(settings: Settings) -> Result:
+    """Measure every format that can be made here."""
+    keep_freed_memory()  # as workers do
+    raw_dir, place = settings.folder / "raw", settings.folder / "export" / "processed"
+    scene_ids = make_scenes(raw_dir, 2 * settings.scene_count, settings.vertex_count, settings.seed)
+    process.run(process.plan(raw_dir, place, ProcessOptions(scannet200=True, align_axis=True, faces=True)))
+    scene_ids = scene_ids[: settings.scene_count]
+    formats = {}
+    for title, (name, options) in _FORMATS.items():
+        try:
+            formats[title] = _measure_format(place, scene_ids, name, options, settings)
+        except UsageError as error:  # a package is missing
+            formats[title] = {"left_out": str(error)}
+    ids = [read_processed(processed_path(place, Split.TRAIN, name)).scannet_ids for name in scene_ids]
+    return {
+        "scenes": len(scene_ids),
+        "vertices": settings.vertex_count,
+        "aim_ms": _AIM_MS,
+        "formats": formats,
+        "text_ms": _summarize([_time_cpu(lambda: encode_lines(item)) for item in ids]),  # noqa: B023
+        "savetxt_ms": _summarize([_time_cpu(lambda: np.savetxt(io.BytesIO(), item, "%d")) for item in ids]),  # noqa: B023
+    }
+
+
+def _measure_format(place: Path, scene_ids: list[str], name: str, options: ExportOptions, settings: Settings) -> Result:
+    out_dir = place.parent / name
+    shutil.rmtree(out_dir, ignore_errors=True)
+    plan = export.plan([place], out_dir, name, options)
+    context = WorkContext(plan.place, plan.format, out_dir, os.getpid())
+    written_bytes = 0
+
+    def make(scene_id: str) -> None:
+        nonlocal written_bytes
+        outcome = export_scene(scene_id, context)
+        if not isinstance(outcome, ExportEntry):
+            raise TypeError(f"{name}: {scene_id} failed: {outcome}")
+        written_bytes += sum(item.size_bytes for item in outcome.files.values())
+
+    best = []
+    for scene_id in scene_ids:
+        seconds = []
+        for _ in range(settings.repeat):
+            shutil.rmtree(out_dir, ignore_errors=True)
+            seconds.append(_time_cpu(lambda: make(scene_id)))  # noqa: B023 - called at once
+        best.append(min(seconds))
+    shutil.rmtree(out_dir, ignore_errors=True)
+    return {"ms": _summarize(best), "mb": written_bytes / len(scene_ids) / settings.repeat / 1e6}
+
+
+def _time_cpu(function: Callable[[], object]) -> float:
+    """Seconds of one call that a core was at work, for the system too; other work on the machine counts less."""
+    start_s = time.process_time()
+    function()
+    return time.process_time() - start_s
+
+
+def _summarize(seconds: list[float]) -> dict[str, float]:
+    """Median and minimum over the scenes, in ms."""
+    return {"median": statistics.median(seconds) * 1e3, "min": min(seconds) * 1e3}
+
+
+def describe(result: Result) -> str:
+    """Show the figures as a table."""
+    scenes = f"{result['scenes']} scenes of {result['vertices']:,} vertices"
+    lines = [
+        f"export: {scenes}, warm, one core; aim: at most {result['aim_ms']:.0f} ms",
+        f"  {'ms of CPU per scene':<26}{'median':>9}{'min':>9}{'MB':>9}",
+    ]
+    for title, item in result["formats"].items():
+        if "ms" in item:
+            lines.append(f"  {title:<26}{item['ms']['median']:9.2f}{item['ms']['min']:9.2f}{item['mb']:9.2f}")
+        else:
+            lines.append(f"  {title:<26} left out: {item['left_out']}")
+    for title, key in (("one id a line, as text", "text_ms"), ("the same by np.savetxt", "savetxt_ms")):
+        lines.append(f"  {title:<26}{result[key]['median']:9.2f}{result[key]['min']:9.2f}")
+    return "\n".join(lines)
