@@ -78,6 +78,23 @@ def test_killed_at_random_moments_it_shows_whole_scenes_and_the_next_run_complet
     assert digests(out_dir) == expected  # hidden work folders would show up here
 
 
+def test_file_of_many_scenes_holds_all_of_them_also_after_an_interrupted_forced_run(
+    many_dir: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("scannet_prep.export.webdataset")
+    out_dir, words = tmp_path / "out", ("export", many_dir, "--format", "webdataset")
+    assert run_main(*words, "-o", out_dir).status == 0
+    expected = digests(out_dir)
+    process = start_command(*words, "-o", out_dir, "--force", "--jobs", "1")
+    while ".scannet-prep-parts" not in (out_dir / "export.json").read_text() and process.poll() is None:
+        time.sleep(0.001)
+    process.kill()
+    process.communicate()
+    wait_until_gone(process.pid)
+    assert run_main(*words, "-o", out_dir, "--splits", "val").status == 0
+    assert digests(out_dir) == expected
+
+
 def test_rerun_changes_nothing_and_makes_only_what_is_missing_or_outdated(
     raw_dir: Path, out_dir: Path, made: Path
 ) -> None:
