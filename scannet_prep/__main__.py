@@ -3,7 +3,8 @@
 Signals are the process's own, so they are dealt with here, before the rest is loaded: the first SIGINT, SIGTERM or
 SIGHUP raises KeyboardInterrupt, and those that follow are ignored. Slurm sends SIGTERM some time before it kills, to
 the process and to its group, and people press Ctrl-C twice: that must not disturb the cleaning up. While a module is
-being loaded, the exception waits: numpy would make an ImportError of it, and importlib may print and forget it.
+being loaded, the exception waits: numpy would make an ImportError of it, and importlib may print and forget it. Where
+it was forgotten all the same, which Python does in finalizers, it is raised again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from types import FrameType
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM") if hasattr(signal, name))
-_AGAIN_S = 0.01
+_WHILE_LOADING_S, _WHETHER_FORGOTTEN_S = 0.01, 0.2
 
 
 def main() -> int:
@@ -27,6 +28,7 @@ def main() -> int:
         status = run()
         _ignore_signals()
     except KeyboardInterrupt:  # while the program was loaded, or at its very end
+        _ignore_signals()
         from scannet_prep.cli.console import Console
 
         status = Console(is_json="--json" in sys.argv).interrupted()
@@ -40,10 +42,15 @@ def _interrupt(_signum: int, frame: FrameType | None) -> None:
     _ignore_signals()
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
-    if frame is None or not hasattr(signal, "setitimer"):
-        raise KeyboardInterrupt
-    signal.signal(signal.SIGALRM, _interrupt)
-    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+    if hasattr(signal, "setitimer"):  # look again
+        signal.signal(signal.SIGALRM, _interrupt)
+        signal.setitimer(signal.ITIMER_REAL, _WHETHER_FORGOTTEN_S if frame is None else _WHILE_LOADING_S)
+        error = sys.exc_info()[1]
+        while error is not None and not isinstance(error, KeyboardInterrupt):
+            error = error.__context__
+        if error is not None or frame is not None:  # it is being cleaned up, or a module is loaded
+            return
+    raise KeyboardInterrupt
 
 
 def _ignore_signals() -> None:

@@ -153,6 +153,30 @@ def test_signal_while_a_module_is_loaded_is_not_made_an_import_error(demo_dir: P
     assert (done.returncode, done.stderr) == (130, "interrupted: run the same command again\n")
 
 
+def test_signal_that_a_finalizer_swallows_is_not_forgotten(tmp_path: Path) -> None:
+    program = """if True:
+        import os, signal, sys, time
+        import scannet_prep.cli.main, scannet_prep.__main__
+        class Finalized:
+            def __del__(self):
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.01)
+        def run():
+            sys.unraisablehook = lambda _: None
+            try:
+                Finalized()
+                time.sleep(30)
+            finally:
+                time.sleep(0.7)  # what cleans up is left alone
+                print("cleaned up")
+        scannet_prep.cli.main.main = run
+        sys.exit(scannet_prep.__main__.main())
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (130, "cleaned up\n")
+    assert done.stderr == "interrupted: run the same command again\n"
+
+
 def test_ignored_hangup_stays_ignored(demo_dir: Path) -> None:
     words = ["info", demo_dir / "processed", "--json"]
     process = start_command(*words, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))  # as nohup does
