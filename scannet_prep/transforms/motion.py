@@ -105,7 +105,7 @@ class Scale:
         factors = generator.uniform(self.smallest, self.largest, 3).astype(np.float32)
         changed = {}
         if "normals" in sample:
-            x, y, z = scaled = (sample["normals"] / factors).T
+            x, y, z = scaled = np.ascontiguousarray(sample["normals"].T) / factors[:, None]
             lengths = np.sqrt(x * x + y * y + z * z)
             changed["normals"] = np.ascontiguousarray((scaled / np.where(lengths == 0, 1, lengths)).T)
         return move(sample, sample["points"] * factors, **changed)
@@ -201,7 +201,7 @@ class RandomShift:
         if self.shift is not None:
             shift: NDArray[np.float64] = np.asarray(generator.uniform(*np.array(self.shift, np.float64).T))
         else:
-            mean = points.mean(axis=0, dtype=np.float64) if len(points) else np.zeros(3)
+            mean = points.T.copy().mean(axis=1, dtype=np.float64) if len(points) else np.zeros(3)
             lowest, highest = _bounds(points)
             shift = np.asarray(generator.uniform(lowest - mean, highest - mean)) / 2 - mean
         return move(sample, points + shift.astype(np.float32))

@@ -75,7 +75,7 @@ class CropBox:
 
     def __call__(self, sample: Sample, generator: Generator) -> Sample:  # noqa: ARG002
         """Crop."""
-        return select(sample, np.flatnonzero((np.abs(sample["points"]) < self.limit).all(axis=1)))
+        return select(sample, np.flatnonzero(np.abs(sample["points"].T.copy()).max(axis=0) < self.limit))
 
 
 @dataclass(frozen=True, slots=True)

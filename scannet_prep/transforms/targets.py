@@ -46,17 +46,18 @@ class InstanceTargets:
         classes = [item.train_id for item in self.label_set.classes if item.name not in NO_INSTANCES]
         inside = np.flatnonzero(np.isin(labels, classes) & (numbers >= 0))
         base = int(numbers.max(initial=0)) + 1
-        keys, ids = np.unique(labels[inside] * base + numbers[inside], return_inverse=True)
+        keys, ids = _number(labels[inside] * base + numbers[inside])
         instances = np.full(len(labels), -1, np.int64)
-        instances[inside] = ids.reshape(-1)
-        order = inside[np.argsort(instances[inside], kind="stable")]
-        starts = np.searchsorted(instances[order], np.arange(len(keys)))
-        rows = points[order].astype(np.float32)
+        instances[inside] = ids
+        counts = np.bincount(ids, minlength=len(keys))
+        starts = np.cumsum(counts) - counts
+        places = np.argsort(ids.astype(np.uint16 if len(keys) < 2**16 else np.int64), kind="stable")
+        rows = points.take(inside[places], axis=0).astype(np.float32)
         lowest, highest = np.minimum.reduceat(rows, starts), np.maximum.reduceat(rows, starts)
         boxes = np.concatenate([(lowest + highest) / 2, highest - lowest], axis=1)
-        centers = pool_segments(points, instances, len(keys)).astype(np.float32)
-        changed = {"instances": instances, "instance_labels": (keys // base).astype(np.int64)}
-        return {**sample, **changed, "instance_boxes": boxes, "instance_centers": centers}
+        centers = np.add.reduceat(rows, starts, dtype=np.float64) / counts[:, None]
+        changed = {"instances": instances, "instance_labels": keys // base}
+        return {**sample, **changed, "instance_boxes": boxes, "instance_centers": centers.astype(np.float32)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +126,11 @@ def unique_segments(segments: Any, batch: Any) -> tuple[Any, Any]:  # noqa: ANN4
         Tensors where tensors were given, on the same device.
     """
     is_inside = segments >= 0
-    base = int(segments.max()) + 1 if len(segments) else 1
+    base = int(segments.max()) + 1 if len(segments) else 0
     keys = (batch * base + segments)[is_inside]
     superpoints = segments * 0 - 1
-    if isinstance(segments, np.ndarray):
-        found, ids = np.unique(keys, return_inverse=True)
-    else:
-        found, ids = keys.unique(return_inverse=True)
-    superpoints[is_inside] = ids.reshape(-1)
-    return superpoints, found // base if base else found
+    found, superpoints[is_inside] = _number(keys)
+    return superpoints, found // max(base, 1)
 
 
 def pool_segments(values: Any, superpoints: Any, count: int) -> Any:  # noqa: ANN401 - arrays or tensors
@@ -153,8 +150,16 @@ def pool_segments(values: Any, superpoints: Any, count: int) -> Any:  # noqa: AN
     ids, rows = superpoints[is_inside], values[is_inside]
     if isinstance(values, np.ndarray):
         times = np.maximum(np.bincount(ids, minlength=count), 1)
-        sums = [np.bincount(ids, weights=column, minlength=count) for column in rows.T]
+        sums = [np.bincount(ids, weights=column, minlength=count) for column in rows.T.copy()]
         return (np.stack(sums, axis=1) / times[:, None]).astype(values.dtype)
     sums = values.new_zeros((count, values.shape[1])).index_add(0, ids, rows)
     times = ids.bincount(minlength=count).clamp(min=1)
     return sums / times.unsqueeze(1).to(values.dtype)
+
+
+def _number(keys: Any) -> tuple[Any, Any]:  # noqa: ANN401 - array or tensor
+    """The keys that occur, ascending, and for each key its place among them; much faster than by sorting."""
+    counts: Any = np.bincount(keys) if isinstance(keys, np.ndarray) else keys.bincount()
+    is_there = counts > 0
+    found = is_there.nonzero() if isinstance(keys, np.ndarray) else is_there.nonzero(as_tuple=True)
+    return found[0], (is_there.cumsum(0) - 1)[keys]
