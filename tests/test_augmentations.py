@@ -177,11 +177,10 @@ def test_fragments_have_every_vertex_and_their_predictions_come_together() -> No
         (pairs[1:1], "60 of 60 vertices are in no fragment"),
         ([(np.array([0, 0]), np.ones((2, 3)))], "comes twice"),
         ([(np.array([60]), np.ones((1, 3)))], "above 59"),
-        ([*pairs, (pairs[0][0], predictions[0][:, :2])], "expected a row for each vertex"),
+        ([*pairs, (pairs[0][0], predictions[0][:, :2])], "a row for each vertex"),
     ]:
-        with pytest.raises(UsageError, match=message) as caught:
+        with pytest.raises(UsageError, match=message):
             aug.merge_fragments(wrong, 60)
-        assert caught.value.hint or message
 
 
 def test_mix3d_joins_pairs_keeps_ids_apart_and_decides_alike_in_every_worker() -> None:
@@ -197,6 +196,7 @@ def test_mix3d_joins_pairs_keeps_ids_apart_and_decides_alike_in_every_worker() -
     assert batch["scene_ids"] == ["scene0000_00+scene0001_00", "scene0002_00"]
     assert len(np.unique(np.column_stack([batch["batch"], batch["grid"]]), axis=0)) == len(batch["points"])
     assert np.array_equal(aug.Mix3D(collate, 1.0)(samples)["points"], aug.mix(samples)["points"])
+    assert pickle.loads(pickle.dumps(aug.Mix3D(collate))) == aug.Mix3D(collate)
     mixed = 0
     for seed in range(400):
         batches = [aug.Mix3D(collate, 0.8)([make_sample(4, seed), make_sample(4, seed + 1)]) for _ in range(2)]

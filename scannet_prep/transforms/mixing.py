@@ -80,8 +80,8 @@ def mix(samples: Sequence[Sample]) -> dict[str, Any]:
 
 def _number_on(arrays: Sequence[Any]) -> list[Any]:
     """Let the ids of each array follow those of the one before; negative ones stay."""
-    starts = np.cumsum([0, *(int(array.max(initial=-1)) + 1 for array in arrays)])
-    return [
-        array + np.where(array < 0, 0, start).astype(array.dtype)
-        for array, start in zip(arrays, starts[:-1], strict=True)
-    ]
+    start, result = 0, []
+    for array in arrays:
+        result.append(array + np.where(array < 0, 0, start).astype(array.dtype))
+        start += int(array.max(initial=-1)) + 1
+    return result

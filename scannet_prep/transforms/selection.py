@@ -179,9 +179,9 @@ def merge_fragments(parts: Iterable[tuple[Any, Any]], count: int) -> NDArray[np.
     for index, predictions in parts:
         index, predictions = np.asarray(index), np.asarray(predictions)
         total = total if total.shape[1] else np.zeros((count, *predictions.shape[1:]), np.float32)
-        if predictions.shape != (len(index), *total.shape[1:]) or total.ndim != 2:
-            message = f"predictions are {predictions.shape} for {len(index)} vertices and {total.shape[1:]} columns"
-            raise UsageError(message, "expected a row for each vertex, and as many columns in every fragment")
+        expected = (len(index), *total.shape[1:])
+        if predictions.shape != expected or total.ndim != 2:
+            raise UsageError(f"predictions are {predictions.shape}, expected {expected}: a row for each vertex")
         once = np.bincount(index, minlength=count)
         if len(once) > count or once.max(initial=0) > 1:
             raise UsageError(f"an index of a fragment is above {count - 1} or comes twice", "take that of fragments()")

@@ -80,13 +80,11 @@ class LimitedAnnotations:
     def __call__(self, sample: Sample, generator: Generator) -> Sample:  # noqa: ARG002
         """Change `labels` and `instances`."""
         if (scene_id := sample["scene_id"]) not in self.points:
-            message = f"LimitedAnnotations: there are no points of {scene_id}"
-            raise UsageError(message, "points must have every scene of the dataset")
+            raise UsageError(f"LimitedAnnotations: there are no points of {scene_id}", "add them, or leave it out")
         chosen = np.asarray(self.points[scene_id], np.int64)
-        count = len(sample["points"])
-        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < count:
-            message = f"LimitedAnnotations: {scene_id} has vertices 0..{count - 1}, and points to {chosen.max()}"
-            raise UsageError(message, "put it first, and use the list of this release")
+        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(sample["points"]):
+            message = f"{scene_id} has {len(sample['points'])} vertices, and points to {chosen.min()} to {chosen.max()}"
+            raise UsageError(f"LimitedAnnotations: {message}", "put it first, and use the list of this release")
         result = {key: value for key, value in sample.items() if key not in BOX_KEYS}
         for key, empty in (("labels", self.ignore_id), ("instances", -1)):
             if key in sample:
