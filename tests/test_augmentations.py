@@ -283,6 +283,17 @@ def run(preset: Any) -> tuple[np.ndarray, np.ndarray, list[dict[str, Any]]]:
     return np.array(axes), np.array([len(item["labels"]) / 3000 for item in found]), found
 
 
+def test_presets_distort_as_their_configurations_say() -> None:
+    both = aug.Sometimes(aug.ElasticDistortion([[0.2, 0.4], [0.8, 1.6]]), 0.95)
+    pairs = np.array([[0.05, 0.1], [0.1, 0.2], [0.2, 0.4], [0.4, 0.8]]) * 10.24  # OctFormer's unit, metres
+    four = next(step for step in aug.octformer().steps if "ElasticDistortion" in repr(step))
+    assert np.array(four.step.distortion_params) == pytest.approx(pairs)
+    assert four.p == 0.95
+    assert {both, aug.Jitter(0.005, 0.02), aug.Scale(0.9, 1.1)} <= set(aug.pointcept().steps)
+    assert {both, aug.Scale(0.9, 1.1, anisotropic=True)} <= set(aug.mask3d().steps)
+    assert aug.RandomShift(((-1.024, 1.024),) * 3) in aug.octformer().steps
+
+
 def test_pointcept_preset_has_the_numbers_of_its_configuration() -> None:
     axes, shares, found = run(aug.pointcept(grid_size=0.001, point_max=2900, shuffle=True))
     tilt = np.degrees(np.arccos(np.clip(np.abs(axes[:, 2, 2]), 0, 1)))
@@ -295,6 +306,8 @@ def test_pointcept_preset_has_the_numbers_of_its_configuration() -> None:
     spread = np.array([item["colors"].std(axis=0).max() for item in found])
     assert np.median(spread) == pytest.approx(math.hypot(16.2, 0.05 * 255), rel=0.05), "noise of 0.05"
     assert (spread > 26).mean() == pytest.approx(0.2 * 0.85, abs=0.06), "auto-contrast with 0.2"
+    means = np.array([item["colors"].mean(axis=0) for item in found])
+    assert means.std(axis=0) == pytest.approx(math.sqrt(0.95 / 3) * 0.05 * 255, rel=0.12), "shifted by up to 0.05"
     assert {"points", "grid", "colors", "normals", "labels"} <= set(found[0])
     assert (np.diff(found[0]["labels"]) < 0).any(), "shuffled"
 
@@ -311,6 +324,8 @@ def test_octformer_preset_has_the_numbers_of_its_configuration() -> None:
     assert (middles.std(axis=0) > 1.024 / math.sqrt(3)).all(), "shifted by up to 1.024 m, and cropped"
     spread = np.array([item["colors"].std(axis=0).max() for item in found])
     assert (spread > 26).mean() == pytest.approx(0.85, abs=0.07), "auto-contrast always"
+    means = np.array([item["colors"].mean(axis=0) for item in found])
+    assert means.std(axis=0) == pytest.approx(math.sqrt(0.95 / 3) * 0.1 * 255, rel=0.15), "shifted by up to 0.1"
 
 
 def test_mask3d_preset_has_the_numbers_of_its_configuration() -> None:
