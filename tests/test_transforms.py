@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scannet_prep import SCANNET20
+from scannet_prep import transforms as aug
 from scannet_prep.errors import UsageError
 from scannet_prep.transforms import (
     ColorJitter,
@@ -25,8 +28,15 @@ from scannet_prep.transforms import (
     Scale,
 )
 
+NOT_RANDOM = [
+    Normalize(), aug.CenterShift(), aug.CropBox(1.0), aug.InstanceTargets(SCANNET20), aug.NormalizeColor(),
+    aug.LimitedAnnotations({"scene0000_00": (2, 5)}),
+]  # fmt: skip
 ALL = [
-    ColorJitter(), CropPoints(20), Drop(0.5), Flip(), GridSample(0.5), Jitter(), Normalize(), RotateZ(), Scale(),
+    ColorJitter(), CropPoints(20), Drop(0.5), Flip(), GridSample(0.5), Jitter(), RotateZ(), Scale(), *NOT_RANDOM,
+    aug.ChromaticAutoContrast(), aug.CropClasses(20, (3, 7)), aug.ElasticDistortion(), aug.RandomBrightnessContrast(),
+    aug.RandomRotate(), aug.RandomRotate((-0.1, 0.1), "x", (0, 1, 2)), aug.RandomShift(), aug.ShufflePoint(),
+    aug.RandomShift(((-1, 1), (0, 1), (0, 0))), Scale(0.8, 1.2, anisotropic=True), aug.Sometimes(Jitter(), 0.7),
     Compose(RotateZ(), Flip(), Scale(), Jitter(), ColorJitter(), GridSample(0.3), CropPoints(15), Drop(), Normalize()),
 ]  # fmt: skip
 SINGLE = ALL[:-1]
@@ -75,7 +85,7 @@ def test_the_generator_alone_decides_and_the_given_sample_stays_as_it_is(transfo
         if isinstance(value, np.ndarray) and key != "boxes":
             assert value.flags.c_contiguous, key
     assert first["points"].dtype == first["normals"].dtype == np.float32
-    if transform != Normalize():
+    if transform not in NOT_RANDOM:
         assert any(
             not np.array_equal(first[key], transform(sample, rng(seed))[key])
             for seed in range(9)
@@ -95,27 +105,45 @@ def check_keys_agree(sample: dict[str, Any]) -> None:
         assert len(np.unique(sample["grid"], axis=0)) == count
     if "inverse" in sample:
         assert sample["inverse"].max() < count
+    for number, box in enumerate(sample.get("instance_boxes", [])):
+        corners = sample["points"][sample["instances"] == number]
+        assert box[:3] == pytest.approx((corners.min(axis=0) + corners.max(axis=0)) / 2, abs=1e-6)
+        assert sample["instance_centers"][number] == pytest.approx(corners.mean(axis=0), abs=1e-6)
 
 
 @pytest.mark.parametrize("second", SINGLE)
 @pytest.mark.parametrize("first", SINGLE)
 def test_after_any_two_transforms_all_keys_agree(first: Any, second: Any) -> None:
+    refusals = []
     for seed in range(5):
         try:
             found = Compose(first, second)(make_sample(seed=seed), rng(seed))
-        except UsageError:  # colours twice, or a grid twice
-            assert {type(first), type(second)} <= {ColorJitter, Normalize, GridSample}
+        except UsageError as error:  # colours twice, or a grid twice; or vertices of the mesh that are gone
+            refusals.append(str(error))
         else:
             check_keys_agree(found)
+    for message in refusals:
+        assert re.search("expected uint8|has an inverse map|points to 2 to 5", message)
+        assert {type(first), type(second)} & {Normalize, aug.NormalizeColor, GridSample, aug.LimitedAnnotations}
 
 
 def test_integer_points_are_not_truncated_and_a_scene_without_vertices_stays_one() -> None:
     sample = make_sample() | {"points": np.arange(120).reshape(40, 3)}
     expected = sample | {"points": sample["points"].astype(np.float64)}
-    for transform in (RotateZ(), Flip(), Scale(), Jitter()):
+    for transform in (
+        RotateZ(),
+        Flip(),
+        Scale(),
+        Jitter(),
+        aug.ElasticDistortion(((9, 5),)),
+        aug.RandomRotate(),
+        aug.RandomShift(),
+    ):
         found = transform(sample, rng())["points"]
         assert found == pytest.approx(transform(expected, rng())["points"]), transform
-    for transform in (ColorJitter(), CropPoints(5), Drop(), Flip(), Jitter(), RotateZ(), Scale()):
+    for transform in SINGLE:
+        if transform in (Normalize(), GridSample(0.5), aug.LimitedAnnotations({"scene0000_00": (2, 5)})):
+            continue
         assert len(transform(make_sample(0), rng())["points"]) == 0
 
 
@@ -254,6 +282,18 @@ def test_compose_hands_on_sample_and_generator_in_order_and_is_a_value() -> None
         (lambda: GridSample(0), "GridSample: size is 0"),
         (lambda: GridSample("2cm"), "size is '2cm'"),
         (lambda: RotateZ(180), "max_angle is 180"),
+        (lambda: aug.RandomRotate((-90, 90)), "RandomRotate: angle is -90, expected a number from -2 to 2"),
+        (lambda: aug.RandomRotate(axis="w")(make_sample(), rng()), "axis is 'w', expected 'x', 'y' or 'z'"),
+        (lambda: aug.Sometimes(Flip(), 1.1), "Sometimes: p is 1.1"),
+        (lambda: aug.ElasticDistortion([[0, 0.4]]), "distortion_params is 0.0, expected a number at least 1e-06"),
+        (lambda: aug.ElasticDistortion([[1e-4, 1]])(make_sample(), rng()), "too many"),
+        (lambda: aug.ChromaticAutoContrast(2), "blend_factor is 2"),
+        (lambda: aug.CropClasses(3, (0.5,)), "classes is 0.5, expected a whole number"),
+        (lambda: aug.LimitedAnnotations({})(make_sample(), rng()), "no points of scene0000_00"),
+        (
+            lambda: aug.LimitedAnnotations({"scene0000_00": [40]})(make_sample(), rng()),
+            "has 40 vertices, and points to 40 to 40",
+        ),
         (lambda: Scale(1.1, 0.9), "largest is 0.9"),
         (lambda: Jitter(-0.1), "sigma is -0.1"),
         (lambda: Jitter(float("nan")), "sigma is nan"),

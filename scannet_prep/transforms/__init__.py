@@ -1,0 +1,27 @@
+"""Transforms for training: each takes a sample and a random generator, and returns a new sample.
+
+    transform = Compose(RotateZ(), Scale(), Flip(), ColorJitter(), Normalize(), GridSample(0.02), CropPoints(200_000))
+    dataset = ScanNet("data/processed", split="train", transform=transform)
+
+They are values: picklable, comparable, without a state. What they are given stays as it is. An array counts as one of
+the vertices where its first dimension is the number of points, whatever its name, so arrays of yours are cropped and
+dropped with the others; `inverse` (see `GridSample`) is the exception. Ids of instances and segments keep their values.
+Move points first, then sample: what moves points leaves out `grid`, whose cells no longer hold, and boxes and centres
+of instances. What other programs call theirs, and with which parameters, stands in each docstring.
+"""
+
+from .colors import ChromaticAutoContrast, ColorJitter, NormalizeColor, RandomBrightnessContrast
+from .mixing import Mix3D, mix
+from .motion import CenterShift, ElasticDistortion, Flip, Jitter, Normalize, RandomRotate, RandomShift, RotateZ, Scale
+from .presets import mask3d, octformer, pointcept, views_for_testing
+from .selection import CropBox, CropClasses, CropPoints, Drop, GridSample, ShufflePoint, fragments, merge_fragments
+from .steps import Compose, Sometimes
+from .targets import InstanceTargets, LimitedAnnotations, instance_masks, pool_segments, unique_segments
+
+__all__ = [
+    "CenterShift", "ChromaticAutoContrast", "ColorJitter", "Compose", "CropBox", "CropClasses", "CropPoints", "Drop",
+    "ElasticDistortion", "Flip", "GridSample", "InstanceTargets", "Jitter", "LimitedAnnotations",
+    "Mix3D", "Normalize", "NormalizeColor", "RandomBrightnessContrast", "RandomRotate", "RandomShift", "RotateZ",
+    "Scale", "ShufflePoint", "Sometimes", "fragments", "instance_masks", "mask3d", "merge_fragments", "mix",
+    "octformer", "pointcept", "pool_segments", "unique_segments", "views_for_testing",
+]  # fmt: skip

@@ -1,0 +1,87 @@
+"""Mix3D: two scenes in one, as a step of the collation."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scannet_prep.errors import UsageError
+from scannet_prep.transforms.steps import Sample, Step, checked, vertex_keys
+
+_IDS = ("instances", "segments")
+
+
+@dataclass(frozen=True, slots=True)
+@checked(mix_prob=(0, 1))
+class Mix3D:
+    """Mixes the scenes of a batch in pairs with a probability, and collates: `collate_fn=Mix3D(collate_torch)`.
+
+    Of an odd number, the last stays alone. The `mix_prob` of Pointcept (`point_collate_fn`,
+    pointcept/datasets/utils.py), 0.8 in most of its configurations for ScanNet; Nekrasov et al., Mix3D, 3DV 2021. All
+    scenes should have their middle at the origin (`CenterShift`, `Normalize`).
+
+    A collate function gets no generator. Random numbers come from (seed, first points of the batch) alone, which do
+    not depend on workers, and differ from epoch to epoch.
+
+    Attributes:
+        collate: `collate`, `collate_torch`, or another.
+        mix_prob: Probability that a batch is mixed, 0..1.
+        step: A transform for each scene before it is collated, mixed or not. Put `GridSample` here: points of two
+            scenes may share a voxel, which Pointcept leaves so.
+        seed: Of the random numbers.
+    """
+
+    collate: Callable[[Sequence[Sample]], Any]
+    mix_prob: float = 0.8
+    step: Step | None = None
+    seed: int = 0
+
+    def __call__(self, samples: Sequence[Sample]) -> Any:  # noqa: ANN401 - what collate returns
+        """Mix, and collate."""
+        checksum = 0
+        for sample in samples:
+            checksum = zlib.crc32(np.ascontiguousarray(sample["points"][:64]).tobytes(), checksum)
+        generator = np.random.default_rng([self.seed, checksum])
+        if generator.random() < self.mix_prob:
+            samples = [mix(samples[start : start + 2]) for start in range(0, len(samples), 2)]
+        if self.step is not None:
+            samples = [self.step(sample, generator) for sample in samples]
+        return self.collate(samples)
+
+
+def mix(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Join scenes into one.
+
+    Args:
+        samples: At least one, with the same keys.
+
+    Returns:
+        The arrays of the vertices, one scene after the other. Ids of instances and segments stay apart: those of a
+        scene follow those of the scene before, and -1 stays -1. `scene_id` is that of all, joined by `+`. Everything
+        else (`grid`, `inverse`, `faces`, `axis_alignment`, boxes of instances) does not hold for both, and is left out.
+
+    Raises:
+        UsageError: The arrays of the scenes are not the same, by name, type and shape of a row.
+    """
+    result: dict[str, Any] = {}
+    for key in (key for key in vertex_keys(samples[0]) if key != "grid"):
+        arrays = [np.asarray(sample.get(key)) for sample in samples]
+        if len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
+            raise UsageError(f"scenes cannot be mixed: {key!r} differs in type or shape, or is missing in one")
+        result[key] = np.concatenate(_number_on(arrays) if key in _IDS else arrays)
+    if "scene_id" in samples[0]:
+        result["scene_id"] = "+".join(sample["scene_id"] for sample in samples)
+    return result
+
+
+def _number_on(arrays: Sequence[Any]) -> list[Any]:
+    """Let the ids of each array follow those of the one before; negative ones stay."""
+    start, result = 0, []
+    for array in arrays:
+        result.append(array + np.where(array < 0, 0, start).astype(array.dtype))
+        start += int(array.max(initial=-1)) + 1
+    return result

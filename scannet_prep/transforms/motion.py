@@ -1,0 +1,278 @@
+"""Transforms that move points, and turn normals with them. All take points in metres, float32 (V, 3), in any frame."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from scannet_prep.errors import UsageError
+from scannet_prep.transforms.steps import Sample, checked, colors_as_given, move
+
+Triple: TypeAlias = tuple[float, float, float]
+
+_PLANES = {"x": (1, 2), "y": (2, 0), "z": (0, 1)}  # a rotation about the axis turns the first towards the second
+_MAX_NOISE_CELLS = 50_000_000
+
+
+@dataclass(frozen=True, slots=True)
+@checked(max_angle=(0, np.pi))
+class RotateZ:
+    """Rotates points and normals about the z axis, by an angle that is uniform in [-max_angle, max_angle].
+
+    Attributes:
+        max_angle: Radians.
+    """
+
+    max_angle: float = np.pi
+
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+        """Change `points` and `normals`."""
+        return _rotate(sample, generator.uniform(-self.max_angle, self.max_angle), "z", (0.0, 0.0, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+@checked(angle=(-2, 2), center=(-np.inf, np.inf))
+class RandomRotate:
+    """Rotates points and normals about one of the axes, by an angle that is uniform in a range.
+
+    Pointcept's `RandomRotate` (pointcept/datasets/transform.py), with `Sometimes` for its `p`. With equal ends it turns
+    by a fixed angle, as `RandomRotateTargetAngle` does there in test-time augmentation.
+
+    Attributes:
+        angle: Smallest and largest angle, in multiples of pi, as there: 1/64 is 2.8 degrees. Positive from x to y, y
+            to z, z to x.
+        axis: `x`, `y` or `z`.
+        center: A point that stays where it is, metres; None for the middle of the bounding box.
+    """
+
+    angle: tuple[float, float] = (-1.0, 1.0)
+    axis: Literal["x", "y", "z"] = "z"
+    center: Triple | None = None
+
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+        """Change `points` and `normals`."""
+        return _rotate(sample, generator.uniform(*self.angle) * np.pi, self.axis, self.center)
+
+
+@dataclass(frozen=True, slots=True)
+@checked(probability=(0, 1))
+class Flip:
+    """Reflects points and normals in x, and in y, each with a probability of its own.
+
+    Attributes:
+        probability: Of each of the two, 0..1.
+    """
+
+    probability: float = 0.5
+
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+        """Change `points` and `normals`."""
+        mapped = {key: sample[key].copy() for key in ("points", "normals") if key in sample}
+        for axis in np.flatnonzero(generator.random(2) < self.probability):
+            for array in mapped.values():
+                np.negative(array[:, axis], out=array[:, axis])
+        return move(sample, **mapped)
+
+
+@dataclass(frozen=True, slots=True)
+@checked(smallest=(1e-6, np.inf), largest=("smallest", np.inf))
+class Scale:
+    """Scales points about the origin by a factor that is uniform in [smallest, largest].
+
+    Alike in all directions, normals stay as they are. Otherwise normals are divided by the factors and made unit
+    vectors again, so that they stay at right angles to surfaces.
+
+    Attributes:
+        smallest: Above 0.
+        largest: At least `smallest`.
+        anisotropic: Whether each axis has a factor of its own, as in Pointcept's `RandomScale`, Mask3D and OctFormer.
+    """
+
+    smallest: float = 0.9
+    largest: float = 1.1
+    anisotropic: bool = False
+
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+        """Change `points`, and `normals` if anisotropic."""
+        if not self.anisotropic:
+            return move(sample, sample["points"] * np.float32(generator.uniform(self.smallest, self.largest)))
+        factors = generator.uniform(self.smallest, self.largest, 3).astype(np.float32)
+        changed = {}
+        if "normals" in sample:
+            x, y, z = scaled = np.ascontiguousarray(sample["normals"].T) / factors[:, None]
+            lengths = np.sqrt(x * x + y * y + z * z)
+            changed["normals"] = np.ascontiguousarray((scaled / np.where(lengths == 0, 1, lengths)).T)
+        return move(sample, sample["points"] * factors, **changed)
+
+
+@dataclass(frozen=True, slots=True)
+@checked(sigma=(0, np.inf), limit=(0, np.inf))
+class Jitter:
+    """Adds normal noise to each coordinate, cut at a largest distance. Normals stay as they are.
+
+    Attributes:
+        sigma: Standard deviation, metres.
+        limit: Largest change of a coordinate, metres.
+    """
+
+    sigma: float = 0.005
+    limit: float = 0.02
+
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+        """Change `points`."""
+        points = sample["points"]
+        noise = generator.standard_normal(points.shape, np.float32) * np.float32(self.sigma)
+        return move(sample, points + np.clip(noise, -np.float32(self.limit), np.float32(self.limit)))
+
+
+@dataclass(frozen=True, slots=True)
+@checked(distortion_params=(1e-6, np.inf))
+class ElasticDistortion:
+    """Distorts points smoothly: adds noise on a coarse grid, smoothed and interpolated. Normals stay as they are.
+
+    Normal noise on the corners of a grid is averaged twice over three neighbours along each axis, with zeros beyond the
+    grid, and interpolated linearly. For each pair once, one after the other. The same as `ElasticDistortion` of
+    Pointcept (pointcept/datasets/transform.py), `elastic_distortion` of Mask3D (datasets/semseg.py) and
+    `elastic_distort` of OctFormer (datasets/scannet.py); they apply it with probability 0.95.
+
+    Attributes:
+        distortion_params: Pairs of granularity (edge of a cell of the grid) and magnitude (factor of the noise),
+            metres. The smoothed noise has a standard deviation of about a tenth of the magnitude.
+    """
+
+    distortion_params: tuple[tuple[float, float], ...] = ((0.2, 0.4), (0.8, 1.6))
+
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+        """Change `points`."""
+        points = sample["points"]
+        columns = points.T.astype(np.result_type(points, np.float32), order="C")
+        if len(points):
+            for granularity, magnitude in self.distortion_params:
+                columns += _interpolated_noise(columns, granularity, generator) * np.float32(magnitude)
+        return move(sample, np.ascontiguousarray(columns.T))
+
+
+@dataclass(frozen=True, slots=True)
+class CenterShift:
+    """Puts the middle of the bounding box at x = y = 0, and the lowest point at z = 0. Nothing is random.
+
+    Pointcept's `CenterShift` (pointcept/datasets/transform.py); `Normalize` without the colours.
+
+    Attributes:
+        apply_z: False to leave z as it is.
+        apply_xy: False to leave x and y as they are (`align_z` of OctFormer, datasets/scannet.py).
+    """
+
+    apply_z: bool = True
+    apply_xy: bool = True
+
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:  # noqa: ARG002
+        """Change `points`."""
+        points = sample["points"]
+        lowest, highest = _bounds(points)
+        origin = (lowest + highest) / 2 * self.apply_xy
+        origin[2] = lowest[2] * self.apply_z
+        return move(sample, points - origin.astype(np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+@checked(shift=(-np.inf, np.inf))
+class RandomShift:
+    """Shifts points by distances that are uniform, one for each axis.
+
+    Pointcept's `RandomShift` (pointcept/datasets/transform.py). Without ranges it is what Mask3D begins with
+    (datasets/semseg.py): the mean of the points comes to the origin, and then anywhere in the inner half of the box.
+
+    Attributes:
+        shift: Smallest and largest shift along x, y and z, metres; None for Mask3D's way.
+    """
+
+    shift: tuple[tuple[float, float], tuple[float, float], tuple[float, float]] | None = None
+
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+        """Change `points`."""
+        points = sample["points"]
+        if self.shift is not None:
+            shift: NDArray[np.float64] = np.asarray(generator.uniform(*np.array(self.shift, np.float64).T))
+        else:
+            mean = points.T.copy().mean(axis=1, dtype=np.float64) if len(points) else np.zeros(3)
+            lowest, highest = _bounds(points)
+            shift = np.asarray(generator.uniform(lowest - mean, highest - mean)) / 2 - mean
+        return move(sample, points + shift.astype(np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class Normalize:
+    """Puts the scene's middle at x = y = 0 and its lowest point at z = 0, and colours into [-1, 1]. Nothing is random.
+
+    The middle is that of the bounding box. Colours become float32, c / 127.5 - 1.
+    """
+
+    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+        """Change `points` and `colors`."""
+        if not len(sample["points"]):
+            raise UsageError("Normalize: there are no points")
+        colors = colors_as_given(sample, self)
+        return {**CenterShift()(sample, generator), "colors": colors / np.float32(127.5) - np.float32(1)}
+
+
+def _bounds(points: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Lowest and highest coordinates, (3,) each, metres; zeros where there are no points."""
+    columns = points.T.copy() if len(points) else np.zeros((3, 1), np.float32)  # much faster than along axis 0
+    return columns.min(axis=1), columns.max(axis=1)
+
+
+def _rotate(sample: Sample, angle: float, axis: str, center: Triple | None) -> dict[str, Any]:
+    """The sample with points and normals turned about a line through a point (None: the middle), radians."""
+    if axis not in _PLANES:
+        raise UsageError(f"RandomRotate: axis is {axis!r}, expected 'x', 'y' or 'z'")
+    cosine, sine = math.cos(angle), math.sin(angle)
+    first, second = _PLANES[axis]
+    middle = np.add(*_bounds(sample["points"])) / 2 if center is None else np.array(center)
+    mapped = {}
+    for key in ("points", "normals"):
+        if key in sample:
+            array = sample[key]
+            a, b = (float(middle[first]), float(middle[second])) if key == "points" else (0.0, 0.0)
+            # Spelt out: a library's product of matrices may round in another way with another number of threads.
+            u, v = array[:, first], array[:, second]
+            mapped[key] = array.astype(np.result_type(array, np.float32))
+            mapped[key][:, first] = cosine * u - sine * v + (a - cosine * a + sine * b)
+            mapped[key][:, second] = sine * u + cosine * v + (b - sine * a - cosine * b)
+    return move(sample, **mapped)
+
+
+def _interpolated_noise(columns: NDArray[Any], granularity: float, generator: Generator) -> NDArray[np.float32]:
+    """Smoothed noise at each point, (3, V) like the points; see `ElasticDistortion`."""
+    places = ((columns - columns.min(axis=1, keepdims=True)) / np.float32(granularity)).astype(np.float32)
+    extent = np.floor(places.max(axis=1)) + 3  # one cell more on each side
+    if not extent.prod() <= _MAX_NOISE_CELLS:
+        cells = " x ".join(f"{number:g}" for number in extent)
+        raise UsageError(f"ElasticDistortion: the noise has {cells} cells, too many", "choose a larger granularity")
+    cells = places.astype(np.intp)
+    fractions = places - cells.astype(np.float32)
+    shape = [int(number) for number in extent]
+    noise = generator.standard_normal((3, *shape), np.float32)
+    for axis in (1, 2, 3, 1, 2, 3):
+        lines = np.moveaxis(noise, axis, 0)  # a view
+        sums = lines.copy()
+        sums[1:] += lines[:-1]
+        sums[:-1] += lines[1:]
+        np.multiply(sums, np.float32(1 / 3), out=lines)
+    corners = noise.reshape(3, -1)
+    lowest = ((cells[0] + 1) * shape[1] + cells[1] + 1) * shape[2] + cells[2] + 1
+    result: NDArray[np.float32] = np.zeros_like(places)
+    for start in range(0, len(lowest), 8192):  # so that what is in between stays in the cache
+        part = slice(start, start + 8192)
+        upper = fractions[:, part]
+        both = (1 - upper, upper)
+        for x, y, z in product((0, 1), repeat=3):
+            neighbour = lowest[part] + ((x * shape[1] + y) * shape[2] + z)
+            result[:, part] += both[x][0] * both[y][1] * both[z][2] * corners.take(neighbour, axis=1)
+    return result

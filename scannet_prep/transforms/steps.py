@@ -1,0 +1,145 @@
+"""What all transforms share: how they are composed, their arguments checked, and the arrays of a sample changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from scannet_prep.errors import UsageError
+
+Ints: TypeAlias = NDArray[np.int64]
+Sample: TypeAlias = dict[str, Any]
+T = TypeVar("T")
+Step: TypeAlias = Callable[[Any, Generator], Any]  # of a dict, or of the TypedDict of the dataset
+
+# These have no row for each vertex, even where the numbers are equal.
+_OTHER_KEYS = {"inverse", "axis_alignment", "faces", "instance_labels", "instance_boxes", "instance_centers"}
+# These are computed from where the points are, and from which points there are.
+BOX_KEYS = ("instance_boxes", "instance_centers")
+
+
+def checked(**limits: tuple[Any, ...]) -> Callable[[type[T]], type[T]]:
+    """Let a dataclass refuse arguments that are not numbers within limits; lists become tuples, None stays.
+
+    Limits are the lowest (or the name of another argument), the highest, and `int` for whole numbers.
+    """
+
+    def check(transform: object) -> None:
+        for name, (lowest, highest, *kinds) in limits.items():
+            value = _freeze(getattr(transform, name))
+            object.__setattr__(transform, name, value)
+            least = getattr(transform, lowest) if isinstance(lowest, str) else lowest
+            for number in [] if value is None else np.ravel(value).tolist():
+                if not isinstance(number, int if kinds else int | float) or not least <= number <= highest:
+                    expected = f"at least {least:g}" if highest == np.inf else f"from {least:g} to {highest:g}"
+                    message = f"{name} is {number!r}, expected a {'whole ' * len(kinds)}number {expected}"
+                    raise UsageError(f"{type(transform).__name__}: {message}")
+
+    def decorate(transform_class: type[T]) -> type[T]:
+        transform_class.__post_init__ = check  # type: ignore[attr-defined]
+        return transform_class
+
+    return decorate
+
+
+def _freeze(value: Any) -> Any:  # noqa: ANN401 - an argument
+    return tuple(map(_freeze, value)) if isinstance(value, list | tuple) else value
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Compose:
+    """Applies transforms one after the other, with the same generator.
+
+    Attributes:
+        steps: Callables of (sample, generator), or a list of them. They pickle if they stand at the top level of a
+            module.
+    """
+
+    steps: tuple[Step, ...]
+
+    def __init__(self, *steps: Step | Sequence[Step]) -> None:
+        flat = [step for item in steps for step in (item if isinstance(item, Sequence) else [item])]
+        object.__setattr__(self, "steps", tuple(flat))
+
+    def __call__(self, sample: Sample, generator: Generator) -> Any:  # noqa: ANN401 - what the last returns
+        """Apply them."""
+        for step in self.steps:
+            sample = step(sample, generator)
+        return sample
+
+    def __repr__(self) -> str:
+        """As it is made."""
+        return f"Compose({', '.join(map(repr, self.steps))})"
+
+
+@dataclass(frozen=True, slots=True)
+@checked(p=(0, 1))
+class Sometimes:
+    """Applies a transform with a probability, and leaves the sample as it is otherwise.
+
+    It stands for the `p` of Pointcept's transforms. Put it before what adds keys that the step leaves out (`grid`):
+    samples of one batch must have the same keys.
+
+    Attributes:
+        step: Any transform.
+        p: Probability, 0..1.
+    """
+
+    step: Step
+    p: float = 0.5
+
+    def __call__(self, sample: Sample, generator: Generator) -> Any:  # noqa: ANN401 - what the step returns
+        """Apply it, or not."""
+        return self.step(sample, generator) if generator.random() < self.p else dict(sample)
+
+
+def colors_as_given(sample: Sample, transform: object) -> NDArray[np.uint8]:
+    """The colours of a sample, uint8 (V, 3); refuses those that have been normalized."""
+    colors: NDArray[np.uint8] = sample["colors"]
+    if colors.dtype != np.uint8:
+        message = f"{type(transform).__name__}: colors are {colors.dtype}, expected uint8"
+        raise UsageError(message, "put it before Normalize and NormalizeColor")
+    return colors
+
+
+def move(sample: Sample, points: NDArray[Any], **changed: NDArray[Any]) -> dict[str, Any]:
+    """The sample with other points, and without what was computed from where they were."""
+    result = {**sample, "points": points, **changed}
+    for key in ("grid", *BOX_KEYS):
+        result.pop(key, None)
+    return result
+
+
+def vertex_keys(sample: Sample) -> list[str]:
+    """Names of the arrays that have a row for each vertex."""
+    count = len(sample["points"])
+    return [
+        key
+        for key, value in sample.items()
+        if isinstance(value, np.ndarray) and value.ndim and len(value) == count and key not in _OTHER_KEYS
+    ]
+
+
+def select(sample: Sample, kept: Ints) -> dict[str, Any]:
+    """Keep some vertices, by index, in every array of the vertices; `faces` would lack corners, and are left out.
+
+    Where `GridSample` has left an `inverse`, it points to the new places, and is -1 where the representative is gone.
+    Boxes and centres of instances hold no longer, and are left out.
+    """
+    if "edge_index" in sample:
+        raise UsageError("the sample has an edge_index, whose numbers would no longer hold", "add edges afterwards")
+    result = dict(sample)
+    for key in ("faces", *BOX_KEYS):
+        result.pop(key, None)
+    for key in vertex_keys(sample):
+        result[key] = sample[key].take(kept, axis=0)
+    if "inverse" in sample:
+        places = np.full(len(sample["points"]) + 1, -1, np.int64)  # the last for -1
+        places[kept] = np.arange(len(kept))
+        result["inverse"] = places[sample["inverse"]]
+    return result
