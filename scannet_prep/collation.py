@@ -14,6 +14,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any
 
@@ -27,6 +28,7 @@ VERTEX_KEYS = frozenset({"points", "normals", "colors", "labels", "instances", "
 # Arrays of numbers of points, which count from the beginning of the batch when they are joined, and along which axis.
 _INDEX_AXES = {"inverse": 0, "faces": 0, "edge_index": 1}
 _ALIGNMENT = 64
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 class Batch(dict[str, Any]):
@@ -179,6 +181,7 @@ def _is_numeric(value: object) -> bool:
 
 def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
     """Tell multiprocessing how to send a batch; called in the worker."""
+    _keep_memory()
     found = {key: _as_array(value) for key, value in batch.items()}
     arrays = {key: array for key, array in found.items() if _is_numeric(array)}
     tensors = {key for key, array in arrays.items() if array is not batch[key]}
@@ -196,6 +199,18 @@ def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
         # Not Linux, or no descriptors or memory left. An error here, in a thread of multiprocessing's, would not reach
         # the training process: it would wait for ever.
         return _restore, (arrays, others, tensors)
+
+
+@cache
+def _keep_memory() -> None:
+    """Let a worker keep the memory that it frees, up to 256 MB: glibc returns it to the system after each batch.
+
+    To get it back for the next one, page by page, takes about as long as all the work on a batch.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, 1 << 28)
+        mallopt(_M_MMAP_THRESHOLD, 1 << 25)  # the largest that it takes: larger arrays are given back at once
 
 
 def _receive(sent: Any, size: int, layout: list[Any], others: dict[str, Any], tensors: set[str]) -> Batch:  # noqa: ANN401

@@ -115,9 +115,12 @@ class Flip:
 
     def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points` and `normals`."""
+        axes = np.flatnonzero(generator.random(2) < self.probability)
+        if not len(axes):
+            return _move(sample, sample["points"])
         mapped = {key: sample[key].copy() for key in ("points", "normals") if key in sample}
-        for axis in np.flatnonzero(generator.random(2) < self.probability):
-            for array in mapped.values():
+        for array in mapped.values():
+            for axis in axes:
                 np.negative(array[:, axis], out=array[:, axis])
         return _move(sample, **mapped)
 
@@ -158,8 +161,10 @@ class Jitter:
     def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points`."""
         points = sample["points"]
-        noise = generator.standard_normal(points.shape, np.float32) * np.float32(self.sigma)
-        return _move(sample, points + np.clip(noise, -np.float32(self.limit), np.float32(self.limit)))
+        noise = generator.standard_normal(points.shape, np.float32)
+        noise *= np.float32(self.sigma)  # in place, because fresh memory costs more than the arithmetic
+        np.clip(noise, -np.float32(self.limit), np.float32(self.limit), out=noise)
+        return _move(sample, np.add(points, noise, out=noise if points.dtype == np.float32 else None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +209,8 @@ class ColorJitter:
         changed *= np.float32(self.noise)
         changed += shift
         changed += colors
-        return {**sample, "colors": np.clip(np.rint(changed), 0, 255).astype(np.uint8)}
+        np.clip(np.rint(changed, out=changed), 0, 255, out=changed)
+        return {**sample, "colors": changed.astype(np.uint8)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +287,9 @@ class GridSample:
         points = sample["points"]
         if not len(points):
             raise UsageError("GridSample: there are no points")
-        cells = np.floor(np.ascontiguousarray(points.T, np.float64) / self.size)
+        cells = np.array(points.T, np.float64, order="C")
+        cells /= self.size
+        np.floor(cells, out=cells)
         cells -= cells.min(axis=1, keepdims=True)
         extent = cells.max(axis=1) + 1
         bits = len(points).bit_length()
@@ -292,10 +300,10 @@ class GridSample:
         for axis in (1, 2):
             keys *= int(extent[axis])
             keys += cells[axis].astype(np.int64)
-        kept, inverse = _choose_one_each(keys, bits, generator)
+        kept = _choose_one_each(keys, bits, generator, has_inverse=self.has_inverse)
         result = _select(sample, kept)
         result["grid"] = np.ascontiguousarray(cells.take(kept, axis=1).T, np.int32)
-        return {**result, "inverse": inverse} if self.has_inverse else result
+        return {**result, "inverse": keys} if self.has_inverse else result
 
 
 def _colors_as_given(sample: Sample, transform: object) -> NDArray[np.uint8]:
@@ -334,11 +342,11 @@ def _select(sample: Sample, kept: Ints) -> dict[str, Any]:
     return result
 
 
-def _choose_one_each(keys: Ints, bits: int, generator: Generator) -> tuple[Ints, Ints]:
-    """Choose one position at random for each key that occurs.
+def _choose_one_each(keys: Ints, bits: int, generator: Generator, *, has_inverse: bool) -> Ints:
+    """Choose one position at random for each key that occurs; gives the chosen positions, ascending.
 
-    Keys are below 2 ** (63 - bits), and overwritten; a position needs so many bits. Returns the chosen positions,
-    ascending; and for each position, which of them has its key.
+    Keys are below 2 ** (63 - bits), and overwritten; a position needs so many bits. With an inverse, they become, for
+    each position, which of the chosen ones has its key.
     """
     # Key and position in one number: much faster than a stable argsort, with the same result on every processor. In
     # place, because fresh memory costs more than the arithmetic.
@@ -352,6 +360,7 @@ def _choose_one_each(keys: Ints, bits: int, generator: Generator) -> tuple[Ints,
     chosen = order[starts + (generator.random(len(starts)) * counts).astype(np.int64)]
     is_chosen = np.zeros(len(keys), np.bool_)
     is_chosen[chosen] = True
-    places = np.cumsum(is_chosen) - 1
-    keys[order] = np.repeat(places[chosen], counts)
-    return np.flatnonzero(is_chosen), keys
+    if has_inverse:
+        places = np.cumsum(is_chosen) - 1
+        keys[order] = np.repeat(places[chosen], counts)
+    return np.flatnonzero(is_chosen)
