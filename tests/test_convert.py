@@ -22,7 +22,11 @@ def make_samples() -> list[dict[str, Any]]:
     """Three scenes as the dataset gives them: metres, uint8 colours, -1 for unlabeled."""
     return [
         make_sample(count, count)
-      XX"edge_index": edges}
+        | {
+            "normals": np.full((count, 3), 0.5, np.float32),
+            "instances": np.arange(count, dtype=np.int32),
+            "edge_index": edges,
+        }
         for count, edges in ((3, np.array([[0, 1], [1, 2]])), (5, np.array([[4], [0]])), (4, np.zeros((2, 0), int)))
     ]
 

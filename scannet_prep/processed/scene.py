@@ -6,6 +6,7 @@ import json
 import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -329,3 +330,13 @@ def _find_structural_problems(arrays: Mapping[str, NDArray[Any]]) -> Iterator[st
         yield f"has an unknown array {min(unknown)!r}"
     if not vertex_count:
         yield "has no points"
+
+
+@cache
+def _floats_by_half() -> NDArray[np.float32]:
+    return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
+def widen_normals(halves: NDArray[np.float16]) -> NDArray[np.float32]:
+    """float16 to float32, by a table: NumPy converts one number at a time, which takes twice as long."""
+    return _floats_by_half().take(halves.view(np.uint16))
