@@ -66,7 +66,8 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
         Ids of instances and segments are those of their scenes: they repeat from scene to scene.
 
     Raises:
-        UsageError: Samples do not fit together: keys, types or shapes differ; or they are not dicts with `points`.
+        UsageError: Samples do not fit together: keys, types or shapes differ; they are not dicts with `points`; or a
+            tensor is on a GPU, has a gradient, or is of a type that NumPy does not know.
     """
     samples = [_take_arrays(sample, number) for number, sample in enumerate(samples)]
     keys = _check_keys(samples)
@@ -92,6 +93,10 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
                 batch[f"{key}_offset"] = np.cumsum([value.shape[axis] for value in values], dtype=np.int64)
         elif all(isinstance(value, int | float | np.number | np.bool_ | np.ndarray) for value in values):
             batch[key] = np.array(values)
+        elif any(_is_tensor(value) for value in values):
+            kinds = ", ".join(sorted({f"{value.dtype} on {value.device}" for value in values if _is_tensor(value)}))
+            hint = "a transform returns arrays, or tensors on the CPU, without a gradient, of a type that NumPy has"
+            raise UsageError(f"{key!r} cannot be joined: tensors of {kinds}, which are no arrays of NumPy", hint)
         else:
             batch[key] = values
     batch["offset"] = offset
@@ -165,13 +170,17 @@ def _describe(value: object, axis: int) -> str:
 
 def _as_array(value: object) -> Any:  # noqa: ANN401 - whatever it is
     """An array on the memory of a tensor of PyTorch; everything else as it is, and tensors that NumPy cannot hold."""
-    torch: Any = sys.modules.get("torch")  # where it is not loaded, nothing is a tensor
-    if torch is None or type(value) is not torch.Tensor:
+    if not _is_tensor(value):
         return value
     try:
         return value.numpy()  # type: ignore[attr-defined]
     except (RuntimeError, TypeError):  # on a GPU, with a gradient, sparse, or of a type that NumPy does not know
         return value
+
+
+def _is_tensor(value: object) -> bool:
+    torch: Any = sys.modules.get("torch")  # where it is not loaded, nothing is a tensor
+    return torch is not None and type(value) is torch.Tensor
 
 
 def _is_numeric(value: object) -> bool:
