@@ -40,7 +40,7 @@ def one_by_one(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.skipif(find_spec("ocnn") is None, reason="pip install ocnn")
+@pytest.mark.skipif(not find_spec("ocnn") or not find_spec("torchvision"), reason="pip install ocnn torchvision")
 def test_ocnn_gets_what_it_merges_itself_and_nothing_beyond_its_cube() -> None:
     from ocnn.octree import Octree, Points
 

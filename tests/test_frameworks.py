@@ -22,7 +22,8 @@ from scannet_prep.errors import UsageError
 
 
 def needs(name: str) -> Any:
-    return pytest.mark.skipif(find_spec(name) is None, reason=f"pip install {name}")
+    packages = ["ocnn", "torchvision"] if name == "ocnn" else [name]
+    return pytest.mark.skipif(not all(map(find_spec, packages)), reason=f"pip install {' '.join(packages)}")
 
 
 class BatchSamplerShard:
@@ -202,7 +203,11 @@ def test_torchdatas_stateful_loader_goes_on_where_it_stopped(training_folder: Pa
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=needs(name)) for name in ("lightning", "accelerate", "torchdata")]
+    "name",
+    [
+        pytest.param(name, marks=needs(name))
+        for name in ("lightning", "accelerate", "torchdata", "torch_geometric", "ocnn")
+    ],
 )
 def test_the_scripts_of_the_training_page_run(training_folder: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "data").mkdir()
