@@ -118,11 +118,7 @@ class Flip:
         axes = np.flatnonzero(generator.random(2) < self.probability)
         if not len(axes):
             return _move(sample, sample["points"])
-        mapped = {
-            key: sample[key].astype(np.result_type(sample[key], np.int8))  # unsigned numbers cannot be reflected
-            for key in ("points", "normals")
-            if key in sample
-        }
+        mapped = {key: sample[key].copy() for key in ("points", "normals") if key in sample}
         for array in mapped.values():
             for axis in axes:
                 np.negative(array[:, axis], out=array[:, axis])

@@ -6,7 +6,6 @@ import json
 import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -24,6 +23,7 @@ from scannet_prep.typed_json import parse_json, to_plain
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 1 << 31
+_FLOATS_BY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 Description = TypeVar("Description")
 LabelsFrom = Literal["aggregation", "ply"]
@@ -332,11 +332,6 @@ def _find_structural_problems(arrays: Mapping[str, NDArray[Any]]) -> Iterator[st
         yield "has no points"
 
 
-@cache
-def _floats_by_half() -> NDArray[np.float32]:
-    return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
-
-
 def widen_normals(halves: NDArray[np.float16]) -> NDArray[np.float32]:
     """float16 to float32, by a table: NumPy converts one number at a time, which takes twice as long."""
-    return _floats_by_half().take(halves.view(np.uint16))
+    return _FLOATS_BY_HALF.take(halves.view(np.uint16))
