@@ -12,6 +12,7 @@ from scannet_prep.version import VERSION
 
 if TYPE_CHECKING:
     from scannet_prep.collation import Batch, collate, collate_torch
+    from scannet_prep.concat import ConcatDataset
     from scannet_prep.dataset import ScanNet
     from scannet_prep.errors import ScanNetPrepError
     from scannet_prep.labels import SCANNET20, SCANNET200, LabelClass, LabelSet
@@ -24,6 +25,7 @@ __all__ = [
     "SCANNET20",
     "SCANNET200",
     "Batch",
+    "ConcatDataset",
     "EvalSampler",
     "LabelClass",
     "LabelSet",
@@ -45,6 +47,7 @@ __version__ = VERSION
 
 _HOMES = {
     "collation": ("Batch", "collate", "collate_torch"),
+    "concat": ("ConcatDataset",),
     "dataset": ("ScanNet",),
     "errors": ("ScanNetPrepError",),
     "labels": ("SCANNET20", "SCANNET200", "LabelClass", "LabelSet"),

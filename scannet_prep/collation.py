@@ -14,6 +14,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any
 
@@ -27,6 +28,7 @@ VERTEX_KEYS = frozenset({"points", "normals", "colors", "labels", "instances", "
 # Arrays of numbers of points, which count from the beginning of the batch when they are joined, and along which axis.
 _INDEX_AXES = {"inverse": 0, "faces": 0, "edge_index": 1}
 _ALIGNMENT = 64
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 class Batch(dict[str, Any]):
@@ -64,7 +66,8 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
         Ids of instances and segments are those of their scenes: they repeat from scene to scene.
 
     Raises:
-        UsageError: Samples do not fit together: keys, types or shapes differ; or they are not dicts with `points`.
+        UsageError: Samples do not fit together: keys, types or shapes differ; they are not dicts with `points`; or a
+            tensor is on a GPU, has a gradient, or is of a type that NumPy does not know.
     """
     samples = [_take_arrays(sample, number) for number, sample in enumerate(samples)]
     keys = _check_keys(samples)
@@ -90,6 +93,10 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
                 batch[f"{key}_offset"] = np.cumsum([value.shape[axis] for value in values], dtype=np.int64)
         elif all(isinstance(value, int | float | np.number | np.bool_ | np.ndarray) for value in values):
             batch[key] = np.array(values)
+        elif any(_is_tensor(value) for value in values):
+            kinds = ", ".join(sorted({f"{value.dtype} on {value.device}" for value in values if _is_tensor(value)}))
+            hint = "a transform returns arrays, or tensors on the CPU, without a gradient, of a type that NumPy has"
+            raise UsageError(f"{key!r} cannot be joined: tensors of {kinds}, which are no arrays of NumPy", hint)
         else:
             batch[key] = values
     batch["offset"] = offset
@@ -163,13 +170,17 @@ def _describe(value: object, axis: int) -> str:
 
 def _as_array(value: object) -> Any:  # noqa: ANN401 - whatever it is
     """An array on the memory of a tensor of PyTorch; everything else as it is, and tensors that NumPy cannot hold."""
-    torch: Any = sys.modules.get("torch")  # where it is not loaded, nothing is a tensor
-    if torch is None or type(value) is not torch.Tensor:
+    if not _is_tensor(value):
         return value
     try:
         return value.numpy()  # type: ignore[attr-defined]
     except (RuntimeError, TypeError):  # on a GPU, with a gradient, sparse, or of a type that NumPy does not know
         return value
+
+
+def _is_tensor(value: object) -> bool:
+    torch: Any = sys.modules.get("torch")  # where it is not loaded, nothing is a tensor
+    return torch is not None and type(value) is torch.Tensor
 
 
 def _is_numeric(value: object) -> bool:
@@ -179,6 +190,7 @@ def _is_numeric(value: object) -> bool:
 
 def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
     """Tell multiprocessing how to send a batch; called in the worker."""
+    _keep_memory()
     found = {key: _as_array(value) for key, value in batch.items()}
     arrays = {key: array for key, array in found.items() if _is_numeric(array)}
     tensors = {key for key, array in arrays.items() if array is not batch[key]}
@@ -196,6 +208,18 @@ def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
         # Not Linux, or no descriptors or memory left. An error here, in a thread of multiprocessing's, would not reach
         # the training process: it would wait for ever.
         return _restore, (arrays, others, tensors)
+
+
+@cache
+def _keep_memory() -> None:
+    """Let a worker keep the memory that it frees, up to 256 MB: glibc returns it to the system after each batch.
+
+    To get it back for the next one, page by page, takes about as long as all the work on a batch.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, 1 << 28)
+        mallopt(_M_MMAP_THRESHOLD, 1 << 25)  # the largest that it takes: larger arrays are given back at once
 
 
 def _receive(sent: Any, size: int, layout: list[Any], others: dict[str, Any], tensors: set[str]) -> Batch:  # noqa: ANN401

@@ -80,8 +80,8 @@ def to_pointcept(batch: dict[str, Any]) -> dict[str, Tensor]:
         "coord": batch["points"],
         "grid_coord": batch["grid"].long(),
         "feat": torch.cat([_colors(batch), batch["normals"]], dim=1),
-        "segment": batch["labels"],
-        "instance": batch["instances"],
+        "segment": batch["labels"].long(),
+        "instance": batch["instances"].long(),
         "offset": batch["offset"],
     }
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import operator
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
@@ -16,10 +18,11 @@ from scannet_prep.annotate import AnnotatedGroup
 from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.errors import TransformError, UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, LabelSet, check_label_set
+from scannet_prep.processed.cache import SceneCache
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.reader import FolderReader, SceneSource
-from scannet_prep.processed.scene import check_identity, parse_meta
+from scannet_prep.processed.scene import check_identity, parse_meta, widen_normals
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
 
@@ -28,7 +31,7 @@ SplitName: TypeAlias = Literal["train", "val", "test"]
 _KEYS = (
     "points", "normals", "colors", "labels", "instances", "segments", "axis_alignment", "faces", "scene_id",
 )  # fmt: skip
-_TYPES: dict[str, Any] = {"normals": np.float32, "instances": np.int64, "segments": np.int64}
+_TYPES: dict[str, Any] = {"instances": np.int32, "segments": np.int32}
 
 if TYPE_CHECKING:
     from typing import Self
@@ -43,8 +46,8 @@ if TYPE_CHECKING:
         normals: NDArray[np.float32]
         colors: NDArray[np.uint8]
         labels: NDArray[np.int64]
-        instances: NDArray[np.int64]
-        segments: NDArray[np.int64]
+        instances: NDArray[np.int32]
+        segments: NDArray[np.int32]
         axis_alignment: NDArray[np.float64]
         scene_id: str
 
@@ -80,8 +83,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
     - `normals`: float32 (V, 3), unit vectors in the same frame, (0, 0, 0) where undefined;
     - `colors`: uint8 (V, 3), red, green, blue, 0..255;
     - `labels`: int64 (V,), train id of the label set, `ignore_id` where unlabeled; all of them in test scenes;
-    - `instances`: int64 (V,), group id, -1 where there is none;
-    - `segments`: int64 (V,), contiguous index of the segment (superpoint); -1 in scenes that have none (test);
+    - `instances`: int32 (V,), group id, -1 where there is none;
+    - `segments`: int32 (V,), contiguous index of the segment (superpoint); -1 in scenes that have none (test);
     - `axis_alignment`: float64 (4, 4), aligned <- scan, whichever of the two frames `points` is in;
     - `faces`: int32 (F, 3), indices of vertices, where they were kept (`process --faces`);
     - `scene_id`: str.
@@ -109,6 +112,9 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         scenes: Only these: scene ids, in any order, such as the index of a table; a single one; or a file of
             them, one a line.
         keys: Only these of a sample, or this one, and `scene_id`; what is left out is not read. All by default.
+        loop: How often each scene comes in an epoch, each time with other random numbers.
+        cache: True to keep in memory what has been read of the files, for this process and those that it starts, such
+            as the workers of a `DataLoader`: one copy for all of them, about 25 bytes a vertex.
 
     Attributes:
         split: The split.
@@ -123,7 +129,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         TransferError: The web server does not give the archive.
         UnknownSplitError: There is no such split, or there are no scenes of it.
         UnknownSceneError: A scene of `scenes` is not there, or of another split.
-        UsageError: There is no such key, `labels` is not a label set, `seed` is negative, or the list is empty.
+        UsageError: There is no such key, `labels` is not a label set, `seed` is negative, `loop` is not a number from
+            1, or the list is empty.
     """
 
     def __init__(
@@ -137,10 +144,13 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         seed: int = 0,
         scenes: str | Path | Iterable[str] | None = None,
         keys: Iterable[str] | None = None,
+        loop: int = 1,
+        cache: bool = False,
     ) -> None:
         check_label_set(labels)
-        if operator.index(seed) < 0:
-            raise UsageError(f"seed is {seed}, expected a whole number from 0", "seed=0")
+        for name, value, least in (("seed", seed, 0), ("loop", loop, 1)):
+            if operator.index(value) < least:
+                raise UsageError(f"{name} is {value}, expected a whole number from {least}", f"{name}={least}")
         self.split = Split.parse(split)
         self.label_set = labels
         self.ignore_id = ignore_id
@@ -152,6 +162,9 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         self._reader = _open_scenes(path, self.split)
         if scenes is not None:
             self._restrict(scenes)
+        if loop > 1:
+            self._reader.restrict(np.repeat(np.arange(len(self)), loop))
+        self._cache = SceneCache(self.scene_ids, self._reader.lengths) if cache else None
         self._plain_reads = np.zeros(len(self), np.int64)  # of each scene, without an epoch
 
     def __len__(self) -> int:
@@ -177,6 +190,13 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
     def lengths(self) -> NDArray[np.int64]:
         """Number of vertices of each scene, int64 (len,), a copy; known without opening the scenes."""
         return self._reader.lengths.copy()
+
+    @property
+    def digest(self) -> str:
+        """Of the scenes and, where there is a manifest, of their bytes: the same on every machine that has the same."""
+        entries = self._reader.read_entries() or {}
+        text = " ".join(name + entries[name].crc32 if entries else name for name in self.scene_ids)
+        return f"{zlib.crc32(text.encode()):08x}"
 
     def __contains__(self, scene_id: object) -> bool:
         """Whether there is a scene of that id."""
@@ -281,10 +301,10 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
 
     def _count_classes(self) -> NDArray[np.int64]:
         """Vertices by scene and class, (scenes, classes)."""
+        if entries := self._reader.read_entries():
+            return count_classes([entries[name].counts(self.label_set) for name in self.scene_ids], self.label_set)
         key = self.label_set.raw_ids_key
-        if (scenes := self._reader.count_raw_ids(key)) is None:
-            scenes = [count_ids(self._open(index).read(key)) for index in range(len(self))]
-        return count_classes(scenes, self.label_set)
+        return count_classes([count_ids(self._open(index).read(key)) for index in range(len(self))], self.label_set)
 
     def _restrict(self, scenes: str | Path | Iterable[int | str]) -> None:
         if isinstance(scenes, str | Path):
@@ -332,9 +352,10 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         raise UnknownSceneError(f"{self._reader.name}: has no {self.split} scene {scene_id!r}", hint)
 
     def _open(self, index: int) -> NpzReader:
-        path = self._reader.file_path(index)
-        npz = NpzReader(self._reader.read(index), path)
-        check_identity(npz, path, self._reader.scene_id(index), int(self._reader.lengths[index]))
+        path, scene_id = self._reader.file_path(index), self._reader.scene_id(index)
+        read = partial(self._reader.read, index)
+        npz = NpzReader(self._cache.read(scene_id, read) if self._cache else read(), path)
+        check_identity(npz, path, scene_id, int(self._reader.lengths[index]))
         return npz
 
     def _read(self, index: int) -> Sample:
@@ -344,11 +365,13 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             if key == "labels":
                 raw_ids = npz.read(self.label_set.raw_ids_key)
                 sample[key] = self.label_set.train_ids_from_raw_ids(raw_ids, self.ignore_id)
+            elif key == "normals":
+                sample[key] = widen_normals(npz.read(key))
             elif key in npz.keys and key != "scene_id":
                 array = npz.read(key)
                 sample[key] = array.astype(_TYPES[key]) if key in _TYPES else array
             elif key == "segments":
-                sample[key] = np.full(self._reader.lengths[index], -1)
+                sample[key] = np.full(self._reader.lengths[index], -1, np.int32)
         sample["scene_id"] = self._reader.scene_id(index)
         return sample  # type: ignore[return-value]
 

@@ -196,6 +196,14 @@ def test_tensors_have_the_types_and_values_of_the_arrays_and_are_joined_as_array
 
 
 @pytest.mark.torch
+def test_tensors_that_numpy_cannot_hold_are_refused_and_not_left_as_lists() -> None:
+    torch = pytest.importorskip("torch")
+    for tensor in (torch.ones(3, dtype=torch.bfloat16), torch.ones(3, requires_grad=True)):
+        with pytest.raises(UsageError, match=f"'height' cannot be joined: tensors of {tensor.dtype} on cpu"):
+            collate([make_sample(3) | {"height": tensor}])
+
+
+@pytest.mark.torch
 def test_tensors_of_every_kind_arrive() -> None:
     torch = pytest.importorskip("torch")
     batch = Batch(

@@ -22,7 +22,11 @@ def make_samples() -> list[dict[str, Any]]:
     """Three scenes as the dataset gives them: metres, uint8 colours, -1 for unlabeled."""
     return [
         make_sample(count, count)
-        | {"normals": np.full((count, 3), 0.5, np.float32), "instances": np.arange(count), "edge_index": edges}
+        | {
+            "normals": np.full((count, 3), 0.5, np.float32),
+            "instances": np.arange(count, dtype=np.int32),
+            "edge_index": edges,
+        }
         for count, edges in ((3, np.array([[0, 1], [1, 2]])), (5, np.array([[4], [0]])), (4, np.zeros((2, 0), int)))
     ]
 
@@ -36,7 +40,7 @@ def one_by_one(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.skipif(find_spec("ocnn") is None, reason="pip install ocnn")
+@pytest.mark.skipif(not find_spec("ocnn") or not find_spec("torchvision"), reason="pip install ocnn torchvision")
 def test_ocnn_gets_what_it_merges_itself_and_nothing_beyond_its_cube() -> None:
     from ocnn.octree import Octree, Points
 

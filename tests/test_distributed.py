@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -164,6 +165,7 @@ def complain(out_dir: Path) -> None:
     os.environ |= {"RANK": f"{rank}", "WORLD_SIZE": world_size}
     distributed.init_process_group("gloo")
     samplers.append(PointBudgetBatchSampler([10] * (8 + rank), **options))
+    samplers.append(PointBudgetBatchSampler(SimpleNamespace(lengths=[10] * 8, digest=f"{rank:08x}"), **options))
     samplers.append(PointBudgetBatchSampler([10] * 8, **options))
     if rank == 0:
         samplers[-1].load_state_dict(samplers[-1].state_dict(steps_done=1))
@@ -182,7 +184,9 @@ def test_samplers_that_were_made_too_early_or_that_differ_between_ranks_say_so(t
     assert run_ranks(complain, tmp_path) == [0, 0]
     for rank in range(2):
         early = f"says rank {rank} of 2 / call torch.distributed.init_process_group before you make the sampler"
-        expected = [early, early, "rank 1 has scene_count=9, rank 0 has 8", "rank 1 has steps done=0, rank 0 has 1"]
+        expected = [early, early, "rank 1 has scene_count=9, rank 0 has 8"]
+        expected.append("rank 1 has digest of the scenes='00000001', rank 0 has '00000000'")
+        expected.append("rank 1 has steps done=0, rank 0 has 1")
         lines = (tmp_path / f"output{rank}.txt").read_text().splitlines()
         assert [line for line, part in zip(lines, [*expected, f"{rank} 2 2"], strict=True) if part not in line] == []
 

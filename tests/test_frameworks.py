@@ -22,7 +22,8 @@ from scannet_prep.errors import UsageError
 
 
 def needs(name: str) -> Any:
-    return pytest.mark.skipif(find_spec(name) is None, reason=f"pip install {name}")
+    packages = ["ocnn", "torchvision"] if name == "ocnn" else [name]
+    return pytest.mark.skipif(not all(map(find_spec, packages)), reason=f"pip install {' '.join(packages)}")
 
 
 class BatchSamplerShard:
@@ -113,6 +114,44 @@ def test_lightning_covers_every_scene_once_and_its_own_sampler_is_refused(
         assert scenes == Counter(TRAIN), (kind, epoch)
 
 
+RESUMED = """
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+SEEN = []
+
+
+class Watched(Model):
+    def training_step(self, batch, step):
+        if self.trainer.training:
+            SEEN.append((self.current_epoch, step, batch["scene_ids"]))
+        return super().training_step(batch, step)
+
+
+def fit(checkpoint=None, **options):
+    trainer = Trainer(max_epochs=3, accelerator="cpu", use_distributed_sampler=False, logger=False, **options)
+    trainer.fit(Watched(), ckpt_path=checkpoint, weights_only=False)
+
+
+fit(callbacks=[ModelCheckpoint(".", filename="{step}", every_n_train_steps=1, save_top_k=-1)])
+whole = SEEN[:]
+for done in range(1, len(whole)):
+    SEEN.clear()
+    fit(f"step={done}.ckpt", enable_checkpointing=False)
+    assert SEEN == whole[done:], done
+assert len(whole) > 6, len(whole)
+"""
+
+
+@needs("lightning")
+def test_lightning_goes_on_within_an_epoch_by_its_own_count_of_batches(training_folder: Path, tmp_path: Path) -> None:
+    (block,) = [block for block in BLOCKS if "from lightning" in block]
+    script = (
+        block.split("\n\nif __name__")[0].replace("600_000", "1_600").replace("data/processed", f"{training_folder}")
+    )
+    (tmp_path / "resume.py").write_text(script + RESUMED)
+    assert run_ranks(run_script, tmp_path, "resume.py", count=1) == [0], read_output(tmp_path)
+
+
 def use_accelerate(out_dir: Path, folder: Path) -> None:
     from accelerate import Accelerator
 
@@ -164,7 +203,11 @@ def test_torchdatas_stateful_loader_goes_on_where_it_stopped(training_folder: Pa
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=needs(name)) for name in ("lightning", "accelerate", "torchdata")]
+    "name",
+    [
+        pytest.param(name, marks=needs(name))
+        for name in ("lightning", "accelerate", "torchdata", "torch_geometric", "ocnn")
+    ],
 )
 def test_the_scripts_of_the_training_page_run(training_folder: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "data").mkdir()

@@ -129,9 +129,9 @@ def test_every_command_and_public_name_is_documented() -> None:
 
 def test_public_names_are_pinned() -> None:
     assert sorted(scannet_prep.__all__) == [
-        "Batch", "EvalSampler", "LabelClass", "LabelSet", "PointBudgetBatchSampler", "ProcessedScene", "SCANNET20",
-        "SCANNET200", "ScanNet", "ScanNetPrepError", "SceneId", "Split", "WithEpoch", "__version__", "collate",
-        "collate_torch", "official_scenes", "read_processed",
+        "Batch", "ConcatDataset", "EvalSampler", "LabelClass", "LabelSet", "PointBudgetBatchSampler",
+        "ProcessedScene", "SCANNET20", "SCANNET200", "ScanNet", "ScanNetPrepError", "SceneId", "Split", "WithEpoch",
+        "__version__", "collate", "collate_torch", "official_scenes", "read_processed",
     ]  # fmt: skip
     assert set(scannet_prep.__all__) <= set(dir(scannet_prep))
     with pytest.raises(AttributeError, match="no attribute 'Scannet'"):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from shlex import quote
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +61,7 @@ class ArchiveReader(SceneSource):
             warn_of_failures(self.name, failures, f"scannet-prep info {quote(names[0])} lists them")
 
     def restrict(self, indices: NDArray[np.int64]) -> None:
-        """Keep only the scenes at these positions, which are ascending."""
+        """Keep only the scenes at these positions, which are ascending; one may come several times."""
         super().restrict(indices)
         self._scenes = [self._scenes[index] for index in indices.tolist()]
 
@@ -87,13 +86,6 @@ class ArchiveReader(SceneSource):
             if not entries.keys() >= set(names):  # the shards of a set have all the same manifest
                 entries |= read_entries(source, files) or {}
         return {name: entries[name] for name in names} if entries.keys() >= set(names) else None
-
-    def count_raw_ids(self, raw_ids_key: Literal["nyu40_ids", "scannet_ids"]) -> list[Mapping[int, int]] | None:
-        """Vertices of each scene by raw id, from the manifests; None where they do not tell."""
-        entries = self.read_entries()
-        if entries is None:
-            return None
-        return [item.nyu40_counts if raw_ids_key == "nyu40_ids" else item.scannet_counts for item in entries.values()]
 
     def close(self) -> None:
         """Close the archives; reading opens them again."""

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from shlex import quote
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from scannet_prep.errors import ManifestError, MissingFileError, ProcessedFileError, UnknownSplitError
 from scannet_prep.files import open_file
 from scannet_prep.processed.folder import FAILED_NAME, find_state, processed_path
-from scannet_prep.processed.manifest import MANIFEST_NAME, read_manifest
+from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, read_manifest
 from scannet_prep.processed.scene import MAX_FILE_BYTES
 from scannet_prep.scene import Split
 
@@ -68,7 +67,7 @@ class SceneSource(ABC):
         return index if index < len(self) and self._scene_ids[index] == name else None
 
     def restrict(self, indices: NDArray[np.int64]) -> None:
-        """Keep only the scenes at these positions, which are ascending."""
+        """Keep only the scenes at these positions, which are ascending; one may come several times."""
         self._scene_ids, self.lengths = self._scene_ids[indices], self.lengths[indices]
 
     def why_missing(self, scene_id: str) -> str:
@@ -93,8 +92,8 @@ class SceneSource(ABC):
         """
 
     @abstractmethod
-    def count_raw_ids(self, raw_ids_key: Literal["nyu40_ids", "scannet_ids"]) -> list[Mapping[int, int]] | None:
-        """Vertices of each scene by raw id, from the manifest; None where there is none.
+    def read_entries(self) -> dict[str, SceneEntry] | None:
+        """What the manifest says of the scenes, by id; None where it does not tell of all.
 
         Raises:
             ScanNetPrepError: The manifest is damaged, tells of other scenes, or cannot be read.
@@ -138,8 +137,8 @@ class FolderReader(SceneSource):
         command = f"scannet-prep process --scenes {scene_id} -o {quote(str(self._path))}"
         return f"make it, with the same options as the others: {command}"
 
-    def count_raw_ids(self, raw_ids_key: Literal["nyu40_ids", "scannet_ids"]) -> list[Mapping[int, int]] | None:
-        """Vertices of each scene by raw id, from the manifest; None where the folder has none.
+    def read_entries(self) -> dict[str, SceneEntry] | None:
+        """What the manifest says of the scenes, by id; None where the folder has none.
 
         Raises:
             ManifestError: It is damaged, or tells of other scenes than when the folder was opened.
@@ -148,14 +147,13 @@ class FolderReader(SceneSource):
         if manifest is None:
             return None
         try:
-            entries = [manifest.scenes[scene_id] for scene_id in self.scene_ids]
+            return {scene_id: manifest.scenes[scene_id] for scene_id in self.scene_ids}
         except KeyError as error:
             raise ManifestError(
                 self._path / MANIFEST_NAME,
                 f"no longer names {error.args[0]}, which was there when the folder was opened",
                 "make the dataset again",
             ) from None
-        return [item.nyu40_counts if raw_ids_key == "nyu40_ids" else item.scannet_counts for item in entries]
 
     def read(self, index: int) -> bytearray:
         """Read the whole file of a scene.

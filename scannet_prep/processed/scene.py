@@ -23,6 +23,7 @@ from scannet_prep.typed_json import parse_json, to_plain
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 1 << 31
+_FLOATS_BY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 Description = TypeVar("Description")
 LabelsFrom = Literal["aggregation", "ply"]
@@ -329,3 +330,8 @@ def _find_structural_problems(arrays: Mapping[str, NDArray[Any]]) -> Iterator[st
         yield f"has an unknown array {min(unknown)!r}"
     if not vertex_count:
         yield "has no points"
+
+
+def widen_normals(halves: NDArray[np.float16]) -> NDArray[np.float32]:
+    """float16 to float32, by a table: NumPy converts one number at a time, which takes twice as long."""
+    return _FLOATS_BY_HALF.take(halves.view(np.uint16))

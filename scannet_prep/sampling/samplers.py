@@ -19,6 +19,14 @@ _STATE_VERSION = 3
 _FRESH = "to start the epoch again, leave the state out and call set_epoch(epoch)"
 
 
+class HasLengths(Protocol):
+    """A dataset that knows the vertices of each scene."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Vertices of each scene, int64 (n,)."""
+
+
 class PointBudgetBatchSampler(RankedSampler):
     """Batches of scenes whose vertices add up to a budget, for `DataLoader(dataset, batch_sampler=...)`.
 
@@ -41,8 +49,8 @@ class PointBudgetBatchSampler(RankedSampler):
     by mistake, with the same batches and the same random numbers.
 
     Args:
-        lengths: Vertices of each scene, such as `dataset.lengths`; where a transform crops to N points,
-            `np.minimum(dataset.lengths, N)`.
+        lengths: The dataset, or the vertices of each scene, such as `dataset.lengths`; where a transform crops to N
+            points, `np.minimum(dataset.lengths, N)`. Of a dataset, ranks compare the bytes of the scenes too.
         max_points: The budget of a batch, in vertices.
         max_scenes: Most scenes in a batch; None for any number.
         rank: Of this process. If it is not given, what `torch.distributed` says where it is initialized, else the
@@ -63,7 +71,7 @@ class PointBudgetBatchSampler(RankedSampler):
 
     def __init__(
         self,
-        lengths: ArrayLike,
+        lengths: ArrayLike | HasLengths,
         *,
         max_points: int,
         max_scenes: int | None = None,
@@ -74,6 +82,7 @@ class PointBudgetBatchSampler(RankedSampler):
     ) -> None:
         self._lengths = _check_lengths(lengths)
         super().__init__(rank, world_size)
+        self._digest = getattr(lengths, "digest", "") if self.world_size > 1 else ""
         self._max_points = check_number(max_points, "max_points", 1)
         self._max_scenes = None if max_scenes is None else check_number(max_scenes, "max_scenes", 1)
         self._seed = check_number(seed, "seed", 0)
@@ -118,7 +127,8 @@ class PointBudgetBatchSampler(RankedSampler):
         if not self._is_compared:  # once: what has been planned together stays together
             self._is_compared = True
             versions = {"numpy": np.__version__, "scannet_prep": VERSION}
-            self._compare_ranks(self._settings() | versions | {"epoch": self.epoch, "steps done": self.steps_before})
+            position = {"epoch": self.epoch, "steps done": self.steps_before}
+            self._compare_ranks(self._settings() | {"digest of the scenes": self._digest} | versions | position)
         self._go_to(self.epoch, self.steps_before)
         return self._give_batches(self._plan(), self.epoch, self._iteration)
 
@@ -281,7 +291,7 @@ class EvalSampler(RankedSampler):
     all. The order is the same each time, and depends on the lengths alone.
 
     Args:
-        lengths: Vertices of each scene, such as `dataset.lengths`.
+        lengths: The dataset, or the vertices of each scene, such as `dataset.lengths`.
         rank, world_size: As with `PointBudgetBatchSampler`.
 
     Attributes:
@@ -293,7 +303,9 @@ class EvalSampler(RankedSampler):
             one is.
     """
 
-    def __init__(self, lengths: ArrayLike, *, rank: int | None = None, world_size: int | None = None) -> None:
+    def __init__(
+        self, lengths: ArrayLike | HasLengths, *, rank: int | None = None, world_size: int | None = None
+    ) -> None:
         checked = _check_lengths(lengths)
         super().__init__(rank, world_size)
         self.step_count = -(-len(checked) // self.world_size)
@@ -320,11 +332,11 @@ class EvalSampler(RankedSampler):
         return iter(self._scenes)
 
 
-def _check_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
+def _check_lengths(lengths: ArrayLike | HasLengths) -> NDArray[np.int64]:
     """Check the vertex counts of the scenes, and copy them, int64 (n,)."""
-    array = np.zeros(0) if hasattr(lengths, "lengths") else np.asarray(lengths)  # a dataset would be read as an array
+    array = np.asarray(getattr(lengths, "lengths", lengths))
     is_valid = array.ndim == 1 and len(array) and np.issubdtype(array.dtype, np.integer)
     if not is_valid or array.astype(np.int64).min() < 0:
         message = f"lengths is {lengths!r:.80}, expected the vertices of each scene, whole numbers from 0"
-        raise UsageError(message, "pass dataset.lengths")
+        raise UsageError(message, "pass the dataset, or dataset.lengths")
     return array.astype(np.int64)

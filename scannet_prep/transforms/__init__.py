@@ -10,13 +10,38 @@ Move points first, then sample: what moves points leaves out `grid`, whose cells
 of instances. What other programs call theirs, and with which parameters, stands in each docstring.
 """
 
-from .colors import ChromaticAutoContrast, ColorJitter, NormalizeColor, RandomBrightnessContrast
-from .mixing import Mix3D, mix
-from .motion import CenterShift, ElasticDistortion, Flip, Jitter, Normalize, RandomRotate, RandomShift, RotateZ, Scale
-from .presets import mask3d, octformer, pointcept, views_for_testing
-from .selection import CropBox, CropClasses, CropPoints, Drop, GridSample, ShufflePoint, fragments, merge_fragments
-from .steps import Compose, Sometimes
-from .targets import InstanceTargets, LimitedAnnotations, instance_masks, pool_segments, unique_segments
+from scannet_prep.transforms.colors import ChromaticAutoContrast, ColorJitter, NormalizeColor, RandomBrightnessContrast
+from scannet_prep.transforms.mixing import Mix3D, mix
+from scannet_prep.transforms.motion import (
+    CenterShift,
+    ElasticDistortion,
+    Flip,
+    Jitter,
+    Normalize,
+    RandomRotate,
+    RandomShift,
+    RotateZ,
+    Scale,
+)
+from scannet_prep.transforms.presets import mask3d, octformer, pointcept, views_for_testing
+from scannet_prep.transforms.selection import (
+    CropBox,
+    CropClasses,
+    CropPoints,
+    Drop,
+    GridSample,
+    ShufflePoint,
+    fragments,
+    merge_fragments,
+)
+from scannet_prep.transforms.steps import Compose, Sometimes
+from scannet_prep.transforms.targets import (
+    InstanceTargets,
+    LimitedAnnotations,
+    instance_masks,
+    pool_segments,
+    unique_segments,
+)
 
 __all__ = [
     "CenterShift", "ChromaticAutoContrast", "ColorJitter", "Compose", "CropBox", "CropClasses", "CropPoints", "Drop",

@@ -39,9 +39,11 @@ class ColorJitter:
             return {**sample, "colors": _map_channels(colors, _LEVELS + shift)}
         changed = generator.standard_normal(colors.shape, np.float32)
         changed *= np.float32(self.noise)
-        changed += shift
+        for channel in range(3):  # column by column: much faster than three numbers at a time
+            changed[:, channel] += shift[channel]
         changed += colors
-        return {**sample, "colors": np.clip(np.rint(changed), 0, 255).astype(np.uint8)}
+        np.clip(np.rint(changed, out=changed), 0, 255, out=changed)
+        return {**sample, "colors": changed.astype(np.uint8)}
 
 
 @dataclass(frozen=True, slots=True)

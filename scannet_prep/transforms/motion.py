@@ -73,9 +73,12 @@ class Flip:
 
     def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points` and `normals`."""
+        axes = np.flatnonzero(generator.random(2) < self.probability)
+        if not len(axes):
+            return move(sample, sample["points"])
         mapped = {key: sample[key].copy() for key in ("points", "normals") if key in sample}
-        for axis in np.flatnonzero(generator.random(2) < self.probability):
-            for array in mapped.values():
+        for array in mapped.values():
+            for axis in axes:
                 np.negative(array[:, axis], out=array[:, axis])
         return move(sample, **mapped)
 
@@ -127,8 +130,10 @@ class Jitter:
     def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points`."""
         points = sample["points"]
-        noise = generator.standard_normal(points.shape, np.float32) * np.float32(self.sigma)
-        return move(sample, points + np.clip(noise, -np.float32(self.limit), np.float32(self.limit)))
+        noise = generator.standard_normal(points.shape, np.float32)
+        noise *= np.float32(self.sigma)  # in place, because fresh memory costs more than the arithmetic
+        np.clip(noise, -np.float32(self.limit), np.float32(self.limit), out=noise)
+        return move(sample, np.add(points, noise, out=noise if points.dtype == np.float32 else None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,10 +130,10 @@ class GridSample:
         if "inverse" in sample:
             raise UsageError("GridSample: the sample has an inverse map already", "use GridSample once")
         cells, keys, bits = _number_cells("GridSample", sample["points"], self.size)
-        kept, inverse = _choose_one_each(keys, bits, generator)
+        kept = _choose_one_each(keys, bits, generator, has_inverse=self.has_inverse)
         result = select(sample, kept)
         result["grid"] = np.ascontiguousarray(cells.take(kept, axis=1).T, np.int32)
-        return {**result, "inverse": inverse} if self.has_inverse else result
+        return {**result, "inverse": keys} if self.has_inverse else result
 
 
 def fragments(sample: Sample, size: float) -> list[Sample]:
@@ -217,7 +217,9 @@ def _number_cells(name: str, points: NDArray[Any], size: float) -> tuple[NDArray
     """The cell of each point, (3, V), from the smallest; a number for each cell; and the bits of a point's place."""
     if not len(points):
         raise UsageError(f"{name}: there are no points")
-    cells = np.floor(np.ascontiguousarray(points.T, np.float64) / size)
+    cells = np.array(points.T, np.float64, order="C")
+    cells /= size
+    np.floor(cells, out=cells)
     cells -= cells.min(axis=1, keepdims=True)
     extent = cells.max(axis=1) + 1
     bits = len(points).bit_length()
@@ -247,15 +249,16 @@ def _sort_keys(keys: Ints, bits: int) -> tuple[Ints, Ints, Ints]:
     return order, starts, np.diff(starts, append=len(keys))
 
 
-def _choose_one_each(keys: Ints, bits: int, generator: Generator) -> tuple[Ints, Ints]:
-    """Choose one position at random for each key that occurs.
+def _choose_one_each(keys: Ints, bits: int, generator: Generator, *, has_inverse: bool) -> Ints:
+    """Choose one position at random for each key that occurs; gives the chosen positions, ascending.
 
-    Returns the chosen positions, ascending; and for each position, which of them has its key. See `_sort_keys`.
+    Keys are overwritten, see `_sort_keys`: with an inverse, by the place of the chosen one that has the same key.
     """
     order, starts, counts = _sort_keys(keys, bits)
     chosen = order[starts + (generator.random(len(starts)) * counts).astype(np.int64)]
     is_chosen = np.zeros(len(keys), np.bool_)
     is_chosen[chosen] = True
-    places = np.cumsum(is_chosen) - 1
-    keys[order] = np.repeat(places[chosen], counts)
-    return np.flatnonzero(is_chosen), keys
+    if has_inverse:
+        places = np.cumsum(is_chosen) - 1
+        keys[order] = np.repeat(places[chosen], counts)
+    return np.flatnonzero(is_chosen)

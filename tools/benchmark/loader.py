@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmark.peers import make_peers
 from benchmark.scenes import make_scenes
 from scannet_prep import PointBudgetBatchSampler, ScanNet, collate_torch
 from scannet_prep.processed.scene import ProcessOptions
@@ -66,12 +67,14 @@ def measure_throughput(sources: Mapping[str, Path], folder: Path, repeat: int) -
         loaders[name] = _make_loader(path)
         loaders[f"{name}, augmented"] = _make_loader(path, transform=_AUGMENTATION)
     loaders["folder, tensors sent by PyTorch"] = _make_loader(folder, collate_fn=_collate_plainly)
+    loaders |= _make_peer_loaders(folder)
     vertex_count = int(ScanNet(folder, split="train").lengths.sum())
     seconds: dict[str, list[float]] = {}
     for epoch in range(repeat + 1):  # the first starts the workers
         seconds.setdefault("plain loop over np.load", []).append(_time(_load(path) for path in paths))
         for name, loader in loaders.items():
-            loader.batch_sampler.set_epoch(epoch)
+            if hasattr(loader.batch_sampler, "set_epoch"):
+                loader.batch_sampler.set_epoch(epoch)
             seconds.setdefault(name, []).append(_time(loader))
     rates = {name: vertex_count / min(values[1:]) for name, values in seconds.items()}
     return {"vertices_per_s": rates, "scenes": len(paths), "workers": _WORKERS, "max_points": _MAX_POINTS}
@@ -79,15 +82,25 @@ def measure_throughput(sources: Mapping[str, Path], folder: Path, repeat: int) -
 
 def _make_loader(path: Path, transform: Any = None, collate_fn: Any = collate_torch) -> Any:  # noqa: ANN401 - torch's
     dataset = ScanNet(path, split="train", transform=transform)
-    sampler = PointBudgetBatchSampler(dataset.lengths, max_points=_MAX_POINTS, rank=0, world_size=1)
+    sampler = PointBudgetBatchSampler(dataset, max_points=_MAX_POINTS, rank=0, world_size=1)
+    return _run_workers(dataset, batch_sampler=sampler, collate_fn=collate_fn)
+
+
+def _make_peer_loaders(folder: Path) -> dict[str, Any]:
+    """Loaders of the same scenes in other containers, with the same batches and types."""
+    dataset = ScanNet(folder, split="train")
+    loaders = {}
+    for name, peer in make_peers(dataset, folder.parent / "peers"):
+        sampler = PointBudgetBatchSampler(dataset, max_points=_MAX_POINTS, rank=0, world_size=1)
+        batches: Any = {"batch_sampler": sampler, "collate_fn": collate_torch}
+        options = {"batch_size": None} if name == "webdataset" else batches  # which makes them by itself
+        loaders[f"peer: {name}"] = _run_workers(peer, **options)
+    return loaders
+
+
+def _run_workers(dataset: Any, **options: Any) -> Any:  # noqa: ANN401 - torch's
     torch_data: Any = importlib.import_module("torch.utils.data")
-    return torch_data.DataLoader(
-        dataset,
-        batch_sampler=sampler,
-        collate_fn=collate_fn,
-        num_workers=_WORKERS,
-        persistent_workers=True,
-    )
+    return torch_data.DataLoader(dataset, num_workers=_WORKERS, persistent_workers=True, **options)
 
 
 def _collate_plainly(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,78 @@
+"""Files of scenes, kept in memory that the processes of one job on a machine share."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from multiprocessing.context import get_spawning_popen
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+from numpy.typing import NDArray
+
+from scannet_prep.files import Buffer
+
+# Room for each scene. Only what is written takes memory; a file that is larger, as with faces, is not kept.
+_BYTES_PER_VERTEX, _MORE_BYTES = 64, 1 << 20
+_SIZE_BYTES = 8
+
+
+class SceneCache:
+    """Keeps each file from the first time that it is read, for this process and those that it starts.
+
+    The memory is anonymous, belongs to no folder, and is gone with the last process. Processes may write the same file
+    at once: they write the same bytes, and its size last. Pickled for anything but a new process, it is empty.
+    """
+
+    def __init__(self, scene_ids: Iterable[str], lengths: NDArray[Any]) -> None:
+        self._places: dict[str, tuple[int, int]] = {}
+        self._size = 0
+        for scene_id, count in zip(scene_ids, lengths.tolist(), strict=True):
+            start, self._size = self._size, self._size + _BYTES_PER_VERTEX * count + _MORE_BYTES
+            self._places[scene_id] = start, self._size
+        self._map(_make_memory(self._size))
+
+    def read(self, scene_id: str, read: Callable[[], Buffer]) -> Buffer:
+        """The file of a scene, from memory or, the first time, from where `read` gets it."""
+        start, end = self._places[scene_id]
+        content = start + _SIZE_BYTES
+        if size := int.from_bytes(self._memory[start:content], "little"):
+            with memoryview(self._memory) as memory:
+                return bytearray(memory[content : content + size])
+        data = read()
+        if len(data) <= end - content:
+            self._memory[content : content + len(data)] = data
+            self._memory[start:content] = len(data).to_bytes(_SIZE_BYTES, "little")
+        return data
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the memory, where it goes to a process that is being started."""
+        shared = DupFd(self._descriptor) if get_spawning_popen() else None
+        return {"_places": self._places, "_size": self._size, "shared": shared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Map the memory again."""
+        shared = state.pop("shared")
+        self.__dict__.update(state)
+        self._map(shared.detach() if shared else _make_memory(self._size))
+
+    def __del__(self) -> None:
+        """Close what `mmap` does not close."""
+        os.close(self._descriptor)
+
+    def _map(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._memory = mmap.mmap(descriptor, self._size)
+
+
+def _make_memory(size: int) -> int:
+    """A file without a name, of nothing but holes, in memory where the system can do that."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("scenes", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.truncate(descriptor, size)
+    return descriptor

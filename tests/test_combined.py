@@ -1,0 +1,106 @@
+"""Several datasets as one, scenes that come several times an epoch, and files kept in shared memory."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import count_descriptors
+from test_loader import RANDOM, check_batches_equal, epochs_of, make_loader
+from training_sources import SIZES, TRAIN, draw, draw_in_sample
+
+from scannet_prep import ConcatDataset, EvalSampler, PointBudgetBatchSampler, ScanNet, collate
+from scannet_prep.errors import MissingFileError, UsageError
+
+torch_data = pytest.importorskip("torch.utils.data")
+pytestmark = pytest.mark.torch
+
+
+def test_a_loop_gives_each_scene_so_often_and_each_time_other_random_numbers(source: Path) -> None:
+    once, thrice = (ScanNet(source, split="train", transform=draw, loop=loop) for loop in (1, 3))
+    assert thrice.scene_ids == [scene_id for scene_id in TRAIN for _ in range(3)]
+    assert thrice.lengths.tolist() == [SIZES[scene_id] for scene_id in thrice.scene_ids]
+    assert len({tuple(thrice[index, 0]) for index in range(len(thrice))}) == len(thrice)
+    assert thrice["scene0001_00", 0] == thrice[3 * TRAIN.index("scene0001_00"), 0]
+    assert thrice.class_counts().tolist() == (3 * once.class_counts()).tolist()
+    assert thrice.class_weights() == pytest.approx(once.class_weights())
+    assert sorted(index for batch in PointBudgetBatchSampler(thrice, max_points=1600) for index, _ in batch) == [
+        *range(3 * len(TRAIN))
+    ]
+    assert ScanNet(source, split="train", scenes=["scene0001_00"], loop=2).scene_ids == ["scene0001_00"] * 2
+    with pytest.raises(UsageError, match="loop is 0, expected a whole number from 1"):
+        ScanNet(source, split="train", loop=0)
+
+
+def test_several_datasets_are_one_for_the_samplers_with_the_epoch(source: Path) -> None:
+    parts = [ScanNet(source, split="train", transform=draw_in_sample), ScanNet(source, split="val", seed=1)]
+    parts[1].transform = draw_in_sample
+    both = ConcatDataset(parts)
+    ids = [scene_id for part in parts for scene_id in part.scene_ids]
+    assert both.lengths.tolist() == [SIZES[scene_id] for scene_id in ids]
+    for key in (0, len(TRAIN) - 1, len(TRAIN), -1):
+        number, inner = divmod(key % len(both), len(TRAIN))
+        assert both[key, 3]["scene_id"] == ids[key]
+        assert both[key, 3]["drawn"] == parts[number][inner, 3]["drawn"] != both[key, 4]["drawn"]
+    assert both[len(TRAIN)]["drawn"] == parts[1][0]["drawn"]
+    for key in (len(both), -len(both) - 1):
+        with pytest.raises(IndexError, match=f"{len(both)} scenes together"):
+            both[key]
+    sampler = PointBudgetBatchSampler(both, max_points=1600)
+    batches = list(torch_data.DataLoader(both, batch_sampler=sampler, collate_fn=collate, num_workers=1))
+    assert sorted(scene_id for batch in batches for scene_id in batch["scene_ids"]) == ids
+    assert sorted(EvalSampler(both)) == [*range(len(both))]
+    with pytest.raises(UsageError, match="no datasets"):
+        ConcatDataset([])
+
+
+def test_the_digest_differs_where_a_scene_of_the_same_length_has_other_bytes(source: Path, tmp_path: Path) -> None:
+    train = ScanNet(source, split="train")
+    assert train.digest == ScanNet(source, split="train").digest != train.subset(TRAIN[1:]).digest
+    if source.is_dir():
+        other = Path(shutil.copytree(source, tmp_path / "other"))
+        text = (other / "manifest.json").read_text()
+        crc32 = ScanNet(source, split="train")._reader.read_entries()["scene0000_00"].crc32
+        (other / "manifest.json").write_text(text.replace(crc32, "00000000"))
+        assert ScanNet(other, split="train").digest != train.digest
+        assert ConcatDataset([train, train]).digest == f"{train.digest} {train.digest}"
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn", "forkserver"])
+def test_what_a_worker_has_read_is_kept_for_all_of_them(
+    training_folder: Path, tmp_path: Path, start_method: str
+) -> None:
+    folder = Path(shutil.copytree(training_folder, tmp_path / "processed"))
+    options: dict[str, Any] = {"batch_size": None, "multiprocessing_context": start_method}
+    expected = list(torch_data.DataLoader(ScanNet(folder, split="val"), batch_size=None))
+    before = count_descriptors()
+    dataset = ScanNet(folder, split="val", cache=True)
+    check_batches_equal(list(torch_data.DataLoader(dataset, num_workers=1, **options)), expected)
+    shutil.rmtree(folder / "val")
+    check_batches_equal(list(torch_data.DataLoader(dataset, num_workers=2, **options)), expected)
+    sample = dataset.subset([0])[0]
+    sample["points"][:] = 0  # its own memory
+    check_batches_equal([dataset[0]], expected[:1])
+    for other in (copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
+        with pytest.raises(MissingFileError):
+            other[0]
+    del dataset, other
+    assert count_descriptors() <= before + (start_method != "fork")  # the server of descriptors
+
+
+def test_a_cache_gives_the_same_batches_and_leaves_out_files_without_room(source: Path) -> None:
+    expected = list(epochs_of(make_loader(source, 0), range(2)))
+    cached = ScanNet(source, split="train", cache=True, transform=RANDOM)
+    sampler = PointBudgetBatchSampler(cached, max_points=1600, rank=0, world_size=1)
+    found = torch_data.DataLoader(cached, batch_sampler=sampler, collate_fn=collate, num_workers=2)
+    check_batches_equal(list(epochs_of(found, range(2))), expected)
+    start, _ = cached._cache._places["scene0000_00"]
+    cached._cache._places["scene0000_00"] = (start, start + 9)
+    cached._cache._memory[start : start + 8] = bytes(8)
+    assert np.array_equal(cached._read(0)["points"], ScanNet(source, split="train")[0]["points"])
+    assert not any(cached._cache._memory[start : start + 8])
