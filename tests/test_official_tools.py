@@ -144,3 +144,35 @@ def test_wrong_use_of_octformers_tool_is_told_without_a_traceback(tmp_path: Path
         done = run_tool("seg_scannet.py", *words, cwd=tmp_path)
         assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
         assert found in done.stderr
+
+
+def test_damaged_input_of_octformers_tool_is_told_by_its_name_without_a_traceback(tmp_path: Path) -> None:
+    name = f"{VAL}.chunk_0"
+    scores, list_path, mask_path = tmp_path / f"{name}.eval.npz", tmp_path / "list.txt", tmp_path / f"{name}.mask.npy"
+    list_path.write_text(f"{name}.npz\n")
+    np.savez(scores, prob=np.zeros((10, 21)))
+    np.save(mask_path, np.ones(10, bool))
+    good = {path: path.read_bytes() for path in (scores, list_path, mask_path)}
+    buffer, number = io.BytesIO(), io.BytesIO()
+    np.save(buffer, np.ones(50, bool))
+    np.save(number, np.array(1))
+    words = ("--path_pred", ".", "--path_in", ".", "--path_out", "seg", "--filelist", "list.txt")
+    for path, data, found in (
+        (scores, good[scores][:-20], f"{scores.name}: cannot be read as .npz"),
+        (scores, good[scores][:500] + b"1" + good[scores][501:], f"{scores.name}: cannot be read as .npz: Bad CRC-32"),
+        (mask_path, buffer.getvalue(), f"{mask_path.name}: has 50 of 50 vertices, expected 10 of 50"),
+        (mask_path, number.getvalue(), f"{mask_path.name}: cannot be read as .npy"),
+        (list_path, b"sc\xe9ne.npz\n", ".eval.npz: no such file"),
+    ):
+        path.write_bytes(data)
+        done = run_tool("seg_scannet.py", "--run", "generate_output_seg", *words, cwd=tmp_path)
+        assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+        assert found in done.stderr
+        path.write_bytes(good[path])
+
+
+def test_dry_run_of_octformers_command_ends_after_its_first_step(workspace: Path) -> None:
+    words = ("--path_in", "data/ScanNet", "--path_out", "data/dry.npz", "--dry-run")
+    done = run_tool("seg_scannet.py", "--run", "process_scannet", *words, cwd=workspace)
+    assert (done.returncode, "error" in done.stderr) == (0, False), done.stderr
+    assert not (workspace / "data/dry.npz").exists()
