@@ -9,6 +9,7 @@ import shutil
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import TEST, TRAIN, VAL, Outcome, Verify, digests, edit_json, patch, run_command, run_main, start_command
 from test_interruptions import wait_until_gone
@@ -205,13 +206,17 @@ def test_foreign_folders_other_formats_and_other_options_are_refused_and_left_al
 def test_other_commands_do_not_take_an_export_for_processed_scenes(
     raw_dir: Path, out_dir: Path, made: Path, tmp_path: Path
 ) -> None:
-    archive, before = tmp_path / "a.tar.zst", digests(made)
+    archive, predictions, before = tmp_path / "a.tar.zst", tmp_path / "pred", digests(made)
+    predictions.mkdir()
+    (predictions / "scene0568_00.txt").write_text("1\n")
     assert run_main("pack", out_dir, "-o", archive).status == 0
     for words, message in (
         (("info", made), "is an export, expected raw or processed scenes"),
         (("pack", made, "-o", tmp_path / "b.tar.zst"), "is an export, expected raw or processed scenes"),
         (("process", raw_dir, "-o", made), "processed scenes would lie among those of an export"),
         (("unpack", archive, "-o", made), "is an export for another program"),
+        (("export", made, "--format", "ply", "-o", tmp_path / "c"), "is an export, expected raw or processed scenes"),
+        (("evaluate", predictions, "--gt", made), "is an export, expected raw or processed scenes"),
     ):
         outcome = run_main(*words, "--json")
         assert (outcome.status > 0, digests(made)) == (True, before)
@@ -255,3 +260,29 @@ def test_interrupted_export_stays_unfinished_until_its_scenes_are_made(out_dir: 
     outcome = run_export(out_dir, made, "--format", "pointcept", "--scenes", TRAIN)
     assert (outcome.status, outcome.json["unfinished"]) == (0, [VAL])
     assert run_export(out_dir, made, "--format", "pointcept").json["unfinished"] == []
+
+
+def test_scenes_without_aggregation_are_named_as_they_have_no_instances_and_no_scannet_ids(
+    raw_dir: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(raw_dir, tmp_path / "bare")
+    for path in (tmp_path / "bare").rglob(f"{VAL}*.json"):
+        path.unlink()
+    place, predictions = tmp_path / "processed", tmp_path / "pred"
+    assert run_main("process", tmp_path / "bare", "-o", place, "--labels-from", "ply").status == 0
+    outcome = run_export(place, tmp_path / "out", "--format", "octformer", "--labels", "scannet200")
+    told = f"no instances and no ScanNet ids, because processing found no aggregation: 1 scene ({VAL})"
+    assert (outcome.status, told in outcome.stderr) == (0, True), outcome.stderr
+    predictions.mkdir()
+    with np.load(place / f"val/{VAL}.npz") as scene:
+        np.save(predictions / f"{VAL}.npy", scene["labels"])
+    words = ("evaluate", predictions, "--gt", place, "--allow-missing", "--labels")
+    for labels, is_warned in (("scannet200", True), ("scannet20", False)):
+        outcome = run_main(*words, labels)
+        assert (outcome.status, "the ground truth has no vertices" in outcome.stderr) == (0, is_warned)
+
+
+def test_folder_of_segments_that_is_not_there_is_told_before_anything_is_made(out_dir: Path, tmp_path: Path) -> None:
+    outcome = run_export(out_dir, tmp_path / "out", "--format", "mask3d", "--test-segments", tmp_path / "no")
+    assert (outcome.status, f"{tmp_path / 'no'}: no such folder" in outcome.stderr) == (1, True)
+    assert not (tmp_path / "out").exists()

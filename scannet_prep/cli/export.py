@@ -107,6 +107,9 @@ def _describe_start(plan: ExportPlan) -> str:
     if plan.place.failures:
         missing = f"{format_count(len(plan.place.failures), 'scene')} ({list_some(sorted(plan.place.failures))})"
         lines.append(f"warning: not there, because they failed in processing: {missing}")
+    if bare := plan.without_groups:
+        scenes = f"{format_count(len(bare), 'scene')} ({list_some(bare)})"
+        lines.append(f"warning: no instances and no ScanNet ids, because processing found no aggregation: {scenes}")
     return "\n".join(lines)
 
 

@@ -24,6 +24,7 @@ from scannet_prep.files import open_file, read_file
 from scannet_prep.labels import LabelSet
 from scannet_prep.number_lists import parse_lines
 from scannet_prep.scene import SceneId, Split
+from scannet_prep.stages.tree import check_is_no_export
 
 Task: TypeAlias = Literal["semantic", "instance"]
 
@@ -124,6 +125,7 @@ def find_predictions(
     if not paths:
         names = " or ".join(f"<scene>{end}" for end in _ENDS[task])
         raise MissingFileError(folder, f"holds no {task} predictions", f"expected {names} in this folder")
+    check_is_no_export(place)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of scenes that failed in processing: it is told how many there are
         datasets = [ScanNet(place, split=split, labels=label_set, keys=("labels", "instances")) for split in splits]
