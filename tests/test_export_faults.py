@@ -286,3 +286,18 @@ def test_folder_of_segments_that_is_not_there_is_told_before_anything_is_made(ou
     outcome = run_export(out_dir, tmp_path / "out", "--format", "mask3d", "--test-segments", tmp_path / "no")
     assert (outcome.status, f"{tmp_path / 'no'}: no such folder" in outcome.stderr) == (1, True)
     assert not (tmp_path / "out").exists()
+
+
+def test_commands_in_hints_can_be_typed_also_where_folders_have_blanks(
+    out_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(out_dir, tmp_path / "my scenes")
+    patch(tmp_path / "my scenes" / f"val/{VAL}.npz", 200, b"walls")
+    words = ("export", "my scenes", "--format", "pointcept", "-o", "my export")
+    outcome = run_main(*words)
+    assert outcome.status == 3
+    assert "hint: to learn more: scannet-prep verify 'my scenes'\n" in outcome.stderr
+    assert "add --scenes '@my export/failed.txt' to the same command" in outcome.stdout
+    outcome = run_main(*words, "--scenes", "scene0191_00")
+    assert "scannet-prep info 'my scenes' --scenes\n" in outcome.stderr
