@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import digests
+from commands import digests, run_main
 from downloads import SCENES, fetched, release_fixtures
 from release_server import ROOT, ReleaseServer
 
@@ -122,6 +123,7 @@ def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(w
     done = run_tool("seg_scannet.py", "--run", "generate_output_seg", *words, cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert np.array_equal(np.loadtxt(workspace / f"seg/{VAL}.txt", dtype=int), truth)
+    assert "like: scannet-prep submit -o submission.zip eval --gt processed --labels scannet200\n" in done.stderr
     words = ("--path_in", root / "train", "--path_pred", "seg", "--scannet200")
     done = run_tool("seg_scannet.py", "--run", "calc_iou", *words, cwd=workspace)
     assert done.returncode == 0, done.stderr
@@ -129,6 +131,10 @@ def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(w
     assert f"{'mean IoU':<24}{classes / 200:8.4f}" in done.stdout
     assert f"{'accuracy':<24}{1:8.4f}" in done.stdout
     assert "311 of the scenes of val have no prediction" in done.stderr
+    like = shlex.split(done.stderr.splitlines()[0].removeprefix("much like: scannet-prep "))
+    gt = workspace / like[like.index("--gt") + 1]
+    table = run_main("evaluate", workspace / like[1], *like[4:], "--gt", gt, "--json").json["scores"]
+    assert (like[0], f"{table['means']['all']['over_all']:.4f}") == ("evaluate", f"{classes / 200:.4f}")
 
 
 def test_wrong_use_of_octformers_tool_is_told_without_a_traceback(tmp_path: Path) -> None:

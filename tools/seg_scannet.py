@@ -62,6 +62,9 @@ def main(words: list[str]) -> int:
     if arguments.path_pred is None or (arguments.run == "generate_output_seg" and arguments.filelist is None):
         parser.error(f"{arguments.run} needs --path_pred" + (" and --filelist" if arguments.path_pred else ""))
     label_set = SCANNET200 if arguments.scannet200 else SCANNET20
+    command = ["evaluate"] if arguments.run == "calc_iou" else ["submit", "-o", "submission.zip"]
+    command += [str(arguments.path_pred), "--gt", str(arguments.path_in.parent / "processed")]
+    print(f"much like: scannet-prep {shlex.join([*command, '--labels', label_set.name.lower()])}", file=sys.stderr)
     try:
         if arguments.run == "calc_iou":
             calc_iou(arguments.path_in, arguments.path_pred, label_set)
