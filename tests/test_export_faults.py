@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shlex
 import shutil
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from archives import pack_shards
 from commands import TEST, TRAIN, VAL, Outcome, Verify, digests, edit_json, patch, run_command, run_main, start_command
 from test_interruptions import wait_until_gone
 
@@ -301,3 +303,7 @@ def test_commands_in_hints_can_be_typed_also_where_folders_have_blanks(
     assert "add --scenes '@my export/failed.txt' to the same command" in outcome.stdout
     outcome = run_main(*words, "--scenes", "scene0191_00")
     assert "scannet-prep info 'my scenes' --scenes\n" in outcome.stderr
+    shards = pack_shards(out_dir, tmp_path / "all.tar.zst", 20_000)
+    outcome = run_main("export", *shards, "--format", "ply", "-o", "ply", "--scenes", "scene0191_00")
+    command = outcome.stderr.splitlines()[-1].partition("scannet-prep ")[2]
+    assert run_main(*shlex.split(command)).status == 0

@@ -8,6 +8,7 @@ whole scenes, and the next one goes on from there. What was made from another ve
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from shlex import quote
 
 from scannet_prep.archive.source import Place
 from scannet_prep.errors import FileError, MissingFileError, OutputError, UnknownSplitError, UsageError, WorkerDiedError
@@ -157,7 +157,7 @@ def plan(
         is_stored_aligned = next(iter(place.entries.values())).options.align_axis
         exporter = make_format(format_name, replace(options, is_aligned=is_stored_aligned))
     held = {name: entry.split for name, entry in place.entries.items()}
-    hint = f"to see what is there: scannet-prep info {quote(place.name)} --scenes"
+    hint = f"to see what is there: scannet-prep info {shlex.join(map(str, places))} --scenes"
     selection.check_found(place.name, held, hint)
     wanted = {name: split for name, split in held.items() if selection.wants(name, split)}
     left_out = {split: reason for split in sorted(set(wanted.values())) if (reason := exporter.why_left_out(split))}
