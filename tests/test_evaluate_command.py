@@ -168,6 +168,12 @@ def test_tables_of_scenes_and_of_the_confusion_tell_the_same_as_the_report(place
     assert texts == ["prediction", "ground truth", *SCANNET20.names, *SCANNET20.names, "(none)"]
 
 
+def test_new_folders_for_tables_and_pictures_are_made(place: Path, folder: Path) -> None:
+    words = ("-o", folder / "a/scores.csv", "--confusion", folder / "b/c/confusion.svg")
+    assert run_main("evaluate", folder, "--gt", place, *words).status == 0
+    assert sorted(path.name for path in folder.rglob("*.[cs]*v*")) == ["confusion.svg", "scores.csv"]
+
+
 def test_missing_scenes_are_an_error_unless_allowed_and_strangers_are_told(place: Path, folder: Path) -> None:
     (folder / f"{SCENE}.npy").rename(folder / "scene0025_00.npy")
     outcome = run_main("evaluate", folder, "--gt", place)

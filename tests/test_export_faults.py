@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shlex
 import shutil
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from archives import pack_shards
 from commands import TEST, TRAIN, VAL, Outcome, Verify, digests, edit_json, patch, run_command, run_main, start_command
 from test_interruptions import wait_until_gone
 
@@ -222,13 +225,17 @@ def test_foreign_folders_other_formats_and_other_options_are_refused_and_left_al
 def test_other_commands_do_not_take_an_export_for_processed_scenes(
     raw_dir: Path, out_dir: Path, made: Path, tmp_path: Path
 ) -> None:
-    archive, before = tmp_path / "a.tar.zst", digests(made)
+    archive, predictions, before = tmp_path / "a.tar.zst", tmp_path / "pred", digests(made)
+    predictions.mkdir()
+    (predictions / "scene0568_00.txt").write_text("1\n")
     assert run_main("pack", out_dir, "-o", archive).status == 0
     for words, message in (
         (("info", made), "is an export, expected raw or processed scenes"),
         (("pack", made, "-o", tmp_path / "b.tar.zst"), "is an export, expected raw or processed scenes"),
         (("process", raw_dir, "-o", made), "processed scenes would lie among those of an export"),
         (("unpack", archive, "-o", made), "is an export for another program"),
+        (("export", made, "--format", "ply", "-o", tmp_path / "c"), "is an export, expected raw or processed scenes"),
+        (("evaluate", predictions, "--gt", made), "is an export, expected raw or processed scenes"),
     ):
         outcome = run_main(*words, "--json")
         assert (outcome.status > 0, digests(made)) == (True, before)
@@ -272,3 +279,48 @@ def test_interrupted_export_stays_unfinished_until_its_scenes_are_made(out_dir: 
     outcome = run_export(out_dir, made, "--format", "pointcept", "--scenes", TRAIN)
     assert (outcome.status, outcome.json["unfinished"]) == (0, [VAL])
     assert run_export(out_dir, made, "--format", "pointcept").json["unfinished"] == []
+
+
+def test_scenes_without_aggregation_are_named_as_they_have_no_instances_and_no_scannet_ids(
+    raw_dir: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(raw_dir, tmp_path / "bare")
+    for path in (tmp_path / "bare").rglob(f"{VAL}*.json"):
+        path.unlink()
+    place, predictions = tmp_path / "processed", tmp_path / "pred"
+    assert run_main("process", tmp_path / "bare", "-o", place, "--labels-from", "ply").status == 0
+    outcome = run_export(place, tmp_path / "out", "--format", "octformer", "--labels", "scannet200")
+    told = f"no instances and no ScanNet ids, because processing found no aggregation: 1 scene ({VAL})"
+    assert (outcome.status, told in outcome.stderr) == (0, True), outcome.stderr
+    predictions.mkdir()
+    with np.load(place / f"val/{VAL}.npz") as scene:
+        np.save(predictions / f"{VAL}.npy", scene["labels"])
+    words = ("evaluate", predictions, "--gt", place, "--allow-missing", "--labels")
+    for labels, is_warned in (("scannet200", True), ("scannet20", False)):
+        outcome = run_main(*words, labels)
+        assert (outcome.status, "the ground truth has no vertices" in outcome.stderr) == (0, is_warned)
+
+
+def test_folder_of_segments_that_is_not_there_is_told_before_anything_is_made(out_dir: Path, tmp_path: Path) -> None:
+    outcome = run_export(out_dir, tmp_path / "out", "--format", "mask3d", "--test-segments", tmp_path / "no")
+    assert (outcome.status, f"{tmp_path / 'no'}: no such folder" in outcome.stderr) == (1, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_commands_in_hints_can_be_typed_also_where_folders_have_blanks(
+    out_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(out_dir, tmp_path / "my scenes")
+    patch(tmp_path / "my scenes" / f"val/{VAL}.npz", 200, b"walls")
+    words = ("export", "my scenes", "--format", "pointcept", "-o", "my export")
+    outcome = run_main(*words)
+    assert outcome.status == 3
+    assert "hint: to learn more: scannet-prep verify 'my scenes'\n" in outcome.stderr
+    assert "add --scenes '@my export/failed.txt' to the same command" in outcome.stdout
+    outcome = run_main(*words, "--scenes", "scene0191_00")
+    assert "scannet-prep info 'my scenes' --scenes\n" in outcome.stderr
+    shards = pack_shards(out_dir, tmp_path / "all.tar.zst", 20_000)
+    outcome = run_main("export", *shards, "--format", "ply", "-o", "ply", "--scenes", "scene0191_00")
+    command = outcome.stderr.splitlines()[-1].partition("scannet-prep ")[2]
+    assert run_main(*shlex.split(command)).status == 0

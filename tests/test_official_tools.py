@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import digests
+from commands import digests, run_main
 from downloads import SCENES, fetched, release_fixtures
 from release_server import ROOT, ReleaseServer
 
@@ -122,6 +123,7 @@ def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(w
     done = run_tool("seg_scannet.py", "--run", "generate_output_seg", *words, cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert np.array_equal(np.loadtxt(workspace / f"seg/{VAL}.txt", dtype=int), truth)
+    assert "like: scannet-prep submit -o submission.zip eval --gt processed --labels scannet200\n" in done.stderr
     words = ("--path_in", root / "train", "--path_pred", "seg", "--scannet200")
     done = run_tool("seg_scannet.py", "--run", "calc_iou", *words, cwd=workspace)
     assert done.returncode == 0, done.stderr
@@ -129,6 +131,10 @@ def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(w
     assert f"{'mean IoU':<24}{classes / 200:8.4f}" in done.stdout
     assert f"{'accuracy':<24}{1:8.4f}" in done.stdout
     assert "311 of the scenes of val have no prediction" in done.stderr
+    like = shlex.split(done.stderr.splitlines()[0].removeprefix("much like: scannet-prep "))
+    gt = workspace / like[like.index("--gt") + 1]
+    table = run_main("evaluate", workspace / like[1], *like[4:], "--gt", gt, "--json").json["scores"]
+    assert (like[0], f"{table['means']['all']['over_all']:.4f}") == ("evaluate", f"{classes / 200:.4f}")
 
 
 def test_wrong_use_of_octformers_tool_is_told_without_a_traceback(tmp_path: Path) -> None:
@@ -144,3 +150,35 @@ def test_wrong_use_of_octformers_tool_is_told_without_a_traceback(tmp_path: Path
         done = run_tool("seg_scannet.py", *words, cwd=tmp_path)
         assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
         assert found in done.stderr
+
+
+def test_damaged_input_of_octformers_tool_is_told_by_its_name_without_a_traceback(tmp_path: Path) -> None:
+    name = f"{VAL}.chunk_0"
+    scores, list_path, mask_path = tmp_path / f"{name}.eval.npz", tmp_path / "list.txt", tmp_path / f"{name}.mask.npy"
+    list_path.write_text(f"{name}.npz\n")
+    np.savez(scores, prob=np.zeros((10, 21)))
+    np.save(mask_path, np.ones(10, bool))
+    good = {path: path.read_bytes() for path in (scores, list_path, mask_path)}
+    buffer, number = io.BytesIO(), io.BytesIO()
+    np.save(buffer, np.ones(50, bool))
+    np.save(number, np.array(1))
+    words = ("--path_pred", ".", "--path_in", ".", "--path_out", "seg", "--filelist", "list.txt")
+    for path, data, found in (
+        (scores, good[scores][:-20], f"{scores.name}: cannot be read as .npz"),
+        (scores, good[scores][:500] + b"1" + good[scores][501:], f"{scores.name}: cannot be read as .npz: Bad CRC-32"),
+        (mask_path, buffer.getvalue(), f"{mask_path.name}: has 50 of 50 vertices, expected 10 of 50"),
+        (mask_path, number.getvalue(), f"{mask_path.name}: cannot be read as .npy"),
+        (list_path, b"sc\xe9ne.npz\n", ".eval.npz: no such file"),
+    ):
+        path.write_bytes(data)
+        done = run_tool("seg_scannet.py", "--run", "generate_output_seg", *words, cwd=tmp_path)
+        assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+        assert found in done.stderr
+        path.write_bytes(good[path])
+
+
+def test_dry_run_of_octformers_command_ends_after_its_first_step(workspace: Path) -> None:
+    words = ("--path_in", "data/ScanNet", "--path_out", "data/dry.npz", "--dry-run")
+    done = run_tool("seg_scannet.py", "--run", "process_scannet", *words, cwd=workspace)
+    assert (done.returncode, "error" in done.stderr) == (0, False), done.stderr
+    assert not (workspace / "data/dry.npz").exists()

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.number_lists import parse_lines
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
+from scannet_prep.stages.predictions import load_arrays, read_scores
 
 _CHUNK_END = len(".chunk_x")
 
@@ -62,6 +62,9 @@ def main(words: list[str]) -> int:
     if arguments.path_pred is None or (arguments.run == "generate_output_seg" and arguments.filelist is None):
         parser.error(f"{arguments.run} needs --path_pred" + (" and --filelist" if arguments.path_pred else ""))
     label_set = SCANNET200 if arguments.scannet200 else SCANNET20
+    command = ["evaluate"] if arguments.run == "calc_iou" else ["submit", "-o", "submission.zip"]
+    command += [str(arguments.path_pred), "--gt", str(arguments.path_in.parent / "processed")]
+    print(f"much like: scannet-prep {shlex.join([*command, '--labels', label_set.name.lower()])}", file=sys.stderr)
     try:
         if arguments.run == "calc_iou":
             calc_iou(arguments.path_in, arguments.path_pred, label_set)
@@ -81,7 +84,7 @@ def process(arguments: argparse.Namespace, others: list[str]) -> int:
     labels = ["--scannet200"] if arguments.scannet200 else ["--labels-from", "ply"]
     frame = ["--align-axis"] if arguments.align_axis else []
     status = _call("process", str(arguments.path_in), "-o", processed_dir, *labels, *frame, *others)
-    if status not in (0, 3):  # 3: some scenes failed; the others can be used
+    if status not in (0, 3) or "--dry-run" in others:  # 3: some scenes failed; the others can be used
         return status
     chosen = ["--labels", "scannet200" if arguments.scannet200 else "scannet20"]
     chosen.append("--aligned" if arguments.align_axis else "--unaligned")
@@ -91,20 +94,22 @@ def process(arguments: argparse.Namespace, others: list[str]) -> int:
 def generate_output_seg(arguments: argparse.Namespace, label_set: LabelSet) -> None:
     """Turn `<scene>.eval.npz`, with the scores `prob` (V, K + 1), into `<scene>.txt`, a raw id for each vertex."""
     raw_ids = np.array([0, *label_set.ids])
-    sums: dict[str, Any] = defaultdict(float)
-    names = [line.split()[0][:-4] for line in read_file(arguments.filelist).decode().splitlines() if line.strip()]
+    sums: dict[str, Any] = {}
+    lines = read_file(arguments.filelist).decode("utf-8", "replace").splitlines()
+    names = [line.split()[0][:-4] for line in lines if line.strip()]
     make_directory(arguments.path_out)
     for name in names:
-        scores = _load(arguments.path_pred / f"{name}.eval.npz", "prob")
-        if scores.ndim != 2 or scores.shape[1] != len(raw_ids):
-            problem = f"prob is {scores.shape}, expected (vertices, {len(raw_ids)})"
-            raise FileError(arguments.path_pred / f"{name}.eval.npz", problem, "is --scannet200 as in training?")
+        scores = read_scores(arguments.path_pred / f"{name}.eval.npz", len(label_set))
         if "chunk" in name:  # a part of a scene: the scores of all parts are added up
-            mask = _load(arguments.path_in / f"{name}.mask.npy")
-            whole = np.zeros((len(mask), len(raw_ids)))
-            whole[mask.astype(bool)] = scores
+            mask_path = arguments.path_in / f"{name}.mask.npy"
+            mask = load_arrays(mask_path)[""].astype(bool)
             name = name[:-_CHUNK_END]
-            sums[name] = scores = sums[name] + whole
+            whole = sums.setdefault(name, np.zeros((len(mask), len(raw_ids))))
+            if mask.shape != whole.shape[:1] or np.count_nonzero(mask) != len(scores):
+                problem = f"has {np.count_nonzero(mask):,} of {len(mask):,} vertices"
+                raise FileError(mask_path, f"{problem}, expected {len(scores):,} of {len(whole):,}")
+            whole[mask] += scores
+            scores = whole
         write_atomically(arguments.path_out / f"{name}.txt", [encode_lines(raw_ids[scores.argmax(axis=1)])])
     print(f"{len(names)} predictions: raw ids in {arguments.path_out}")
 
@@ -138,17 +143,6 @@ def _parse(path: Path) -> NDArray[np.int64]:
         return parse_lines(read_file(path))
     except ContentError as error:
         raise FileError(path, error.message) from None
-
-
-def _load(path: Path, key: str = "") -> NDArray[Any]:
-    if not path.is_file():
-        raise MissingFileError(path, "no such file", "is --path_pred right? For chunks, is --path_in?")
-    try:
-        content: Any = np.load(path, allow_pickle=False)
-        found: NDArray[Any] = content[key] if key else content
-    except (ValueError, KeyError, OSError, EOFError) as error:
-        raise FileError(path, f"cannot be read: {error}") from None
-    return found
 
 
 def _call(*words: str) -> int:

@@ -64,6 +64,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     report = evaluate.run(
         plan, scores_path=arguments.output, confusion_path=arguments.confusion, progress=console.progress()
     )
+    noun, count = next(iter(report.scores.totals.items()))
+    if not count:
+        why = "without an aggregation, processed scenes have no instances and no ScanNet ids"
+        console.warn(f"warning: nothing is scored: the ground truth has no {noun} of {report.label_set}", why)
     return console.result("\n".join(_describe(report, has_all=console.is_verbose)), report, 0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
@@ -107,6 +108,9 @@ def _describe_start(plan: ExportPlan) -> str:
     if plan.place.failures:
         missing = f"{format_count(len(plan.place.failures), 'scene')} ({list_some(sorted(plan.place.failures))})"
         lines.append(f"warning: not there, because they failed in processing: {missing}")
+    if bare := plan.without_groups:
+        scenes = f"{format_count(len(bare), 'scene')} ({list_some(bare)})"
+        lines.append(f"warning: no instances and no ScanNet ids, because processing found no aggregation: {scenes}")
     return "\n".join(lines)
 
 
@@ -115,7 +119,8 @@ def _describe_report(report: ExportReport, seconds: float) -> str:
     size = f"{format_count(report.files, 'file')}, {format_bytes(report.size_bytes)} in {report.out_dir}"
     lines = [f"{counts}, in {format_duration(seconds)}: {size}"]
     if report.failures:
-        lines.append(f"to try the failed ones again, add --scenes @{report.out_dir / 'failed.txt'} to the same command")
+        again = quote(f"@{report.out_dir}/failed.txt")
+        lines.append(f"to try the failed ones again, add --scenes {again} to the same command")
     if report.unfinished:
         scenes = f"{format_count(len(report.unfinished), 'scene')} ({list_some(report.unfinished)})"
         lines.append(f"not finished: an earlier run had still to make {scenes}: export these, too")

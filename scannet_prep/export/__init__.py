@@ -15,16 +15,12 @@ EXPORT_NAME = "export.json"
 
 # Name, as in `--format`, to module, class, and one line for people. Here, so that a help text needs no NumPy.
 FORMATS = {
-    "octformer": ("octformer", "OctFormer", "OctFormer: train/*.npz and *.txt, test/*.npz, lists of file names"),
-    "pointcept": ("pointcept", "Pointcept", "Pointcept: train/scene0000_00/coord.npy and so on, both label sets"),
+    "octformer": ("octformer", "OctFormer", "OctFormer: train/*.npz and *.txt, test/*.npz, lists of files"),
+    "pointcept": ("pointcept", "Pointcept", "Pointcept: train/<scene>/coord.npy and so on, both label sets"),
     "mask3d": ("mask3d", "Mask3D", "Mask3D: train/0000_00.npy and so on, databases, instance_gt/"),
-    "mmdet3d": (
-        "mmdet3d",
-        "MMDet3D",
-        "mmdetection3d: points/*.bin, masks, infos; --for oneformer3d adds super_points/",
-    ),
+    "mmdet3d": ("mmdet3d", "MMDet3D", "mmdetection3d; --for oneformer3d adds super_points/"),
     "benchmark-gt": ("benchmark_gt", "BenchmarkGt", "ground truth for the official evaluators: semantic/, instance/"),
-    "ply": ("ply", "Ply", "coloured meshes or points for MeshLab; --color rgb, label, instance or segment"),
+    "ply": ("ply", "Ply", "for MeshLab; --color rgb, label, instance or segment"),
     "hdf5": ("hdf5", "Hdf5", "one HDF5 file with our array names (needs h5py)"),
     "webdataset": ("webdataset", "WebDataset", "tar shards with our array names, for streaming"),
 }

@@ -9,11 +9,9 @@ of the group: with `--labels-from ply`, the vertices of one group may have sever
 
 from __future__ import annotations
 
-import numpy as np
-
 from scannet_prep.errors import ExportError
 from scannet_prep.export.format import ExportedScene, ExportFormat, encode_lines
-from scannet_prep.labels import SCANNET20
+from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
 
@@ -35,21 +33,18 @@ class BenchmarkGt(ExportFormat):
         Raises:
             ExportError: There are too many instances for the format.
         """
-        is_20 = self.options.label_set == SCANNET20
-        raw_ids = {item.id: item.nyu40_id if is_20 else item.scannet_id for item in scene.meta.groups}
+        raw_ids = raw_ids_of_groups(scene.meta.groups, self.options.label_set)
         labeled = sorted(number for number, raw_id in raw_ids.items() if raw_id)
         if len(labeled) > _MAX_INSTANCES:
             problem = f"has {len(labeled):,} labeled instances, and the format can tell {_MAX_INSTANCES} apart"
             raise ExportError(f"{scene.meta.scene_id}: {problem}", "leave the scene out")
-        # One entry more than the largest id: the last one, reached by -1, stands for "no group".
-        table = np.zeros(max(raw_ids, default=0) + 2, np.int64)
-        for number, group_id in enumerate(labeled, start=1):
-            table[group_id] = raw_ids[group_id] * 1000 + number
+        numbers = {group_id: number for number, group_id in enumerate(labeled, start=1)}
+        values = {item: raw_id * 1000 + numbers[item] if raw_id else 0 for item, raw_id in raw_ids.items()}
         name = f"{scene.meta.scene_id}.txt"
         semantic = getattr(scene, self.options.label_set.raw_ids_key)
         return ExportedScene(
             {
                 f"semantic/{name}": [encode_lines(semantic)],
-                f"instance/{name}": [encode_lines(scene.instances, table)],
+                f"instance/{name}": [encode_lines(scene.instances, table_by_group(values, none=0))],
             }
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.annotate import AnnotatedGroup
 from scannet_prep.errors import ExportError, SegmentsError
 from scannet_prep.labels import LabelSet
 from scannet_prep.processed.scene import ProcessedScene
@@ -36,10 +37,10 @@ def table_by_group(values: Mapping[int, int], *, none: int) -> NDArray[np.int64]
     return table
 
 
-def raw_ids_of_groups(scene: ProcessedScene, label_set: LabelSet) -> dict[int, int]:
+def raw_ids_of_groups(groups: Iterable[AnnotatedGroup], label_set: LabelSet) -> dict[int, int]:
     """The raw id of each group, by the id in `instances`; 0 where the label map does not know it."""
-    is_nyu40 = label_set.raw_ids_key == "nyu40_ids"
-    return {group.id: group.nyu40_id if is_nyu40 else group.scannet_id for group in scene.meta.groups}
+    key = label_set.raw_ids_key.removesuffix("s")
+    return {group.id: getattr(group, key) for group in groups}
 
 
 def raw_ids_by_group(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:
@@ -48,7 +49,7 @@ def raw_ids_by_group(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.i
     Returns:
         int64 (V,), 0 unannotated.
     """
-    found = table_by_group(raw_ids_of_groups(scene, label_set), none=-1).take(scene.instances)
+    found = table_by_group(raw_ids_of_groups(scene.meta.groups, label_set), none=-1).take(scene.instances)
     return np.where(found < 0, getattr(scene, label_set.raw_ids_key), found)
 
 

@@ -75,7 +75,7 @@ class Mask3D(ExportFormat):
         if largest > _MAX_GROUP_ID:
             message = f"{scene_id} has a group {largest}, but Mask3D's ground truth has room for 0 to {_MAX_GROUP_ID}"
             raise ExportError(message, "leave the scene out")
-        raw_ids = raw_ids_of_groups(scene, self.options.label_set)
+        raw_ids = raw_ids_of_groups(scene.meta.groups, self.options.label_set)
         table = table_by_group({group: raw_id * 1000 + group + 1 for group, raw_id in raw_ids.items()}, none=0)
         mean, mean_square = _color_moments(scene.colors)
         return ExportedScene(

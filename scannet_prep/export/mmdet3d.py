@@ -86,7 +86,8 @@ class MMDet3D(ExportFormat):
             raw_ids = raw_ids_by_group(scene, label_set)
             arrays |= {"instance_mask": numbers.take(scene.instances), "semantic_mask": raw_ids}
             matrix = np.eye(4) if self.options.is_aligned else scene.axis_alignment
-            boxes, raw_id_of = _find_boxes(points, matrix, scene.instances), raw_ids_of_groups(scene, label_set)
+            boxes = _find_boxes(points, matrix, scene.instances)
+            raw_id_of = raw_ids_of_groups(scene.meta.groups, label_set)
             class_of = {raw_id: number for number, raw_id in enumerate(self._box_classes)}
             ordered = [(raw_id_of[group], boxes[group]) for group in sorted(boxes, key=objects.__getitem__)]
             counts = np.bincount(label_set.labels_from_raw_ids(raw_ids), minlength=len(label_set) + 1)

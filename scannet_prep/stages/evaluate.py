@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from scannet_prep.dataset import Place, ScanNet
 from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
 from scannet_prep.evaluation.picture import draw_confusion
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
-from scannet_prep.files import write_atomically
+from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
+from scannet_prep.files import make_directory, write_atomically
 from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
@@ -106,6 +105,8 @@ def run(
     """
     make_scores, main_score = _SCORES[plan.task]
     progress, total, rows = progress or Progress(), make_scores(plan.label_set), list[dict[str, Any]]()
+    for path in filter(None, (scores_path, confusion_path)):
+        make_directory(path.parent)
     with progress.work("evaluate", sum(map(len, plan.datasets)), "scenes"):
         for dataset, scene_id in ((item, name) for item in plan.datasets for name in item.scene_ids):
             scores = make_scores(plan.label_set)
@@ -149,9 +150,7 @@ def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any
     prediction = plan.read(scene_id, len(sample["labels"]))
     if plan.task == "semantic":
         return prediction, sample["labels"]
-    groups, key = dataset.groups(scene_id), plan.label_set.raw_ids_key.removesuffix("s")
-    raw_ids = np.zeros(max([group.id for group in groups], default=-1) + 2, np.int64)  # the last one, by -1: no group
-    raw_ids[[group.id for group in groups]] = [getattr(group, key) for group in groups]
+    raw_ids = table_by_group(raw_ids_of_groups(dataset.groups(scene_id), plan.label_set), none=0)
     labels = plan.label_set.train_ids_from_raw_ids(raw_ids, -1)[sample["instances"]]
     return prediction, InstanceTruth(labels, sample["instances"])
 

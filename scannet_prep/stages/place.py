@@ -13,7 +13,7 @@ from scannet_prep.files import Buffer, read_file
 from scannet_prep.processed.folder import find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import MAX_FILE_BYTES
-from scannet_prep.stages.tree import is_archive
+from scannet_prep.stages.tree import check_is_no_export, is_archive
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,8 @@ def open_place(places: Sequence[OnePlace], *, certificates: bool | Path = True) 
         UsageError: Several folders, or the same archive twice.
         TransferError: An archive is on a web server, which does not give it.
     """
+    for place in places:
+        check_is_no_export(place)
     if any(map(is_archive, places)):
         reader = ArchiveReader(places, None, is_list=len(places) > 1, certificates=certificates)
         if (entries := reader.read_entries()) is None:

@@ -24,6 +24,7 @@ from scannet_prep.files import open_file, read_file
 from scannet_prep.labels import LabelSet
 from scannet_prep.number_lists import parse_lines
 from scannet_prep.scene import SceneId, Split
+from scannet_prep.stages.tree import check_is_no_export
 
 Task: TypeAlias = Literal["semantic", "instance"]
 
@@ -74,13 +75,13 @@ class Predictions:
         is_text = path.suffix == ".txt"
         try:
             if self.task == "instance":
-                found = _read_list(path, vertex_count) if is_text else _load(path, *InstancePrediction._fields)
+                found = _read_list(path, vertex_count) if is_text else load_arrays(path, *InstancePrediction._fields)
                 masks, ids, scores = check_prediction(InstancePrediction(**found), vertex_count)
                 return InstancePrediction(masks, self._to_train_ids(ids, is_raw=is_text), scores)
             if path.name.endswith(_OCTFORMER_END):
-                ids = _choose_classes(_load(path, "prob")["prob"], len(self.label_set))
+                ids = read_scores(path, len(self.label_set)).argmax(axis=1) - 1
             else:
-                ids = parse_lines(read_file(path)) if is_text else _load(path)[""]
+                ids = parse_lines(read_file(path)) if is_text else load_arrays(path)[""]
             return self._to_train_ids(check_integers(ids, "prediction", vertex_count), is_raw=is_text)
         except ContentError as error:
             raise PredictionError(path, error.message) from None
@@ -124,6 +125,7 @@ def find_predictions(
     if not paths:
         names = " or ".join(f"<scene>{end}" for end in _ENDS[task])
         raise MissingFileError(folder, f"holds no {task} predictions", f"expected {names} in this folder")
+    check_is_no_export(place)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of scenes that failed in processing: it is told how many there are
         datasets = [ScanNet(place, split=split, labels=label_set, keys=("labels", "instances")) for split in splits]
@@ -142,14 +144,22 @@ def find_predictions(
     )
 
 
-def _choose_classes(scores: NDArray[Any], class_count: int) -> NDArray[np.int64]:
-    """The class with the highest score; -1 where that is the first column, which stands for unlabeled."""
+def read_scores(path: Path, class_count: int) -> NDArray[Any]:
+    """Read OctFormer's `<scene>.eval.npz`.
+
+    Returns:
+        Floats (V, K + 1), the scores of each vertex; the first column stands for unlabeled.
+
+    Raises:
+        FileError: It cannot be read, or does not hold them.
+    """
+    scores = load_arrays(path, "prob")["prob"]
     if scores.ndim != 2 or scores.shape[1] != class_count + 1 or scores.dtype.kind != "f":
-        raise ContentError(f"prob: found {scores.dtype} {scores.shape}, expected floats (vertices, {class_count + 1})")
-    best: NDArray[np.int64] = scores.argmax(axis=1)
-    if np.isnan(np.take_along_axis(scores, best[:, None], axis=1)).any():
-        raise ContentError("prob: found NaN, expected numbers")
-    return best - 1
+        expected = f"floats (vertices, {class_count + 1})"
+        raise PredictionError(path, f"prob: found {scores.dtype} {scores.shape}, expected {expected}")
+    if np.isnan(scores.max(initial=0)):
+        raise PredictionError(path, "prob: found NaN, expected numbers")
+    return scores
 
 
 def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
@@ -174,8 +184,12 @@ def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
     return {"masks": stack, "labels": np.array(labels, np.int64), "scores": np.array(scores, np.float64)}
 
 
-def _load(path: Path, *keys: str) -> dict[str, NDArray[Any]]:
-    """Read arrays of an `.npz` by their keys, or the one of an `.npy` under an empty key."""
+def load_arrays(path: Path, *keys: str) -> dict[str, NDArray[Any]]:
+    """Read arrays of an `.npz` by their keys, or the one of an `.npy` under an empty key.
+
+    Raises:
+        FileError: It cannot be read, or has none of that name.
+    """
     try:
         with open_file(path, _MAX_BYTES) as file:
             found: Any = np.load(file, allow_pickle=False)
@@ -183,6 +197,6 @@ def _load(path: Path, *keys: str) -> dict[str, NDArray[Any]]:
     except ScanNetPrepError:
         raise
     except KeyError as error:
-        raise ContentError(f"has no array {error}") from None
+        raise PredictionError(path, f"has no array {error}") from None
     except (ValueError, EOFError, IndexError, TypeError, MemoryError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise ContentError(f"cannot be read as {path.suffix}: {error}") from None
+        raise PredictionError(path, f"cannot be read as {path.suffix}: {error}") from None

@@ -14,7 +14,7 @@ import numpy as np
 from scannet_prep.dataset import Place
 from scannet_prep.evaluation.instance import MIN_VERTICES, NO_INSTANCES
 from scannet_prep.export.format import encode_lines
-from scannet_prep.files import write_atomically
+from scannet_prep.files import make_directory, write_atomically
 from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
@@ -83,6 +83,7 @@ def run(plan: Predictions, path: Path, *, min_score: float = 0.0, progress: Prog
     """
     progress, buffer, left_out = progress or Progress(), io.BytesIO(), Counter[str]()
     (dataset,) = plan.datasets
+    make_directory(path.parent)
     with progress.work("submit", len(dataset), "scenes"), zipfile.ZipFile(buffer, "w") as archive:
         for scene_id, vertex_count in zip(dataset.scene_ids, dataset.lengths.tolist(), strict=True):
             for name, data in _encode(plan, scene_id, vertex_count, min_score, left_out):

@@ -38,9 +38,7 @@ def identify_tree(path: Path) -> ArchiveKind:
     try:
         if not path.is_dir():
             raise _not_a_folder(path)
-        if is_export(path):
-            hint = f"give the folder that it was made from; to check the export: scannet-prep verify {path}"
-            raise MissingFileError(path, "is an export, expected raw or processed scenes", hint)
+        check_is_no_export(path)
         if next(iter_processed_scenes(path), None):
             return ArchiveKind.PROCESSED
         try:
@@ -52,6 +50,17 @@ def identify_tree(path: Path) -> ArchiveKind:
     except PermissionError as error:
         raise FileError(path, f"cannot be read: {error.strerror}") from error
     return ArchiveKind.RAW
+
+
+def check_is_no_export(place: object) -> None:
+    """Refuse what `scannet-prep export` made for another program: it is no place to read scenes from.
+
+    Raises:
+        MissingFileError: It is a folder of that kind.
+    """
+    if isinstance(place, str | Path) and is_export(Path(place)):
+        hint = f"give the folder that it was made from; to check the export: scannet-prep verify {quote(str(place))}"
+        raise MissingFileError(Path(place), "is an export, expected raw or processed scenes", hint)
 
 
 def explain_no_raw_scenes(path: Path) -> None:

@@ -8,6 +8,7 @@ whole scenes, and the next one goes on from there. What was made from another ve
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import FileError, OutputError, UnknownSplitError, UsageError, WorkerDiedError
+from scannet_prep.errors import FileError, MissingFileError, OutputError, UnknownSplitError, UsageError, WorkerDiedError
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportFormat, ExportOptions, JoinedFormat
 from scannet_prep.export.manifest import ExportEntry, ExportManifest, read_export, write_export
@@ -35,6 +36,7 @@ from scannet_prep.files import (
 from scannet_prep.processed.folder import prepare_folder, write_failed_list
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
+from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.space import check_space
 from scannet_prep.stages.export.scene_worker import (
     PARTS_NAME,
@@ -79,6 +81,12 @@ class ExportPlan:
         """The scenes that are up to date, so that `run` keeps them; looks at all of their files."""
         previous = _read_previous(self.out_dir, self.place, self.format.settings)
         return [] if self.is_forced else list(_find_current(self, previous))
+
+    @property
+    def without_groups(self) -> list[str]:
+        """The scenes that were processed without an aggregation: they have no instances and no ScanNet ids."""
+        kinds = {name: {item.kind for item in self.place.entries[name].warnings} for name in self.scene_ids}
+        return [name for name, found in kinds.items() if WarningKind.NO_AGGREGATION in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +143,21 @@ def plan(
         UsageError: The format cannot do that, or the folder holds something else.
         FileError: The place cannot be used, or the manifest of the export is damaged.
         UnknownSceneError: A scene was asked for that is not there.
+        MissingFileError: There is no folder of segments of test scenes where one is named.
         UnknownSplitError: There is nothing to export of the splits that were asked for.
         OutputError: `out_dir` is not a folder.
         TransferError: An archive is on a web server, which does not give it.
     """
     selection, options = selection or Selection(), options or ExportOptions()
     exporter = make_format(format_name, options)
+    if options.test_segments is not None and not options.test_segments.is_dir():
+        raise MissingFileError(options.test_segments, "no such folder", "name the one that the Segmentator wrote to")
     place = open_place(places, certificates=certificates)
     if exporter.options.is_aligned is None and place.entries:  # as they are stored, which is the same for all
         is_stored_aligned = next(iter(place.entries.values())).options.align_axis
         exporter = make_format(format_name, replace(options, is_aligned=is_stored_aligned))
     held = {name: entry.split for name, entry in place.entries.items()}
-    hint = f"to see what is there: scannet-prep info {place.name} --scenes"
+    hint = f"to see what is there: scannet-prep info {shlex.join(map(str, places))} --scenes"
     selection.check_found(place.name, held, hint)
     wanted = {name: split for name, split in held.items() if selection.wants(name, split)}
     left_out = {split: reason for split in sorted(set(wanted.values())) if (reason := exporter.why_left_out(split))}

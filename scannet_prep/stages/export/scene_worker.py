@@ -11,6 +11,7 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from scannet_prep.errors import FileError, OutputError, ProcessedFileError, ScanNetPrepError
 from scannet_prep.export.format import Content, ExportFormat, JoinedFormat, ProcessedFile
@@ -59,7 +60,8 @@ def _export(scene_id: str, context: WorkContext) -> ExportEntry:
     path, expected = context.place.file_path(scene_id), context.place.entries[scene_id]
     data = context.place.read(scene_id)
     if Fingerprint.from_bytes(data) != expected.fingerprint:
-        raise ProcessedFileError(path, "is not the file that the manifest records", "scannet-prep verify tells more")
+        hint = f"to learn more: scannet-prep verify {quote(context.place.name)}"
+        raise ProcessedFileError(path, "is not the file that the manifest records", hint)
     scene = parse_processed(data, path)
     check_meta(scene.meta, path, scene_id, expected.split)
     exported = context.format.encode_scene(scene)
