@@ -77,7 +77,8 @@ def test_what_a_worker_has_read_is_kept_for_all_of_them(
 ) -> None:
     folder = Path(shutil.copytree(training_folder, tmp_path / "processed"))
     options: dict[str, Any] = {"batch_size": None, "multiprocessing_context": start_method}
-    expected = list(torch_data.DataLoader(ScanNet(folder, split="val"), batch_size=None))
+    # With workers, so that what Python keeps open for a start method is there before the count.
+    expected = list(torch_data.DataLoader(ScanNet(folder, split="val"), num_workers=1, **options))
     before = count_descriptors()
     dataset = ScanNet(folder, split="val", cache=True)
     check_batches_equal(list(torch_data.DataLoader(dataset, num_workers=1, **options)), expected)
