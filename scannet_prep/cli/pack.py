@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     report = pack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     if report.missing:
         console.warn(f"warning: missing in the archive: {format_count(len(report.missing), 'scene')} that failed")
-    text = _describe_report(report, console.seconds)
+    text = _describe_report(report, target, console.seconds)
     if target is None:
         console.say(text)
         return 0
@@ -126,14 +126,17 @@ def _describe_plan(plan: PackPlan) -> str:
     scenes = format_count(len(contents.scenes), f"{contents.head.kind} scene")
     files = format_count(sum(len(group.files) for group in contents.groups) - 1, "file")
     size = format_bytes(contents.size_bytes)
-    lines = [f"pack: {plan.source} -> {plan.target or 'standard output'}: {scenes}, {files}, {size}"]
+    target = str(plan.target or "standard output")
+    if plan.shard_bytes is not None:
+        target = target.removesuffix(".tar.zst") + "-*-of-*.tar.zst"
+    lines = [f"pack: {plan.source} -> {target}: {scenes}, {files}, {size}"]
     if plan.left_out:
         names = f"{len(plan.left_out):,} ({list_some(plan.left_out)})"
         lines.append(f"left out, because {contents.head.kind} trees have no such names: {names}")
     return "\n".join(lines)
 
 
-def _describe_report(report: PackReport, seconds: float) -> str:
+def _describe_report(report: PackReport, target: Path | None, seconds: float) -> str:
     names = list_some(list(report.archives))
     size = format_bytes(report.size_bytes)
     scenes = format_count(report.scenes, "scene")
@@ -142,7 +145,7 @@ def _describe_report(report: PackReport, seconds: float) -> str:
     share = f"{report.size_bytes / report.source_bytes:.0%} of {format_bytes(report.source_bytes)}"
     vertices = f", {report.vertices:,} vertices" if report.vertices else ""
     lines = [f"{names}: {scenes}{vertices}, {size} ({share}), in {format_duration(seconds)}"]
-    if report.splits and report.kind == "processed":
+    if target is not None and report.splits and report.kind == "processed":
         path, split = Path(next(iter(report.archives))), "train" if "train" in report.splits else report.splits[-1]
         shards = re.sub(r"-\d+-of-", "-*-of-", path.name)
         place = f'sorted(Path("{path.parent}").glob("{shards}"))' if len(report.archives) > 1 else f'"{path}"'
