@@ -46,8 +46,8 @@ def _interrupt(_signum: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGALRM, _interrupt)
         signal.setitimer(signal.ITIMER_REAL, _WHETHER_FORGOTTEN_S if frame is None else _WHILE_LOADING_S)
         error = sys.exc_info()[1]
-        while error is not None and not isinstance(error, KeyboardInterrupt):
-            error = error.__context__
+        while error is not None and not isinstance(error, KeyboardInterrupt | GeneratorExit):
+            error = error.__context__  # generators end where an exception passes the loop over them
         if error is not None or frame is not None:  # it is being cleaned up, or a module is loaded
             return
     raise KeyboardInterrupt
