@@ -279,9 +279,20 @@ def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp
         status, shown = run_on_terminal(words, columns)
         assert all(len(line) <= (columns or 80) for line in shown.replace("\r", "\n").splitlines() if "%|" in line)
         assert status == 0
-        assert "process: 100%|" in shown
+        assert ("process: 100%|" in shown) == (columns != 60)
         assert re.search(r"\| 11/11 scenes, 00:00, +[0-9.]+/s *\r", shown)
     assert "100%" not in run_on_terminal([*words, "--no-progress"])[1]
+    program = """if True:
+        from scannet_prep.cli.progress_display import ShownProgress
+        progress = ShownProgress(print)
+        progress.start("download", 21_000_000_000, "B")
+        progress.status("7,765/7,765 files")
+        progress.advance(20_900_000_000)
+        progress.finish()
+    """
+    assert re.search(
+        r"100%\|.*\| 20\.9G/21\.0GB, .*7,765/7,765 files *\r", run_on_terminal([sys.executable, "-c", program], 60)[1]
+    )
 
 
 @pytest.mark.parametrize("columns", [60, 100])

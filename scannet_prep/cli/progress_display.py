@@ -11,7 +11,8 @@ from typing import Any
 from scannet_prep.progress import Progress
 
 _SECONDS_BETWEEN_LINES = 30.0
-# Short enough for 60 columns; what does not fit is cut off at the end.
+# What does not fit is cut off at the end; on narrow terminals, the title is left out first.
+_NARROW = 80
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}UNIT, {remaining}, {rate_noinv_fmt}{postfix}"
 _LINE = "{desc}: {n_fmt}/{total_fmt}UNIT, {remaining} left, {rate_noinv_fmt}{postfix}"
 _COUNT = "{desc}: {n_fmt}UNIT, {elapsed}, {rate_noinv_fmt}{postfix}"
@@ -43,10 +44,11 @@ class ShownProgress(NotesOnly):
 
         options: dict[str, Any] = {"file": _Lines(self._say), "delay": _SECONDS_BETWEEN_LINES}
         options |= {"mininterval": _SECONDS_BETWEEN_LINES, "maxinterval": _SECONDS_BETWEEN_LINES, "leave": False}
+        shape = _LINE if total else _COUNT
         if sys.stderr.isatty():
-            knows_width = os.get_terminal_size(sys.stderr.fileno()).columns > 0  # some containers' terminals do not
-            options = {"file": sys.stderr, "dynamic_ncols": knows_width, "ncols": None if knows_width else 80}
-        shape = (_BAR if sys.stderr.isatty() else _LINE) if total else _COUNT
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns  # 0 where a container's terminal does not know
+            options = {"file": sys.stderr, "dynamic_ncols": columns > 0, "ncols": None if columns else 80}
+            shape = (_BAR if total else _COUNT).removeprefix("{desc}: " if 0 < columns < _NARROW else "")
         self._bar = tqdm(
             total=total or None,  # None: nobody knows
             desc=title,
