@@ -19,9 +19,9 @@ else:
 class ConcatDataset(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
     """Several datasets as one, the scenes of the first before those of the next.
 
-    Like the one of PyTorch, whose does not know `(index, epoch)`, which `PointBudgetBatchSampler` gives. All of them
-    must know it: those of `ScanNet` do, and so does yours whose `__getitem__` takes such pairs. Give each its own
-    `seed`; samples of one batch need the same keys and types.
+    PyTorch's own `ConcatDataset` does not take `(index, epoch)`, which `PointBudgetBatchSampler` gives; this one does.
+    The datasets must take it too, as `ScanNet` does. Give each its own `seed`; samples of one batch need the same keys
+    and types.
 
     Args:
         datasets: With a length, `lengths` (points of each item), and items by `index` and by `(index, epoch)`.

@@ -51,10 +51,10 @@ def points_and_exact_normals(
         return loop(np.ascontiguousarray(positions), np.ascontiguousarray(faces), matrix, turn)
     columns = np.ascontiguousarray(positions.T, np.float64)
     points = np.empty(positions.shape, np.float32)
-    for axis, column in enumerate(_transform(columns, matrix[:3]) if len(matrix) else columns):
+    for axis, column in enumerate(move_columns(columns, matrix[:3]) if len(matrix) else columns):
         points[:, axis] = column
     sums = _sum_products(columns, faces)
-    x, y, z = sums = _transform(sums, turn) if len(turn) else sums
+    x, y, z = sums = move_columns(sums, turn) if len(turn) else sums
     length = np.sqrt(x * x + y * y + z * z)
     length[length == 0.0] = 1.0
     normals = np.empty(positions.shape, np.float64)
@@ -75,7 +75,7 @@ def _turn_of(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([[p[i - 2] * q[i - 1] - p[i - 1] * q[i - 2] for i in range(3)] for p, q in pairs])
 
 
-def _transform(columns: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+def move_columns(columns: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """Multiply vectors, float64 (3, V), by a matrix (3, 3), or (3, 4) with a shift.
 
     Computing in float32 would be off by up to 1.4e-6 m.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.files import Buffer
+from scannet_prep.geometry import move_columns
 from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.processed.npz import encode_npy_header
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
@@ -171,7 +172,7 @@ def points_in_frame(scene: ProcessedScene, *, is_aligned: bool | None) -> NDArra
     """
     if is_aligned in {None, scene.meta.options.align_axis}:
         return scene.points
-    matrix = scene.axis_alignment if is_aligned else np.linalg.inv(scene.axis_alignment)
+    matrix = scene.axis_alignment if is_aligned else np.asarray(np.linalg.inv(scene.axis_alignment), np.float64)
     return _move(scene.points, matrix)
 
 
@@ -183,17 +184,15 @@ def normals_in_frame(scene: ProcessedScene, *, is_aligned: bool | None) -> NDArr
     """
     if is_aligned in {None, scene.meta.options.align_axis}:
         return scene.normals.astype(np.float32)
-    rotation = np.zeros((3, 4))
-    rotation[:, :3] = scene.axis_alignment[:3, :3] if is_aligned else scene.axis_alignment[:3, :3].T
-    return _move(scene.normals, rotation)
+    rotation = scene.axis_alignment[:3, :3]
+    return _move(scene.normals, rotation if is_aligned else rotation.T)
 
 
-def _move(points: NDArray[np.floating[Any]], matrix: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Move points (V, 3). Not by a matrix product: the order of its sums, and so the bytes, depends on the machine."""
-    x, y, z = np.ascontiguousarray(points.T, np.float64)
+def _move(points: NDArray[np.floating[Any]], matrix: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Move points (V, 3), as processing does."""
     moved = np.empty(points.shape, np.float32)
-    for axis, (a, b, c, shift) in enumerate(matrix[:3]):
-        moved[:, axis] = x * a + y * b + z * c + shift
+    for axis, column in enumerate(move_columns(np.ascontiguousarray(points.T, np.float64), matrix[:3])):
+        moved[:, axis] = column
     return moved
 
 

@@ -46,7 +46,7 @@ class WebDataset(JoinedFormat):
         return ExportedScene({f"{scene.meta.scene_id}.tar": pieces})
 
     def plan_files(self, parts: Mapping[str, tuple[Split, int]]) -> Mapping[str, Sequence[str]]:
-        """Deal the scenes of each split to shards; shuffled, as whoever streams sees a few shards at a time."""
+        """Deal the scenes of each split to shards, shuffled: a stream shows a few shards at a time."""
         shards: dict[str, list[str]] = {}
         for split in Split:
             room, number = 0, -1

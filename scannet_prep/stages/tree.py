@@ -53,7 +53,7 @@ def identify_tree(path: Path) -> ArchiveKind:
 
 
 def check_is_no_export(place: object) -> None:
-    """Refuse what `scannet-prep export` made for another program: it is no place to read scenes from.
+    """Refuse what `scannet-prep export` made for another program: scenes are not read from it.
 
     Raises:
         MissingFileError: It is a folder of that kind.
