@@ -7,8 +7,6 @@ and in Python 3.11 it waits for ever if a worker was just being started.
 from __future__ import annotations
 
 import ctypes
-import math
-import os
 import socket
 import subprocess
 import sys
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from scannet_prep.errors import WorkerDiedError
+from scannet_prep.stages.granted import CGROUP_ROOT, MEMBERSHIP_PATH, find_granted_cores
 
 Task = TypeVar("Task")
 Context = TypeVar("Context")
@@ -65,8 +64,8 @@ def run_in_workers(
 
 def default_worker_count(
     environ: Mapping[str, str],
-    cgroup_root: Path = Path("/sys/fs/cgroup"),
-    membership_path: Path = Path("/proc/self/cgroup"),
+    cgroup_root: Path = CGROUP_ROOT,
+    membership_path: Path = MEMBERSHIP_PATH,
 ) -> int:
     """How many workers this process may keep busy.
 
@@ -78,30 +77,7 @@ def default_worker_count(
         cgroup_root: Where the control groups are mounted.
         membership_path: Where the system says in which of them this process is.
     """
-    counts = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
-    slurm = environ.get("SLURM_CPUS_PER_TASK", "")
-    if slurm.isdigit():
-        counts.append(int(slurm))
-    with suppress(OSError):  # not Linux
-        for line in membership_path.read_text(encoding="ascii", errors="replace").splitlines():
-            controllers, _, group = line.partition(":")[2].partition(":")
-            if not controllers or "cpu" in controllers.split(","):
-                counts += map(math.ceil, _cgroup_quotas(cgroup_root / controllers, group))
-    return max(1, min(counts))
-
-
-def _cgroup_quotas(top: Path, group: str) -> Iterator[float]:
-    """Processors that a control group and those above it grant: version 2 (`cpu.max`) or 1 (`cpu.cfs_quota_us`)."""
-    directory = top / group.lstrip("/")
-    for candidate in (directory, *directory.parents):
-        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
-            with suppress(OSError, ValueError, ZeroDivisionError):  # no limit ("max"), or no such group
-                text = " ".join((candidate / name).read_text(encoding="ascii") for name in names)
-                quota, period = map(int, text.split())
-                if quota > 0:
-                    yield quota / period
-        if candidate == top:
-            break
+    return max(1, min(find_granted_cores(environ, cgroup_root, membership_path).values()))
 
 
 def _work(descriptor: int) -> None:
