@@ -6,7 +6,7 @@ import copy
 import operator
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
@@ -18,6 +18,7 @@ from scannet_prep.annotate import AnnotatedGroup
 from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.errors import TransformError, UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, LabelSet, check_label_set
+from scannet_prep.limited_points import limit_annotation, read_points
 from scannet_prep.processed.cache import SceneCache
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
@@ -111,6 +112,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         seed: Of the random generator. Runs that are to differ need another one here as well as in the sampler.
         scenes: Only these: scene ids, in any order, such as the index of a table; a single one; or a file of
             them, one a line.
+        points: By scene id, the vertices, in mesh order, whose `labels` and `instances` are not ignored: a dict, or a
+            file of one, such as `points20` of the data-efficient benchmark.
         keys: Only these of a sample, or this one, and `scene_id`; what is left out is not read. All by default.
         loop: How often each scene comes in an epoch, each time with other random numbers.
         cache: True to keep in memory what has been read of the files, for this process and those that it starts, such
@@ -122,7 +125,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         ignore_id, transform, seed: As given.
 
     Raises:
-        MissingFileError: `path` is not a processed folder, or there is no such archive.
+        MissingFileError: `path` is not a processed folder, or there is no such archive or file of points.
         ManifestError: Processing has not finished, or the manifest is damaged.
         ArchiveError: An archive is damaged, is not made of processed scenes, or does not go together with the others of
             a list; or a shard of a set is missing.
@@ -130,7 +133,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         UnknownSplitError: There is no such split, or there are no scenes of it.
         UnknownSceneError: A scene of `scenes` is not there, or of another split.
         UsageError: There is no such key, `labels` is not a label set, `seed` is negative, `loop` is not a number from
-            1, or the list is empty.
+            1, `points` does not fit the scenes, or the list is empty.
     """
 
     def __init__(
@@ -143,6 +146,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         transform: Transform | None = None,
         seed: int = 0,
         scenes: str | Path | Iterable[str] | None = None,
+        points: str | Path | Mapping[str, Any] | None = None,
         keys: Iterable[str] | None = None,
         loop: int = 1,
         cache: bool = False,
@@ -162,6 +166,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         self._reader = _open_scenes(path, self.split)
         if scenes is not None:
             self._restrict(scenes)
+        sizes = zip(self.scene_ids, self._reader.lengths.tolist(), strict=True)
+        self._points = None if points is None else read_points(points, dict(sizes))
         if loop > 1:
             self._reader.restrict(np.repeat(np.arange(len(self)), loop))
         self._cache = SceneCache(self.scene_ids, self._reader.lengths) if cache else None
@@ -300,11 +306,13 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         return weigh_classes(self._count_classes(), formula)
 
     def _count_classes(self) -> NDArray[np.int64]:
-        """Vertices by scene and class, (scenes, classes)."""
-        if entries := self._reader.read_entries():
+        """Vertices by scene and class, (scenes, classes); of limited annotations, only those that may be used."""
+        if self._points is None and (entries := self._reader.read_entries()):
             return count_classes([entries[name].counts(self.label_set) for name in self.scene_ids], self.label_set)
         key = self.label_set.raw_ids_key
-        return count_classes([count_ids(self._open(index).read(key)) for index in range(len(self))], self.label_set)
+        found = ((name, self._open(index).read(key)) for index, name in enumerate(self.scene_ids))
+        used = (raw_ids if self._points is None else raw_ids[self._points[name]] for name, raw_ids in found)
+        return count_classes([count_ids(raw_ids) for raw_ids in used], self.label_set)
 
     def _restrict(self, scenes: str | Path | Iterable[int | str]) -> None:
         if isinstance(scenes, str | Path):
@@ -372,7 +380,9 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
                 sample[key] = array.astype(_TYPES[key]) if key in _TYPES else array
             elif key == "segments":
                 sample[key] = np.full(self._reader.lengths[index], -1, np.int32)
-        sample["scene_id"] = self._reader.scene_id(index)
+        sample["scene_id"] = scene_id = self._reader.scene_id(index)
+        if self._points is not None:
+            limit_annotation(sample, self._points[scene_id], self.ignore_id)
         return sample  # type: ignore[return-value]
 
 

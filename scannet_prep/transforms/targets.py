@@ -12,6 +12,7 @@ from numpy.random import Generator
 from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.instance import NO_INSTANCES
 from scannet_prep.labels import LabelSet
+from scannet_prep.limited_points import limit_annotation
 from scannet_prep.transforms.steps import BOX_KEYS, Sample
 
 
@@ -66,7 +67,7 @@ class LimitedAnnotations:
 
     As the limited annotations of ScanNet's data-efficient benchmark: `la_file` of Pointcept's `ScanNetDataset`
     (pointcept/datasets/scannet.py). There, `Drop` and `GridSample` keep annotated points; here they may leave some out,
-    others each time. For limited scenes, `ScanNet(..., scenes=)` takes a list.
+    others each time. For samples that are not from `ScanNet`, which takes such lists itself: `points=`, `scenes=`.
 
     Attributes:
         points: For each scene id the vertices whose annotation stays, integers. A dict, for example what the
@@ -86,10 +87,7 @@ class LimitedAnnotations:
             message = f"{scene_id} has {len(sample['points'])} vertices, and points to {chosen.min()} to {chosen.max()}"
             raise UsageError(f"LimitedAnnotations: {message}", "put it first, and use the list of this release")
         result = {key: value for key, value in sample.items() if key not in BOX_KEYS}
-        for key, empty in (("labels", self.ignore_id), ("instances", -1)):
-            if key in sample:
-                result[key] = np.full_like(sample[key], empty)
-                result[key][chosen] = sample[key][chosen]
+        limit_annotation(result, chosen, self.ignore_id)
         return result
 
 

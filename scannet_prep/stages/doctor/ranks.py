@@ -30,7 +30,7 @@ from scannet_prep.stages.doctor.check import Check, Severity
 from scannet_prep.version import VERSION
 
 _LOOK_S, _GRACE_S, _GOODBYE_S = 0.05, 5.0, 2.0
-_SLOW_S, _SLOW_FACTOR = 5.0, 3.0
+_SLOW_S, _SLOW_FACTOR = 3.0, 3.0
 _START = "torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp PLACE"
 _HINTS = {
     "scenes": "give all ranks the same folder; copy the archive to every machine, and verify it there",
@@ -100,7 +100,7 @@ def run(place: str, environ: Mapping[str, str], *, max_points: int, timeout_s: f
         check = Check("ranks", Severity.PROBLEM, text, hint)
         return RankReport(rank, world_size, (check,), False, round(time.monotonic() - started_s, 3))
     prefixed = torch.distributed.PrefixStore("scannet-prep-doctor", store)
-    member = _Rank(prefixed, rank, world_size, started_s + timeout_s, timeout_s)
+    member = _Rank(prefixed, rank, world_size, timeout_s)
     facts = _Task(lambda: _find_facts(place, rank, world_size, max_points))
     local_rank = int(environ.get("LOCAL_RANK", rank))
     checks = (member.lead if rank == 0 else member.follow)(facts, local_rank)
@@ -133,9 +133,9 @@ class _Task(threading.Thread):
 class _Rank:
     """One rank, and what it says to the others through the store."""
 
-    def __init__(self, store: Any, rank: int, world_size: int, deadline_s: float, timeout_s: float) -> None:  # noqa: ANN401 - of torch
+    def __init__(self, store: Any, rank: int, world_size: int, timeout_s: float) -> None:  # noqa: ANN401 - of torch
         self._store, self._rank, self._world_size = store, rank, world_size
-        self._deadline_s, self._timeout_s = deadline_s, timeout_s
+        self._deadline_s, self._timeout_s = time.monotonic() + timeout_s, timeout_s
         self.hangs = False
         self._say("here", {"host": socket.gethostname(), "pid": os.getpid()})
 
@@ -146,11 +146,11 @@ class _Rank:
         if problems is None:
             return [_problem("ranks", f"rank {self._rank}: rank 0 does not answer", "look at what rank 0 says")]
         if not problems:
-            result = self._add_up(local_rank)
+            result = self._finish(self._start_adding(local_rank), "sum")
             if "error" in result:
                 problems = [_all_reduce_failed(self._rank, result)]
         with suppress(RuntimeError):
-            self._store.wait([f"end/{0}"], timedelta(seconds=self._timeout_s + _GRACE_S))
+            self._store.wait(["end/0"], timedelta(seconds=self._timeout_s + _GRACE_S))
             self._say("bye", {})
         return [check for check in problems if check.values.get("rank") == self._rank]
 
@@ -161,9 +161,7 @@ class _Rank:
         problems = [check for check in checks if check.severity is Severity.PROBLEM]
         self._say("verdict", {"problems": [[*_plain(check)] for check in problems]})
         if not problems:
-            self._add_up(local_rank)
-            sums = self._wait_for("sum", range(self._world_size), self._deadline_s + _GRACE_S)
-            checks.append(_judge_sums(self._world_size, came, sums))
+            checks.append(_judge_sums(self._world_size, came, self._watch_sums(self._start_adding(local_rank))))
         self._say("end", {})
         self._wait_for("bye", [rank for rank in came if rank], time.monotonic() + _GOODBYE_S)
         return checks
@@ -183,11 +181,24 @@ class _Rank:
         self.hangs |= not facts.result
         return came, found, times
 
-    def _add_up(self, local_rank: int) -> dict[str, Any]:
-        """Make the all-reduce, and tell how it went."""
+    def _start_adding(self, local_rank: int) -> _Task:
+        """Begin the all-reduce."""
         self._deadline_s = time.monotonic() + self._timeout_s
-        task = _Task(lambda: _all_reduce(self._store, self._rank, self._world_size, local_rank, self._timeout_s))
-        return self._finish(task, "sum")
+        return _Task(lambda: _all_reduce(self._store, self._rank, self._world_size, local_rank, self._timeout_s))
+
+    def _watch_sums(self, task: _Task) -> dict[int, Any]:
+        """Look until all ranks have told of their all-reduce, one has failed, or the time is up; in order of time."""
+        sums: dict[int, Any] = {}
+        deadline_s = self._deadline_s + _GRACE_S
+        while time.monotonic() < deadline_s and len(sums) < self._world_size:
+            if task.result and 0 not in sums:
+                self._say("sum", task.result)
+            sums |= self._look("sum", set(range(self._world_size)) - sums.keys())
+            if any("error" in result for result in sums.values()):  # the others wait for it, perhaps for ever
+                deadline_s = min(deadline_s, time.monotonic() + _GOODBYE_S)
+            time.sleep(_LOOK_S)
+        self.hangs |= not task.result
+        return sums
 
     def _finish(self, task: _Task, key: str) -> dict[str, Any]:
         """Wait for a task as long as there is time, and tell the others what came of it, if anything did."""
@@ -277,7 +288,7 @@ def _judge_presence(
             checks.append(_problem("ranks", f"{who}: {found[rank]['error']}", found[rank].get("hint", ""), rank=rank))
     first_s = min(times.values(), default=0.0)
     waits = {rank: (times[rank] - first_s, facts.get("seconds", 0.0)) for rank, facts in found.items()}
-    usual_s = statistics.median(sum(wait) for wait in waits.values()) if waits else 0.0
+    usual_s = statistics.median_low(sum(wait) for wait in waits.values()) if waits else 0.0
     for rank, (late_s, read_s) in waits.items():
         if late_s + read_s > max(_SLOW_S, _SLOW_FACTOR * usual_s):
             text = f"{_name(rank, came)} is slow: came {late_s:.1f} s after the first, read for {read_s:.1f} s"
@@ -286,6 +297,8 @@ def _judge_presence(
     if not any(check.severity is Severity.PROBLEM for check in checks):
         hosts = sorted({value["host"] for value in came.values()})
         text = f"all {world_size} are there, on {', '.join(hosts[:4])}{' and others' if len(hosts) > 4 else ''}"
+        last = max(waits, key=lambda rank: sum(waits[rank]))
+        text += f"; the last, rank {last}, was ready {sum(waits[last]):.1f} s after the first came"
         checks.insert(0, Check("ranks", Severity.OK, text, values={"hosts": hosts}))
     return checks
 
@@ -312,13 +325,12 @@ def _judge_facts(came: Mapping[int, Any], found: Mapping[int, Any]) -> list[Chec
 
 def _judge_sums(world_size: int, came: Mapping[int, Any], sums: Mapping[int, Any]) -> Check:
     failed = {rank: result for rank, result in sums.items() if "error" in result}
+    if failed:
+        return _all_reduce_failed(*next(iter(failed.items())))  # the first; the others failed because of it
     if silent := [rank for rank in range(world_size) if rank not in sums]:
         names = ", ".join(_name(rank, came) for rank in silent[:8])
         hint = "its network interface: NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; docs/training-hangs.md"
         return _problem("all-reduce", f"did not end in time on {names}", hint, rank=silent[0])
-    if failed:
-        rank, result = min(failed.items())
-        return _all_reduce_failed(rank, result)
     backend, seconds = sums[0]["backend"], max(result["seconds"] for result in sums.values())
     text = f"{backend} works on all {world_size} ranks, {seconds:.2f} s with its start"
     return Check("all-reduce", Severity.OK, text, values={"backend": backend, "seconds": round(seconds, 3)})
