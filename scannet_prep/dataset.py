@@ -166,8 +166,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         self._reader = _open_scenes(path, self.split)
         if scenes is not None:
             self._restrict(scenes)
-        sizes = zip(self.scene_ids, self._reader.lengths.tolist(), strict=True)
-        self._points = None if points is None else read_points(points, dict(sizes))
+        self._points = None if points is None else read_points(points, self.scene_ids, self._reader.lengths)
         if loop > 1:
             self._reader.restrict(np.repeat(np.arange(len(self)), loop))
         self._cache = SceneCache(self.scene_ids, self._reader.lengths) if cache else None
@@ -310,9 +309,9 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         if self._points is None and (entries := self._reader.read_entries()):
             return count_classes([entries[name].counts(self.label_set) for name in self.scene_ids], self.label_set)
         key = self.label_set.raw_ids_key
+        chosen: Mapping[str, Any] = self._points or dict.fromkeys(self.scene_ids, slice(None))
         found = ((name, self._open(index).read(key)) for index, name in enumerate(self.scene_ids))
-        used = (raw_ids if self._points is None else raw_ids[self._points[name]] for name, raw_ids in found)
-        return count_classes([count_ids(raw_ids) for raw_ids in used], self.label_set)
+        return count_classes([count_ids(raw_ids[chosen[name]]) for name, raw_ids in found], self.label_set)
 
     def _restrict(self, scenes: str | Path | Iterable[int | str]) -> None:
         if isinstance(scenes, str | Path):
@@ -380,9 +379,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
                 sample[key] = array.astype(_TYPES[key]) if key in _TYPES else array
             elif key == "segments":
                 sample[key] = np.full(self._reader.lengths[index], -1, np.int32)
-        sample["scene_id"] = scene_id = self._reader.scene_id(index)
-        if self._points is not None:
-            limit_annotation(sample, self._points[scene_id], self.ignore_id)
+        sample["scene_id"] = self._reader.scene_id(index)
+        limit_annotation(sample, (self._points or {}).get(sample["scene_id"]), self.ignore_id)
         return sample  # type: ignore[return-value]
 
 

@@ -1,0 +1,112 @@
+"""Limited annotations: the vertices of each scene whose labels may be used, as the data-efficient benchmark has them.
+
+Its files `points20`, `points50`, `points100` and `points200` (in `limited-annotation-points.zip`) are what
+`torch.save` makes of a dict from scene id to indices of vertices, in mesh order. Pointcept reads the same as `la_file`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.errors import ContentError, FileError, UsageError
+from scannet_prep.files import read_file
+from scannet_prep.typed_json import parse_json
+
+_MAX_FILE_BYTES = 1 << 28
+_EXPECTED = 'expected {"scene0000_00": [5, 17, ...], ...}, as JSON or from torch.save'
+
+
+def read_points(
+    points: str | Path | Mapping[str, Any], scene_ids: Sequence[str], lengths: NDArray[np.int64]
+) -> dict[str, NDArray[np.int64]]:
+    """Read which vertices are annotated, and check that they fit the scenes.
+
+    Args:
+        points: Indices of vertices by scene id, in mesh order; or a file of them: JSON, or from `torch.save`. A file
+            cannot run code when it is read. Scenes beyond those that are needed are passed over.
+        scene_ids: The scenes that are needed.
+        lengths: Number of vertices of each, int64 (scenes,).
+
+    Raises:
+        FileError: The file is not there, or holds something else.
+        UsageError: A scene is missing, or its points are not indices of its vertices.
+    """
+    is_file = isinstance(points, str | Path)
+    where: str = str(points) if is_file else "points"
+    known: object = _read_file(Path(where).expanduser()) if is_file else points
+    if not isinstance(known, Mapping):
+        raise UsageError(f"{where}: found {type(known).__name__}, {_EXPECTED}")
+    if missing := [name for name in scene_ids if name not in known]:
+        message = (
+            f"{where}: has no points of {missing[0]} ({len(missing):,} of {len(scene_ids):,} scenes are not there)"
+        )
+        raise UsageError(message, "use the list of this split; or with scenes=..., only the scenes that it has")
+    return {name: _check(where, name, known[name], int(size)) for name, size in zip(scene_ids, lengths, strict=True)}
+
+
+def limit_annotation(sample: dict[str, Any], chosen: NDArray[np.int64] | None, ignore_id: int) -> None:
+    """Ignore `labels` and `instances` of all vertices of a sample but the chosen ones; None for all. In new arrays."""
+    for key, empty in (("labels", ignore_id), ("instances", -1)):
+        if key in sample and chosen is not None:
+            limited = np.full_like(sample[key], empty)
+            limited[chosen] = sample[key][chosen]
+            sample[key] = limited
+
+
+def _check(where: str, scene_id: str, points: Any, vertex_count: int) -> NDArray[np.int64]:  # noqa: ANN401 - not checked yet
+    array = np.asarray(points if not hasattr(points, "numpy") else points.numpy())
+    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
+        message = f"{where}: {scene_id}: found {array.dtype} {array.shape}, expected a list of whole numbers"
+        raise UsageError(message, "of a mask, np.flatnonzero(mask)" if array.dtype == np.bool_ else "")
+    if len(array) and not 0 <= array.min() <= array.max() < vertex_count:
+        found = f"points to vertices {array.min():,} to {array.max():,}, where there are {vertex_count:,}"
+        raise UsageError(f"{where}: {scene_id}: {found}", "use the list of this release; they count from 0")
+    return array.astype(np.int64)
+
+
+def _read_file(path: Path) -> object:
+    data = read_file(path, _MAX_FILE_BYTES)
+    if data.lstrip()[:1] in (b"{", b"["):
+        try:
+            return parse_json(data, dict[str, list[int]])
+        except ContentError as error:
+            raise FileError(path, f"{error.message}; {_EXPECTED}") from None
+    try:
+        import torch
+    except ImportError:
+        hint = "pip install torch, or give the points as a dict or as JSON"
+        raise FileError(
+            path, "is not JSON, and files of torch.save need PyTorch, which is not installed", hint
+        ) from None
+    try:
+        return torch.load(path, map_location="cpu", pickle_module=_PICKLE, weights_only=False)
+    except Exception as error:  # what torch raises differs by version
+        problem = f"cannot be read by torch.load ({type(error).__name__}); {_EXPECTED}"
+        raise FileError(path, problem, "unpack the zip file, and name one of the lists in it") from error
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes arrays, tensors, and what lists and dicts are of; no other code can run."""
+
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as pickle has it
+        """Find what arrays and tensors are made by, wherever this NumPy has it."""
+        makers: Sequence[Any] = (np.zeros(1).__reduce__()[0], np.int64(1).__reduce__()[0], np.ndarray, np.dtype)
+        for maker in makers if module.partition(".")[0] == "numpy" else ():
+            if maker.__name__ == name:
+                return maker
+        allowed = {("collections", "OrderedDict"), ("_codecs", "encode"), ("torch._utils", "_rebuild_tensor_v2")}
+        if (module, name) not in allowed:
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a list of points")
+        return super().find_class(module, name)
+
+
+_PICKLE = SimpleNamespace(
+    Unpickler=_Unpickler, load=lambda file, **options: _Unpickler(file, **options).load(), __name__="pickle"
+)
