@@ -11,7 +11,7 @@ from pathlib import Path
 from scannet_prep.cli import demo, doctor, download, evaluate, export, info, pack, process, submit, unpack, verify
 from scannet_prep.cli.arguments import CommandParser, add_output_arguments
 from scannet_prep.cli.console import Console
-from scannet_prep.errors import UsageError
+from scannet_prep.errors import MissingFileError, OutputError, UsageError
 from scannet_prep.failures import explain
 from scannet_prep.version import VERSION
 
@@ -64,10 +64,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         problem, hint, trace = explain(error)
         if isinstance(error, OSError) and error.filename:
             problem = f"{error.filename}: {problem}"
+        if isinstance(error, MissingFileError | OutputError):
+            hint = _explain_no_volume() or hint
         status = console.fail(type(error).__name__, problem, hint, 2 if isinstance(error, UsageError) else 1)
         if trace:
             raise
     return status
+
+
+def _explain_no_volume() -> str:
+    """What to do about files that are missing in a container without the folder of the data; empty elsewhere."""
+    volume = os.environ.get("SCANNET_PREP_VOLUME", "")  # which the Dockerfile sets
+    if not volume or os.path.ismount(volume):
+        return ""
+    return f'this container has no folder at {volume}: docker run -v "$PWD/data:{volume}" ...'
 
 
 def make_parser() -> CommandParser:
