@@ -1,4 +1,4 @@
-"""Limited annotations: `ScanNet(..., scenes=, points=)` ignores what is not listed, and refuses lists that do not fit."""
+"""Limited annotations: `ScanNet(..., scenes=, points=)` ignores all that is not listed, and refuses wrong lists."""
 
 from __future__ import annotations
 

@@ -69,15 +69,16 @@ def _compare_ranks(arguments: argparse.Namespace, console: Console) -> int:
     """Only rank 0 speaks on standard output; the others tell their own problems."""
     from scannet_prep.stages.doctor import ranks
 
-    place = str(arguments.place) or "data/processed"
-    report = ranks.run(place, os.environ, max_points=arguments.max_points, timeout_s=arguments.timeout)
+    def tell(report: ranks.RankReport) -> None:
+        if report.rank == 0:
+            lines = [*_describe(report.checks), _count(report.checks, report.seconds)]
+            console.result("\n".join(lines), report, 3 if report.problems else 0)
+        elif report.problems:
+            console.warn("\n".join(_describe(report.problems)))
+
+    place, options = str(arguments.place) or "data/processed", {"max_points": arguments.max_points}
+    report = ranks.run(place, os.environ, tell, timeout_s=arguments.timeout, **options)
     status = 3 if report.problems else 0
-    if report.rank == 0:
-        lines = [*_describe(report.checks), _count(report.checks, report.seconds)]
-        console.result("\n".join(lines), report, status)
-    else:
-        for line in _describe(report.problems):
-            console.warn(line)
     if report.hangs:
         sys.stdout.flush()
         sys.stderr.flush()

