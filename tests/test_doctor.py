@@ -108,7 +108,8 @@ def test_a_file_system_that_never_answers_is_a_finding(tmp_path: Path, stub_dir:
         libc.umount2(os.fsencode(folder), 2)
         os.close(device)
     hanging = {topic: check["severity"] for topic, check in found.items() if "answer" in check["message"]}
-    assert hanging == {"folder": "problem", "temporary folder": "problem", "server": "note", "GPU": "problem"}
+    gpu = "problem" if list(Path("/dev").glob("nvidia[0-9]*")) else "note"
+    assert hanging == {"folder": "problem", "temporary folder": "problem", "server": "note", "GPU": gpu}
     assert "locks" not in found
     assert "nvidia-smi" in found["GPU"]["hint"]
 
@@ -145,7 +146,8 @@ def test_what_is_wrong_with_a_folder_is_what_every_command_says(
     archive_path.write_bytes(archive_path.read_bytes()[:-40])
     assert probes.check_scenes(str(archive_path)).severity == "problem"
     (raw_dir / "failed.txt").write_text("scene0000_00\n")
-    assert "failed.txt lists scenes" in probes.check_scenes(str(raw_dir)).message
+    found = probes.check_scenes(str(raw_dir))
+    assert (found.severity, found.values["failed"]) == ("problem", ["scene0000_00"])
     nothing = probes.check_scenes(str(out_dir / "none"))
     assert (nothing.severity, "no such folder" in nothing.message, bool(nothing.hint)) == ("problem", True, True)
 
@@ -164,7 +166,7 @@ def test_locks_that_keep_nobody_out_are_a_problem(tmp_path: Path, monkeypatch: p
     assert probes.check_locks(str(tmp_path)).severity == "ok"
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)  # as file systems with `nolock` do
     found = probes.check_locks(str(tmp_path))
-    assert (found.severity, "a lock that is held was granted" in found.message) == ("problem", True)
+    assert (found.severity, "keeps no other process out" in found.message) == ("problem", True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -238,16 +240,13 @@ def test_a_server_that_is_not_there_is_a_note_and_an_address_that_is_none_a_prob
     assert probes.check_server("kaldir").severity == "problem"
 
 
-def test_proxies_show_without_passwords_and_interfaces_that_do_not_exist_are_named() -> None:
+def test_variables_that_lead_connections_elsewhere_show_without_passwords() -> None:
     proxies = {"HTTPS_PROXY": "http://me:secret@proxy:3128", "http_proxy": "me:secret@proxy:3128"}
     found = machine.check_environment({**proxies, "SSL_CERT_FILE": "/x.pem", "NCCL_DEBUG": "INFO"})
     assert (found.severity, "secret" in str(found)) == ("ok", False)
     assert "HTTPS_PROXY (http://proxy:3128)" in found.message
-    assert "HTTP_PROXY (proxy:3128)" in found.message
-    for value in ("lo", "l", "=lo", "=eth77,lo", "^docker"):
-        assert machine.check_environment({"NCCL_SOCKET_IFNAME": value}).severity == "ok", value
-    for value in ("eth77", "=l"):
-        assert machine.check_environment({"NCCL_SOCKET_IFNAME": value}).severity == "problem", value
+    assert "http_proxy (proxy:3128)" in found.message
+    assert "SSL_CERT_FILE, " in found.message + ", "
 
 
 def write_group(root: Path, files: dict[str, str]) -> dict[str, Path]:
@@ -357,7 +356,7 @@ def test_an_all_reduce_that_one_rank_cannot_make_is_told_with_its_rank(training_
     statuses, outputs = consult_ranks(tmp_path, str(training_folder), "--timeout", "5")
     assert 3 in statuses
     for output in outputs:
-        assert re.search(r"^problem: all-reduce: rank 1: .*eth77", output, re.MULTILINE), output
+        assert re.search(r"^problem: all-reduce: rank 1 .*eth77", output, re.MULTILINE), output
 
 
 def torchrun(count: int, script: str, tmp_path: Path, *words: str) -> tuple[int, str]:
@@ -389,7 +388,5 @@ def test_torchrun_with_a_rank_that_never_comes_and_one_with_other_scenes_names_b
 
 
 def test_severity_of_several_complaints_is_that_of_the_worst() -> None:
-    complaints = [(Severity.NOTE, "a", "b"), (Severity.PROBLEM, "c", ""), (Severity.NOTE, "", "d")]
-    from scannet_prep.stages.doctor.check import judge
-
-    assert judge("x", "y", complaints, z=1) == Check("x", Severity.PROBLEM, "y; a; c", "b; d", {"z": 1})
+    check = Check("x", "y").note("a", "b").problem("c", "").note("", "d")
+    assert (check.severity, check.message, check.hint) == (Severity.PROBLEM, "y; a; c", "b; d")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count, format_duration
 
 if TYPE_CHECKING:
+    from scannet_prep.stages.doctor import DoctorReport
     from scannet_prep.stages.doctor.check import Check
 
 SUMMARY = "look at the machine, the folders, the server and the GPUs"
@@ -51,38 +51,28 @@ def add_arguments(parser: shared.CommandParser) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
-    """Run the command."""
-    if arguments.ddp:
-        return _compare_ranks(arguments, console)
+    """Run the command. Of several ranks, only the first speaks on standard output."""
     from scannet_prep.release import BASE_URL
     from scannet_prep.stages import doctor
 
-    base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
-    report = doctor.run(str(arguments.place), os.environ, base_url)
-    lines = [*_describe(report.checks), _count(report.checks, report.seconds)]
-    if console.is_quiet and report.problems:
-        console.warn("\n".join(_describe(report.problems)))
-    return console.result("\n".join(lines), report, 3 if report.problems else 0)
+    def tell(report: doctor.DoctorReport) -> int:
+        status = 3 if report.problems else 0
+        if report.problems and (console.is_quiet or not is_first):
+            console.warn("\n".join(_describe(report.problems)))
+        lines = [*_describe(report.checks), _count(report)]
+        return console.result("\n".join(lines), report, status) if is_first else status
 
-
-def _compare_ranks(arguments: argparse.Namespace, console: Console) -> int:
-    """Only rank 0 speaks on standard output; the others tell their own problems."""
+    is_first = not arguments.ddp or os.environ.get("RANK") == "0"
+    if not arguments.ddp:
+        base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
+        return tell(doctor.run(str(arguments.place), os.environ, base_url))
     from scannet_prep.stages.doctor import ranks
 
-    def tell(report: ranks.RankReport) -> None:
-        if report.rank == 0:
-            lines = [*_describe(report.checks), _count(report.checks, report.seconds)]
-            console.result("\n".join(lines), report, 3 if report.problems else 0)
-        elif report.problems:
-            console.warn("\n".join(_describe(report.problems)))
-
-    place, options = str(arguments.place) or "data/processed", {"max_points": arguments.max_points}
-    report = ranks.run(place, os.environ, tell, timeout_s=arguments.timeout, **options)
+    place, max_points = str(arguments.place) or "data/processed", arguments.max_points
+    report = ranks.run(place, os.environ, tell, max_points=max_points, timeout_s=arguments.timeout)
     status = 3 if report.problems else 0
     if report.hangs:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)  # what hangs would keep the process
+        os._exit(status)  # what hangs would keep the process; all that was said is out
     return status
 
 
@@ -93,7 +83,7 @@ def _describe(checks: Iterable[Check]) -> Iterator[str]:
             yield f"  to do: {check.hint}"
 
 
-def _count(checks: Iterable[Check], seconds: float) -> str:
-    severities = [str(check.severity) for check in checks]
+def _count(report: DoctorReport) -> str:
+    severities = [str(check.severity) for check in report.checks]
     counts = ", ".join(format_count(severities.count(name), name) for name in ("problem", "note"))
-    return f"{counts}, in {format_duration(seconds)}"
+    return f"{counts}, in {format_duration(report.seconds)}"

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from scannet_prep.backports import StrEnum
@@ -30,34 +30,36 @@ class Severity(StrEnum):
     PROBLEM = "problem"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Check:
     """What one check has found.
 
     Attributes:
         topic: What was looked at, such as `cores`.
-        severity: `ok`, `note` (worth knowing), or `problem` (it is going to hurt).
         message: What was found.
-        hint: What to do about it; empty where nothing has to be done.
         values: The same for programs.
+        severity: `ok`, `note` (worth knowing), or `problem` (it is going to hurt).
+        hint: What to do about it; empty where nothing has to be done.
     """
 
     topic: str
-    severity: Severity
     message: str
-    hint: str = ""
     values: dict[str, Any] = field(default_factory=dict)
+    severity: Severity = Severity.OK
+    hint: str = ""
 
+    def note(self, text: str, hint: str) -> Check:
+        """Add something that is worth knowing, and what to do about it."""
+        if self.severity is Severity.OK:
+            self.severity = Severity.NOTE
+        self.message = "; ".join(filter(None, (self.message, text)))
+        self.hint = "; ".join(filter(None, (self.hint, hint)))
+        return self
 
-def judge(topic: str, message: str, complaints: Sequence[tuple[Severity, str, str]], **values: object) -> Check:
-    """Put together what was found and what is to be said against it: severity, text, and what to do.
-
-    The severity is that of the worst complaint.
-    """
-    order = list(Severity)
-    worst = max((severity for severity, _, _ in complaints), key=order.index, default=Severity.OK)
-    text = "; ".join([message, *(text for _, text, _ in complaints if text)])
-    return Check(topic, worst, text, "; ".join(hint for _, _, hint in complaints if hint), dict(values))
+    def problem(self, text: str, hint: str) -> Check:
+        """Add something that is going to hurt, and what to do about it."""
+        self.severity = Severity.PROBLEM
+        return self.note(text, hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,45 +84,35 @@ class Probe:
 
 
 def run_probes(probes: Sequence[Probe], environ: Mapping[str, str]) -> list[Check]:
-    """Make all checks, each probe in a process of its own; a check that does not end in time is a problem itself."""
-    started_s = time.monotonic()
-    processes: list[subprocess.Popen[bytes]] = []
+    """Make all checks, each probe in a process of its own; a check that does not end in time is a finding itself."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from scannet_prep.stages.doctor.probes import main; main()"
+    started_s, processes = time.monotonic(), list[subprocess.Popen[bytes]]()
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    options |= {"env": dict(environ), "start_new_session": True}
     try:
         for probe in probes:
-            code = f"import sys; sys.path[:] = {sys.path!r}; from scannet_prep.stages.doctor.probes import main; main()"
-            processes.append(
-                subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                    [sys.executable, "-c", code, probe.name, probe.argument],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                    env=dict(environ), start_new_session=True,
-                )
-            )  # fmt: skip
-        found = [
-            check
-            for probe, process in zip(probes, processes, strict=True)
-            for check in _collect(probe, process, started_s + probe.limit_s)
-        ]
+            command = [sys.executable, "-c", code, probe.name, probe.argument]
+            processes.append(subprocess.Popen(command, **options))  # noqa: S603 - our own interpreter and module
+        pairs = zip(probes, processes, strict=True)
+        return [check for probe, process in pairs for check in _collect(probe, process, started_s)]
     finally:
         for process in processes:
             _abandon(process)
-    return found
 
 
-def _collect(probe: Probe, process: subprocess.Popen[bytes], deadline_s: float) -> list[Check]:
-    limit_s = max(_LAST_LOOK_S, deadline_s - time.monotonic())
+def _collect(probe: Probe, process: subprocess.Popen[bytes], started_s: float) -> list[Check]:
+    why = f"no answer within {probe.limit_s:.0f} s"
     try:
-        output, is_late = process.communicate(timeout=limit_s)[0], False
+        left_s = started_s + probe.limit_s - time.monotonic()
+        output = process.communicate(timeout=max(_LAST_LOOK_S, left_s))[0]
+        why = f"the check ended early, with status {process.returncode}"
     except subprocess.TimeoutExpired as expired:
-        output, is_late = expired.output or b"", True
-    found = [parse_json(line, Check) for line in output.split(b"\n")[:-1]]
-    checks = [replace(check, topic=topic) for check, topic in zip(found, probe.topics, strict=False)]
+        output = expired.output or b""
+    checks = [parse_json(line, Check) for line in output.split(b"\n")[:-1]]
     if len(checks) < len(probe.topics):
-        topic = probe.topics[len(checks)]
-        if is_late:
-            checks.append(Check(topic, probe.severity, f"no answer within {probe.limit_s:.0f} s", probe.hint))
-        else:
-            message = f"the check ended early, with status {process.returncode}"
-            checks.append(Check(topic, Severity.PROBLEM, message, probe.hint))
+        checks.append(Check("", why, {}, probe.severity, probe.hint))
+    for check, topic in zip(checks, probe.topics, strict=False):
+        check.topic = topic
     return checks
 
 
