@@ -25,7 +25,7 @@ from scannet_prep.cli.main import make_parser
 from scannet_prep.space import format_bytes
 from scannet_prep.version import VERSION
 
-COMMANDS = ("download", "process", "pack", "unpack", "verify", "info", "demo")
+COMMANDS = ("download", "process", "pack", "unpack", "verify", "info", "doctor", "demo")
 BARE = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
