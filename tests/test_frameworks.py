@@ -170,6 +170,23 @@ def test_a_loader_that_accelerate_prepared_fails_naming_the_remedy(training_fold
     assert len(re.findall(refused, read_output(tmp_path))) == 4
 
 
+def let_accelerate_dispatch(out_dir: Path, folder: Path) -> None:
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
+    list(accelerator.prepare(make_loaders(folder)[0]))
+
+
+@needs("accelerate")
+def test_a_loader_whose_batches_accelerate_hands_out_from_rank_0_fails_naming_the_remedy(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    assert 1 in run_ranks(let_accelerate_dispatch, tmp_path, training_folder)
+    refused = r"share of rank 0 of 2, and DataLoaderDispatcher takes only some of it\nhint: do not pass this loader"
+    assert re.search(refused, read_output(tmp_path))
+
+
 @needs("torchdata")
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("workers", [0, 2])
