@@ -153,9 +153,12 @@ def test_what_is_wrong_with_a_folder_is_what_every_command_says(
 
 
 def test_without_a_place_the_default_folder_counts_if_it_is_there(
-    whole_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole_dir: Path, tmp_path: Path, stub_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    _, found = consult(stub_dir=stub_dir)
+    assert (found["scenes"]["severity"], found["scenes"]["message"]) == ("note", "data/processed is not there")
+    assert found["folder"]["values"]["path"] == str(tmp_path)
     assert probes.check_scenes("").severity == "note"
     assert probes.check_file_system("").values["path"] == str(tmp_path)
     shutil.copytree(whole_dir / "processed", "data/processed")

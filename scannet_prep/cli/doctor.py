@@ -39,7 +39,7 @@ examples:
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     what = "folder of scenes, or an archive: path or address (default: data/processed, if it is there)"
-    parser.add_argument("place", nargs="?", type=shared.place_argument, default="", metavar="PLACE", help=what)
+    parser.add_argument("place", nargs="?", type=shared.place_argument, metavar="PLACE", help=what)
     parser.add_argument("--base-url", metavar="URL", help="a mirror (default: the ScanNet server)")
     ranks = parser.add_argument_group("under torchrun")
     ranks.add_argument("--ddp", action="store_true", help="compare all ranks, and try whether they can work together")
@@ -65,10 +65,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     is_first = not arguments.ddp or os.environ.get("RANK") == "0"
     if not arguments.ddp:
         base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
-        return tell(doctor.run(str(arguments.place), os.environ, base_url))
+        return tell(doctor.run(str(arguments.place or ""), os.environ, base_url))
     from scannet_prep.stages.doctor import ranks
 
-    place, max_points = str(arguments.place) or "data/processed", arguments.max_points
+    place, max_points = str(arguments.place or "data/processed"), arguments.max_points
     report = ranks.run(place, os.environ, tell, max_points=max_points, timeout_s=arguments.timeout)
     status = 3 if report.problems else 0
     if report.hangs:
