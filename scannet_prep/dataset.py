@@ -23,7 +23,7 @@ from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.reader import FolderReader, SceneSource
 from scannet_prep.processed.scene import check_identity, parse_meta, widen_normals
-from scannet_prep.sample import Sample as Sample  # the type of what a transform takes
+from scannet_prep.sample import Sample as Sample  # noqa: PLC0414 - for the types of transforms
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
 

@@ -158,4 +158,5 @@ def _draw_legend(image: NDArray[np.uint8], coloring: Coloring, ink: Color) -> in
 
 def _scale(image: NDArray[np.uint8]) -> int:
     """How many pixels of a picture a pixel of the text is."""
-    return max(1, min(image.shape[:2]) // 500)
+    height, width = image.shape[:2]
+    return max(1, int(min(height, width)) // 500)
