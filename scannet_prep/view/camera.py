@@ -20,9 +20,9 @@ _VIEWS = {
     "left": (180.0, 0.0),
 }
 _ANGLES = re.compile(r"([-+]?\d{1,3}(?:\.\d{1,3})?),([-+]?\d{1,2}(?:\.\d{1,3})?)")
-_FIELD_OF_VIEW = math.radians(40)
-_NEAR = 0.05
-_FILLED = 0.96  # of the picture, in the direction that is the tighter one
+FIELD_OF_VIEW = math.radians(40)
+NEAR = 0.05
+FILLED = 0.96  # of the picture, in the direction that is the tighter one
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Camera:
         """
         seen = self.axes @ np.ascontiguousarray(points.T)
         fitted = seen if shown.all() else seen[:, shown]
-        focal = 0.5 * min(width, height) / math.tan(_FIELD_OF_VIEW / 2)
-        slopes = np.array([width, height], np.float32) * np.float32(_FILLED / 2 / focal)
+        focal = 0.5 * min(width, height) / math.tan(FIELD_OF_VIEW / 2)
+        slopes = np.array([width, height], np.float32) * np.float32(FILLED / 2 / focal)
         # A point is in the picture if |sideways - shift| <= slope * (distance - towards), on both sides: with the
         # extremes over all points, the smallest distance and its shift follow.
         extremes = np.array(
@@ -83,9 +83,9 @@ class Camera:
                 for slope, sideways in zip(slopes, fitted[:2], strict=True)
             ]
         )
-        distance = max(float((extremes.sum(axis=1) / 2 / slopes).max()), float(fitted[2].max()) + 2 * _NEAR)
+        distance = max(float((extremes.sum(axis=1) / 2 / slopes).max()), float(fitted[2].max()) + 2 * NEAR)
         position = np.array([*(extremes @ [0.5, -0.5]), distance], np.float32)
-        nearness = 1 / np.maximum(position[2] - seen[2], np.float32(_NEAR))
+        nearness = 1 / np.maximum(position[2] - seen[2], np.float32(NEAR))
         scale = np.float32(focal * self.zoom) * nearness
         x = np.float32(width / 2 - 0.5) + (seen[0] - position[0]) * scale
         y = np.float32(height / 2 - 0.5) - (seen[1] - position[1]) * scale

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scannet_prep.view.camera import Projected
 
 _SIDES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64])
-_SPREAD = 1.8  # of the distance between vertices, which lie unevenly
+SPREAD = 1.8  # of the distance between vertices, which lie unevenly
 _CELLS = 64
 _TILE = 4
 _MAX_TILES = 1 << 17  # at a time
@@ -60,7 +60,7 @@ def draw_points(points: Projected, shown: NDArray[np.bool_], spacing: float, wid
         width: Of the picture, in pixels.
         height: Of the picture, in pixels.
     """
-    wanted = np.ceil(points.scale * np.float32(spacing * _SPREAD))
+    wanted = np.ceil(points.scale * np.float32(spacing * SPREAD))
     sides = _SIDES[np.searchsorted(_SIDES, wanted.clip(1, _SIDES[-1]))]
     x, y = np.rint(points.x), np.rint(points.y)
     shown = shown & (x > -sides) & (y > -sides) & (x < width + sides) & (y < height + sides)

@@ -18,12 +18,12 @@ from scannet_prep.view.raster import draw_points, draw_triangles, estimate_spaci
 Background = Literal["light", "dark"]
 MAX_PIXELS = 1 << 25
 
-_BACKGROUNDS: Mapping[str, tuple[Color, Color]] = {  # and what is written on it
+BACKGROUNDS: Mapping[str, tuple[Color, Color]] = {  # and what is written on it
     "light": ((255, 255, 255), (30, 30, 30)),
     "dark": ((24, 24, 27), (225, 225, 225)),
 }
-_LIGHT = np.array([0.35, 0.45, 0.82], np.float32)  # to the right, up, towards the camera
-_AMBIENT = 0.55
+LIGHT = np.array([0.35, 0.45, 0.82], np.float32)  # to the right, up, towards the camera
+AMBIENT = 0.55
 _FLOOR_QUANTILE = 0.01
 _MARGIN = 8
 _MAX_LETTERS = 28
@@ -60,8 +60,8 @@ class PictureOptions:
         if min(self.width, self.height) < 16 or self.width * self.height > MAX_PIXELS:
             problem = f"a picture of {self.width} x {self.height} pixels cannot be drawn"
             raise UsageError(problem, f"at least 16 x 16, and at most {MAX_PIXELS:,} pixels")
-        if self.background not in _BACKGROUNDS:
-            raise UsageError(f"{self.background!r} is not a background", f"there are: {', '.join(_BACKGROUNDS)}")
+        if self.background not in BACKGROUNDS:
+            raise UsageError(f"{self.background!r} is not a background", f"there are: {', '.join(BACKGROUNDS)}")
 
 
 def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None = None) -> NDArray[np.uint8]:
@@ -82,7 +82,7 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
         UsageError: The scene cannot be coloured so, or nothing is left of it.
     """
     options, coloring = options or PictureOptions(), scene.coloring(color)
-    background, ink = _BACKGROUNDS[options.background]
+    background, ink = BACKGROUNDS[options.background]
     image = np.full((options.height, options.width, 3), background, np.uint8)
     legend_width = _draw_legend(image, coloring, ink) if options.has_legend else 0
     width, points = options.width - legend_width, scene.points
@@ -125,8 +125,8 @@ def _faces_camera(scene: ViewedScene, projected: Projected) -> NDArray[np.bool_]
 
 def _light(normals: NDArray[np.floating[Any]], camera: Camera) -> NDArray[np.float32]:
     """How bright each vertex is, (V,), by how its normal is turned to a light; 1 for those without."""
-    amount = (normals.astype(np.float32) @ (_LIGHT @ camera.axes)).clip(0, 1)
-    return np.where(normals.any(axis=1), _AMBIENT + (1 - _AMBIENT) * amount, np.float32(1))
+    amount = (normals.astype(np.float32) @ (LIGHT @ camera.axes)).clip(0, 1)
+    return np.where(normals.any(axis=1), AMBIENT + (1 - AMBIENT) * amount, np.float32(1))
 
 
 def _draw_legend(image: NDArray[np.uint8], coloring: Coloring, ink: Color) -> int:
