@@ -86,9 +86,7 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
     image = np.full((options.height, options.width, 3), background, np.uint8)
     legend_width = _draw_legend(image, coloring, ink) if options.has_legend else 0
     width, points = options.width - legend_width, scene.points
-    shown = np.ones(len(points), np.bool_) if options.ceiling is None else cut_ceiling(points, options.ceiling)
-    if not shown.any():
-        raise UsageError(f"nothing of the scene is left below {options.ceiling} m", "cut it off higher")
+    shown = find_below(points, options.ceiling)
     projected = options.camera.project(points, shown, width, options.height)
     if scene.faces is not None and len(scene.faces):
         seen = draw_triangles(projected, shown, scene.faces, width, options.height)
@@ -109,10 +107,25 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
     return image
 
 
-def cut_ceiling(points: NDArray[np.float32], ceiling: float) -> NDArray[np.bool_]:
-    """Which points are at most so many metres above the floor, which is where 1 % of them are below; bool (V,)."""
-    floor = np.quantile(points[:, 2], _FLOOR_QUANTILE)
-    return np.asarray(points[:, 2] <= floor + ceiling)
+def find_below(points: NDArray[np.float32], ceiling: float | None) -> NDArray[np.bool_]:
+    """Which points are at most so many metres above the floor, which is the height that 1 % of them are below.
+
+    Args:
+        points: float32 (V, 3), metres.
+        ceiling: The height; None for all points.
+
+    Returns:
+        bool (V,).
+
+    Raises:
+        UsageError: None is.
+    """
+    if ceiling is None:
+        return np.ones(len(points), np.bool_)
+    shown = np.asarray(points[:, 2] <= np.quantile(points[:, 2], _FLOOR_QUANTILE) + ceiling)
+    if not shown.any():
+        raise UsageError(f"nothing of the scene is lower than {ceiling} m above the floor", "cut it off higher")
+    return shown
 
 
 def _faces_camera(scene: ViewedScene, projected: Projected) -> NDArray[np.bool_]:
