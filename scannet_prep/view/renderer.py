@@ -24,6 +24,7 @@ BACKGROUNDS: Mapping[str, tuple[Color, Color]] = {  # and what is written on it
 }
 LIGHT = np.array([0.35, 0.45, 0.82], np.float32)  # to the right, up, towards the camera
 AMBIENT = 0.55
+_LIGHT_STEPS = 32  # so that surfaces that are almost even look even, and files are smaller
 _FLOOR_QUANTILE = 0.01
 _MARGIN = 8
 _MAX_LETTERS = 28
@@ -96,7 +97,8 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
     is_smooth = coloring.indices is None
     found = seen.blend(coloring.colors) if is_smooth else coloring.colors.take(seen.nearest, axis=0)
     if options.has_light and color not in {"rgb", "normals"} and scene.normals is not None:
-        found = found * seen.blend(_light(scene.normals, options.camera))[:, None]
+        light = seen.blend(_light(scene.normals, options.camera))
+        found = found * (np.rint(light * _LIGHT_STEPS) / _LIGHT_STEPS)[:, None]
     picture = np.full((options.height * width, 3), background, np.uint8)
     picture[seen.pixels] = found + 0.5 if is_smooth else found
     image[:, :width] = picture.reshape(options.height, width, 3)
@@ -172,4 +174,4 @@ def _draw_legend(image: NDArray[np.uint8], coloring: Coloring, ink: Color) -> in
 def _scale(image: NDArray[np.uint8]) -> int:
     """How many pixels of a picture a pixel of the text is."""
     height, width = image.shape[:2]
-    return max(1, int(min(height, width)) // 500)
+    return max(1, int(min(height, width)) // 400)
