@@ -63,22 +63,18 @@ def draw_points(points: Projected, shown: NDArray[np.bool_], spacing: float, wid
     wanted = np.ceil(points.scale * np.float32(spacing * SPREAD))
     sides = _SIDES[np.searchsorted(_SIDES, wanted.clip(1, _SIDES[-1]))]
     x, y = np.rint(points.x), np.rint(points.y)
-    shown = shown & (x > -sides) & (y > -sides) & (x < width + sides) & (y < height + sides)
-    keys, pixels = _make_keys(points.nearness, np.arange(len(x))), np.zeros((height, width), np.uint64)
+    reach = sides // 2
+    shown = shown & (x >= -reach) & (y >= -reach) & (x < width + reach) & (y < height + reach)
+    keys = _make_keys(points.nearness, np.arange(len(x)))
+    border = int(_SIDES[-1])  # so that squares may reach over it
+    pixels = np.zeros((height + 2 * border, width + 2 * border), np.uint64)
     for side in np.unique(sides[shown]).tolist():
         chosen = np.flatnonzero(shown & (sides == side))
-        layer = np.zeros((height + 3 * side, width + 3 * side), np.uint64)
-        first = side - (side - 1) // 2
-        places = (y[chosen].astype(np.intp) + first) * layer.shape[1] + x[chosen].astype(np.intp) + first
-        np.maximum.at(layer.reshape(-1), places, keys[chosen])
-        for part in (layer, layer.T):  # from a pixel to a square: down, then to the right
-            span = 1
-            while span < side:
-                step = min(span, side - span)
-                np.maximum(part[step:], part[:-step], out=part[step:])
-                span += step
-        np.maximum(pixels, layer[side : side + height, side : side + width], out=pixels)
-    places, vertices = _read_keys(pixels)
+        left, top = (axis[chosen].astype(np.intp) + (border - (side - 1) // 2) for axis in (x, y))
+        columns, repeated = (left[:, np.newaxis] + np.arange(side)).reshape(-1), keys[chosen].repeat(side)
+        for down in range(side):
+            np.maximum.at(pixels.reshape(-1), ((top + down) * pixels.shape[1]).repeat(side) + columns, repeated)
+    places, vertices = _read_keys(pixels[border:-border, border:-border])
     return Seen(places, vertices[None], np.ones((1, len(places)), np.float32))
 
 
