@@ -99,9 +99,8 @@ def _sum_products(columns: NDArray[np.float64], faces: NDArray[np.int32]) -> NDA
     direction that is made of rounding. The order is that of the faces, and at each face that of its corners.
     """
     products = np.empty((3, len(faces)), np.float64)
-    memory = np.empty(
-        (3, 3, min(len(faces), _FACES_AT_ONCE)), np.float64
-    )  # used again: new memory costs more than this
+    # One piece for all parts: to use new memory each time takes as long as the rest.
+    memory = np.empty((3, 3, min(len(faces), _FACES_AT_ONCE)), np.float64)
     for start in range(0, len(faces), _FACES_AT_ONCE):
         part = slice(start, start + _FACES_AT_ONCE)
         corners = faces[part].T.astype(np.intp, order="C")
