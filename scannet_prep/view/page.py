@@ -17,7 +17,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from html import escape
 from importlib import resources
 from string import Template
@@ -47,13 +47,14 @@ _GRID_STEPS = 65_535
 _DEFLATE_LEVEL = 9
 
 
-def make_page(scenes: Iterable[ViewedScene], *, title: str = "", color: str = "") -> bytes:
+def make_page(scenes: Iterable[ViewedScene], *, title: str = "", color: str = "", home: str = "") -> bytes:
     """Make a page that shows scenes.
 
     Args:
         scenes: At least one; they are encoded one after the other.
         title: Of the page; by default the first scene and how many more there are.
         color: The colouring that is shown first, where a scene has it; by default `rgb`.
+        home: Address of a list of scenes that the page leads back to; none by default.
 
     Returns:
         The whole file, UTF-8. The same scenes always give the same bytes.
@@ -68,8 +69,8 @@ def make_page(scenes: Iterable[ViewedScene], *, title: str = "", color: str = ""
         raise UsageError("there is no scene to show", "name at least one")
     first, more = described[0]["name"] or "scene", len(described) - 1
     title = title or (f"{first} and {more:,} more" if more else first)
-    data = {"title": title, "color": color, **_describe_view(), "scenes": described}
-    script = "\n".join(_read_asset(f"{name}.js") for name in _SCRIPTS)
+    data = {"title": title, "color": color, "home": home, **_describe_view(), "scenes": described}
+    script = "\n".join(read_asset(f"{name}.js") for name in _SCRIPTS)
     return _fill_page(title, script, "\n".join([_embed_json(data), *blocks])).encode()
 
 
@@ -181,10 +182,10 @@ def _embed_json(data: object) -> str:
 
 
 def _fill_page(title: str, script: str, data: str) -> str:
-    style = _read_asset("page.css")
+    style = read_asset("page.css")
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
     policy += "base-uri 'none'; form-action 'none'"
-    page = Template(_read_asset("page.html"))
+    page = Template(read_asset("page.html"))
     return page.substitute(policy=policy, title=escape(title), style=style, script=script, data=data)
 
 
@@ -192,5 +193,6 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _read_asset(name: str) -> str:
+def read_asset(name: str) -> str:
+    """One of the files that pages are made of."""
     return resources.files("scannet_prep").joinpath(f"assets/page/{name}").read_text(encoding="utf-8")

@@ -298,6 +298,8 @@ class Viewer {
     $("scenes").addEventListener("change", (event) => this.open(this.scenes[event.target.selectedIndex]));
     $("previous").addEventListener("click", () => this.open(step(-1)));
     $("next").addEventListener("click", () => this.open(step(1)));
+    $("home").hidden = !this.data.home;
+    $("home").href = this.data.home;
     $("scene-choice").hidden = this.scenes.length < 2;
     this.axes = ["x", "y", "z"].map((name) => {
       const parts = ["line", "text"].map((kind) => document.createElementNS("http://www.w3.org/2000/svg", kind));
