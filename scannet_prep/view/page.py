@@ -31,7 +31,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.view.camera import FIELD_OF_VIEW, FILLED, NEAR, Camera
 from scannet_prep.view.coloring import Coloring, ViewedScene
 from scannet_prep.view.raster import SPREAD, estimate_spacing
-from scannet_prep.view.renderer import AMBIENT, BACKGROUNDS, LIGHT
+from scannet_prep.view.renderer import AMBIENT, BACKGROUNDS, LIGHT, find_floor
 
 _SCRIPTS = (
     "data",
@@ -44,7 +44,7 @@ _SCRIPTS = (
     "viewer",
 )  # each uses only those before it
 _GRID_STEPS = 65_535
-_DEFLATE_LEVEL = 9
+_DEFLATE_LEVEL = 7
 
 
 def make_page(scenes: Iterable[ViewedScene], *, title: str = "", color: str = "", home: str = "") -> bytes:
@@ -111,6 +111,7 @@ def _describe_scene(scene: ViewedScene, blocks: list[str]) -> dict[str, Any]:
         "origin": origin.tolist(),
         "step": step,
         "grid": grid.max(axis=0).tolist(),
+        "floor": find_floor(scene.points),
         "pointSize": estimate_spacing(scene.points) * SPREAD,
         "arrays": arrays,
         "colorings": [_describe_coloring(item, scene, order, blocks) for item in scene.colorings.values()],
@@ -120,10 +121,9 @@ def _describe_scene(scene: ViewedScene, blocks: list[str]) -> dict[str, Any]:
 def _describe_coloring(
     coloring: Coloring, scene: ViewedScene, order: NDArray[np.int64], blocks: list[str]
 ) -> dict[str, Any]:
-    indices = coloring.indices
-    if indices is None:
-        values, categories = coloring.colors, list[dict[str, Any]]()
-    else:
+    values: NDArray[np.unsignedinteger[Any]] = coloring.colors
+    indices, categories = coloring.indices, list[dict[str, Any]]()
+    if indices is not None:
         values = indices.astype(np.uint8) if len(coloring.categories) <= 1 << 8 else indices
         categories = [
             {"name": item.name, "color": "#{:02x}{:02x}{:02x}".format(*item.color), "count": item.count}
@@ -134,19 +134,16 @@ def _describe_coloring(
             for category, group_id in zip(categories, scene.instances[examples].tolist(), strict=True):
                 if group_id in scene.groups:
                     category["raw"] = scene.groups[group_id].raw_category
-    values = _add_block(values[order], blocks)
-    return {"name": coloring.name, "title": coloring.title, "values": values, "categories": categories}
+    array = _add_block(values[order], blocks)
+    return {"name": coloring.name, "title": coloring.title, "values": array, "categories": categories}
 
 
 def _z_order(grid: NDArray[np.uint16]) -> NDArray[np.int64]:
     """The order of points along a Z-order curve (Morton, 1966): the bits of x, y and z in turns, as one number."""
     keys = np.zeros(len(grid), np.uint64)
-    for axis in range(3):
-        bits = grid[:, axis].astype(np.uint64)
-        for shift, mask in ((32, 0x1F00000000FFFF), (16, 0x1F0000FF0000FF), (8, 0x100F00F00F00F00F),
-                            (4, 0x10C30C30C30C30C3), (2, 0x1249249249249249)):  # fmt: skip
-            bits = (bits | bits << np.uint64(shift)) & np.uint64(mask)
-        keys |= bits << np.uint64(axis)
+    for bit in range(16):
+        for axis in range(3):
+            keys |= (grid[:, axis] >> bit & 1).astype(np.uint64) << np.uint64(3 * bit + axis)
     return np.argsort(keys, kind="stable")
 
 
@@ -183,13 +180,14 @@ def _embed_json(data: object) -> str:
 
 def _fill_page(title: str, script: str, data: str) -> str:
     style = read_asset("page.css")
-    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+    policy = f"default-src 'none'; script-src {hash_source(script)}; style-src {hash_source(style)}; img-src data:; "
     policy += "base-uri 'none'; form-action 'none'"
     page = Template(read_asset("page.html"))
     return page.substitute(policy=policy, title=escape(title), style=style, script=script, data=data)
 
 
-def _hash(text: str) -> str:
+def hash_source(text: str) -> str:
+    """Name a script or a style sheet in a Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

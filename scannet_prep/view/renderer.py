@@ -110,9 +110,13 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
 
 
 def cut_ceiling(points: NDArray[np.float32], ceiling: float) -> NDArray[np.bool_]:
-    """Which points are at most so many metres above the floor, which is where 1 % of them are below; bool (V,)."""
-    floor = np.quantile(points[:, 2], _FLOOR_QUANTILE)
-    return np.asarray(points[:, 2] <= floor + ceiling)
+    """Which points are at most so many metres above the floor; bool (V,)."""
+    return np.asarray(points[:, 2] <= find_floor(points) + ceiling)
+
+
+def find_floor(points: NDArray[np.float32]) -> float:
+    """The height of the floor: where 1 % of the points are below."""
+    return float(np.quantile(points[:, 2], _FLOOR_QUANTILE))
 
 
 def _faces_camera(scene: ViewedScene, projected: Projected) -> NDArray[np.bool_]:

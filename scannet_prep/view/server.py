@@ -26,7 +26,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.failures import explain
 from scannet_prep.version import VERSION
 from scannet_prep.view.coloring import ViewedScene
-from scannet_prep.view.page import make_page, read_asset
+from scannet_prep.view.page import hash_source, make_page, read_asset
 from scannet_prep.view.png import encode_png
 from scannet_prep.view.renderer import PictureOptions, render_scene
 
@@ -35,7 +35,7 @@ DEFAULT_PORT = 8808
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _THUMBNAIL = PictureOptions(width=320, height=240, has_legend=False)
 _KEPT_THUMBNAILS, _KEPT_PAGES = 4096, 4
-_POLICY = "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'"
+_POLICY = "default-src 'none'; img-src 'self' data:; style-src {style}; form-action 'self'; base-uri 'none'"
 _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -166,13 +166,14 @@ class _Handler(BaseHTTPRequestHandler):
             return True
         return False
 
-    def do_GET(self) -> None:  # noqa: N802 - by its base class
+    def do_GET(self) -> None:
         """Answer a request."""
         url = urlsplit(self.path)
         kind, _, scene_id = url.path[1:].partition("/")
         try:
             if url.path == "/":
-                self._answer(self.server.make_list(url.query), "text/html; charset=utf-8", _POLICY)
+                policy = _POLICY.format(style=hash_source(read_asset("scenes.css")))
+                self._answer(self.server.make_list(url.query), "text/html; charset=utf-8", policy)
             elif scene_id not in self.server.scenes or kind not in {"scene", "thumbnail"}:
                 self.send_error(HTTPStatus.NOT_FOUND)
             elif kind == "scene":
@@ -183,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True  # the browser has gone on
         except Exception as error:  # noqa: BLE001 - of the scene; the others can still be seen
             problem, hint, _ = explain(error)
-            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain="\n".join([problem, hint]))
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain=f"{problem}\n{hint}")
 
     do_HEAD = do_GET  # noqa: N815 - by its base class
 

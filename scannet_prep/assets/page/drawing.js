@@ -256,10 +256,9 @@ class Drawing {
     gl.disable(gl.CULL_FACE);
   }
 
-  /** The grid lies on the floor: at 0 in a scene that stands on it, else under its lowest point. */
-  #setLines({ origin, size }) {
+  /** A grid of metres on the floor, and axes of a metre at its corner. */
+  #setLines({ origin, size, floor }) {
     const { gl } = this;
-    const floor = Math.abs(origin[2]) < 0.3 ? 0 : origin[2];
     const low = [0, 1].map((axis) => Math.floor(origin[axis]));
     const high = [0, 1].map((axis) => Math.ceil(origin[axis] + size[axis]));
     const numbers = [];

@@ -23,7 +23,7 @@ class Viewer {
     this.legend = new Legend(() => this.#switched());
     this.options = {
       points: { value: 1, start: 1 },
-      ceiling: { value: 100, start: 100 },
+      ceiling: { value: Infinity, start: Infinity }, // metres above the floor
       mesh: { value: true, start: true },
       grid: { value: false, start: false },
       backs: { value: false, start: false },
@@ -150,7 +150,7 @@ class Viewer {
 
   slide(id, steps) {
     const input = $(id);
-    input.value = Number(input.value) + steps * (id === "ceiling" ? 2 : 1);
+    input.value = Number(input.value) + steps * (id === "ceiling" ? 0.1 : 1);
     input.dispatchEvent(new Event("input"));
   }
 
@@ -211,7 +211,7 @@ class Viewer {
     const { slope } = this.data.camera;
     const pixels = Math.min(canvas.width, canvas.height) / (2 * slope); // of a metre at a distance of one metre
     view.pointScale = options.points.value * scene.pointSize * pixels;
-    view.ceiling = options.ceiling.value >= 100 ? 65535 : (scene.grid[2] * options.ceiling.value) / 100;
+    view.ceiling = (scene.floor + options.ceiling.value - scene.origin[2]) / scene.step;
     view.hasMesh = options.mesh.value;
     view.hasGrid = options.grid.value;
     view.hasBacks = options.backs.value;
@@ -254,6 +254,8 @@ class Viewer {
     $("facts").textContent = [...facts, `${size} m`].filter(Boolean).join(" · ");
     $("scenes").selectedIndex = this.scenes.indexOf(scene);
     $("mesh").hidden = !scene.triangles;
+    $("ceiling").max = (Math.ceil(20 * (scene.origin[2] + scene.size[2] - scene.floor)) / 20).toFixed(2);
+    this.#showOptions();
     const legend = $("colorings").querySelector("legend");
     $("colorings").replaceChildren(legend, ...scene.colorings.map((coloring, index) => makeChoice(coloring, index)));
   }
@@ -263,8 +265,10 @@ class Viewer {
     const { points, ceiling, mesh, grid, backs, light } = this.options;
     $("point-size").value = 20 + 10 * Math.log2(points.value);
     $("point-size").ariaValueText = `${points.value.toFixed(2)} times`;
-    $("ceiling").value = ceiling.value;
-    $("ceiling").ariaValueText = ceiling.value >= 100 ? "nothing is cut off" : `${ceiling.value} % of the height`;
+    const isWhole = ceiling.value >= Number($("ceiling").max);
+    $("ceiling").value = isWhole ? $("ceiling").max : ceiling.value;
+    $("ceiling").ariaValueText = isWhole ? "nothing is cut off" : `cut off at ${ceiling.value.toFixed(2)} m`;
+    $("ceiling-told").textContent = isWhole ? "whole" : `${ceiling.value.toFixed(1)} m`;
     for (const [id, option] of [["mesh", mesh], ["grid", grid], ["backs", backs], ["theme", light]]) $(id).ariaPressed = option.value;
     document.documentElement.dataset.theme = light.value ? "light" : "dark";
   }
@@ -279,7 +283,9 @@ class Viewer {
     const { options } = this;
     const step = (steps) => this.scenes[(this.scenes.indexOf(this.scene) + steps + this.scenes.length) % this.scenes.length];
     $("point-size").addEventListener("input", (event) => this.#set("points", 2 ** ((event.target.value - 20) / 10)));
-    $("ceiling").addEventListener("input", (event) => this.#set("ceiling", Number(event.target.value)));
+    $("ceiling").addEventListener("input", ({ target }) => {
+      this.#set("ceiling", target.value === target.max ? Infinity : Number(target.value));
+    });
     for (const [id, name] of [["mesh", "mesh"], ["grid", "grid"], ["backs", "backs"], ["theme", "light"]]) {
       $(id).addEventListener("click", () => this.#set(name, !options[name].value));
     }
