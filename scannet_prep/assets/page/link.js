@@ -2,7 +2,7 @@
 
 /** What is seen, as text: scene, colouring, camera, what is off, and what differs from the defaults. */
 function writeLink({ scene, coloring, camera, hidden, options }) {
-  const round = (number) => Number(number.toFixed(3)).toString();
+  const round = (number) => Number(number.toFixed(4)).toString();
   const words = new URLSearchParams({ scene: scene.name, color: coloring.name });
   words.set("view", [camera.azimuth, camera.elevation, camera.distance, ...camera.target].map(round).join(","));
   const shown = coloring.categories.filter((_, index) => !hidden.has(index));

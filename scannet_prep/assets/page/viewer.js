@@ -35,58 +35,62 @@ class Viewer {
     listenToKeys(this);
   }
 
-  get hidden() {
-    const key = `${this.scene.name} ${this.coloring.name}`;
-    if (!this.#hidden.has(key)) this.#hidden.set(key, new Set());
-    return this.#hidden.get(key);
+  get #hiddenKey() {
+    return `${this.scene.name} ${this.coloring.name}`;
   }
 
+  /** Numbers of the categories that are off. */
+  get hidden() {
+    if (!this.#hidden.has(this.#hiddenKey)) this.#hidden.set(this.#hiddenKey, new Set());
+    return this.#hidden.get(this.#hiddenKey);
+  }
+
+  /** Of the picture: width by height. */
   get aspect() {
+    this.#resize();
     return this.canvas.width / this.canvas.height;
   }
 
   /** Show what a link says, and the first of everything where it says nothing. */
-  async follow(link) {
-    const scene = this.scenes.find((item) => item.name === link.scene) ?? this.scene ?? this.scenes[0];
+  async follow(text) {
+    const link = readLink(text);
     for (const [name, option] of Object.entries(this.options)) option.value = link.options[name] ?? option.start;
-    this.#showOptions();
-    await this.open(scene, link.color, link);
+    await this.open(this.scenes.find((item) => item.name === link.scene) ?? this.scenes[0], link.color, link);
   }
 
-  /** Show a scene. The colouring stays, if it has that. */
-  async open(scene, colorName = this.coloring?.name, link = {}) {
+  /** Show a scene. The colouring stays, if it has that; the rest is that of a link, if there is one. */
+  async open(scene, colorName = this.coloring?.name, link = null) {
     const task = ++this.#task;
     this.canvas.ariaBusy = "true";
-    const isNew = scene !== this.scene;
-    if (isNew) {
-      const [positions, normals, corners] = await Promise.all([scene.positions(), scene.normals(), scene.corners()]);
-      if (task !== this.#task) return;
+    const [positions, normals, corners] = await Promise.all([scene.positions(), scene.normals(), scene.corners()]);
+    if (task !== this.#task) return;
+    if (scene !== this.scene) {
       this.drawing.setScene(scene, positions, normals, corners);
-      this.positions = positions;
       this.scene = scene;
+      this.positions = positions;
       this.coloring = null;
       this.pointAway();
       this.#describeScene();
+      this.camera.reset(scene, positions, this.aspect);
     }
-    this.#resize();
-    if (link.view) Object.assign(this.camera, link.view);
-    else if (isNew) this.camera.reset(scene, this.positions, this.aspect);
+    if (link) {
+      if (link.view) Object.assign(this.camera, link.view);
+      else this.camera.reset(scene, positions, this.aspect);
+      this.#showOptions();
+    }
     const wanted = scene.coloring(colorName) ?? scene.coloring(this.data.color) ?? scene.colorings[0];
     await this.color(wanted.name, link);
   }
 
   /** Choose a colouring. */
-  async color(name, link = {}) {
+  async color(name, link = null) {
     const task = ++this.#task;
     this.canvas.ariaBusy = "true";
     const coloring = this.scene.coloring(name);
     const values = await this.scene.values(coloring);
     if (task !== this.#task) return;
     this.coloring = coloring;
-    if (link.hide || link.only) {
-      this.hidden.clear();
-      for (const index of hiddenByLink(link, coloring.categories)) this.hidden.add(index);
-    }
+    if (link) this.#hidden.set(this.#hiddenKey, hiddenByLink(link, coloring.categories));
     this.drawing.setColoring(values, coloring.categories);
     this.drawing.setHidden(this.hidden);
     this.legend.show(coloring, this.hidden);
@@ -205,7 +209,6 @@ class Viewer {
   }
 
   #prepare() {
-    this.#resize();
     const { camera, canvas, view, options, scene } = this;
     camera.update(scene, this.aspect);
     const { slope } = this.data.camera;
@@ -315,7 +318,7 @@ class Viewer {
       return parts;
     });
     new ResizeObserver(() => this.invalidate()).observe(this.canvas);
-    addEventListener("hashchange", () => this.follow(readLink(location.hash)));
+    addEventListener("hashchange", () => this.follow(location.hash));
     this.canvas.addEventListener("webglcontextlost", () => {
       showTrouble("The browser has taken back the graphics memory. Load the page again: the view stays.");
     });
@@ -346,7 +349,7 @@ async function start() {
     const viewer = new Viewer(JSON.parse($("data").textContent));
     window.viewer = viewer; // for the console
     viewer.unfold(innerWidth > 700);
-    await viewer.follow(readLink(location.hash));
+    await viewer.follow(location.hash);
   } catch (error) {
     const isMissing = error.message === "no WebGL2";
     showTrouble(isMissing ? "This browser shows no 3D pictures: WebGL2 is missing or switched off." : String(error));
