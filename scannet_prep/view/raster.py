@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scannet_prep.view.camera import Projected
 
 _SIDES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64])
-SPREAD = 1.8  # of the distance between vertices, which lie unevenly
+SPREAD = 2.4  # of the distance between vertices, which lie unevenly
 _CELLS = 64
 _TILE = 4
 _MAX_TILES = 1 << 17  # at a time

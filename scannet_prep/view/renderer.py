@@ -24,6 +24,7 @@ BACKGROUNDS: Mapping[str, tuple[Color, Color]] = {  # and what is written on it
 }
 LIGHT = np.array([0.35, 0.45, 0.82], np.float32)  # to the right, up, towards the camera
 AMBIENT = 0.55
+_LIGHT_STEPS = 32  # so that surfaces that are almost even look even, and files are smaller
 _FLOOR_QUANTILE = 0.01
 _MARGIN = 8
 _MAX_LETTERS = 28
@@ -86,9 +87,7 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
     image = np.full((options.height, options.width, 3), background, np.uint8)
     legend_width = _draw_legend(image, coloring, ink) if options.has_legend else 0
     width, points = options.width - legend_width, scene.points
-    shown = np.ones(len(points), np.bool_) if options.ceiling is None else cut_ceiling(points, options.ceiling)
-    if not shown.any():
-        raise UsageError(f"nothing of the scene is left below {options.ceiling} m", "cut it off higher")
+    shown = find_below(points, options.ceiling)
     projected = options.camera.project(points, shown, width, options.height)
     if scene.faces is not None and len(scene.faces):
         seen = draw_triangles(projected, shown, scene.faces, width, options.height)
@@ -98,7 +97,8 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
     is_smooth = coloring.indices is None
     found = seen.blend(coloring.colors) if is_smooth else coloring.colors.take(seen.nearest, axis=0)
     if options.has_light and color not in {"rgb", "normals"} and scene.normals is not None:
-        found = found * seen.blend(_light(scene.normals, options.camera))[:, None]
+        light = seen.blend(_light(scene.normals, options.camera))
+        found = found * (np.rint(light * _LIGHT_STEPS) / _LIGHT_STEPS)[:, None]
     picture = np.full((options.height * width, 3), background, np.uint8)
     picture[seen.pixels] = found + 0.5 if is_smooth else found
     image[:, :width] = picture.reshape(options.height, width, 3)
@@ -109,13 +109,29 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
     return image
 
 
-def cut_ceiling(points: NDArray[np.float32], ceiling: float) -> NDArray[np.bool_]:
-    """Which points are at most so many metres above the floor; bool (V,)."""
-    return np.asarray(points[:, 2] <= find_floor(points) + ceiling)
+def find_below(points: NDArray[np.float32], ceiling: float | None) -> NDArray[np.bool_]:
+    """Which points are at most so many metres above the floor.
+
+    Args:
+        points: float32 (V, 3), metres.
+        ceiling: The height; None for all points.
+
+    Returns:
+        bool (V,).
+
+    Raises:
+        UsageError: None is.
+    """
+    if ceiling is None:
+        return np.ones(len(points), np.bool_)
+    shown = np.asarray(points[:, 2] <= find_floor(points) + ceiling)
+    if not shown.any():
+        raise UsageError(f"nothing of the scene is lower than {ceiling} m above the floor", "cut it off higher")
+    return shown
 
 
 def find_floor(points: NDArray[np.float32]) -> float:
-    """The height of the floor: where 1 % of the points are below."""
+    """The height of the floor, metres: 1 % of the points are below."""
     return float(np.quantile(points[:, 2], _FLOOR_QUANTILE))
 
 
@@ -163,4 +179,4 @@ def _draw_legend(image: NDArray[np.uint8], coloring: Coloring, ink: Color) -> in
 def _scale(image: NDArray[np.uint8]) -> int:
     """How many pixels of a picture a pixel of the text is."""
     height, width = image.shape[:2]
-    return max(1, int(min(height, width)) // 500)
+    return max(1, int(min(height, width)) // 400)
