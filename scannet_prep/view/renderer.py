@@ -110,7 +110,7 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
 
 
 def find_below(points: NDArray[np.float32], ceiling: float | None) -> NDArray[np.bool_]:
-    """Which points are at most so many metres above the floor, which is the height that 1 % of them are below.
+    """Which points are at most so many metres above the floor.
 
     Args:
         points: float32 (V, 3), metres.
@@ -124,10 +124,15 @@ def find_below(points: NDArray[np.float32], ceiling: float | None) -> NDArray[np
     """
     if ceiling is None:
         return np.ones(len(points), np.bool_)
-    shown = np.asarray(points[:, 2] <= np.quantile(points[:, 2], _FLOOR_QUANTILE) + ceiling)
+    shown = np.asarray(points[:, 2] <= find_floor(points) + ceiling)
     if not shown.any():
         raise UsageError(f"nothing of the scene is lower than {ceiling} m above the floor", "cut it off higher")
     return shown
+
+
+def find_floor(points: NDArray[np.float32]) -> float:
+    """The height of the floor, metres: 1 % of the points are below."""
+    return float(np.quantile(points[:, 2], _FLOOR_QUANTILE))
 
 
 def _faces_camera(scene: ViewedScene, projected: Projected) -> NDArray[np.bool_]:
