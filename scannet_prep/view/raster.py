@@ -92,13 +92,15 @@ def draw_triangles(
     """
     if not shown.all():
         faces = faces[shown[faces].all(axis=1)]
-    corners = np.ascontiguousarray(faces.T)  # rows that lie together: sums and minima over them are fast
-    x, y, nearness = (values[corners] for values in (points.x, points.y, points.nearness))
+    corners = np.ascontiguousarray(faces.T, np.intp)  # rows that lie together: sums and minima over them are fast
+    x, y = points.x.take(corners), points.y.take(corners)
     areas = _cross(x[1] - x[0], y[1] - y[0], x[2] - x[0], y[2] - y[0])
     left, top = np.ceil(x.min(axis=0)).clip(0), np.ceil(y.min(axis=0)).clip(0)
     right, bottom = np.floor(x.max(axis=0)).clip(None, width - 1), np.floor(y.max(axis=0)).clip(None, height - 1)
     drawn = np.flatnonzero((areas > _MIN_AREA) & (right >= left) & (bottom >= top))
-    x, y, nearness, areas = (array.take(drawn, axis=-1) for array in (x, y, nearness, areas))
+    x, y, areas = (array.take(drawn, axis=-1) for array in (x, y, areas))
+    corners = corners.take(drawn, axis=1)
+    nearness = points.nearness.take(corners)
     left, top, right, bottom = (edge[drawn].astype(np.intp) for edge in (left, top, right, bottom))
     across, down = (right - left) // _TILE + 1, (bottom - top) // _TILE + 1
     ends = np.cumsum(across * down)
@@ -112,12 +114,12 @@ def draw_triangles(
         row, column = np.divmod(np.arange(done, done + len(which)) - (ends - across * down)[which], across[which])
         row, column = top[which] + row * _TILE, left[which] + column * _TILE
         tiles = [array.take(which, axis=-1) for array in (x, y, nearness, areas)]
-        _draw_tiles(pixels, tiles, row, column, drawn[which])
+        _draw_tiles(pixels, tiles, row, column, which)
         start = end
     places, found = _read_keys(pixels[:height, :width])
     corners = corners.take(found, axis=1)
-    weights = _weigh(points.x[corners], points.y[corners], *np.divmod(places, width)).clip(0)
-    weights *= points.nearness[corners]  # as perspective has it
+    weights = _weigh(x.take(found, axis=1), y.take(found, axis=1), *np.divmod(places, width)).clip(0)
+    weights *= nearness.take(found, axis=1)  # as perspective has it
     return Seen(places, corners, weights / weights.sum(axis=0))
 
 
@@ -151,8 +153,10 @@ def _draw_tiles(
     depth, depth_right, depth_below = ((part * shares).sum(axis=0) for part in (weights, to_right, to_below))
     places, flat = row * pixels.shape[1] + column, pixels.reshape(-1)
     for down in range(_TILE):
+        now = weights + to_below * down
         for across in range(_TILE):
-            now = weights + (to_right * across + to_below * down)
+            if across:
+                now += to_right
             inside = np.flatnonzero(now.min(axis=0) >= _EDGE)
             near = depth[inside] + (depth_right[inside] * across + depth_below[inside] * down)
             np.maximum.at(flat, places[inside] + (down * pixels.shape[1] + across), _make_keys(near, numbers[inside]))
