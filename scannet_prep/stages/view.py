@@ -119,7 +119,7 @@ def plan(
     ids = [word for word in words if not word.endswith(_SCENE_SUFFIX)]
     scenes: dict[str, Path | ProcessedPlace] = {path.stem: path for path in files}
     place = open_place([source], certificates=certificates) if ids or not files else None
-    names = _find_scenes(ids, place) if place else ()
+    names = find_scenes(ids, place) if place else ()
     if len({*scenes, *names}) < len(files) + len(names):
         raise UsageError("a scene is named twice", "name each scene by its id or by its file")
     scenes |= {name: place for name in names if place}
@@ -143,8 +143,9 @@ def run(plan: ViewPlan, *, progress: Progress | None = None) -> ViewReport:
     """
     progress, colors, sizes = progress or Progress(), dict[str, str](), dict[str, int]()
     with progress.work("check", len(plan.scenes), "scenes"):
-        for name, scene in _load_scenes(plan):
-            colors[name] = scene.coloring(_choose_color(plan, scene)).name
+        for name in plan.scenes:
+            scene = load_scene(plan, name)
+            colors[name] = scene.coloring(choose_color(plan, scene)).name
             find_below(scene.points, plan.options.ceiling)
             progress.advance()
     unknown_ids = dict(plan.predictions.unknown_ids.most_common()) if plan.predictions else {}
@@ -163,10 +164,11 @@ def _encode(plan: ViewPlan, colors: Mapping[str, str]) -> Iterator[tuple[Path, l
     if plan.kind == "html":
         from scannet_prep.view.page import make_page
 
-        scenes = (scene for _, scene in _load_scenes(plan))
+        scenes = (load_scene(plan, name) for name in plan.scenes)
         yield next(iter(plan.paths.values())), [make_page(scenes, color=next(iter(colors.values())))]
         return
-    for name, scene in _load_scenes(plan):
+    for name in plan.scenes:
+        scene = load_scene(plan, name)
         if plan.kind == "png":
             content: list[Buffer] = [encode_png(render_scene(scene, colors[name], plan.options))]
         else:
@@ -183,23 +185,26 @@ def _encode_mesh(scene: ViewedScene, name: str, ceiling: float | None) -> list[B
     return encode_ply(comment, scene.points[shown], scene.colorings[name].colors[shown], faces)
 
 
-def _load_scenes(plan: ViewPlan) -> Iterator[tuple[str, ViewedScene]]:
-    """Read the scenes and their predictions, one at a time, and check them; by the names of the plan."""
-    for name, home in plan.scenes.items():
-        path = home if isinstance(home, Path) else home.file_path(name)
-        scene = read_processed(home) if isinstance(home, Path) else parse_processed(home.read(name), path)
-        if scene.meta.scene_id != name and not isinstance(home, Path):
-            raise ProcessedFileError(path, f"holds {scene.meta.scene_id}, expected {name}", _HINT)
-        for problem in find_problems(scene):
-            raise ProcessedFileError(path, problem, _HINT)
-        prediction = None
-        if plan.predictions is not None:
-            found = plan.predictions.read(name, len(scene.points))
-            prediction = Prediction(plan.predictions.label_set, found)
-        yield name, view_scene(scene, prediction=prediction)
+def load_scene(plan: ViewPlan, name: str) -> ViewedScene:
+    """Read one of the scenes and its prediction, and check them.
+
+    Raises:
+        FileError: One is damaged, has values that none has, or they do not fit each other.
+    """
+    home = plan.scenes[name]
+    path = home if isinstance(home, Path) else home.file_path(name)
+    scene = read_processed(home) if isinstance(home, Path) else parse_processed(home.read(name), path)
+    if scene.meta.scene_id != name and not isinstance(home, Path):
+        raise ProcessedFileError(path, f"holds {scene.meta.scene_id}, expected {name}", _HINT)
+    for problem in find_problems(scene):
+        raise ProcessedFileError(path, problem, _HINT)
+    prediction = None
+    if plan.predictions is not None:
+        prediction = Prediction(plan.predictions.label_set, plan.predictions.read(name, len(scene.points)))
+    return view_scene(scene, prediction=prediction)
 
 
-def _choose_color(plan: ViewPlan, scene: ViewedScene) -> str:
+def choose_color(plan: ViewPlan, scene: ViewedScene) -> str:
     """The colouring that was asked for, or the one that says most of what the scene has."""
     labels = plan.label_set.name.lower()
     if plan.color:
@@ -207,7 +212,7 @@ def _choose_color(plan: ViewPlan, scene: ViewedScene) -> str:
     return next(name for name in ("prediction", labels, "rgb") if name in scene.colorings)
 
 
-def _find_scenes(words: Sequence[str], place: ProcessedPlace) -> Sequence[str]:
+def find_scenes(words: Sequence[str], place: ProcessedPlace) -> Sequence[str]:
     """The scenes that are named, which are there; or the only one."""
     if not words:
         if len(place.entries) != 1:

@@ -67,7 +67,7 @@ class SceneServer(ThreadingHTTPServer):
 
     Args:
         scenes: What is there.
-        load: Reads one of them; it may raise, which is told in the browser.
+        load: Reads one of them, and chooses a colouring for it; it may raise, which is told in the browser.
         title: Of the list.
         port: To listen on; 0 for any that is free.
 
@@ -81,7 +81,12 @@ class SceneServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(
-        self, scenes: Sequence[ListedScene], load: Callable[[str], ViewedScene], *, title: str, port: int = DEFAULT_PORT
+        self,
+        scenes: Sequence[ListedScene],
+        load: Callable[[str], tuple[ViewedScene, str]],
+        *,
+        title: str,
+        port: int = DEFAULT_PORT,
     ) -> None:
         try:
             super().__init__((ADDRESS, port), _Handler)
@@ -132,15 +137,13 @@ class SceneServer(ThreadingHTTPServer):
 
     def _make_page(self, scene_id: str) -> bytes:
         with self._turn:
-            return make_page([self._load(scene_id)], home="/")
+            scene, color = self._load(scene_id)
+            return make_page([scene], color=color, home="/")
 
     def _make_thumbnail(self, scene_id: str) -> bytes:
         with self._turn:
-            scene = self._load(scene_id)
-            color = next(
-                name for name in ("prediction", "scannet20", "rgb", *scene.colorings) if name in scene.colorings
-            )
-            return encode_png(render_scene(scene, color, _THUMBNAIL))
+            scene, color = self._load(scene_id)
+            return encode_png(render_scene(scene, color if color in scene.colorings else "rgb", _THUMBNAIL))
 
 
 class _Handler(BaseHTTPRequestHandler):

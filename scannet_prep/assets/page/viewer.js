@@ -45,6 +45,11 @@ class Viewer {
     return this.#hidden.get(this.#hiddenKey);
   }
 
+  /** What is seen, as the part of an address behind `#`. */
+  get link() {
+    return writeLink(this);
+  }
+
   /** Of the picture: width by height. */
   get aspect() {
     this.#resize();
@@ -102,7 +107,7 @@ class Viewer {
   /** Draw soon, and note the view in the address when it rests. */
   moved() {
     clearTimeout(this.#linkTimer);
-    this.#linkTimer = setTimeout(() => history.replaceState(null, "", writeLink(this)), LINK_DELAY_MS);
+    this.#linkTimer = setTimeout(() => history.replaceState(null, "", this.link), LINK_DELAY_MS);
     this.invalidate();
   }
 
