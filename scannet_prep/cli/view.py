@@ -34,10 +34,10 @@ examples:
   scannet-prep view scene0011_00
   scannet-prep view scene0011_00 scene0015_00 -o val.html
   scannet-prep view scene0011_00 --pred predictions
-  scannet-prep view scene0011_00 --color instances -o scene.png
-  scannet-prep view scene0011_00 --view top --cut-ceiling 2 -o scene.png
-  scannet-prep view @chosen.txt --source data/scannet.tar.zst --png -o pictures
-  scannet-prep view data/processed/val/scene0011_00.npz --export ply
+  scannet-prep view scene0011_00 --view top -o scene.png
+  scannet-prep view @ids.txt --cut-ceiling 2 --png -o out
+  scannet-prep view scene0011_00 --color rgb -o scene.ply
+  scannet-prep view data/processed/val/scene0011_00.npz
   scannet-prep view --serve --source data/scannet.tar.zst
 """
 

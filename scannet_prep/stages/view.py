@@ -168,7 +168,7 @@ def _encode(plan: ViewPlan, colors: Mapping[str, str]) -> Iterator[tuple[Path, l
         yield next(iter(plan.paths.values())), [make_page(scenes, color=next(iter(colors.values())))]
         return
     for name in plan.scenes:
-        scene = load_scene(plan, name)
+        scene = load_scene(plan, name, only=colors[name])
         if plan.kind == "png":
             content: list[Buffer] = [encode_png(render_scene(scene, colors[name], plan.options))]
         else:
@@ -185,8 +185,13 @@ def _encode_mesh(scene: ViewedScene, name: str, ceiling: float | None) -> list[B
     return encode_ply(comment, scene.points[shown], scene.colorings[name].colors[shown], faces)
 
 
-def load_scene(plan: ViewPlan, name: str) -> ViewedScene:
+def load_scene(plan: ViewPlan, name: str, *, only: str | None = None) -> ViewedScene:
     """Read one of the scenes and its prediction, and check them.
+
+    Args:
+        plan: Of the scenes.
+        name: Which of them.
+        only: The one colouring to make; all by default.
 
     Raises:
         FileError: One is damaged, has values that none has, or they do not fit each other.
@@ -201,7 +206,7 @@ def load_scene(plan: ViewPlan, name: str) -> ViewedScene:
     prediction = None
     if plan.predictions is not None:
         prediction = Prediction(plan.predictions.label_set, plan.predictions.read(name, len(scene.points)))
-    return view_scene(scene, prediction=prediction)
+    return view_scene(scene, prediction=prediction, only=only)
 
 
 def choose_color(plan: ViewPlan, scene: ViewedScene) -> str:
