@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, describe_list, format_count
+from scannet_prep.cli.console import Console, format_count
 from scannet_prep.errors import UsageError
+from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -108,10 +109,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     _check_options(arguments, plan.kind)
     report = view.run(plan, progress=console.progress())
     if report.unknown_ids:
-        noun = "vertex" if arguments.task == "semantic" else "instance"
-        found = [f"{number}: {count:,}" for number, count in report.unknown_ids.items()]
-        what = f"warning: predicted ids that are none of the classes ({noun} counts)"
-        console.warn("\n".join(describe_list(what, found, has_all=console.is_verbose)))
+        noun = "vertices" if arguments.task == "semantic" else "instances"
+        found = list_some([f"{number}: {count:,} {noun}" for number, count in report.unknown_ids.items()])
+        console.warn(f"warning: predicted ids that are none of the classes: {found}", "is --labels right?")
     return console.result(_describe(report), report, 0)
 
 

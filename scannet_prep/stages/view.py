@@ -124,6 +124,8 @@ def plan(
         raise UsageError("a scene is named twice", "name each scene by its id or by its file")
     scenes |= {name: place for name in names if place}
     predictions = None
+    if pred_dir is None and color in {"prediction", "error"}:
+        raise UsageError(f"without a prediction, there is no colouring by {color}", "add --pred DIR")
     if pred_dir is not None:
         predictions = Predictions(task, label_set, (), find_prediction_files(pred_dir, task), (), ())
         if missing := sorted(scenes.keys() - predictions.paths.keys()):
@@ -221,8 +223,7 @@ def find_scenes(words: Sequence[str], place: ProcessedPlace) -> Sequence[str]:
     """The scenes that are named, which are there; or the only one."""
     if not words:
         if len(place.entries) != 1:
-            example = next(iter(place.entries), "scene0000_00")
-            hint = f"name some, such as: scannet-prep view {example}"
+            hint = f"name some, such as {next(iter(place.entries), 'scene0000_00')}"
             raise UsageError(f"{place.name}: holds {len(place.entries):,} scenes; which of them?", hint)
         return list(place.entries)
     names = parse_scene_ids(words)
