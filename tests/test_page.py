@@ -303,7 +303,7 @@ def test_all_that_the_mouse_can_do_the_keyboard_can(shown: Shown) -> None:
     page = shown.page
     page.locator("#picture").focus()
     page.keyboard.press("i")  # what is in the middle
-    page.wait_for_function("document.getElementById('told').textContent.includes('ScanNet20: ')")
+    page.locator("#told", has_text="ScanNet20: ").wait_for(state="attached")
     page.keyboard.press("?")
     assert page.locator("#help").is_visible()
     page.keyboard.press("Escape")
@@ -337,7 +337,7 @@ def test_link_restores_scene_colours_camera_ceiling_and_what_is_hidden(
     for key in ("ArrowLeft", "ArrowLeft", "ArrowUp", "+", "Shift+ArrowUp", "g", "]", "b"):
         first.page.keyboard.press(key)
     first.page.locator("#ceiling").fill("1.5")
-    first.page.wait_for_function("location.hash === viewer.link")
+    first.page.wait_for_function("() => location.hash === viewer.link")
     link, pixels = first.page.evaluate("location.hash"), first.pixels()
     second = show(page_path, link)
     assert share_alike(second.pixels(), pixels) > 0.98  # numbers in the link are rounded
