@@ -94,13 +94,12 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
     else:
         shown &= _faces_camera(scene, projected)
         seen = draw_points(projected, shown, estimate_spacing(points), width, options.height)
-    is_smooth = coloring.indices is None
-    found = seen.blend(coloring.colors) if is_smooth else coloring.colors.take(seen.nearest, axis=0)
+    found = coloring.colors.take(seen.nearest, axis=0) if coloring.categories else seen.blend(coloring.colors) + 0.5
     if options.has_light and color not in {"rgb", "normals"} and scene.normals is not None:
-        light = seen.blend(_light(scene.normals, options.camera))
-        found = found * (np.rint(light * _LIGHT_STEPS) / _LIGHT_STEPS)[:, None]
+        light = np.rint(seen.blend(_light(scene.normals, options.camera)) * _LIGHT_STEPS) / _LIGHT_STEPS
+        found = (found * light[:, np.newaxis]).astype(np.uint8)
     picture = np.full((options.height * width, 3), background, np.uint8)
-    picture[seen.pixels] = found + 0.5 if is_smooth else found
+    picture[seen.pixels] = found
     image[:, :width] = picture.reshape(options.height, width, 3)
     if options.has_legend:
         scale = _scale(image)
