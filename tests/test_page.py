@@ -467,12 +467,18 @@ def test_browser_that_cannot_show_the_page_is_told_so(
 
 
 @needs_browser
-def test_lost_graphics_are_told(show: Callable[..., Shown], page_path: Path) -> None:
-    shown = show(page_path)
-    shown.wait()
-    shown.page.evaluate("viewer.drawing.gl.getExtension('WEBGL_lose_context').loseContext()")
+def test_lost_graphics_are_told_and_the_page_goes_on_with_the_same_view(
+    show: Callable[..., Shown], page_path: Path
+) -> None:
+    shown = show(page_path, f"#scene={VAL}&color=scannet200&hide=wall")
+    pixels = shown.pixels()
+    shown.page.wait_for_function("() => location.hash === viewer.link")
+    shown.page.evaluate("lost = viewer.drawing.gl.getExtension('WEBGL_lose_context'), lost.loseContext()")
     shown.page.locator("#trouble").wait_for(state="visible")
-    assert "Load the page again" in shown.text("#trouble")
+    assert "graphics memory" in shown.text("#trouble")
+    with shown.page.expect_navigation():
+        shown.page.evaluate("lost.restoreContext()")
+    assert share_alike(shown.pixels(), pixels) > 0.98
 
 
 def test_page_of_124_000_points_takes_at_most_3_mb(tmp_path: Path) -> None:
