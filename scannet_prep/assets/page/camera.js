@@ -17,10 +17,14 @@ class Camera {
     this.defaults = defaults;
   }
 
-  /** Half the width and half the height of what is in the picture, at a distance of 1. */
-  slopes(aspect) {
-    const { slope } = this.defaults;
-    return [slope * Math.max(1, aspect), slope * Math.max(1, 1 / aspect)];
+  /** Half the width of what is in the picture, at a distance of 1. */
+  #wide(aspect) {
+    return this.defaults.slope * Math.max(1, aspect);
+  }
+
+  /** Half the height, the same. */
+  #high(aspect) {
+    return this.defaults.slope * Math.max(1, 1 / aspect);
   }
 
   /** The first view of a scene. */
@@ -43,7 +47,7 @@ class Camera {
   fit({ origin, size, step }, positions, aspect) {
     this.#turn();
     const { right, up, back, defaults } = this;
-    const slopes = this.slopes(aspect).map((slope) => slope * defaults.filled);
+    const slopes = [this.#wide(aspect) * defaults.filled, this.#high(aspect) * defaults.filled];
     const middle = origin.map((start, axis) => start + size[axis] / 2);
     const extremes = [-Infinity, -Infinity, -Infinity, -Infinity];
     let nearest = -Infinity;
@@ -90,7 +94,7 @@ class Camera {
   update(scene, aspect) {
     this.#turn();
     const { eye, right, up, back, target, clipFromScene: m } = this;
-    const [wide, high] = this.slopes(aspect);
+    const wide = this.#wide(aspect), high = this.#high(aspect);
     let apart = 0; // of the target and the middle of the scene, squared
     for (let axis = 0; axis < 3; axis++) apart += (target[axis] - scene.center[axis]) ** 2;
     const { near } = this.defaults;

@@ -63,7 +63,7 @@ class PointerControls {
   }
 }
 
-/** What the keys do; those of `Picture` only where no control has the focus that needs them itself. */
+/** What the keys do, where no control has the focus that needs them itself. */
 function listenToKeys(viewer) {
   const { camera } = viewer;
   const press = (id) => () => document.getElementById(id).click();
@@ -92,6 +92,7 @@ function listenToKeys(viewer) {
   document.addEventListener("keydown", (event) => {
     const { target } = event;
     if (event.ctrlKey || event.metaKey || event.altKey || document.getElementById("help").open) return;
+    if (target.tagName === "SELECT" || !viewer.coloring) return;
     if (target.id === "search") {
       if (event.key === "Escape") viewer.canvas.focus();
       return;

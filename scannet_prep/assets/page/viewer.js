@@ -106,6 +106,7 @@ class Viewer {
 
   /** Draw soon, and note the view in the address when it rests. */
   moved() {
+    if (!this.coloring) return;
     clearTimeout(this.#linkTimer);
     this.#linkTimer = setTimeout(() => history.replaceState(null, "", this.link), LINK_DELAY_MS);
     this.invalidate();
@@ -121,7 +122,7 @@ class Viewer {
   pointAt(x, y) {
     this.#pointed.x = x;
     this.#pointed.y = y;
-    if (this.#isPointDue || !this.coloring) return;
+    if (this.#isPointDue) return;
     this.#isPointDue = true;
     requestAnimationFrame(async () => {
       this.#isPointDue = false;
@@ -159,6 +160,7 @@ class Viewer {
 
   slide(id, steps) {
     const input = $(id);
+    if (input.disabled) return;
     input.value = Number(input.value) + steps * (id === "ceiling" ? 0.1 : 1);
     input.dispatchEvent(new Event("input"));
   }
@@ -169,6 +171,7 @@ class Viewer {
   }
 
   #pick(x, y) {
+    if (!this.coloring) return -1;
     if (this.#isDue) this.#prepare(); // the camera has moved since the last picture
     const scale = this.canvas.width / this.canvas.clientWidth;
     return this.picking.find(Math.floor(x * scale), Math.floor(y * scale), this.camera, this.view);
@@ -199,6 +202,7 @@ class Viewer {
   }
 
   #switched() {
+    if (!this.coloring) return;
     this.drawing.setHidden(this.hidden);
     this.moved();
   }
@@ -272,6 +276,7 @@ class Viewer {
   #showOptions() {
     const { points, ceiling, mesh, grid, backs, light } = this.options;
     $("point-size").value = 20 + 10 * Math.log2(points.value);
+    $("point-size").disabled = mesh.value && this.scene.triangles > 0;
     $("point-size").ariaValueText = `${points.value.toFixed(2)} times`;
     const isWhole = ceiling.value >= Number($("ceiling").max);
     $("ceiling").value = isWhole ? $("ceiling").max : ceiling.value;
@@ -283,7 +288,7 @@ class Viewer {
 
   #set(name, value) {
     this.options[name].value = value;
-    this.#showOptions();
+    if (this.scene) this.#showOptions();
     this.moved();
   }
 
@@ -298,10 +303,12 @@ class Viewer {
       $(id).addEventListener("click", () => this.#set(name, !options[name].value));
     }
     $("top").addEventListener("click", () => {
+      if (!this.scene) return;
       this.camera.lookFromAbove(this.scene, this.positions, this.aspect);
       this.moved();
     });
     $("reset").addEventListener("click", () => {
+      if (!this.scene) return;
       this.camera.reset(this.scene, this.positions, this.aspect);
       this.#set("ceiling", options.ceiling.start);
     });
@@ -324,9 +331,11 @@ class Viewer {
     });
     new ResizeObserver(() => this.invalidate()).observe(this.canvas);
     addEventListener("hashchange", () => this.follow(location.hash));
-    this.canvas.addEventListener("webglcontextlost", () => {
-      showTrouble("The browser has taken back the graphics memory. Load the page again: the view stays.");
+    this.canvas.addEventListener("webglcontextlost", (event) => {
+      event.preventDefault(); // else it is never given back
+      showTrouble("The browser needs the graphics memory elsewhere. This page goes on as soon as it is given back.");
     });
+    this.canvas.addEventListener("webglcontextrestored", () => location.reload()); // the address has the view
   }
 }
 
@@ -361,4 +370,5 @@ async function start() {
   }
 }
 
+addEventListener("unhandledrejection", (event) => showTrouble(String(event.reason)));
 start();
