@@ -356,6 +356,7 @@ def test_predicted_ids_that_are_no_class_are_told(folder: Path) -> None:
         ([VAL, f"data/processed/val/{VAL}.npz"], 2, "a scene is named twice"),
         ([VAL, TRAIN, "-o", "x.png"], 2, "x.png is one file, but 2 scenes are to be shown"),
         ([VAL, "--png", "-o", "x.ply"], 2, "x.ply does not end in .png"),
+        ([VAL, "-o", "x.PNG"], 2, "x.PNG does not end in .html, .png or .ply"),
         ([VAL, "--png", "--color", "error"], 2, "without a prediction, there is no colouring by error"),
         ([VAL, TEST, "--png", "--color", "labels"], 2, f"{TEST}: cannot be coloured by 'scannet20'"),
         ([VAL, "--png", "--color", "hue"], 2, "invalid choice: 'hue'"),

@@ -5,6 +5,7 @@ Everything is read and checked before anything is written: scenes, predictions, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ from scannet_prep.view.renderer import PictureOptions, find_below, render_scene
 Kind: TypeAlias = Literal["html", "png", "ply"]
 KINDS: tuple[Kind, ...] = ("html", "png", "ply")
 _SCENE_SUFFIX = ".npz"
+_OTHER_ENDING = re.compile(r"\.[A-Za-z]{2,4}")
 _HINT = "process the scene again: scannet-prep process --checksum, with the same options"
 
 
@@ -110,6 +112,8 @@ def plan(
         TransferError: An archive is on a web server, which does not give it.
     """
     ending = next((item for item in KINDS if output is not None and output.suffix == f".{item}"), None)
+    if output is not None and not ending and _OTHER_ENDING.fullmatch(output.suffix) and not output.is_dir():
+        raise UsageError(f"{output} does not end in .html, .png or .ply", "name such a file, or a folder that is there")
     if kind and ending and kind != ending:
         raise UsageError(f"{output} does not end in .{kind}", f"name a .{kind} file, or a folder")
     kind = kind or ending or "html"
