@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if report.unknown_ids:
         noun = "vertices" if arguments.task == "semantic" else "instances"
         found = list_some([f"{number}: {count:,} {noun}" for number, count in report.unknown_ids.items()])
-        console.warn(f"warning: predicted ids that are none of the classes: {found}", "is --labels right?")
+        console.warn(f"warning: predicted ids that are none of the classes: {found}")
     return console.result(_describe(report), report, 0)
 
 
