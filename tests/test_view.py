@@ -231,6 +231,12 @@ def test_damaged_scenes_are_not_drawn(root: Path) -> None:
             render(replace(scene, **changes))
 
 
+def test_colours_that_a_scene_cannot_have_are_answered_with_those_that_it_can(root: Path) -> None:
+    with pytest.raises(UsageError, match=f"{TEST}: cannot be coloured by 'instances'") as caught:
+        render(processed(root, TEST), "instances")
+    assert caught.value.hint == "it can be by: rgb, normals"
+
+
 def test_a_dict_does_not_know_its_label_set(root: Path) -> None:
     with pytest.raises(UsageError, match="not known which label set") as caught:
         render(dict(ScanNet(root / "data/processed", split="val")[0]))
