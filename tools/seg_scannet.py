@@ -36,7 +36,7 @@ from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.number_lists import parse_lines
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages.predictions import load_arrays, read_scores
+from scannet_prep.stages.foreign_arrays import iter_scores, load_arrays
 
 _CHUNK_END = len(".chunk_x")
 
@@ -99,7 +99,7 @@ def generate_output_seg(arguments: argparse.Namespace, label_set: LabelSet) -> N
     names = [line.split()[0][:-4] for line in lines if line.strip()]
     make_directory(arguments.path_out)
     for name in names:
-        scores = read_scores(arguments.path_pred / f"{name}.eval.npz", len(label_set))
+        scores = np.concatenate([*iter_scores(arguments.path_pred / f"{name}.eval.npz", len(label_set))])
         if "chunk" in name:  # a part of a scene: the scores of all parts are added up
             mask_path = arguments.path_in / f"{name}.mask.npy"
             mask = load_arrays(mask_path)[""].astype(bool)
