@@ -148,6 +148,7 @@ def test_tables_of_scenes_and_of_the_confusion_tell_the_same_as_the_report(place
     words = ("evaluate", folder, "--gt", place, "--confusion")
     outcome = run_main(*words, paths[1], "-o", paths[0])
     assert outcome.status == 0
+    assert f"written: {paths[0]}, {paths[1]}\n" in outcome.stdout
     assert run_main(*words, paths[2], "-q").stdout == ""
     rows, confusion = ([*csv.DictReader(path.read_text().splitlines())] for path in paths[:2])
     assert [row["scene"] for row in rows] == [*VAL]

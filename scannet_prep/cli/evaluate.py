@@ -86,6 +86,8 @@ def _describe(report: EvaluationReport, *, has_all: bool) -> Iterator[str]:
     unknown = [f"{number}: {count:,} {noun}" for number, count in report.unknown_ids.items()]
     yield from describe_list("predicted ids that are none of the classes", unknown, has_all=has_all)
     yield from describe_list("predictions of scenes that are not in the ground truth", report.left_out, has_all=has_all)
+    if report.written:
+        yield f"written: {', '.join(map(str, report.written))}"
 
 
 def _format_numbers(title: str, rows: Mapping[str, Numbers]) -> str:
