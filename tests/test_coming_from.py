@@ -174,10 +174,11 @@ def check_files(out_dir: Path, program: str, place: Path) -> None:
                 kind = np.dtype(types[min(number, len(types) - 1)])
                 found = np.fromfile(path, kind) if path.suffix == ".bin" else np.load(path)
                 array = found[name] if name else found
-                columns = re.search(r"\(V, (\d)\)", left)
                 assert array.dtype == kind, (path, name)
-                assert array.size % len(scene.points) == 0
-                assert columns is None or array.size == int(columns[1]) * len(scene.points)
+                shape = re.search(r"\(V,(?: (\d))?\)", left)
+                assert array.size == (int(shape[1] or 1) if shape else array.size // len(scene.points)) * len(
+                    scene.points
+                )
         known = {key for scene in stored.values() for key in scene.arrays()} | {
             "objectId",
             "segments",
