@@ -219,6 +219,8 @@ INSTANCE_FAULTS = (
     (".txt", b"/etc/passwd 5 0.5\n", "line 1: found '/etc/passwd 5 0.5', expected the path of another mask, inside"),
     (".txt", b"a/../../b 5 0.5\n", "line 1: found 'a/../../b 5 0.5', expected the path of another mask, inside"),
     (".txt", b"a.txt 5 0.5\na.txt 6 0.5", "line 2: found 'a.txt 6 0.5', expected the path of another mask"),
+    (".txt", b"a.txt 5 0.5\n.//a.txt 6 0.5", "line 2: found './/a.txt 6 0.5', expected the path of another mask"),
+    (".txt", b"a\0.txt 5 0.5\n", "line 1: found 'a\\x00.txt 5 0.5', expected path, id and confidence"),
     (".txt", b"a.txt 5 1e999\n", "scores: found float64 (1,), expected 1 finite numbers"),
     ("_0.txt", b"1\n2\n", "mask: found 2 vertices, expected 2,500"),
     ("_0.txt", b"1\nx\n", "line 2: found 'x', expected a whole number"),

@@ -97,13 +97,15 @@ def generate_output_seg(arguments: argparse.Namespace, label_set: LabelSet) -> N
     sums: dict[str, Any] = {}
     lines = read_file(arguments.filelist).decode("utf-8", "replace").splitlines()
     names = [line.split()[0][:-4] for line in lines if line.strip()]
+    if not names:
+        raise FileError(arguments.filelist, "names no scene")
     make_directory(arguments.path_out)
     for name in names:
         scores = np.concatenate([*iter_scores(arguments.path_pred / f"{name}.eval.npz", len(label_set))])
         if "chunk" in name:  # a part of a scene: the scores of all parts are added up
             mask_path = arguments.path_in / f"{name}.mask.npy"
             mask = load_arrays(mask_path)[""].astype(bool)
-            name = name[:-_CHUNK_END]
+            name = name.rpartition(".chunk_")[0] or name[:-_CHUNK_END]
             whole = sums.setdefault(name, np.zeros((len(mask), len(raw_ids))))
             if mask.shape != whole.shape[:1] or np.count_nonzero(mask) != len(scores):
                 problem = f"has {np.count_nonzero(mask):,} of {len(mask):,} vertices"

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     )
     noun, count = next(iter(report.scores.totals.items()))
     if not count:
-        why = "without an aggregation, processed scenes have no instances and no ScanNet ids"
+        why = "without an aggregation, there are no instances and no ScanNet ids; instances need 100 vertices"
         console.warn(f"warning: nothing is scored: the ground truth has no {noun} of {report.label_set}", why)
     return console.result("\n".join(_describe(report, has_all=console.is_verbose)), report, 0)
 

@@ -151,8 +151,12 @@ class JoinedFormat(ExportFormat):
     """A format of one large file, or of some: `encode_scene` gives one file, the part of a scene, and parts are joined.
 
     So scenes are made in parallel, and an interrupted run goes on, as for other formats. Parts are removed when they
-    are joined; their names count for nothing.
+    are joined; their names count for nothing. Points are taken as they are stored.
     """
+
+    def default_frame(self, label_set: LabelSet) -> None:  # noqa: ARG002 - the same for both
+        """As they are stored."""
+        return
 
     @abstractmethod
     def plan_files(self, parts: Mapping[str, tuple[Split, int]]) -> Mapping[str, Sequence[str]]:

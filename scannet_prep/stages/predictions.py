@@ -29,7 +29,7 @@ Task: TypeAlias = Literal["semantic", "instance"]
 
 _OCTFORMER_END = ".eval.npz"
 _ENDS = {"semantic": (".txt", ".npy", "_pred.npy", _OCTFORMER_END), "instance": (".txt", ".npz")}
-_LIST_LINE = re.compile(r"([^ ]+) (\d{1,9})(?:\.0*)? ([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+_LIST_LINE = re.compile(r"([^ \0]+) (\d{1,9})(?:\.0*)? ([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,20 +145,20 @@ def find_predictions(
 
 def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
     """Read what the benchmark takes: a line for each mask."""
-    masks, labels, scores = dict[str, NDArray[np.bool_]](), list[int](), list[float]()
+    masks, labels, scores = dict[Path, NDArray[np.bool_]](), list[int](), list[float]()
     for number, line in enumerate(read_file(path).decode("utf-8", "replace").splitlines(), start=1):
         place, match = f"line {number:,}: found {line!r:.80}", _LIST_LINE.fullmatch(line)
         if match is None:
             raise ContentError(f"{place}, expected path, id and confidence, separated by single blanks")
         name = Path(match[1])
-        if name.is_absolute() or ".." in name.parts or match[1] in masks:
+        if name.is_absolute() or ".." in name.parts or name in masks:
             raise ContentError(f"{place}, expected the path of another mask, inside this folder")
         mask_path = path.parent / name
         try:
             mask = check_integers(parse_lines(read_file(mask_path)), "mask", vertex_count)
         except ContentError as error:
             raise PredictionError(mask_path, error.message) from None
-        masks[match[1]] = mask != 0
+        masks[name] = mask != 0
         labels.append(int(match[2]))
         scores.append(float(match[3]))
     stack = np.array(list(masks.values())).reshape(len(masks), vertex_count)
