@@ -105,6 +105,10 @@ def test_octformers_own_command_makes_the_20_classes_of_meshes_and_labels_alone(
     assert (root / f"train/{TRAIN}.npz").samefile(root / f"processed/train/{TRAIN}.npz")
     again = run_tool("seg_scannet.py", *words, cwd=workspace)
     assert (again.returncode, again.stdout.count("0 made, 3 already there")) == (0, 2)
+    before = digests(root)
+    other = run_tool("seg_scannet.py", *words, "--align_axis", cwd=workspace)
+    assert (other.returncode, "other options (aligned: False -> True)" in other.stderr) == (2, True)
+    assert digests(root) == before
 
 
 def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(workspace: Path) -> None:
