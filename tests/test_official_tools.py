@@ -183,6 +183,7 @@ def test_damaged_input_of_octformers_tool_is_told_by_its_name_without_a_tracebac
         (mask_path, buffer.getvalue(), f"{mask_path.name}: has 50 of 50 vertices, expected 10 of 50"),
         (mask_path, number.getvalue(), f"{mask_path.name}: cannot be read as .npy"),
         (list_path, b"sc\xe9ne.npz\n", ".eval.npz: no such file"),
+        (list_path, b"sc\0ne.npz\n", ".eval.npz: cannot be read: embedded null byte"),
     ):
         path.write_bytes(data)
         done = run_tool("seg_scannet.py", "--run", "generate_output_seg", *words, cwd=tmp_path)
