@@ -344,6 +344,13 @@ def test_predicted_instances_are_shown(folder: Path) -> None:
     assert len(np.unique(read_mesh(folder / f"{VAL}.ply").colors, axis=0)) == 3
 
 
+def test_predictions_without_any_instance_are_shown(folder: Path) -> None:
+    np.savez(folder / f"{VAL}.npz", masks=np.zeros((0, 2000)), labels=np.zeros(0, int), scores=np.zeros(0))
+    outcome = run_main("view", VAL, "--pred", ".", "--task", "instance", "--export", "ply", cwd=folder)
+    assert outcome.status == 0
+    assert np.unique(read_mesh(folder / f"{VAL}.ply").colors, axis=0).tolist() == [list(GRAY)]
+
+
 def test_predicted_ids_that_are_no_class_are_told(folder: Path) -> None:
     np.save(folder / f"{VAL}.npy", np.repeat([0, 20, -1], [1000, 700, 300]))
     outcome = run_main("view", VAL, "--pred", ".", "--png", cwd=folder)
