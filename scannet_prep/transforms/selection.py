@@ -11,7 +11,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.steps import Ints, Sample, checked, select
+from scannet_prep.transforms.steps import Ints, Sample, as_rows, checked, select
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class GridSample:
         cells, keys, bits = _number_cells("GridSample", sample["points"], self.size)
         kept = _choose_one_each(keys, bits, generator, has_inverse=self.has_inverse)
         result = select(sample, kept)
-        result["grid"] = np.ascontiguousarray(cells.take(kept, axis=1).T, np.int32)
+        result["grid"] = as_rows(cells.take(kept, axis=1))
         return {**result, "inverse": keys} if self.has_inverse else result
 
 
@@ -154,7 +154,7 @@ def fragments(sample: Sample, size: float) -> list[Sample]:
     cells, keys, bits = _number_cells("fragments", sample["points"], size)
     order, starts, counts = _sort_keys(keys, bits)
     indices = [np.sort(order[starts + number % counts]) for number in range(counts.max())]
-    grids = [np.ascontiguousarray(cells.take(index, axis=1).T, np.int32) for index in indices]
+    grids = [as_rows(cells.take(index, axis=1)) for index in indices]
     return [{**select(sample, index), "grid": grid, "index": index} for index, grid in zip(indices, grids, strict=True)]
 
 
@@ -201,8 +201,12 @@ def _crop(
     if len(points) <= count:
         return dict(sample)
     place = generator.integers(len(points if candidates is None else candidates))
-    x, y, z = (points - points[place if candidates is None else candidates[place]]).T
-    distances = x * x + y * y + z * z  # spelt out: what libraries add up depends on the number of threads
+    columns = points.T.copy()
+    columns -= columns[:, [place if candidates is None else candidates[place]]]
+    columns *= columns
+    distances = (
+        columns[0] + columns[1] + columns[2]
+    )  # spelt out: what libraries add up depends on the number of threads
     farthest = np.partition(distances, count - 1)[count - 1]
     if not np.isfinite(farthest):  # no vertex would be nearer, and the scene empty
         message = f"{type(transform).__name__}: there are points that are not finite"
@@ -213,7 +217,7 @@ def _crop(
     return select(sample, np.flatnonzero(is_kept))
 
 
-def _number_cells(name: str, points: NDArray[Any], size: float) -> tuple[NDArray[np.float64], Ints, int]:
+def _number_cells(name: str, points: NDArray[Any], size: float) -> tuple[NDArray[np.int32], Ints, int]:
     """The cell of each point, (3, V), from the smallest; a number for each cell; and the bits of a point's place."""
     if not len(points):
         raise UsageError(f"{name}: there are no points")
@@ -226,11 +230,12 @@ def _number_cells(name: str, points: NDArray[Any], size: float) -> tuple[NDArray
     if not np.isfinite(extent).all() or extent.max() > np.iinfo(np.int32).max or extent.prod() > 2.0 ** (62 - bits):
         cells_text = " x ".join(f"{number:g}" for number in extent)
         raise UsageError(f"{name}: the scene has {cells_text} cells, too many to count", "choose a larger size")
-    keys = cells[0].astype(np.int64)
+    numbers = cells.astype(np.int32)
+    keys = numbers[0].astype(np.int64)
     for axis in (1, 2):
         keys *= int(extent[axis])
-        keys += cells[axis].astype(np.int64)
-    return cells, keys, bits
+        keys += numbers[axis]
+    return numbers, keys, bits
 
 
 def _sort_keys(keys: Ints, bits: int) -> tuple[Ints, Ints, Ints]:

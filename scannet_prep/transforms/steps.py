@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -105,6 +106,33 @@ def colors_as_given(sample: Sample, transform: object) -> NDArray[np.uint8]:
         message = f"{type(transform).__name__}: colors are {colors.dtype}, expected uint8"
         raise UsageError(message, "put it before Normalize and NormalizeColor")
     return colors
+
+
+@cache
+def normal_quantiles() -> NDArray[np.float32]:
+    """65,536 numbers that are distributed normally, float32, ascending; the mean is 0, the standard deviation 1.
+
+    To draw from them takes a fifth of the time of drawing normal numbers; none is beyond 4.33.
+    """
+    numbers = np.linspace(-6, 6, 1 << 17)
+    density = np.exp(-numbers * numbers / 2)
+    shares = np.cumsum(density) - density / 2
+    quantiles = np.interp((np.arange(1 << 16) + 0.5) / (1 << 16), shares / density.sum(), numbers)
+    return np.asarray(quantiles / quantiles.std(), np.float32)
+
+
+def draw(values: NDArray[Any], generator: Generator, count: int) -> NDArray[Any]:
+    """Draw so many of 65,536 values, each as likely every time."""
+    places = generator.integers(0, 1 << 64, -(-count // 4), np.uint64).view(np.uint16)[:count]
+    return values.take(places, mode="wrap", out=np.empty(count, values.dtype))  # much faster than without
+
+
+def as_rows(columns: NDArray[Any]) -> NDArray[Any]:
+    """(V, 3) of (3, V), contiguous; NumPy would copy three numbers at a time."""
+    rows = np.empty(columns.shape[::-1], columns.dtype)
+    for axis, column in enumerate(columns):
+        rows[:, axis] = column
+    return rows
 
 
 def move(sample: Sample, points: NDArray[Any], **changed: NDArray[Any]) -> dict[str, Any]:
