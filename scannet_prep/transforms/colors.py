@@ -105,7 +105,7 @@ class NormalizeColor:
     """Makes colours float32, (c / 255 - mean) / std for each channel. Nothing is random.
 
     The defaults are Mask3D's for ScanNet (datasets/semseg.py); mean 0 and std 1 are Pointcept's `NormalizeColor`.
-    `scannet_prep.convert` takes colours as they are or from `Normalize`, not these.
+    `scannet_prep.convert` takes colours as they are or from `Normalize`, and refuses these.
 
     Attributes:
         mean: Of red, green and blue, 0..1.

@@ -12,7 +12,16 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.steps import Sample, as_rows, checked, colors_as_given, draw, move, normal_quantiles
+from scannet_prep.transforms.steps import (
+    Moving,
+    Sample,
+    as_rows,
+    checked,
+    colors_as_given,
+    draw,
+    move,
+    normal_quantiles,
+)
 
 Triple: TypeAlias = tuple[float, float, float]
 
@@ -22,7 +31,7 @@ _MAX_NOISE_CELLS = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 @checked(max_angle=(0, np.pi))
-class RotateZ:
+class RotateZ(Moving):
     """Rotates points and normals about the z axis, by an angle that is uniform in [-max_angle, max_angle].
 
     Attributes:
@@ -38,7 +47,7 @@ class RotateZ:
 
 @dataclass(frozen=True, slots=True)
 @checked(angle=(-2, 2), center=(-np.inf, np.inf))
-class RandomRotate:
+class RandomRotate(Moving):
     """Rotates points and normals about one of the axes, by an angle that is uniform in a range.
 
     Pointcept's `RandomRotate` (pointcept/datasets/transform.py), with `Sometimes` for its `p`. With equal ends it turns
@@ -62,7 +71,7 @@ class RandomRotate:
 
 @dataclass(frozen=True, slots=True)
 @checked(probability=(0, 1))
-class Flip:
+class Flip(Moving):
     """Reflects points and normals in x, and in y, each with a probability of its own.
 
     Attributes:
@@ -85,7 +94,7 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 @checked(smallest=(1e-6, np.inf), largest=("smallest", np.inf))
-class Scale:
+class Scale(Moving):
     """Scales points about the origin by a factor that is uniform in [smallest, largest].
 
     Alike in all directions, normals stay as they are. Otherwise normals are divided by the factors and made unit
@@ -116,7 +125,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 @checked(sigma=(0, np.inf), limit=(0, np.inf))
-class Jitter:
+class Jitter(Moving):
     """Adds normal noise to each coordinate, cut at a largest distance. Normals stay as they are.
 
     Attributes:
@@ -137,7 +146,7 @@ class Jitter:
 
 @dataclass(frozen=True, slots=True)
 @checked(distortion_params=(1e-6, np.inf))
-class ElasticDistortion:
+class ElasticDistortion(Moving):
     """Distorts points smoothly: adds noise on a coarse grid, smoothed and interpolated. Normals stay as they are.
 
     Normal noise on the corners of a grid is averaged twice over three neighbours along each axis, with zeros beyond the
@@ -163,7 +172,7 @@ class ElasticDistortion:
 
 
 @dataclass(frozen=True, slots=True)
-class CenterShift:
+class CenterShift(Moving):
     """Puts the middle of the bounding box at x = y = 0, and the lowest point at z = 0. Nothing is random.
 
     Pointcept's `CenterShift` (pointcept/datasets/transform.py); `Normalize` without the colours.
@@ -187,7 +196,7 @@ class CenterShift:
 
 @dataclass(frozen=True, slots=True)
 @checked(shift=(-np.inf, np.inf))
-class RandomShift:
+class RandomShift(Moving):
     """Shifts points by distances that are uniform, one for each axis.
 
     Pointcept's `RandomShift` (pointcept/datasets/transform.py). Without ranges it is what Mask3D begins with
@@ -212,7 +221,7 @@ class RandomShift:
 
 
 @dataclass(frozen=True, slots=True)
-class Normalize:
+class Normalize(Moving):
     """Puts the scene's middle at x = y = 0 and its lowest point at z = 0, and colours into [-1, 1]. Nothing is random.
 
     The middle is that of the bounding box. Colours become float32, c / 127.5 - 1.

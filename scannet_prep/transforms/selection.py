@@ -11,12 +11,12 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.steps import Ints, Sample, as_rows, checked, select
+from scannet_prep.transforms.steps import Ints, Sample, Selecting, as_rows, checked, select, without
 
 
 @dataclass(frozen=True, slots=True)
 @checked(max_points=(1, np.inf, int), sample_rate=(1e-6, 1))
-class CropPoints:
+class CropPoints(Selecting):
     """Keeps the vertices nearest to a random vertex, where the scene has more than it may.
 
     Vertices stay in their order; among equally far ones the first count as nearer. Pointcept's `SphereCrop`
@@ -38,7 +38,7 @@ class CropPoints:
 
 @dataclass(frozen=True, slots=True)
 @checked(max_points=(1, np.inf, int), classes=(0, np.inf, int))
-class CropClasses:
+class CropClasses(Selecting):
     """As `CropPoints`, around a vertex of one of some classes, for example those of the tail of ScanNet200.
 
     The class is chosen among those that the scene has, each as likely, then one of its vertices. In a scene that has
@@ -62,7 +62,7 @@ class CropClasses:
 
 @dataclass(frozen=True, slots=True)
 @checked(limit=(1e-6, np.inf))
-class CropBox:
+class CropBox(Selecting):
     """Keeps the vertices of which all coordinates lie between -limit and limit.
 
     `Points.clip` of ocnn (ocnn/octree/points.py), which OctFormer needs because its octree ends there.
@@ -79,7 +79,7 @@ class CropBox:
 
 
 @dataclass(frozen=True, slots=True)
-class ShufflePoint:
+class ShufflePoint(Selecting):
     """Puts the vertices into a random order. Pointcept's `ShufflePoint` (pointcept/datasets/transform.py)."""
 
     def __call__(self, sample: Sample, generator: Generator) -> Sample:
@@ -89,7 +89,7 @@ class ShufflePoint:
 
 @dataclass(frozen=True, slots=True)
 @checked(share=(0, 1))
-class Drop:
+class Drop(Selecting):
     """Drops a share of the vertices, chosen at random; at least one stays. Vertices stay in their order.
 
     Attributes:
@@ -107,7 +107,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 @checked(size=(1e-6, np.inf))
-class GridSample:
+class GridSample(Selecting):
     """Keeps one vertex, chosen at random, of all that lie in the same cell of a grid (voxel).
 
     Nothing is averaged, so labels and ids stay exact. A vertex lies in the cell floor(point / size), computed in double
@@ -199,7 +199,7 @@ def _crop(
     """Keep so many vertices, if there are more: the nearest to one of the candidates, or of all."""
     points = sample["points"]
     if len(points) <= count:
-        return dict(sample)
+        return without(sample, Selecting.drops)  # all samples of a batch need the same keys
     place = generator.integers(len(points if candidates is None else candidates))
     columns = points.T.copy()
     columns -= columns[:, [place if candidates is None else candidates[place]]]

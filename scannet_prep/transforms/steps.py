@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
@@ -22,6 +22,20 @@ Step: TypeAlias = Callable[[Any, Generator], Any]  # of a dict, or of the TypedD
 _OTHER_KEYS = {"inverse", "axis_alignment", "faces", "instance_labels", "instance_boxes", "instance_centers"}
 # These are computed from where the points are, and from which points there are.
 BOX_KEYS = ("instance_boxes", "instance_centers")
+
+
+class Moving:
+    """A transform that moves points, and leaves out what then holds no longer."""
+
+    __slots__ = ()
+    drops = frozenset({"grid", *BOX_KEYS})
+
+
+class Selecting:
+    """A transform that chooses among the points, and leaves out what then holds no longer."""
+
+    __slots__ = ()
+    drops = frozenset({"faces", *BOX_KEYS})
 
 
 def checked(**limits: tuple[Any, ...]) -> Callable[[type[T]], type[T]]:
@@ -67,6 +81,11 @@ class Compose:
         flat = [step for item in steps for step in (item if isinstance(item, Sequence) else [item])]
         object.__setattr__(self, "steps", tuple(flat))
 
+    @property
+    def drops(self) -> frozenset[str]:
+        """Keys that a step leaves out."""
+        return frozenset().union(*(getattr(step, "drops", ()) for step in self.steps))
+
     def __call__(self, sample: Sample, generator: Generator) -> Any:  # noqa: ANN401 - what the last returns
         """Apply them."""
         for step in self.steps:
@@ -83,8 +102,8 @@ class Compose:
 class Sometimes:
     """Applies a transform with a probability, and leaves the sample as it is otherwise.
 
-    It stands for the `p` of Pointcept's transforms. Put it before what adds keys that the step leaves out (`grid`):
-    samples of one batch must have the same keys.
+    It stands for the `p` of Pointcept's transforms. Samples of one batch must have the same keys: what the transforms
+    of this package leave out (`grid`, `faces`), is left out in either case. One that adds keys does not belong here.
 
     Attributes:
         step: Any transform.
@@ -96,7 +115,12 @@ class Sometimes:
 
     def __call__(self, sample: Sample, generator: Generator) -> Any:  # noqa: ANN401 - what the step returns
         """Apply it, or not."""
-        return self.step(sample, generator) if generator.random() < self.p else dict(sample)
+        return self.step(sample, generator) if generator.random() < self.p else without(sample, self.drops)
+
+    @property
+    def drops(self) -> frozenset[str]:
+        """Keys that the step leaves out."""
+        return frozenset(getattr(self.step, "drops", ()))
 
 
 def colors_as_given(sample: Sample, transform: object) -> NDArray[np.uint8]:
@@ -137,10 +161,12 @@ def as_rows(columns: NDArray[Any]) -> NDArray[Any]:
 
 def move(sample: Sample, points: NDArray[Any], **changed: NDArray[Any]) -> dict[str, Any]:
     """The sample with other points, and without what was computed from where they were."""
-    result = {**sample, "points": points, **changed}
-    for key in ("grid", *BOX_KEYS):
-        result.pop(key, None)
-    return result
+    return without({**sample, "points": points, **changed}, Moving.drops)
+
+
+def without(sample: Sample, keys: Collection[str]) -> dict[str, Any]:
+    """A copy without some keys."""
+    return {key: value for key, value in sample.items() if key not in keys}
 
 
 def vertex_keys(sample: Sample) -> list[str]:
@@ -161,9 +187,7 @@ def select(sample: Sample, kept: Ints) -> dict[str, Any]:
     """
     if "edge_index" in sample:
         raise UsageError("the sample has an edge_index, whose numbers would no longer hold", "add edges afterwards")
-    result = dict(sample)
-    for key in ("faces", *BOX_KEYS):
-        result.pop(key, None)
+    result = without(sample, Selecting.drops)
     for key in vertex_keys(sample):
         result[key] = sample[key].take(kept, axis=0)
     if "inverse" in sample:
