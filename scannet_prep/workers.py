@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Mapping
 from functools import cache
 from multiprocessing.reduction import DupFd
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,30 +44,17 @@ class _Memory:
 
     forks = 0  # how often this process was forked, or forked another
 
-    def __init__(self, descriptor: int, size: int) -> None:
+    def __init__(self, file: IO[bytes], size: int) -> None:
         system = ctypes.CDLL(None, use_errno=True)
         system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
         system.mmap.restype = ctypes.c_void_p
         system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        self.address = system.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+        self.address = system.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file.fileno(), 0)
         if self.address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         weakref.finalize(self, system.munmap, self.address, size).atexit = False  # arrays may outlive it
-        self.descriptor, self.size = descriptor, size
+        self.file, self.size = file, size
         self.is_held = (ctypes.c_bool * 2).from_address(self.address)
-
-    @classmethod
-    def make(cls, size: int) -> _Memory:
-        """With a file of its own, which it closes."""
-        descriptor = os.memfd_create("batch", os.MFD_CLOEXEC)
-        try:
-            os.truncate(descriptor, size)
-            memory = cls(descriptor, size)
-        except OSError:
-            os.close(descriptor)
-            raise
-        weakref.finalize(memory, os.close, descriptor).atexit = False
-        return memory
 
     def place(self, layout: Layout, holder: int) -> Arrays:
         """Arrays at their places. Until the last of them is gone, the memory is held."""
@@ -144,18 +131,15 @@ def hand_over(arrays: Arrays) -> tuple[Any, int, Layout]:
         memory, layout = _take({key: (array.dtype, array.shape) for key, array in arrays.items()})
         for key, array in memory.place(layout, _MAKER).items():
             array[...] = arrays[key]
-    shared = DupFd(memory.descriptor)
+    shared = DupFd(memory.file.fileno())
     memory.is_held[_RECEIVER] = True
     return shared, memory.size, layout
 
 
 def receive(shared: Any, size: int, layout: Layout) -> Arrays:  # noqa: ANN401 - of `hand_over`
     """The arrays of another process, writable."""
-    descriptor = shared.detach()
-    try:
-        return _Memory(descriptor, size).place(layout, _RECEIVER)
-    finally:
-        os.close(descriptor)
+    with os.fdopen(shared.detach(), "rb") as file:
+        return _Memory(file, size).place(layout, _RECEIVER)
 
 
 def _take(shapes: Mapping[str, Shape]) -> tuple[_Memory, Layout]:
@@ -166,15 +150,21 @@ def _take(shapes: Mapping[str, Shape]) -> tuple[_Memory, Layout]:
         layout[key] = dtype, shape, size
         size += -(-dtype.itemsize * int(np.prod(shape, dtype=np.int64)) // _ALIGNMENT) * _ALIGNMENT
     if find_worker() is None:
-        return _Memory.make(size), layout
+        return _make(size), layout
     with _lock:
-        free = [memory for memory in _memories if not any(memory.is_held)]
-        memory = next((memory for memory in free if memory.size >= size), None)
+        free = (memory for memory in _memories if memory.size >= size and not any(memory.is_held))
+        memory = next(free, None)
         if memory is None:
-            memory = _Memory.make(1 << size.bit_length())  # what is not written takes no memory
-            if free:
-                _memories.remove(free[0])  # too small
-            _memories.append(memory)
-            del _memories[:-_MOST_MEMORIES]
+            memory = _make(1 << size.bit_length())  # what is not written takes no memory
+            held = [other for other in _memories if any(other.is_held)]  # the others are too small
+            _memories[:] = [*held[1 - _MOST_MEMORIES :], memory]
         memory.is_held[_MAKER] = True
     return memory, layout
+
+
+def _make(size: int) -> _Memory:
+    file = os.fdopen(os.memfd_create("batch", os.MFD_CLOEXEC), "wb")
+    file.truncate(size)
+    memory = _Memory(file, size)
+    weakref.finalize(memory, file.close).atexit = False
+    return memory
