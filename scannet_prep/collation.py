@@ -114,10 +114,10 @@ def collate_torch(samples: Sequence[dict[str, Any]]) -> Batch:
 
 
 def _shape_together(arrays: Sequence[NDArray[Any]], axis: int) -> workers.Shape:
-    """Type and shape of arrays that are joined along one of their dimensions."""
+    """Type, in the byte order of this machine, and shape of arrays that are joined along one of their dimensions."""
     first = arrays[0]
     rows = sum(array.shape[axis] for array in arrays)
-    return first.dtype, (*first.shape[:axis], rows, *first.shape[axis + 1 :])
+    return first.dtype.newbyteorder("="), (*first.shape[:axis], rows, *first.shape[axis + 1 :])
 
 
 def _take_arrays(sample: Any, number: int) -> dict[str, Any]:  # noqa: ANN401 - whatever a transform returned
