@@ -29,9 +29,10 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 Shape: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
 Layout: TypeAlias = dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]
 
-_MAKER, _RECEIVER = 0, 1
+_MAKER, _RECEIVER = 0, 1  # who may hold a memory
+_FREE, _HELD, _LOST = 0, 1, 2
 _ALIGNMENT = 64
-_MOST_MEMORIES = 32  # that a worker keeps; by default two of its batches are under way
+_MOST_HELD, _MOST_FREE = 32, 4  # that a worker remembers; by default, two of its batches are under way
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -54,18 +55,18 @@ class _Memory:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         weakref.finalize(self, system.munmap, self.address, size).atexit = False  # arrays may outlive it
         self.file, self.size = file, size
-        self.is_held = (ctypes.c_bool * 2).from_address(self.address)
+        self.is_held = (ctypes.c_ubyte * 2).from_address(self.address)
 
     def place(self, layout: Layout, holder: int) -> Arrays:
         """Arrays at their places. Until the last of them is gone, the memory is held."""
-        self.is_held[holder] = True
+        self.is_held[holder] = _HELD
         buffer: Any = (ctypes.c_char * self.size).from_address(self.address)
         weakref.finalize(buffer, self._release, holder, self.forks).atexit = False
         return {key: np.ndarray(shape, dtype, buffer, start) for key, (dtype, shape, start) in layout.items()}
 
     def _release(self, holder: int, forks: int) -> None:
-        if forks == _Memory.forks:  # else another process has the arrays, too, and who knows for how long
-            self.is_held[holder] = False
+        # After a fork, another process has the arrays, too, and who knows for how long.
+        self.is_held[holder] = _FREE if forks == _Memory.forks else _LOST
 
     def find(self, arrays: Arrays) -> Layout | None:
         """Where arrays lie in it; None where not all of them do, or it has been handed over."""
@@ -132,7 +133,7 @@ def hand_over(arrays: Arrays) -> tuple[Any, int, Layout]:
         for key, array in memory.place(layout, _MAKER).items():
             array[...] = arrays[key]
     shared = DupFd(memory.file.fileno())
-    memory.is_held[_RECEIVER] = True
+    memory.is_held[_RECEIVER] = _HELD
     return shared, memory.size, layout
 
 
@@ -152,14 +153,12 @@ def _take(shapes: Mapping[str, Shape]) -> tuple[_Memory, Layout]:
     if find_worker() is None:
         return _make(size), layout
     with _lock:
-        free = (memory for memory in _memories if memory.size >= size and not any(memory.is_held))
-        memory = next(free, None)
-        if memory is None:
-            memory = _make(1 << size.bit_length())  # what is not written takes no memory
-            held = [other for other in _memories if any(other.is_held)]  # the others are too small
-            _memories[:] = [*held[1 - _MOST_MEMORIES :], memory]
-        memory.is_held[_MAKER] = True
-    return memory, layout
+        free = [memory for memory in _memories if memory.size >= size and not any(memory.is_held)]
+        free = free or [_make(1 << size.bit_length())]  # what is not written takes no memory
+        held = [memory for memory in _memories if any(memory.is_held) and _LOST not in memory.is_held]
+        _memories[:] = held[-_MOST_HELD:] + free[:_MOST_FREE]
+        free[0].is_held[_MAKER] = _HELD
+    return free[0], layout
 
 
 def _make(size: int) -> _Memory:
