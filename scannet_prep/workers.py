@@ -125,12 +125,13 @@ def hand_over(arrays: Arrays) -> tuple[Any, int, Layout]:
     Raises:
         AttributeError, OSError: This is not Linux, or there are no descriptors or memory left.
     """
-    for memory in _memories:
+    for memory in _memories.copy():  # another thread makes batches meanwhile
         if layout := memory.find(arrays):
             break
     else:
         memory, layout = _take({key: (array.dtype, array.shape) for key, array in arrays.items()})
-        for key, array in memory.place(layout, _MAKER).items():
+        copies = memory.place(layout, _MAKER)  # they hold it until the receiver does
+        for key, array in copies.items():
             array[...] = arrays[key]
     shared = DupFd(memory.file.fileno())
     memory.is_held[_RECEIVER] = _HELD
