@@ -19,11 +19,11 @@ from scannet_prep.dataset import ScanNet
 from scannet_prep.errors import ManifestError, UsageError
 from scannet_prep.files import write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map, check_label_set
+from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import SceneMeta, check_meta, parse_meta, read_meta
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.place import ProcessedPlace, open_place
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -68,8 +68,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import verify
-    from scannet_prep.stages.tree import is_archive
     from scannet_prep.stages.verify import archive
+    from scannet_prep.tree import is_archive
 
     report: CheckReport
     places = arguments.places

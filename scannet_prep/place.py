@@ -13,7 +13,7 @@ from scannet_prep.files import Buffer, read_file
 from scannet_prep.processed.folder import find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import MAX_FILE_BYTES
-from scannet_prep.stages.tree import check_is_no_export, is_archive
+from scannet_prep.tree import check_is_no_export, is_archive
 
 
 @dataclass(frozen=True, slots=True)
