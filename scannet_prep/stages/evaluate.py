@@ -10,7 +10,7 @@ from typing import Any
 from scannet_prep.dataset import Place, ScanNet
 from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
-from scannet_prep.evaluation.picture import draw_confusion
+from scannet_prep.view.confusion import draw_confusion
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
