@@ -17,6 +17,7 @@ from scannet_prep.files import Buffer
 from scannet_prep.labels import LabelSet
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
+from scannet_prep.view.coloring import color_numbers
 
 _VERTEX = np.dtype([("position", "<f4", 3), ("color", "u1", 3), ("label", "<u2")])
 _FACE = np.dtype([("count", "u1"), ("vertices", "<i4", 3)])
@@ -80,16 +81,9 @@ class Ply(ExportFormat):
             label_set = self.options.label_set
             return label_set.colorize(label_set.train_ids_from_raw_ids(raw_ids, -1))
         if self.options.variant == "instance":
-            return _color_numbers(scene.instances)
+            return color_numbers(scene.instances)
         if self.options.variant == "segment":
             if scene.segments is None:
                 raise ExportError(f"{scene.meta.scene_id}: has no segments to give it colours", "choose other colours")
-            return _color_numbers(scene.segments)
+            return color_numbers(scene.segments)
         return scene.colors
-
-
-def _color_numbers(numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """Give each number from 0 a bright colour, neighbours very different ones; black for -1."""
-    table = np.random.default_rng(0).integers(64, 256, (int(numbers.max(initial=0)) + 2, 3), np.uint8)
-    table[-1] = 0
-    return table.take(numbers, axis=0, mode="wrap")
