@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 WALL, FLOOR = 1, 2  # nyu40 ids
+_CELL_M = 0.1
 _MIN_VERTICES = 100
 _MIN_FLOOR_M = 0.1  # the spread of a floor in either direction, below which a plane is not certain
 _MIN_AGREEMENT = 0.3  # of the walls, 0..1
@@ -23,6 +24,7 @@ class SceneMeasures:
         x_m: Extent along x, metres; of all vertices.
         y_m: Extent along y.
         z_m: Extent along z.
+        area_m2: Area of all squares of 10 cm, seen from above, that hold a vertex.
         floor_tilt_deg: Angle between the normal of the floor and z, 0..90 degrees; None where less than 100 vertices
             are labeled as floor, or they lie in a line.
         floor_height_m: z of the middle of the floor, metres; None as above.
@@ -33,6 +35,7 @@ class SceneMeasures:
     x_m: float
     y_m: float
     z_m: float
+    area_m2: float
     floor_tilt_deg: float | None = None
     floor_height_m: float | None = None
     wall_turn_deg: float | None = None
@@ -54,21 +57,23 @@ def measure_scene(
     """
     rotation, shift = aligned_from_points[:3, :3], aligned_from_points[:3, 3]
     x_m, y_m, z_m = (round(float(np.ptp(axis)), 4) for axis in points.T)
-    floor = _fit_floor(points[nyu40_ids == FLOOR].astype(np.float64) @ rotation.T + shift)
+    cells = np.floor(points[:, :2].astype(np.float64) / _CELL_M) @ (1, 1 << 26)  # one number for each square
+    area_m2 = round(len(np.unique(cells)) * _CELL_M**2, 2)
+    tilt, height = _fit_floor(points[nyu40_ids == FLOOR].astype(np.float64) @ rotation.T + shift)
     turn = _measure_turn(normals[nyu40_ids == WALL].astype(np.float64) @ rotation.T)
-    return SceneMeasures(x_m, y_m, z_m, *(floor or (None, None)), turn)
+    return SceneMeasures(x_m, y_m, z_m, area_m2, tilt, height, turn)
 
 
-def _fit_floor(points: NDArray[np.float64]) -> tuple[float, float] | None:
+def _fit_floor(points: NDArray[np.float64]) -> tuple[float | None, float | None]:
     """Fit a plane, leaving out what lies off it (three times the median distance); gives its tilt and its height."""
     kept = points
     for _ in range(_FITS):
         if len(kept) < _MIN_VERTICES:
-            return None
+            return None, None
         middle = kept.mean(axis=0)
         variances, axes = np.linalg.eigh(np.cov((kept - middle).T))  # the smallest variance first
         if variances[1] < _MIN_FLOOR_M**2:
-            return None
+            return None, None
         distances = np.abs((points - middle) @ axes[:, 0])
         kept = points[distances <= 3 * np.median(distances) + 0.001]
     tilt = np.degrees(np.arccos(min(1.0, abs(axes[2, 0]))))

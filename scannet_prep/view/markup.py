@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeAlias
 from xml.etree.ElementTree import Element, tostring
 
@@ -18,7 +18,9 @@ def element(tag: str, *children: Child, **attributes: object) -> Element:
         attributes: `_` stands for `-`, one at the end is left out (`class_`), and so are attributes that are None.
     """
     names = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
-    made = Element(tag, {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in names.items()})
+    made = Element(
+        tag, {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in names.items()}
+    )
     for child in children:
         for item in [child] if isinstance(child, str | Element) else child:
             if isinstance(item, Element):
@@ -28,14 +30,6 @@ def element(tag: str, *children: Child, **attributes: object) -> Element:
             else:
                 made.text = (made.text or "") + item
     return made
-
-
-def make_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> Element:
-    """Make a table; columns in `right` are numbers."""
-    classes = {index: "number" for index in right}
-    head = element("tr", (element("th", name, class_=classes.get(at), scope="col") for at, name in enumerate(header)))
-    body = (element("tr", (element("td", cell, class_=classes.get(at)) for at, cell in enumerate(row))) for row in rows)
-    return element("div", element("table", element("thead", head), element("tbody", body)), class_="table")
 
 
 def to_html(page: Element) -> str:

@@ -1,0 +1,127 @@
+"""The page of a report: one file without a script, which loads nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from scannet_prep.release import TERMS_URL
+from scannet_prep.scene import SceneId
+from scannet_prep.stages.report.comparison import Comparison
+from scannet_prep.stages.report.figures import MEASURES, Report
+from scannet_prep.stages.report.source import Table
+from scannet_prep.version import VERSION
+from scannet_prep.view.charts import SERIES, draw_bars, draw_histogram
+from scannet_prep.view.markup import Child, element, to_html
+
+_SPLITS = ("train", "val")
+_NOTES = {
+    "Sizes": """\
+The area is that of all squares of 10 cm that hold a vertex, seen from above; the extents are those of the box around
+the scene, in the frame of its points.""",
+    "Label coverage": "The share of the vertices of a train or val scene that belong to an annotated group.",
+    "Floor and walls": """\
+In the axis-aligned frame. A plane through the vertices labeled floor, without what lies off it, has this angle to the
+horizontal, and its middle this height. Upright surfaces labeled wall have this angle to the axes x and y. Test scenes,
+and scenes without enough of either, are not counted.""",
+    "Gallery": "The largest, the smallest and the oddest scenes, in colours of ScanNet20; test scenes in their own.",
+}
+
+
+def make_page(report: Report, pictures: Mapping[SceneId, bytes], comparison: Comparison | None = None) -> str:
+    """Make the page.
+
+    Args:
+        report: What it shows.
+        pictures: Of the scenes of the gallery, by id, as PNG.
+        comparison: With another place; None for none.
+    """
+    style = resources.files("scannet_prep").joinpath("assets/report.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"{report.place} - scannet-prep report"),
+        element("style", style),
+    )
+    terms = f"""\
+Pictures and figures derive from ScanNet and are under its terms of use: give them only to people who have accepted
+them ({TERMS_URL}). Made by scannet-prep {VERSION} report."""
+    main = element("main", _make_sections(report, pictures, comparison))
+    return to_html(element("html", head, element("body", main, element("footer", terms)), lang="en"))
+
+
+def _make_sections(
+    report: Report, pictures: Mapping[SceneId, bytes], comparison: Comparison | None
+) -> Iterator[Element]:
+    errors = f"{len(report.errors):,} errors, {len(report.odd):,} scenes that stand out"
+    yield element("header", element("h1", report.place), element("p", f"{report.kind} scenes; {errors}"))
+    if comparison is not None:
+        yield _section(f"Compared with {comparison.there}", comparison.summary, _lay_out(comparison.table))
+    for table in report.tables():
+        yield from [_section(table.title, "", _lay_out(table))] if table.rows else []
+    yield from (_show_classes(name, rows) for name, rows in report.label_sets.items())
+    for title in dict.fromkeys(measure.section for measure in MEASURES.values()):
+        charts = [_draw_measure(report, name) for name in report.measures if MEASURES[name].section == title]
+        yield _section(title, _NOTES[title], element("div", charts, class_="charts"))
+    figures = [_show_picture(name, data, report.gallery[name]) for name, data in pictures.items()]
+    yield _section("Gallery", _NOTES["Gallery"], element("div", figures, class_="gallery"))
+    columns = ["scene", "split", *report.measures, "warnings"]
+    header = [MEASURES[name].title if name in MEASURES else name for name in columns]
+    rows = [[_format(row[name]) for name in columns] for row in report.table]
+    table = _lay_out(Table("", header, rows, frozenset(range(2, len(columns) - 1))))
+    yield _section("All scenes", "", element("details", element("summary", "show the table"), table))
+
+
+def _show_classes(name: str, rows: Sequence[Mapping[str, Any]]) -> Element:
+    charts = []
+    largest = max(row[split] for row in rows for split in _SPLITS)
+    for frequency in dict.fromkeys(row["frequency"] for row in rows):
+        group = [row for row in rows if row["frequency"] == frequency]
+        occurring = sorted((row for row in group if row["scenes"]), key=lambda row: -row["train"] - row["val"])
+        bars = [(row["name"], [row[split] for split in _SPLITS]) for row in occurring]
+        caption = element("figcaption", f"{frequency or 'classes'}: {len(bars)} of {len(group)} occur")
+        charts.append(element("figure", caption, draw_bars(bars, _SPLITS, "vertices", max(2, largest))))
+    share = sum(row["share"] for row in rows)
+    note = f"{share:.1%} of the vertices of train and val have one of its classes. The axis is logarithmic."
+    key = element("p", [element("span", split, class_=f"key {at}") for split, at in zip(_SPLITS, SERIES, strict=True)])
+    absent = [row["name"] for row in rows if not row["scenes"]]
+    summary = element("summary", f"classes that do not occur: {len(absent)}")
+    more = element("details", summary, ", ".join(absent))
+    return _section(name, note, key, element("div", charts, class_="charts"), more)
+
+
+def _draw_measure(report: Report, name: str) -> Element:
+    title, _, is_log, shown, _ = MEASURES[name]
+    values = [row[name] for row in report.table if row[name] is not None and (row[name] > 0 or not is_log)]
+    numbers = " · ".join(f"{key} {value:,.5g}" for key, value in report.measures[name].items())
+    caption = element("figcaption", f"{numbers} · scenes {len(values):,}")
+    return element("figure", draw_histogram(values, title, is_log=is_log, shown=shown), caption)
+
+
+def _show_picture(name: str, data: bytes, why: str) -> Element:
+    image = element("img", src=f"data:image/png;base64,{base64.b64encode(data).decode()}", alt=f"{name}, {why}")
+    return element("figure", image, element("figcaption", element("b", name), element("br"), why))
+
+
+def _format(value: object) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def _lay_out(table: Table) -> Element:
+    classes = {index: "number" for index in table.right}
+    rows = [element("tr", (element("th", name, class_=classes.get(at)) for at, name in enumerate(table.header)))]
+    for row in table.rows:
+        rows.append(element("tr", (element("td", cell, class_=classes.get(at)) for at, cell in enumerate(row))))
+    return element("div", element("table", rows), class_="table")
+
+
+def _section(title: str, note: str, *content: Child) -> Element:
+    return element("section", element("h2", title), element("p", note, class_="note"), *content)
