@@ -195,9 +195,10 @@ def test_ignored_hangup_stays_ignored(demo_dir: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_full_standard_output_is_named(demo_dir: Path) -> None:
+@pytest.mark.parametrize("words", [["info", "processed", "--json"], ["--help"], ["pack", "--help"], ["--version"]])
+def test_full_standard_output_is_named(demo_dir: Path, words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        words = [*COMMAND, "info", str(demo_dir / "processed"), "--json"]
+        words = [*COMMAND, *(str(demo_dir / word) if word == "processed" else word for word in words)]
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "error: standard output: cannot be written: No space left on device\n")
 

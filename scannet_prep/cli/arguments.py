@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+from scannet_prep.cli.console import print_out
 from scannet_prep.errors import UsageError
 from scannet_prep.scene import Split
 
@@ -52,6 +54,13 @@ class CommandParser(argparse.ArgumentParser):
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
         hint = self._did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2])) if choice else f"{self.prog} --help"
         raise UsageError(message, hint)
+
+    def _print_message(self, message: str, file: Any = None) -> None:  # noqa: ANN401 - as in argparse
+        """Print help, or the version; argparse would pass over a failure."""
+        if file is sys.stdout:
+            print_out(message.rstrip("\n"))
+        else:
+            super()._print_message(message, file)
 
     def _did_you_mean(self, word: str, choices: Iterable[str]) -> str:
         close = difflib.get_close_matches(word.partition("=")[0], choices, 1)

@@ -8,14 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scannet_prep.cli import demo, download, evaluate, export, info, pack, process, report, submit, unpack, verify
+from scannet_prep.cli import demo, download, evaluate, export, info, pack, process, report, submit, unpack, verify, view
 from scannet_prep.cli.arguments import CommandParser, add_output_arguments
 from scannet_prep.cli.console import Console
 from scannet_prep.errors import UsageError
 from scannet_prep.failures import explain
 from scannet_prep.version import VERSION
 
-_COMMANDS = (download, process, pack, unpack, export, verify, info, report, evaluate, submit, demo)
+_COMMANDS = (download, process, pack, unpack, export, verify, info, report, evaluate, submit, view, demo)
 
 _EPILOG = """\
 exit status:

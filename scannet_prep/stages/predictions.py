@@ -94,6 +94,29 @@ class Predictions:
         return train_ids
 
 
+def find_prediction_files(folder: Path, task: Task) -> dict[str, Path]:
+    """Find the predictions in a folder, by scene id; none is read.
+
+    Raises:
+        MissingFileError: There is no such folder, or there are none in it.
+        UsageError: A scene has several.
+    """
+    if not folder.is_dir():
+        raise MissingFileError(folder, "no such folder", "name the folder of the predictions")
+    paths: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        scene_id, end = path.name[:12], path.name[12:]
+        if SceneId.is_valid(scene_id) and end in _ENDS[task]:
+            if scene_id in paths:
+                problem = f"{folder}: holds {paths[scene_id].name} and {path.name}"
+                raise UsageError(problem, "leave one prediction of each scene in the folder")
+            paths[scene_id] = path
+    if not paths:
+        names = " or ".join(f"<scene>{end}" for end in _ENDS[task])
+        raise MissingFileError(folder, f"holds no {task} predictions", f"expected {names} in this folder")
+    return paths
+
+
 def find_predictions(
     folder: Path, place: Place, *, task: Task, label_set: LabelSet, splits: Sequence[Split], hint: str
 ) -> Predictions:
@@ -112,19 +135,7 @@ def find_predictions(
         UsageError: A scene has several.
         ScanNetPrepError: The processed scenes cannot be read.
     """
-    if not folder.is_dir():
-        raise MissingFileError(folder, "no such folder", "name the folder of the predictions")
-    paths: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        scene_id, end = path.name[:12], path.name[12:]
-        if SceneId.is_valid(scene_id) and end in _ENDS[task]:
-            if scene_id in paths:
-                problem = f"{folder}: holds {paths[scene_id].name} and {path.name}"
-                raise UsageError(problem, "leave one prediction of each scene in the folder")
-            paths[scene_id] = path
-    if not paths:
-        names = " or ".join(f"<scene>{end}" for end in _ENDS[task])
-        raise MissingFileError(folder, f"holds no {task} predictions", f"expected {names} in this folder")
+    paths = find_prediction_files(folder, task)
     check_is_no_export(place)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of scenes that failed in processing: it is told how many there are

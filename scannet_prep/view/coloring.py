@@ -6,7 +6,7 @@ vertices, their order and the frame are those of the processed scene or of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,25 +120,37 @@ class ViewedScene:
         return self.colorings[name]
 
 
-def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None) -> ViewedScene:
+def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None, only: str | None = None) -> ViewedScene:
     """Give a processed scene all the colours that it can have.
 
     Args:
         scene: The scene; its points are finite and its faces are of its vertices, as `find_problems` checks.
         prediction: What a program says of it, of the same number of vertices.
+        only: Make this colouring and no other, if the scene can have it; the others cost time.
     """
     meta, is_annotated = scene.meta, scene.meta.split != Split.TEST
-    colorings = [Coloring("rgb", "colours of the scan", scene.colors), color_normals(scene.normals)]
+
+    def truth_of(label_set: LabelSet) -> NDArray[np.int64]:
+        return label_set.train_ids_from_raw_ids(getattr(scene, label_set.raw_ids_key), -1)
+
+    makers: dict[str, Callable[[], Coloring]] = {
+        "rgb": lambda: Coloring("rgb", "colours of the scan", scene.colors),
+        "normals": lambda: color_normals(scene.normals),
+    }
     if is_annotated:
-        for label_set in (SCANNET20, SCANNET200):
-            raw_ids = getattr(scene, label_set.raw_ids_key)
-            colorings.append(color_labels(label_set.train_ids_from_raw_ids(raw_ids, -1), label_set))
         names = {group.id: _name_group(group, meta.options.label_set) for group in meta.groups}
-        colorings.append(color_instances(scene.instances, names))
-    if scene.segments is not None:
-        colorings.append(color_segments(scene.segments))
+        makers |= {
+            "scannet20": lambda: color_labels(truth_of(SCANNET20), SCANNET20),
+            "scannet200": lambda: color_labels(truth_of(SCANNET200), SCANNET200),
+            "instances": lambda: color_instances(scene.instances, names),
+        }
+    if (segments := scene.segments) is not None:
+        makers["segments"] = lambda: color_segments(segments)
     if prediction is not None:
-        colorings += color_prediction(prediction, _truth_of(scene, prediction.label_set) if is_annotated else None)
+        makers["prediction"] = lambda: color_prediction(prediction)
+        if is_annotated:
+            makers["error"] = lambda: color_error(prediction, truth_of(prediction.label_set))
+    wanted = COLORINGS if only is None else (only,)
     return ViewedScene(
         scene_id=meta.scene_id,
         split=str(meta.split),
@@ -146,16 +158,11 @@ def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None) -
         points=scene.points,
         normals=scene.normals,
         faces=scene.faces,
-        colorings=sort_colorings(colorings),
+        colorings={name: makers[name]() for name in wanted if name in makers},
         groups={group.id: group for group in meta.groups},
         instances=scene.instances if is_annotated else None,
-        segments=scene.segments,
+        segments=segments,
     )
-
-
-def sort_colorings(colorings: Sequence[Coloring]) -> dict[str, Coloring]:
-    """Colourings by name, in the order in which they are offered."""
-    return {item.name: item for item in sorted(colorings, key=lambda item: COLORINGS.index(item.name))}
 
 
 def color_labels(train_ids: NDArray[np.integer[Any]], label_set: LabelSet) -> Coloring:
@@ -179,36 +186,40 @@ def color_normals(normals: NDArray[np.floating[Any]]) -> Coloring:
     return Coloring("normals", "normals", scaled.clip(0, 255).astype(np.uint8))
 
 
-def color_prediction(prediction: Prediction, truth: NDArray[np.int64] | None) -> list[Coloring]:
-    """Colour vertices by what is predicted and, where the truth is known, by whether that is right.
+def color_prediction(prediction: Prediction) -> Coloring:
+    """Colour vertices by the class that is predicted, or by instance.
 
-    Of masks that overlap, the most confident is shown, of equal ones the first. Vertices of wall and floor, which have
-    no instances, and those without a class, are unlabeled: nobody knows whether masks there are right.
+    Of masks that overlap, the most confident is shown, of equal ones the first.
+    """
+    label_set, found = prediction.label_set, prediction.found
+    if not isinstance(found, InstancePrediction):
+        return _color_classes("prediction", f"prediction, {label_set.name}", found, label_set)
+    classes, scores = np.asarray(found.labels).tolist(), np.asarray(found.scores).tolist()
+    names = [
+        f"{label_set.name_of(train_id)} {number} ({score:.2f})"
+        for number, (train_id, score) in enumerate(zip(classes, scores, strict=True))
+    ]
+    return _categorize("prediction", "predicted instances", _find_top_masks(found), names.__getitem__)
+
+
+def color_error(prediction: Prediction, truth: NDArray[np.int64]) -> Coloring:
+    """Colour vertices by whether the class that is predicted is right.
+
+    Vertices without a class are unlabeled: nobody knows. For instances, those of wall and floor are, too: the benchmark
+    has no instances of these.
 
     Args:
-        prediction: The prediction.
-        truth: int64 (V,), train ids of the same label set, -1 where unlabeled; None in test scenes.
+        prediction: The prediction; of instances, those that `color_prediction` shows.
+        truth: int64 (V,), train ids of the same label set, -1 where unlabeled.
     """
     label_set, found = prediction.label_set, prediction.found
     if isinstance(found, InstancePrediction):
-        classes, scores = np.asarray(found.labels), np.asarray(found.scores)
-        top = _find_top_masks(np.asarray(found.masks), scores)
-        names = [
-            f"{label_set.name_of(int(item))} {number} ({score:.2f})"
-            for number, (item, score) in enumerate(zip(classes, scores.tolist(), strict=True))
-        ]
-        shown = _categorize("prediction", "predicted instances", top, names.__getitem__)
-        found = np.append(classes, -1)[top]
-        if truth is not None:
-            stuff = [item.train_id for item in label_set.classes if item.name in NO_INSTANCES]
-            truth = np.where(np.isin(truth, stuff), -1, truth)
-    else:
-        shown = _color_classes("prediction", f"prediction ({label_set.name})", found, label_set)
-    if truth is None:
-        return [shown]
+        found = np.append(np.asarray(found.labels, np.int64), -1)[_find_top_masks(found)]
+        without_instances = [item.train_id for item in label_set.classes if item.name in NO_INSTANCES]
+        truth = np.where(np.isin(truth, without_instances), -1, truth)
     verdicts = np.where(truth < 0, -1, truth != found)
     names, colors = ["right", "wrong"], np.array([RIGHT_COLOR, WRONG_COLOR], np.uint8)
-    return [shown, _categorize("error", "right or wrong", verdicts, names.__getitem__, colors)]
+    return _categorize("error", "right or wrong", verdicts, names.__getitem__, colors)
 
 
 def color_numbers(numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
@@ -253,16 +264,13 @@ def _categorize(
     return Coloring(name, title, found[places], tuple(categories), places)
 
 
-def _find_top_masks(masks: NDArray[np.bool_], scores: NDArray[np.float64]) -> NDArray[np.int64]:
+def _find_top_masks(prediction: InstancePrediction) -> NDArray[np.int64]:
     """The most confident mask of each vertex, of equal ones the first; -1 where there is none."""
+    masks, order = np.asarray(prediction.masks, np.bool_), np.argsort(-np.asarray(prediction.scores), kind="stable")
     top = np.full(masks.shape[1], -1, np.int64)
-    for number in np.argsort(-scores, kind="stable")[::-1].tolist():
+    for number in order[::-1].tolist():
         top[masks[number]] = number
     return top
-
-
-def _truth_of(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:
-    return label_set.train_ids_from_raw_ids(getattr(scene, label_set.raw_ids_key), -1)
 
 
 def _name_group(group: AnnotatedGroup, label_set: LabelSet) -> str:
