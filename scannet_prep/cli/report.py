@@ -55,7 +55,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     certificates = certificates_from(arguments, console)
     reading = stage.Reading(arguments.quick, certificates, shared.jobs_from(arguments), console.progress())
-    places, tables, lines, status = arguments.places, list[Table](), list[str](), 0
+    places, lines, status = arguments.places, list[str](), 0
+    tables: list[Table] = []
     comparison = found = None
     if arguments.against:
         comparison = stage.compare(places, arguments.against, reading)
@@ -75,7 +76,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _show(table: Table, *, has_all: bool) -> Iterator[str]:
     rows = table.rows if has_all else table.rows[:_MAX_ROWS]
     yield f"{table.title}: {len(table.rows):,}\n"
-    yield format_table(table.header, rows, right=table.right)
+    if table.right:
+        yield format_table(table.header, rows, right=table.right)
+    yield from () if table.right else (f"  {row[0]}: {'; '.join(filter(None, row[1:]))}" for row in rows)
     if len(rows) < len(table.rows):
-        yield f"... and {len(table.rows) - len(rows):,} more; all of them with -v or --json"
+        yield f"  ... and {len(table.rows) - len(rows):,} more; all of them with -v or --json"
     yield ""

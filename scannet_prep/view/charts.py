@@ -14,7 +14,7 @@ from scannet_prep.view.markup import element
 
 SERIES = ("a", "b")
 _ROW, _NAME_WIDTH, _BAR_WIDTH = 15, 122, 190  # pixels
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 294, 142, 46, 40
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 280, 142, 46, 40
 _BINS = 24
 
 

@@ -105,9 +105,8 @@ class Report:
         yield Table("Errors and notes", ["", "where", "what", "what to do"], rows)
         header = ["split", "scenes", "official", "vertices", "size", "labeled"]
         yield Table("Splits", header, [_tell(*item) for item in self.splits.items()], frozenset(range(1, 6)))
-        odd = [[it.text, f"{len(it.scenes):,}", list_some(it.scenes), it.kind.advice] for it in self.warnings]
-        header = ["what is odd about the raw files", "scenes", "which", "what to do"]
-        yield Table("Irregular scenes", header, odd, frozenset({1}))
+        rows = [[item.text, list_some(item.scenes), item.kind.advice] for item in self.warnings]
+        yield Table("Irregular scenes", ["what is odd about the raw files", "scenes", "what to do"], rows)
         yield Table("Scenes that stand out", ["scene", "why"], list(self.odd.items()))
 
 

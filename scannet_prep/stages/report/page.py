@@ -20,14 +20,9 @@ from scannet_prep.view.markup import Child, element, to_html
 
 _SPLITS = ("train", "val")
 _NOTES = {
-    "Sizes": """\
-The area is that of all squares of 10 cm that hold a vertex, seen from above; the extents are those of the box around
-the scene, in the frame of its points.""",
+    "Sizes": "The area is that of all squares of 10 cm, seen from above, that hold a vertex.",
     "Label coverage": "The share of the vertices of a train or val scene that belong to an annotated group.",
-    "Floor and walls": """\
-In the axis-aligned frame. A plane through the vertices labeled floor, without what lies off it, has this angle to the
-horizontal, and its middle this height. Upright surfaces labeled wall have this angle to the axes x and y. Test scenes,
-and scenes without enough of either, are not counted.""",
+    "Floor and walls": "In the axis-aligned frame, by the vertices labeled floor and wall, where there are enough.",
     "Gallery": "The largest, the smallest and the oddest scenes, in colours of ScanNet20; test scenes in their own.",
 }
 
@@ -69,15 +64,13 @@ def _make_sections(
         yield from [_section(table.title, "", _lay_out(table))] if table.rows else []
     yield from (_show_classes(name, rows) for name, rows in report.label_sets.items())
     for title in dict.fromkeys(measure.section for measure in MEASURES.values()):
-        charts = [_draw_measure(report, name) for name in report.measures if MEASURES[name].section == title]
-        yield _section(title, _NOTES[title], element("div", charts, class_="charts"))
-    figures = [_show_picture(name, data, report.gallery[name]) for name, data in pictures.items()]
-    yield _section("Gallery", _NOTES["Gallery"], element("div", figures, class_="gallery"))
-    columns = ["scene", "split", *report.measures, "warnings"]
-    header = [MEASURES[name].title if name in MEASURES else name for name in columns]
-    rows = [[_format(row[name]) for name in columns] for row in report.table]
-    table = _lay_out(Table("", header, rows, frozenset(range(2, len(columns) - 1))))
-    yield _section("All scenes", "", element("details", element("summary", "show the table"), table))
+        if charts := [_draw_measure(report, name) for name in report.measures if MEASURES[name].section == title]:
+            yield _section(title, _NOTES[title], element("div", charts, class_="charts"))
+    figures = [
+        _show_picture(name, why, data) for name, why in report.gallery.items() if (data := pictures.get(SceneId(name)))
+    ]
+    if figures:
+        yield _section("Gallery", _NOTES["Gallery"], element("div", figures, class_="gallery"))
 
 
 def _show_classes(name: str, rows: Sequence[Mapping[str, Any]]) -> Element:
@@ -88,14 +81,12 @@ def _show_classes(name: str, rows: Sequence[Mapping[str, Any]]) -> Element:
         occurring = sorted((row for row in group if row["scenes"]), key=lambda row: -row["train"] - row["val"])
         bars = [(row["name"], [row[split] for split in _SPLITS]) for row in occurring]
         caption = element("figcaption", f"{frequency or 'classes'}: {len(bars)} of {len(group)} occur")
-        charts.append(element("figure", caption, draw_bars(bars, _SPLITS, "vertices", max(2, largest))))
+        if bars:
+            charts.append(element("figure", caption, draw_bars(bars, _SPLITS, "vertices", max(2, largest))))
     share = sum(row["share"] for row in rows)
     note = f"{share:.1%} of the vertices of train and val have one of its classes. The axis is logarithmic."
     key = element("p", [element("span", split, class_=f"key {at}") for split, at in zip(_SPLITS, SERIES, strict=True)])
-    absent = [row["name"] for row in rows if not row["scenes"]]
-    summary = element("summary", f"classes that do not occur: {len(absent)}")
-    more = element("details", summary, ", ".join(absent))
-    return _section(name, note, key, element("div", charts, class_="charts"), more)
+    return _section(name, note, key, element("div", charts, class_="charts"))
 
 
 def _draw_measure(report: Report, name: str) -> Element:
@@ -106,21 +97,18 @@ def _draw_measure(report: Report, name: str) -> Element:
     return element("figure", draw_histogram(values, title, is_log=is_log, shown=shown), caption)
 
 
-def _show_picture(name: str, data: bytes, why: str) -> Element:
+def _show_picture(name: str, why: str, data: bytes) -> Element:
     image = element("img", src=f"data:image/png;base64,{base64.b64encode(data).decode()}", alt=f"{name}, {why}")
     return element("figure", image, element("figcaption", element("b", name), element("br"), why))
 
 
-def _format(value: object) -> str:
-    return "-" if value is None else f"{value:,}" if isinstance(value, int | float) else str(value)
-
-
 def _lay_out(table: Table) -> Element:
-    classes = {index: "number" for index in table.right}
-    rows = [element("tr", (element("th", name, class_=classes.get(at)) for at, name in enumerate(table.header)))]
-    for row in table.rows:
-        rows.append(element("tr", (element("td", cell, class_=classes.get(at)) for at, cell in enumerate(row))))
-    return element("div", element("table", rows), class_="table")
+    classes = dict.fromkeys(table.right, "number")
+    rows = [("th", table.header), *(("td", row) for row in table.rows)]
+    lines = (
+        element("tr", (element(tag, it, class_=classes.get(at)) for at, it in enumerate(row))) for tag, row in rows
+    )
+    return element("div", element("table", lines), class_="table")
 
 
 def _section(title: str, note: str, *content: Child) -> Element:
