@@ -16,7 +16,7 @@ from scannet_prep.stages.finding import CheckTask, Findings, sort_findings
 from scannet_prep.stages.report.comparison import Comparison, compare
 from scannet_prep.stages.report.figures import Report, make_report
 from scannet_prep.stages.report.page import make_page
-from scannet_prep.stages.report.source import Reading, Source, open_source
+from scannet_prep.stages.report.source import Reading, Source, look_at, open_source
 from scannet_prep.view.coloring import view_scene
 from scannet_prep.view.png import encode_png
 from scannet_prep.view.renderer import PictureOptions, render_scene
@@ -48,10 +48,12 @@ def run(
     """
     findings = Findings()
     source = open_source(places, reading, findings)
-    looked = source.look_at([] if reading.is_quick else source.scene_ids, _measure, findings, reading)
+    name, scene_ids = source.place.name, [] if reading.is_quick else source.scene_ids
+    looked = look_at(scene_ids, _measure, source, name, findings, reading)
     report = make_report(source, looked, sort_findings(findings.found))
     if page_path is not None:
-        pictures = source.look_at([name for name in report.gallery if name in looked], _draw, Findings(), reading)
+        shown = [scene_id for scene_id in report.gallery if scene_id in looked]
+        pictures = look_at(shown, _draw, source, name, Findings(), reading)
         make_directory(page_path.parent)
         page = make_page(report, pictures, comparison)
         write_atomically(page_path, [page.encode("utf-8", "backslashreplace")])

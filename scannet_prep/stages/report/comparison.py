@@ -20,16 +20,13 @@ from scannet_prep.raw.lock import LockEntry, digest_file, parse_lock
 from scannet_prep.release import INPUT_KINDS
 from scannet_prep.scene import SceneId
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, sort_findings
-from scannet_prep.stages.report.source import Reading, Source, Table, open_source
+from scannet_prep.stages.report.source import Reading, Source, Table, look_at, open_source
 from scannet_prep.tree import is_archive
 from scannet_prep.typed_json import to_plain
 
 Facts = Mapping[str, str]
-Scenes = Mapping[str, Sequence[Facts]]
-"""Of each scene: what is on record, and what is in it, where that was read."""
-
-_LABEL_MAP = "label map"
-_SUFFIXES = {LABEL_MAP_NAME, *(kind.suffix for kind in INPUT_KINDS)}
+Differences = Mapping[str, tuple[str, str]]
+_SUFFIXES = {kind.suffix for kind in INPUT_KINDS}
 _VERSION = "program_version"
 _MAX_FACT = 90  # characters; what is longer is told by its digest
 
@@ -55,7 +52,7 @@ class Comparison:
     other_version: int
     only_here: tuple[str, ...]
     only_there: tuple[str, ...]
-    differences: Mapping[str, Mapping[str, tuple[str, str]]] = field(hash=False)
+    differences: Mapping[str, Differences] = field(hash=False)
     findings: tuple[Finding, ...]
 
     @property
@@ -96,82 +93,119 @@ def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> 
         WorkerDiedError: Worker processes cannot be started.
     """
     findings = Findings()
-    mine, my_name, my_kind = _read_side(here, reading, findings)
-    theirs, their_name, their_kind = _read_side(there, reading, findings)
-    if my_kind != their_kind:
-        told = f"{my_name} holds {my_kind} scenes, {their_name} {their_kind} ones: they cannot be compared"
+    sides = [_open_side(places, reading, findings) for places in (here, there)]
+    mine, theirs = sides
+    if mine.kind != theirs.kind:
+        told = f"{mine.name} holds {mine.kind} scenes, {theirs.name} {theirs.kind} ones: they cannot be compared"
         raise UsageError(told, "compare two raw trees, or what was processed from both")
-    errors = sort_findings(item for item in findings.found if item.is_error)
-    both = sorted((mine.keys() & theirs.keys()) - {item.scene_id for item in errors})
-    found = {name: _find_differences(mine[name], theirs[name]) for name in both}
+    scene_ids = sorted(mine.scenes & theirs.scenes)
+    found: dict[str, Differences] = {}
+    if mine.source or theirs.source:
+        found |= look_at(scene_ids, _look, sides, mine.name, findings, reading)
+    else:
+        found |= {name: _compare_scene(name, sides) for name in scene_ids}
     differences = {name: facts for name, facts in found.items() if facts.keys() - {_VERSION}}
+    if mine.label_map != theirs.label_map:
+        differences["label map"] = {LABEL_MAP_NAME: (mine.label_map, theirs.label_map)}
     return Comparison(
-        here=my_name,
-        there=their_name,
-        same=sum(SceneId.is_valid(name) for name in both if name not in differences),
+        here=mine.name,
+        there=theirs.name,
+        same=len(found.keys() - differences.keys()),
         other_version=sum(facts.keys() == {_VERSION} for facts in found.values()),
-        only_here=tuple(sorted(mine.keys() - theirs.keys())),
-        only_there=tuple(sorted(theirs.keys() - mine.keys())),
+        only_here=tuple(sorted(mine.scenes - theirs.scenes)),
+        only_there=tuple(sorted(theirs.scenes - mine.scenes)),
         differences=differences,
-        findings=errors,
+        findings=sort_findings(item for item in findings.found if item.is_error),
     )
 
 
-def _find_differences(here: Sequence[Facts], there: Sequence[Facts]) -> dict[str, tuple[str, str]]:
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of the places. Picklable.
+
+    Attributes:
+        name: Path or address.
+        kind: `processed` or `raw`.
+        records: What is on record of each scene.
+        source: The scenes themselves; None where they are not there, or not to be read.
+        label_map: Beside raw scenes, its digest; `-` for none.
+    """
+
+    name: str
+    kind: str
+    records: Mapping[str, Facts]
+    source: Source | None = None
+    label_map: str = "-"
+
+    @property
+    def scenes(self) -> set[str]:
+        """All scenes."""
+        return set(self.records if self.source is None else self.source.scene_ids)
+
+    def tell(self, scene_id: str) -> Sequence[Facts]:
+        """What is known of a scene's files; and, of a processed one that is there, of what is in it."""
+        if self.source is None:
+            return [self.records[scene_id]]
+        if self.source.raw is not None:
+            raw, _ = self.source.raw[scene_id]
+            paths = [path for kind in INPUT_KINDS if (path := raw.path(kind)).exists()]
+            return [_flatten({path.name: digest_file(path) for path in paths})]
+        scene, entry = self.source.load(scene_id)
+        facts = _flatten(scene.meta)
+        for key, array in scene.arrays().items():
+            if key != "meta":
+                crc32 = Fingerprint.from_bytes(array.reshape(-1).view("u1").data).crc32
+                facts[f"array {key}"] = f"{array.dtype} {array.shape}, CRC-32 {crc32}"
+        return [_flatten(entry), facts]
+
+
+def _look(task: CheckTask, sides: Sequence[_Side], findings: Findings) -> Differences:  # noqa: ARG001
+    return _compare_scene(task.scene_id, sides)
+
+
+def _compare_scene(scene_id: str, sides: Sequence[_Side]) -> Differences:
     """What differs between two scenes, as deep as both are known."""
-    mine, theirs = (facts[min(len(here), len(there)) - 1] for facts in (here, there))
+    told = [side.tell(scene_id) for side in sides]
+    mine, theirs = (facts[min(map(len, told)) - 1] for facts in told)
     pairs = {what: (mine.get(what, "-"), theirs.get(what, "-")) for what in {**mine, **theirs}}
     return {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _read_side(places: Sequence[Place], reading: Reading, findings: Findings) -> tuple[Scenes, str, str]:
-    """Read what is to be compared of one place; gives also its name, and the kind of its scenes."""
+def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) -> _Side:
     path = Path(str(places[0])).expanduser()
-    scenes: dict[str, Sequence[Facts]]
     if len(places) == 1 and path.is_file() and not is_archive(path):
-        data, name = read_file(path), str(path)
-        is_raw = not data.lstrip().startswith(b"{")
-        scenes = _parse_lock(data, path) if is_raw else _tell_entries(parse_manifest(data, path).scenes)
+        data = read_file(path)
+        if data.lstrip().startswith(b"{"):
+            side = _Side(str(path), "processed", _flatten_entries(parse_manifest(data, path).scenes))
+        else:
+            side = _read_lock(data, path)
     else:
         source = open_source(places, reading, findings)
-        name, is_raw, scenes = source.place.name, source.raw is not None, _tell_entries(source.place.entries)
-        if not reading.is_quick:
-            looked = source.look_at(source.scene_ids, _look, findings, reading)
-            scenes = {scene_id: looked.get(SceneId(scene_id), [{}]) for scene_id in source.scene_ids}
-        if is_raw and (label_map := find_label_map(path)) is not None:
-            scenes[_LABEL_MAP] = [_flatten({LABEL_MAP_NAME: digest_file(label_map)})]
-    if not any(map(SceneId.is_valid, scenes)):  # to find no difference would prove nothing
-        raise FileError(name, "names no scene: there is nothing to compare", "give a place that holds scenes")
-    return scenes, name, "raw" if is_raw else "processed"
+        name, label_map = source.place.name, find_label_map(path) if source.raw is not None else None
+        if source.raw is not None:
+            side = _Side(name, "raw", {}, source, digest_file(label_map).sha256 if label_map else "-")
+        else:
+            records = _flatten_entries(source.place.entries)
+            side = _Side(name, "processed", records, None if reading.is_quick else source)
+    if not side.scenes:  # to find no difference would prove nothing
+        raise FileError(side.name, "names no scene: there is nothing to compare", "give a place that holds scenes")
+    return side
 
 
-def _parse_lock(data: bytes, path: Path) -> dict[str, Sequence[Facts]]:
+def _read_lock(data: bytes, path: Path) -> _Side:
     found: dict[str, dict[str, LockEntry]] = {}
+    label_map = "-"
     for name, entry in parse_lock(data, path).items():
         file = PurePosixPath(name)
-        scene_id = file.parent.name if file.name != LABEL_MAP_NAME else _LABEL_MAP
-        if file.name.removeprefix(scene_id) in _SUFFIXES:
-            found.setdefault(scene_id, {})[file.name] = entry
-    return {name: [_flatten(files)] for name, files in found.items()}
+        if file.name == LABEL_MAP_NAME:
+            label_map = entry.sha256
+        elif SceneId.is_valid(file.parent.name) and file.name.removeprefix(file.parent.name) in _SUFFIXES:
+            found.setdefault(file.parent.name, {})[file.name] = entry
+    return _Side(str(path), "raw", {name: _flatten(files) for name, files in found.items()}, None, label_map)
 
 
-def _look(task: CheckTask, source: Source, findings: Findings) -> list[Facts]:  # noqa: ARG001
-    """Read one scene, in a worker."""
-    if source.raw is not None:
-        raw, _ = source.raw[task.scene_id]
-        paths = [path for kind in INPUT_KINDS if (path := raw.path(kind)).exists()]
-        return [_flatten({path.name: digest_file(path) for path in paths})]
-    scene, entry = source.load(task.scene_id)
-    arrays = {f"array {key}": array for key, array in scene.arrays().items() if key != "meta"}
-    facts = {
-        key: f"{array.dtype} {array.shape}, CRC-32 {Fingerprint.from_bytes(array.reshape(-1).view('u1').data).crc32}"
-        for key, array in arrays.items()
-    }
-    return [_flatten(entry), facts | _flatten(scene.meta)]
-
-
-def _tell_entries(entries: Mapping[str, SceneEntry]) -> dict[str, Sequence[Facts]]:
-    return {name: [_flatten(entry)] for name, entry in entries.items()}
+def _flatten_entries(entries: Mapping[str, SceneEntry]) -> dict[str, Facts]:
+    return {name: _flatten(entry) for name, entry in entries.items()}
 
 
 def _flatten(value: object, name: str = "") -> dict[str, str]:

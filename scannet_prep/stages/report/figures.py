@@ -14,7 +14,7 @@ from scannet_prep.failures import list_some
 from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.measures import SceneMeasures
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.space import format_bytes
 from scannet_prep.splits import official_scenes
@@ -111,7 +111,7 @@ class Report:
 
 
 def make_report(
-    source: Source, looked: Mapping[SceneId, tuple[SceneEntry, SceneMeasures]], findings: tuple[Finding, ...]
+    source: Source, looked: Mapping[str, tuple[SceneEntry, SceneMeasures]], findings: tuple[Finding, ...]
 ) -> Report:
     """Put the figures together.
 
@@ -124,7 +124,7 @@ def make_report(
 
     entries: dict[str, SceneEntry] = {**source.place.entries, **{name: entry for name, (entry, _) in looked.items()}}
     records = Records(source.place, entries)
-    measures = [asdict(looked[name][1] if name in looked else _UNKNOWN) for name in map(SceneId, entries)]
+    measures = [asdict(looked[name][1] if name in looked else _UNKNOWN) for name in entries]
     table = scenes(records)
     table = table.join(pd.DataFrame(measures, table.index, list(asdict(_UNKNOWN)), float))
     table["labeled"] = table.labeled.where(table.split != "test").astype(float).round(4)

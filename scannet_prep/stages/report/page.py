@@ -10,7 +10,6 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from scannet_prep.release import TERMS_URL
-from scannet_prep.scene import SceneId
 from scannet_prep.stages.report.comparison import Comparison
 from scannet_prep.stages.report.figures import MEASURES, Report
 from scannet_prep.stages.report.source import Table
@@ -27,7 +26,7 @@ _NOTES = {
 }
 
 
-def make_page(report: Report, pictures: Mapping[SceneId, bytes], comparison: Comparison | None = None) -> str:
+def make_page(report: Report, pictures: Mapping[str, bytes], comparison: Comparison | None = None) -> str:
     """Make the page.
 
     Args:
@@ -53,9 +52,7 @@ them ({TERMS_URL}). Made by scannet-prep {VERSION} report."""
     return to_html(element("html", head, element("body", main, element("footer", terms)), lang="en"))
 
 
-def _make_sections(
-    report: Report, pictures: Mapping[SceneId, bytes], comparison: Comparison | None
-) -> Iterator[Element]:
+def _make_sections(report: Report, pictures: Mapping[str, bytes], comparison: Comparison | None) -> Iterator[Element]:
     errors = f"{len(report.errors):,} errors, {len(report.odd):,} scenes that stand out"
     yield element("header", element("h1", report.place), element("p", f"{report.kind} scenes; {errors}"))
     if comparison is not None:
@@ -66,9 +63,7 @@ def _make_sections(
     for title in dict.fromkeys(measure.section for measure in MEASURES.values()):
         if charts := [_draw_measure(report, name) for name in report.measures if MEASURES[name].section == title]:
             yield _section(title, _NOTES[title], element("div", charts, class_="charts"))
-    figures = [
-        _show_picture(name, why, data) for name, why in report.gallery.items() if (data := pictures.get(SceneId(name)))
-    ]
+    figures = [_show_picture(name, why, data) for name, why in report.gallery.items() if (data := pictures.get(name))]
     if figures:
         yield _section("Gallery", _NOTES["Gallery"], element("div", figures, class_="gallery"))
 
@@ -92,8 +87,8 @@ def _show_classes(name: str, rows: Sequence[Mapping[str, Any]]) -> Element:
 def _draw_measure(report: Report, name: str) -> Element:
     title, _, is_log, shown, _ = MEASURES[name]
     values = [row[name] for row in report.table if row[name] is not None and (row[name] > 0 or not is_log)]
-    numbers = " · ".join(f"{key} {value:,.5g}" for key, value in report.measures[name].items())
-    caption = element("figcaption", f"{numbers} · scenes {len(values):,}")
+    low, middle, high = (f"{report.measures[name][key]:,.5g}" for key in ("min", "median", "max"))
+    caption = element("figcaption", f"{low} to {high}, median {middle}; scenes: {len(values):,}")
     return element("figure", draw_histogram(values, title, is_log=is_log, shown=shown), caption)
 
 

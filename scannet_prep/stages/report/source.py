@@ -23,6 +23,7 @@ from scannet_prep.stages.process.make_scene import find_raw_files, process_scene
 from scannet_prep.stages.selection import Selection, select_scenes
 from scannet_prep.tree import identify_tree, is_archive
 
+Context = TypeVar("Context")
 Result = TypeVar("Result")
 
 
@@ -76,19 +77,6 @@ class Source:
         """All scenes."""
         return list(self.place.entries if self.raw is None else self.raw)
 
-    def look_at(
-        self,
-        scene_ids: Iterable[str],
-        look: Callable[[CheckTask, Source, Findings], Result],
-        findings: Findings,
-        reading: Reading,
-    ) -> dict[SceneId, Result]:
-        """Do what `look_at_scenes` does."""
-        tasks = [CheckTask(SceneId(name), Path(self.place.name)) for name in scene_ids]
-        looked, found = look_at_scenes(look, tasks, self, title="report", jobs=reading.jobs, progress=reading.progress)
-        findings.found += found
-        return looked
-
     def load(self, scene_id: str) -> tuple[ProcessedScene, SceneEntry]:
         """Read or make a scene, and what a manifest would say of it; the size of a raw one is that of all its files.
 
@@ -109,6 +97,21 @@ class Source:
         scene = parse_processed(data, path)
         check_meta(scene.meta, path, scene_id, self.place.entries[scene_id].split)
         return scene, SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
+
+
+def look_at(
+    scene_ids: Iterable[str],
+    look: Callable[[CheckTask, Context, Findings], Result],
+    context: Context,
+    place: str,
+    findings: Findings,
+    reading: Reading,
+) -> dict[str, Result]:
+    """Look at scenes as `look_at_scenes` does."""
+    tasks = [CheckTask(SceneId(name), Path(place)) for name in scene_ids]
+    looked, found = look_at_scenes(look, tasks, context, title="report", jobs=reading.jobs, progress=reading.progress)
+    findings.found += found
+    return {str(name): result for name, result in looked.items()}
 
 
 def open_source(places: Sequence[Place], reading: Reading, findings: Findings) -> Source:
