@@ -31,6 +31,7 @@ examples:
   scannet-prep process --scannet200 --align-axis      data/ScanNet -> data/processed
   scannet-prep pack                                   data/processed -> data/scannet.tar.zst
   scannet-prep verify data/processed
+  scannet-prep report data/processed -o report.html
 """
 
 

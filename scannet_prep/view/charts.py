@@ -13,7 +13,7 @@ import numpy as np
 from scannet_prep.view.markup import element
 
 SERIES = ("a", "b")
-_ROW, _NAME_WIDTH, _BAR_WIDTH = 15, 122, 190  # pixels
+_ROW, _NAME_WIDTH, _BAR_WIDTH = 14, 122, 196  # pixels
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 280, 142, 46, 40
 _BINS = 24
 
@@ -65,7 +65,7 @@ def draw_bars(rows: Sequence[tuple[str, Sequence[int]]], series: Sequence[str], 
         parts.append(element("line", x1=scale(tick), x2=scale(tick), y2=height, class_="rule"))
         parts.append(_text(shorten(tick), scale(tick), height + 13))
     for row, (name, counts) in enumerate(rows):
-        parts.append(_text(name if len(name) <= 20 else f"{name[:19]}…", -5, row * _ROW + 11, "end", name))
+        parts.append(_text(name if len(name) <= 19 else f"{name[:18]}…", -5, row * _ROW + 11, "end", name))
         for index, (count, label) in enumerate(zip(counts, series, strict=True)):
             words, width = f"{name}, {label}: {count:,} {unit}", scale(count) if count else 0.0
             parts.append(_bar(0, row * _ROW + 1.5 + index * thick, width, thick - 0.5, SERIES[index], words))

@@ -101,8 +101,8 @@ class Report:
 
     def tables(self) -> Iterator[Table]:
         """The figures that are few enough to be read one by one."""
-        rows = [[str(item.severity), item.place, item.message, item.hint] for item in self.findings]
-        yield Table("Errors and notes", ["", "where", "what", "what to do"], rows)
+        rows = [[f"{item.severity}: {item.place}", item.message, item.hint] for item in self.findings]
+        yield Table("Errors and notes", ["where", "what", "what to do"], rows)
         header = ["split", "scenes", "official", "vertices", "size", "labeled"]
         yield Table("Splits", header, [_tell(*item) for item in self.splits.items()], frozenset(range(1, 6)))
         rows = [[item.text, list_some(item.scenes), item.kind.advice] for item in self.warnings]

@@ -78,7 +78,8 @@ def run(
         look = check_raw_scene
         tasks, present, label_map, compared_files = plan_raw(path, selection, against, findings)
     elif against is not None:
-        raise UsageError(f"{path}: is not a raw tree, and only such a tree has digests to compare")
+        hint = "scannet-prep report compares processed folders"
+        raise UsageError(f"{path}: is not a raw tree, and only such a tree has digests to compare", hint)
     elif kind == "export":
         look = check_exported_scene
         tasks, present = plan_export(path, selection, findings)
