@@ -12,6 +12,7 @@ from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.console import Console, format_table
 
 if TYPE_CHECKING:
+    from scannet_prep.stages.finding import Finding
     from scannet_prep.stages.report.source import Table
 
 _MAX_ROWS = 10
@@ -55,30 +56,33 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     certificates = certificates_from(arguments, console)
     reading = stage.Reading(arguments.quick, certificates, shared.jobs_from(arguments), console.progress())
-    places, lines, status = arguments.places, list[str](), 0
+    places, lines = arguments.places, list[str]()
     tables: list[Table] = []
+    errors: list[Finding] = []
     comparison = found = None
     if arguments.against:
         comparison = stage.compare(places, arguments.against, reading)
-        tables, lines, status = [comparison.table], [comparison.summary], 0 if comparison.is_same else 3
+        tables, lines, errors = [comparison.table], [comparison.summary], [*comparison.findings]
     if comparison is None or arguments.output is not None:
         found = stage.run(places, reading, arguments.output, comparison)
-        tables, status = [*found.tables(), *tables], 3 if found.errors else status
-    if console.is_quiet and found is not None:
-        console.tell_errors(found.errors)
+        tables, errors = [*found.tables(), *tables], [*errors, *found.errors]
+    console.tell_errors(error for error in dict.fromkeys(errors) if console.is_quiet or error.trace)
     if arguments.output is not None:
         lines.append(f"{arguments.output}: written; open it in a browser")
     shown = [line for table in tables if table.rows for line in _show(table, has_all=console.is_verbose)]
     value = {"report": found, "comparison": comparison, "output": arguments.output}
-    return console.result("\n".join([*shown, *lines]), value, status)
+    is_same = comparison is None or comparison.is_same
+    return console.result("\n".join([*shown, *lines]), value, 3 if errors or not is_same else 0)
 
 
 def _show(table: Table, *, has_all: bool) -> Iterator[str]:
     rows = table.rows if has_all else table.rows[:_MAX_ROWS]
-    yield f"{table.title}: {len(table.rows):,}\n"
     if table.right:
+        yield f"{table.title}:\n"
         yield format_table(table.header, rows, right=table.right)
-    yield from () if table.right else (f"  {row[0]}: {'; '.join(filter(None, row[1:]))}" for row in rows)
+    else:
+        yield f"{table.title}: {len(table.rows):,}\n"
+        yield from (f"  {row[0]}: {'; '.join(filter(None, row[1:]))}" for row in rows)
     if len(rows) < len(table.rows):
         yield f"  ... and {len(table.rows) - len(rows):,} more; all of them with -v or --json"
     yield ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,8 @@ def run(
     report = make_report(source, looked, sort_findings(findings.found))
     if page_path is not None:
         shown = [scene_id for scene_id in report.gallery if scene_id in looked]
-        pictures = look_at(shown, _draw, source, name, Findings(), reading)
+        pictures = look_at(shown, _draw, source, name, findings, reading)
+        report = replace(report, findings=sort_findings(findings.found))
         make_directory(page_path.parent)
         page = make_page(report, pictures, comparison)
         write_atomically(page_path, [page.encode("utf-8", "backslashreplace")])

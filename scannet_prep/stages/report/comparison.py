@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import FileError, UsageError
+from scannet_prep.errors import FileError, MissingFileError, UsageError
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.labels import LABEL_MAP_NAME, find_label_map
 from scannet_prep.processed.manifest import SceneEntry, parse_manifest
@@ -103,7 +103,7 @@ def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> 
     if mine.source or theirs.source:
         found |= look_at(scene_ids, _look, sides, mine.name, findings, reading)
     else:
-        found |= {name: _compare_scene(name, sides) for name in scene_ids}
+        found |= {name: _look(CheckTask(SceneId(name), Path(mine.name)), sides, findings) for name in scene_ids}
     differences = {name: facts for name, facts in found.items() if facts.keys() - {_VERSION}}
     if mine.label_map != theirs.label_map:
         differences["label map"] = {LABEL_MAP_NAME: (mine.label_map, theirs.label_map)}
@@ -149,6 +149,8 @@ class _Side:
         if self.source.raw is not None:
             raw, _ = self.source.raw[scene_id]
             paths = [path for kind in INPUT_KINDS if (path := raw.path(kind)).exists()]
+            if not paths:
+                raise MissingFileError(raw.directory, "holds none of the scene's files", "download the scene")
             return [_flatten({path.name: digest_file(path) for path in paths})]
         scene, entry = self.source.load(scene_id)
         facts = _flatten(scene.meta)
@@ -160,12 +162,8 @@ class _Side:
 
 
 def _look(task: CheckTask, sides: Sequence[_Side], findings: Findings) -> Differences:  # noqa: ARG001
-    return _compare_scene(task.scene_id, sides)
-
-
-def _compare_scene(scene_id: str, sides: Sequence[_Side]) -> Differences:
     """What differs between two scenes, as deep as both are known."""
-    told = [side.tell(scene_id) for side in sides]
+    told = [side.tell(task.scene_id) for side in sides]
     mine, theirs = (facts[min(map(len, told)) - 1] for facts in told)
     pairs = {what: (mine.get(what, "-"), theirs.get(what, "-")) for what in {**mine, **theirs}}
     return {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}

@@ -105,6 +105,8 @@ class Report:
         yield Table("Errors and notes", ["where", "what", "what to do"], rows)
         header = ["split", "scenes", "official", "vertices", "size", "labeled"]
         yield Table("Splits", header, [_tell(*item) for item in self.splits.items()], frozenset(range(1, 6)))
+        rows = [[MEASURES[name].title, *(f"{of:,.5g}" for of in row.values())] for name, row in self.measures.items()]
+        yield Table("Measures", ["of a scene", "min", "median", "max"], rows, frozenset(range(1, 4)))
         rows = [[item.text, list_some(item.scenes), item.kind.advice] for item in self.warnings]
         yield Table("Irregular scenes", ["what is odd about the raw files", "scenes", "what to do"], rows)
         yield Table("Scenes that stand out", ["scene", "why"], list(self.odd.items()))

@@ -53,8 +53,8 @@ them ({TERMS_URL}). Made by scannet-prep {VERSION} report."""
 
 
 def _make_sections(report: Report, pictures: Mapping[str, bytes], comparison: Comparison | None) -> Iterator[Element]:
-    errors = f"{len(report.errors):,} errors, {len(report.odd):,} scenes that stand out"
-    yield element("header", element("h1", report.place), element("p", f"{report.kind} scenes; {errors}"))
+    what = f"{report.kind} scenes; errors: {len(report.errors):,}; scenes that stand out: {len(report.odd):,}"
+    yield element("header", element("h1", report.place), element("p", what))
     if comparison is not None:
         yield _section(f"Compared with {comparison.there}", comparison.summary, _lay_out(comparison.table))
     for table in report.tables():
@@ -87,9 +87,7 @@ def _show_classes(name: str, rows: Sequence[Mapping[str, Any]]) -> Element:
 def _draw_measure(report: Report, name: str) -> Element:
     title, _, is_log, shown, _ = MEASURES[name]
     values = [row[name] for row in report.table if row[name] is not None and (row[name] > 0 or not is_log)]
-    low, middle, high = (f"{report.measures[name][key]:,.5g}" for key in ("min", "median", "max"))
-    caption = element("figcaption", f"{low} to {high}, median {middle}; scenes: {len(values):,}")
-    return element("figure", draw_histogram(values, title, is_log=is_log, shown=shown), caption)
+    return element("figure", draw_histogram(values, title, is_log=is_log, shown=shown))
 
 
 def _show_picture(name: str, why: str, data: bytes) -> Element:
