@@ -200,7 +200,7 @@ def test_page_names_the_damaged_scene_with_advice_and_shows_the_others(page_path
     for words in (
         f"{VAL}_vh_clean_2.ply",
         "download it again",
-        "1 errors",
+        "errors: 1;",
         TRAIN,
         TEST,
         "ScanNet200",

@@ -17,7 +17,7 @@ from scannet_prep.stages.finding import CheckTask, Findings, sort_findings
 from scannet_prep.stages.report.comparison import Comparison, compare
 from scannet_prep.stages.report.figures import Report, make_report
 from scannet_prep.stages.report.page import make_page
-from scannet_prep.stages.report.source import Reading, Source, look_at, open_source
+from scannet_prep.stages.report.source import Reading, Source, open_source
 from scannet_prep.view.coloring import view_scene
 from scannet_prep.view.png import encode_png
 from scannet_prep.view.renderer import PictureOptions, render_scene
@@ -49,12 +49,10 @@ def run(
     """
     findings = Findings()
     source = open_source(places, reading, findings)
-    name, scene_ids = source.place.name, [] if reading.is_quick else source.scene_ids
-    looked = look_at(scene_ids, _measure, source, name, findings, reading)
+    looked = reading.look(_measure, [] if reading.is_quick else source.scene_ids, source, findings)
     report = make_report(source, looked, sort_findings(findings.found))
     if page_path is not None:
-        shown = [scene_id for scene_id in report.gallery if scene_id in looked]
-        pictures = look_at(shown, _draw, source, name, findings, reading)
+        pictures = reading.look(_draw, [name for name in report.gallery if name in looked], source, findings)
         report = replace(report, findings=sort_findings(findings.found))
         make_directory(page_path.parent)
         page = make_page(report, pictures, comparison)

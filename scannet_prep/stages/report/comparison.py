@@ -20,7 +20,7 @@ from scannet_prep.raw.lock import LockEntry, digest_file, parse_lock
 from scannet_prep.release import INPUT_KINDS
 from scannet_prep.scene import SceneId
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, sort_findings
-from scannet_prep.stages.report.source import Reading, Source, Table, look_at, open_source
+from scannet_prep.stages.report.source import Reading, Source, Table, open_source
 from scannet_prep.tree import is_archive
 from scannet_prep.typed_json import to_plain
 
@@ -101,7 +101,7 @@ def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> 
     scene_ids = sorted(mine.scenes & theirs.scenes)
     found: dict[str, Differences] = {}
     if mine.source or theirs.source:
-        found |= look_at(scene_ids, _look, sides, mine.name, findings, reading)
+        found |= reading.look(_look, scene_ids, sides, findings)
     else:
         found |= {name: _look(CheckTask(SceneId(name), Path(mine.name)), sides, findings) for name in scene_ids}
     differences = {name: facts for name, facts in found.items() if facts.keys() - {_VERSION}}
@@ -133,7 +133,7 @@ class _Side:
 
     name: str
     kind: str
-    records: Mapping[str, Facts]
+    records: Mapping[str, SceneEntry | Mapping[str, LockEntry]]
     source: Source | None = None
     label_map: str = "-"
 
@@ -145,7 +145,7 @@ class _Side:
     def tell(self, scene_id: str) -> Sequence[Facts]:
         """What is known of a scene's files; and, of a processed one that is there, of what is in it."""
         if self.source is None:
-            return [self.records[scene_id]]
+            return [_flatten(self.records[scene_id])]
         if self.source.raw is not None:
             raw, _ = self.source.raw[scene_id]
             paths = [path for kind in INPUT_KINDS if (path := raw.path(kind)).exists()]
@@ -174,7 +174,7 @@ def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) ->
     if len(places) == 1 and path.is_file() and not is_archive(path):
         data = read_file(path)
         if data.lstrip().startswith(b"{"):
-            side = _Side(str(path), "processed", _flatten_entries(parse_manifest(data, path).scenes))
+            side = _Side(str(path), "processed", parse_manifest(data, path).scenes)
         else:
             side = _read_lock(data, path)
     else:
@@ -183,8 +183,7 @@ def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) ->
         if source.raw is not None:
             side = _Side(name, "raw", {}, source, digest_file(label_map).sha256 if label_map else "-")
         else:
-            records = _flatten_entries(source.place.entries)
-            side = _Side(name, "processed", records, None if reading.is_quick else source)
+            side = _Side(name, "processed", source.place.entries, None if reading.is_quick else source)
     if not side.scenes:  # to find no difference would prove nothing
         raise FileError(side.name, "names no scene: there is nothing to compare", "give a place that holds scenes")
     return side
@@ -199,11 +198,7 @@ def _read_lock(data: bytes, path: Path) -> _Side:
             label_map = entry.sha256
         elif SceneId.is_valid(file.parent.name) and file.name.removeprefix(file.parent.name) in _SUFFIXES:
             found.setdefault(file.parent.name, {})[file.name] = entry
-    return _Side(str(path), "raw", {name: _flatten(files) for name, files in found.items()}, None, label_map)
-
-
-def _flatten_entries(entries: Mapping[str, SceneEntry]) -> dict[str, Facts]:
-    return {name: _flatten(entry) for name, entry in entries.items()}
+    return _Side(str(path), "raw", found, None, label_map)
 
 
 def _flatten(value: object, name: str = "") -> dict[str, str]:

@@ -43,6 +43,19 @@ class Reading:
     jobs: int = 1
     progress: Progress | None = None
 
+    def look(
+        self,
+        look: Callable[[CheckTask, Context, Findings], Result],
+        names: Iterable[str],
+        context: Context,
+        found: Findings,
+    ) -> dict[str, Result]:
+        """Look at scenes in worker processes, as `look_at_scenes` does."""
+        tasks = [CheckTask(SceneId(name), Path(name)) for name in names]
+        looked, findings = look_at_scenes(look, tasks, context, title="report", jobs=self.jobs, progress=self.progress)
+        found.found += findings
+        return {str(name): result for name, result in looked.items()}
+
 
 class Table(NamedTuple):
     """Rows of words, for the page and for a terminal; columns in `right` are numbers."""
@@ -97,21 +110,6 @@ class Source:
         scene = parse_processed(data, path)
         check_meta(scene.meta, path, scene_id, self.place.entries[scene_id].split)
         return scene, SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
-
-
-def look_at(
-    scene_ids: Iterable[str],
-    look: Callable[[CheckTask, Context, Findings], Result],
-    context: Context,
-    place: str,
-    findings: Findings,
-    reading: Reading,
-) -> dict[str, Result]:
-    """Look at scenes as `look_at_scenes` does."""
-    tasks = [CheckTask(SceneId(name), Path(place)) for name in scene_ids]
-    looked, found = look_at_scenes(look, tasks, context, title="report", jobs=reading.jobs, progress=reading.progress)
-    findings.found += found
-    return {str(name): result for name, result in looked.items()}
 
 
 def open_source(places: Sequence[Place], reading: Reading, findings: Findings) -> Source:
