@@ -243,6 +243,8 @@ def test_demo_runs_from_an_empty_folder_and_again(demo: tuple[Path, Outcome]) ->
     directory, outcome = demo
     assert (outcome.status, outcome.stderr) == (0, "")
     assert "11 made, 0 already there" in outcome.stdout
+    assert (directory / "data/demo/scene.png").read_bytes()[:4] == b"\x89PNG"
+    assert (directory / "data/demo/scene.html").read_bytes()[:9] == b"<!doctype"
     lines = [line.strip() for line in outcome.stdout.splitlines()]
     commands = [line for line in lines if line.startswith("scannet-prep ")]
     assert commands[0] == "scannet-prep download --types seg --accept-terms"

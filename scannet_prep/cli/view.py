@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, describe_list, format_count
+from scannet_prep.cli.console import Console, format_count
 from scannet_prep.errors import UsageError
+from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -33,10 +35,11 @@ examples:
   scannet-prep view scene0011_00
   scannet-prep view scene0011_00 scene0015_00 -o val.html
   scannet-prep view scene0011_00 --pred predictions
-  scannet-prep view scene0011_00 --color instances -o scene.png
-  scannet-prep view scene0011_00 --view top --cut-ceiling 2 -o scene.png
-  scannet-prep view @chosen.txt --source data/scannet.tar.zst --png -o pictures
-  scannet-prep view data/processed/val/scene0011_00.npz --export ply
+  scannet-prep view scene0011_00 --view top -o scene.png
+  scannet-prep view @ids.txt --cut-ceiling 2 --png -o out
+  scannet-prep view scene0011_00 --color rgb -o scene.ply
+  scannet-prep view data/processed/val/scene0011_00.npz
+  scannet-prep view --serve --source data/scannet.tar.zst
 """
 
 
@@ -54,6 +57,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     what = "write a picture of each scene: --export png"
     form.add_argument("--png", action="store_const", const="png", dest="export", help=what)
+    what = "serve all scenes of PLACE, or those named, to browsers on this machine; the port is 8808 by default"
+    form.add_argument("--serve", nargs="?", const=8808, type=_port_argument, metavar="PORT", help=what)
     shown = parser.add_argument_group("what is shown")
     what = f"{', '.join(_COLORS)} (default: the prediction, the labels, or rgb: the first that there is)"
     shown.add_argument("--color", choices=_COLORS, default="", metavar="COLOR", help=what)
@@ -75,6 +80,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
+    if arguments.serve is not None:
+        return _serve(arguments, console)
     from scannet_prep.stages import view
     from scannet_prep.view.camera import Camera
     from scannet_prep.view.renderer import PictureOptions
@@ -102,11 +109,42 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     _check_options(arguments, plan.kind)
     report = view.run(plan, progress=console.progress())
     if report.unknown_ids:
-        noun = "vertex" if arguments.task == "semantic" else "instance"
-        found = [f"{number}: {count:,}" for number, count in report.unknown_ids.items()]
-        what = f"warning: predicted ids that are none of the classes ({noun} counts)"
-        console.warn("\n".join(describe_list(what, found, has_all=console.is_verbose)))
+        noun = "vertices" if arguments.task == "semantic" else "instances"
+        found = list_some([f"{number}: {count:,} {noun}" for number, count in report.unknown_ids.items()])
+        console.warn(f"warning: predicted ids that are none of the classes: {found}")
     return console.result(_describe(report), report, 0)
+
+
+def _serve(arguments: argparse.Namespace, console: Console) -> int:
+    """Serve until somebody interrupts it, which is how it is to end."""
+    import socket
+
+    from scannet_prep.stages.serve import open_server
+
+    if arguments.output is not None:
+        raise UsageError("--serve writes no file, but -o names one", "leave out one of them")
+    _check_options(arguments, "html")
+    server = open_server(
+        arguments.scenes,
+        arguments.source,
+        arguments.serve,
+        pred_dir=arguments.pred,
+        task=arguments.task,
+        color=arguments.color,
+        label_set=shared.label_set_from(arguments),
+        certificates=shared.certificates_from(arguments, console),
+    )
+    ssh = f"ssh -L {server.server_port}:127.0.0.1:{server.server_port} {socket.gethostname()}"
+    scenes = format_count(len(server.scenes), "scene")
+    text = [
+        f"{scenes} of {server.title}: open {server.url} in a browser; Ctrl-C ends it",
+        f"if the browser is on another machine, first type there: {ssh}",
+    ]
+    value = {"url": server.url, "port": server.server_port, "scenes": list(server.scenes), "ssh": ssh}
+    with server, suppress(KeyboardInterrupt):
+        console.result("\n".join(text), value, 0)
+        server.serve_forever()
+    return 0
 
 
 def _check_options(arguments: argparse.Namespace, kind: str) -> None:
@@ -136,3 +174,9 @@ def _height_argument(text: str) -> float:
     if re.fullmatch(r"\d{1,3}(\.\d{1,3})?", text) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a height in metres, such as 2.2")
     return float(text)
+
+
+def _port_argument(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 1 << 16):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: a number below 65536, or 0 for any that is free")
+    return int(text)

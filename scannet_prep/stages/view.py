@@ -5,6 +5,7 @@ Everything is read and checked before anything is written: scenes, predictions, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ from scannet_prep.view.renderer import PictureOptions, find_below, render_scene
 Kind: TypeAlias = Literal["html", "png", "ply"]
 KINDS: tuple[Kind, ...] = ("html", "png", "ply")
 _SCENE_SUFFIX = ".npz"
+_OTHER_ENDING = re.compile(r"\.[A-Za-z]{2,4}")
 _HINT = "process the scene again: scannet-prep process --checksum, with the same options"
 
 
@@ -110,6 +112,8 @@ def plan(
         TransferError: An archive is on a web server, which does not give it.
     """
     ending = next((item for item in KINDS if output is not None and output.suffix == f".{item}"), None)
+    if output is not None and not ending and _OTHER_ENDING.fullmatch(output.suffix) and not output.is_dir():
+        raise UsageError(f"{output} does not end in .html, .png or .ply", "name such a file, or a folder that is there")
     if kind and ending and kind != ending:
         raise UsageError(f"{output} does not end in .{kind}", f"name a .{kind} file, or a folder")
     kind = kind or ending or "html"
@@ -119,11 +123,13 @@ def plan(
     ids = [word for word in words if not word.endswith(_SCENE_SUFFIX)]
     scenes: dict[str, Path | ProcessedPlace] = {path.stem: path for path in files}
     place = open_place([source], certificates=certificates) if ids or not files else None
-    names = _find_scenes(ids, place) if place else ()
+    names = find_scenes(ids, place) if place else ()
     if len({*scenes, *names}) < len(files) + len(names):
         raise UsageError("a scene is named twice", "name each scene by its id or by its file")
     scenes |= {name: place for name in names if place}
     predictions = None
+    if pred_dir is None and color in {"prediction", "error"}:
+        raise UsageError(f"without a prediction, there is no colouring by {color}", "add --pred DIR")
     if pred_dir is not None:
         predictions = Predictions(task, label_set, (), find_prediction_files(pred_dir, task), (), ())
         if missing := sorted(scenes.keys() - predictions.paths.keys()):
@@ -143,8 +149,9 @@ def run(plan: ViewPlan, *, progress: Progress | None = None) -> ViewReport:
     """
     progress, colors, sizes = progress or Progress(), dict[str, str](), dict[str, int]()
     with progress.work("check", len(plan.scenes), "scenes"):
-        for name, scene in _load_scenes(plan):
-            colors[name] = scene.coloring(_choose_color(plan, scene)).name
+        for name in plan.scenes:
+            scene = load_scene(plan, name)
+            colors[name] = scene.coloring(choose_color(plan, scene)).name
             find_below(scene.points, plan.options.ceiling)
             progress.advance()
     unknown_ids = dict(plan.predictions.unknown_ids.most_common()) if plan.predictions else {}
@@ -163,10 +170,11 @@ def _encode(plan: ViewPlan, colors: Mapping[str, str]) -> Iterator[tuple[Path, l
     if plan.kind == "html":
         from scannet_prep.view.page import make_page
 
-        scenes = (scene for _, scene in _load_scenes(plan))
+        scenes = (load_scene(plan, name) for name in plan.scenes)
         yield next(iter(plan.paths.values())), [make_page(scenes, color=next(iter(colors.values())))]
         return
-    for name, scene in _load_scenes(plan):
+    for name in plan.scenes:
+        scene = load_scene(plan, name, only=colors[name])
         if plan.kind == "png":
             content: list[Buffer] = [encode_png(render_scene(scene, colors[name], plan.options))]
         else:
@@ -183,23 +191,31 @@ def _encode_mesh(scene: ViewedScene, name: str, ceiling: float | None) -> list[B
     return encode_ply(comment, scene.points[shown], scene.colorings[name].colors[shown], faces)
 
 
-def _load_scenes(plan: ViewPlan) -> Iterator[tuple[str, ViewedScene]]:
-    """Read the scenes and their predictions, one at a time, and check them; by the names of the plan."""
-    for name, home in plan.scenes.items():
-        path = home if isinstance(home, Path) else home.file_path(name)
-        scene = read_processed(home) if isinstance(home, Path) else parse_processed(home.read(name), path)
-        if scene.meta.scene_id != name and not isinstance(home, Path):
-            raise ProcessedFileError(path, f"holds {scene.meta.scene_id}, expected {name}", _HINT)
-        for problem in find_problems(scene):
-            raise ProcessedFileError(path, problem, _HINT)
-        prediction = None
-        if plan.predictions is not None:
-            found = plan.predictions.read(name, len(scene.points))
-            prediction = Prediction(plan.predictions.label_set, found)
-        yield name, view_scene(scene, prediction=prediction)
+def load_scene(plan: ViewPlan, name: str, *, only: str | None = None) -> ViewedScene:
+    """Read one of the scenes and its prediction, and check them.
+
+    Args:
+        plan: Of the scenes.
+        name: Which of them.
+        only: The one colouring to make; all by default.
+
+    Raises:
+        FileError: One is damaged, has values that none has, or they do not fit each other.
+    """
+    home = plan.scenes[name]
+    path = home if isinstance(home, Path) else home.file_path(name)
+    scene = read_processed(home) if isinstance(home, Path) else parse_processed(home.read(name), path)
+    if scene.meta.scene_id != name and not isinstance(home, Path):
+        raise ProcessedFileError(path, f"holds {scene.meta.scene_id}, expected {name}", _HINT)
+    for problem in find_problems(scene):
+        raise ProcessedFileError(path, problem, _HINT)
+    prediction = None
+    if plan.predictions is not None:
+        prediction = Prediction(plan.predictions.label_set, plan.predictions.read(name, len(scene.points)))
+    return view_scene(scene, prediction=prediction, only=only)
 
 
-def _choose_color(plan: ViewPlan, scene: ViewedScene) -> str:
+def choose_color(plan: ViewPlan, scene: ViewedScene) -> str:
     """The colouring that was asked for, or the one that says most of what the scene has."""
     labels = plan.label_set.name.lower()
     if plan.color:
@@ -207,12 +223,11 @@ def _choose_color(plan: ViewPlan, scene: ViewedScene) -> str:
     return next(name for name in ("prediction", labels, "rgb") if name in scene.colorings)
 
 
-def _find_scenes(words: Sequence[str], place: ProcessedPlace) -> Sequence[str]:
+def find_scenes(words: Sequence[str], place: ProcessedPlace) -> Sequence[str]:
     """The scenes that are named, which are there; or the only one."""
     if not words:
         if len(place.entries) != 1:
-            example = next(iter(place.entries), "scene0000_00")
-            hint = f"name some, such as: scannet-prep view {example}"
+            hint = f"name some, such as {next(iter(place.entries), 'scene0000_00')}"
             raise UsageError(f"{place.name}: holds {len(place.entries):,} scenes; which of them?", hint)
         return list(place.entries)
     names = parse_scene_ids(words)

@@ -21,7 +21,7 @@ from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
 
 UNLABELED = "unlabeled"
-UNLABELED_COLOR = (80, 80, 80)
+UNLABELED_COLOR = (100, 100, 100)
 RIGHT_COLOR, WRONG_COLOR = (60, 160, 75), (215, 40, 40)
 COLORINGS = ("rgb", "scannet20", "scannet200", "instances", "segments", "normals", "prediction", "error")
 """Names of all colourings, in the order in which they are offered."""

@@ -63,22 +63,18 @@ def draw_points(points: Projected, shown: NDArray[np.bool_], spacing: float, wid
     wanted = np.ceil(points.scale * np.float32(spacing * SPREAD))
     sides = _SIDES[np.searchsorted(_SIDES, wanted.clip(1, _SIDES[-1]))]
     x, y = np.rint(points.x), np.rint(points.y)
-    shown = shown & (x > -sides) & (y > -sides) & (x < width + sides) & (y < height + sides)
-    keys, pixels = _make_keys(points.nearness, np.arange(len(x))), np.zeros((height, width), np.uint64)
+    reach = sides // 2
+    shown = shown & (x >= -reach) & (y >= -reach) & (x < width + reach) & (y < height + reach)
+    keys = _make_keys(points.nearness, np.arange(len(x)))
+    border = int(_SIDES[-1])  # so that squares may reach over it
+    pixels = np.zeros((height + 2 * border, width + 2 * border), np.uint64)
     for side in np.unique(sides[shown]).tolist():
         chosen = np.flatnonzero(shown & (sides == side))
-        layer = np.zeros((height + 3 * side, width + 3 * side), np.uint64)
-        first = side - (side - 1) // 2
-        places = (y[chosen].astype(np.intp) + first) * layer.shape[1] + x[chosen].astype(np.intp) + first
-        np.maximum.at(layer.reshape(-1), places, keys[chosen])
-        for part in (layer, layer.T):  # from a pixel to a square: down, then to the right
-            span = 1
-            while span < side:
-                step = min(span, side - span)
-                np.maximum(part[step:], part[:-step], out=part[step:])
-                span += step
-        np.maximum(pixels, layer[side : side + height, side : side + width], out=pixels)
-    places, vertices = _read_keys(pixels)
+        left, top = (axis[chosen].astype(np.intp) + (border - (side - 1) // 2) for axis in (x, y))
+        columns, repeated = (left[:, np.newaxis] + np.arange(side)).reshape(-1), keys[chosen].repeat(side)
+        for down in range(side):
+            np.maximum.at(pixels.reshape(-1), ((top + down) * pixels.shape[1]).repeat(side) + columns, repeated)
+    places, vertices = _read_keys(pixels[border:-border, border:-border])
     return Seen(places, vertices[None], np.ones((1, len(places)), np.float32))
 
 
@@ -96,13 +92,15 @@ def draw_triangles(
     """
     if not shown.all():
         faces = faces[shown[faces].all(axis=1)]
-    corners = np.ascontiguousarray(faces.T)  # rows that lie together: sums and minima over them are fast
-    x, y, nearness = (values[corners] for values in (points.x, points.y, points.nearness))
+    corners = np.ascontiguousarray(faces.T, np.intp)  # rows that lie together: sums and minima over them are fast
+    x, y = points.x.take(corners), points.y.take(corners)
     areas = _cross(x[1] - x[0], y[1] - y[0], x[2] - x[0], y[2] - y[0])
     left, top = np.ceil(x.min(axis=0)).clip(0), np.ceil(y.min(axis=0)).clip(0)
     right, bottom = np.floor(x.max(axis=0)).clip(None, width - 1), np.floor(y.max(axis=0)).clip(None, height - 1)
     drawn = np.flatnonzero((areas > _MIN_AREA) & (right >= left) & (bottom >= top))
-    x, y, nearness, areas = (array.take(drawn, axis=-1) for array in (x, y, nearness, areas))
+    x, y, areas = (array.take(drawn, axis=-1) for array in (x, y, areas))
+    corners = corners.take(drawn, axis=1)
+    nearness = points.nearness.take(corners)
     left, top, right, bottom = (edge[drawn].astype(np.intp) for edge in (left, top, right, bottom))
     across, down = (right - left) // _TILE + 1, (bottom - top) // _TILE + 1
     ends = np.cumsum(across * down)
@@ -116,12 +114,12 @@ def draw_triangles(
         row, column = np.divmod(np.arange(done, done + len(which)) - (ends - across * down)[which], across[which])
         row, column = top[which] + row * _TILE, left[which] + column * _TILE
         tiles = [array.take(which, axis=-1) for array in (x, y, nearness, areas)]
-        _draw_tiles(pixels, tiles, row, column, drawn[which])
+        _draw_tiles(pixels, tiles, row, column, which)
         start = end
     places, found = _read_keys(pixels[:height, :width])
     corners = corners.take(found, axis=1)
-    weights = _weigh(points.x[corners], points.y[corners], *np.divmod(places, width)).clip(0)
-    weights *= points.nearness[corners]  # as perspective has it
+    weights = _weigh(x.take(found, axis=1), y.take(found, axis=1), *np.divmod(places, width)).clip(0)
+    weights *= nearness.take(found, axis=1)  # as perspective has it
     return Seen(places, corners, weights / weights.sum(axis=0))
 
 
@@ -155,8 +153,10 @@ def _draw_tiles(
     depth, depth_right, depth_below = ((part * shares).sum(axis=0) for part in (weights, to_right, to_below))
     places, flat = row * pixels.shape[1] + column, pixels.reshape(-1)
     for down in range(_TILE):
+        now = weights + to_below * down
         for across in range(_TILE):
-            now = weights + (to_right * across + to_below * down)
+            if across:
+                now += to_right
             inside = np.flatnonzero(now.min(axis=0) >= _EDGE)
             near = depth[inside] + (depth_right[inside] * across + depth_below[inside] * down)
             np.maximum.at(flat, places[inside] + (down * pixels.shape[1] + across), _make_keys(near, numbers[inside]))

@@ -24,6 +24,7 @@ BACKGROUNDS: Mapping[str, tuple[Color, Color]] = {  # and what is written on it
 }
 LIGHT = np.array([0.35, 0.45, 0.82], np.float32)  # to the right, up, towards the camera
 AMBIENT = 0.55
+_LIGHT_STEPS = 32  # so that surfaces that are almost even look even, and files are smaller
 _FLOOR_QUANTILE = 0.01
 _MARGIN = 8
 _MAX_LETTERS = 28
@@ -93,12 +94,12 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
     else:
         shown &= _faces_camera(scene, projected)
         seen = draw_points(projected, shown, estimate_spacing(points), width, options.height)
-    is_smooth = coloring.indices is None
-    found = seen.blend(coloring.colors) if is_smooth else coloring.colors.take(seen.nearest, axis=0)
+    found = coloring.colors.take(seen.nearest, axis=0) if coloring.categories else seen.blend(coloring.colors) + 0.5
     if options.has_light and color not in {"rgb", "normals"} and scene.normals is not None:
-        found = found * seen.blend(_light(scene.normals, options.camera))[:, None]
+        light = np.rint(seen.blend(_light(scene.normals, options.camera)) * _LIGHT_STEPS) / _LIGHT_STEPS
+        found = (found * light[:, np.newaxis]).astype(np.uint8)
     picture = np.full((options.height * width, 3), background, np.uint8)
-    picture[seen.pixels] = found + 0.5 if is_smooth else found
+    picture[seen.pixels] = found
     image[:, :width] = picture.reshape(options.height, width, 3)
     if options.has_legend:
         scale = _scale(image)
@@ -108,7 +109,7 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
 
 
 def find_below(points: NDArray[np.float32], ceiling: float | None) -> NDArray[np.bool_]:
-    """Which points are at most so many metres above the floor, which is the height that 1 % of them are below.
+    """Which points are at most so many metres above the floor.
 
     Args:
         points: float32 (V, 3), metres.
@@ -122,10 +123,15 @@ def find_below(points: NDArray[np.float32], ceiling: float | None) -> NDArray[np
     """
     if ceiling is None:
         return np.ones(len(points), np.bool_)
-    shown = np.asarray(points[:, 2] <= np.quantile(points[:, 2], _FLOOR_QUANTILE) + ceiling)
+    shown = np.asarray(points[:, 2] <= find_floor(points) + ceiling)
     if not shown.any():
         raise UsageError(f"nothing of the scene is lower than {ceiling} m above the floor", "cut it off higher")
     return shown
+
+
+def find_floor(points: NDArray[np.float32]) -> float:
+    """The height of the floor, metres: 1 % of the points are below."""
+    return float(np.quantile(points[:, 2], _FLOOR_QUANTILE))
 
 
 def _faces_camera(scene: ViewedScene, projected: Projected) -> NDArray[np.bool_]:
@@ -172,4 +178,4 @@ def _draw_legend(image: NDArray[np.uint8], coloring: Coloring, ink: Color) -> in
 def _scale(image: NDArray[np.uint8]) -> int:
     """How many pixels of a picture a pixel of the text is."""
     height, width = image.shape[:2]
-    return max(1, int(min(height, width)) // 500)
+    return max(1, int(min(height, width)) // 400)
