@@ -13,6 +13,7 @@ from scannet_prep.errors import FileError
 from scannet_prep.files import make_directory, write_atomically
 from scannet_prep.measures import SceneMeasures, measure_scene
 from scannet_prep.processed.manifest import SceneEntry
+from scannet_prep.scene import Split
 from scannet_prep.stages.finding import CheckTask, Findings, sort_findings
 from scannet_prep.stages.report.comparison import Comparison, compare
 from scannet_prep.stages.report.figures import Report, make_report
@@ -72,6 +73,7 @@ def _measure(task: CheckTask, source: Source, findings: Findings) -> tuple[Scene
 
 
 def _draw(task: CheckTask, source: Source, findings: Findings) -> bytes:  # noqa: ARG001
-    """Draw one scene as a PNG, in a worker: its labels, or its colours where it has none."""
-    view = view_scene(source.load(task.scene_id)[0])
-    return encode_png(render_scene(view, "scannet20" if "scannet20" in view.colorings else "rgb", _THUMBNAIL))
+    """Draw the points of a scene as a PNG, in a worker: in the colours of labels, or its own where it has none."""
+    scene, entry = source.load(task.scene_id)
+    color = "rgb" if entry.split is Split.TEST else "scannet20"
+    return encode_png(render_scene(view_scene(replace(scene, faces=None), only=color), color, _THUMBNAIL))
