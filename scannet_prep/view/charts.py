@@ -69,7 +69,9 @@ def draw_bars(rows: Sequence[tuple[str, Sequence[int]]], series: Sequence[str], 
         for index, (count, label) in enumerate(zip(counts, series, strict=True)):
             words, width = f"{name}, {label}: {count:,} {unit}", scale(count) if count else 0.0
             parts.append(_bar(0, row * _ROW + 1.5 + index * thick, width, thick - 0.5, SERIES[index], words))
-    return _picture(-_NAME_WIDTH, 0, _NAME_WIDTH + _BAR_WIDTH + 24, height + 34, parts)
+    return _picture(
+        f"{unit} of {len(rows):,} classes", -_NAME_WIDTH, 0, _NAME_WIDTH + _BAR_WIDTH + 24, height + 34, parts
+    )
 
 
 def draw_histogram(values: Sequence[float], axis: str, *, is_log: bool = False, shown: Sequence[float] = ()) -> Element:
@@ -96,7 +98,9 @@ def draw_histogram(values: Sequence[float], axis: str, *, is_log: bool = False, 
     for (low, high), count in zip(pairwise(edges.tolist()), counts, strict=True):
         words = f"{shorten(low)} to {shorten(high)}: scenes: {count:,}"
         parts.append(_bar(across(low) + 0.5, up(count), across(high) - across(low) - 1, -up(count), "a", words))
-    return _picture(-_LEFT, -_HEIGHT - 8, _LEFT + _WIDTH + 16, _HEIGHT + _BOTTOM + 8, parts)
+    return _picture(
+        f"{axis}: {len(values):,} scenes", -_LEFT, -_HEIGHT - 8, _LEFT + _WIDTH + 16, _HEIGHT + _BOTTOM + 8, parts
+    )
 
 
 def shorten(value: float) -> str:
@@ -107,8 +111,9 @@ def shorten(value: float) -> str:
     return f"{round(value, 6):.3g}"
 
 
-def _picture(x: float, y: float, width: float, height: float, parts: Sequence[Element]) -> Element:
-    return element("svg", parts, viewBox=f"{x} {y} {width} {height}", width=width, height=height, role="img")
+def _picture(label: str, x: float, y: float, width: float, height: float, parts: Sequence[Element]) -> Element:
+    box = f"{x} {y} {width} {height}"
+    return element("svg", parts, viewBox=box, width=width, height=height, role="img", aria_label=label)
 
 
 def _bar(x: float, y: float, width: float, height: float, series: str, words: str) -> Element:
