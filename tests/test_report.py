@@ -125,17 +125,16 @@ def test_distribution_counts_vertices_by_split_and_leaves_test_out(whole_dir: Pa
 def test_folder_archive_and_raw_tree_of_the_same_scenes_have_the_same_figures(
     whole_dir: Path, packed_dir: Path
 ) -> None:
-    places = [whole_dir / "processed", packed_dir / "processed.tar.zst", whole_dir / "raw"]
-    folder, archive, raw = (report(place, "--json").json["report"] for place in places)
-    assert folder["table"] == archive["table"]
-    assert folder["label_sets"] == archive["label_sets"] == raw["label_sets"]
-    keys = [key for key in folder["table"][0] if key != "size_bytes"]
-    assert [[row[key] for key in keys] for row in raw["table"]] == [
-        [row[key] for key in keys] for row in folder["table"]
-    ]
-    assert {row["scene"] for row in folder["table"]} == {TRAIN, VAL, TEST}
-    assert report(places[1], "--quick", "--json").json["report"]["measures"].keys() == {"vertices", "labeled"}
-    refused = report(places[2], "--quick")
+    folder, raw = (report(whole_dir / name, "--json").json["report"] for name in ("processed", "raw"))
+    assert folder["label_sets"] == raw["label_sets"]
+    columns = [key for key in folder["table"][0] if key != "size_bytes"]
+    rows = [[[row[key] for key in columns] for row in found["table"]] for found in (folder, raw)]
+    assert rows[0] == rows[1]
+    assert [row["scene"] for row in folder["table"]] == [TRAIN, VAL, TEST]
+    archive = report(packed_dir / "processed.tar.zst", "--quick", "--json").json["report"]
+    assert (archive["label_sets"], archive["splits"]) == (folder["label_sets"], folder["splits"])
+    assert archive["measures"].keys() == {"vertices", "labeled"}
+    refused = report(whole_dir / "raw", "--quick")
     assert (refused.status, "leave out --quick" in refused.stderr) == (2, True)
 
 
@@ -332,7 +331,7 @@ def test_raw_trees_are_compared_file_by_file_also_with_a_lock_alone(
         ("# nothing\n", "names no scene: there is nothing to compare"),
         ('{"format": "scannet_prep processed folder", "format_version": 1}', "names no scene"),
         ('{"format": "other", "format_version": 1}', "says that it is"),
-        ("hello", "line 1 reads 'hello'"),
+        ("hello", "is neither a manifest.json nor a whole scannet.lock: line 1 reads 'hello'"),
     ],
 )
 def test_nothing_is_not_compared_with_nothing(tmp_path: Path, content: str, words: str) -> None:
@@ -376,7 +375,7 @@ def test_folder_that_is_not_finished_is_shown_with_the_error(other: Path) -> Non
 
 
 def test_summary_and_json_are_plain_text_on_standard_output(whole_dir: Path) -> None:
-    outcome = run_command("report", whole_dir / "processed", "--jobs", "2")
+    outcome = run_command("report", whole_dir / "processed", "--quick")
     assert (outcome.status, outcome.stderr) == (0, "")
     assert "train       1     1,201" in outcome.stdout
     (line,) = report(whole_dir / "processed", "--quick", "--json").stdout.splitlines()

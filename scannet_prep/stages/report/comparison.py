@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import FileError, MissingFileError, UsageError
+from scannet_prep.errors import FileError, LockError, MissingFileError, UsageError
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.labels import LABEL_MAP_NAME, find_label_map
 from scannet_prep.processed.manifest import SceneEntry, parse_manifest
@@ -192,7 +192,12 @@ def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) ->
 def _read_lock(data: bytes, path: Path) -> _Side:
     found: dict[str, dict[str, LockEntry]] = {}
     label_map = "-"
-    for name, entry in parse_lock(data, path).items():
+    try:
+        entries = parse_lock(data, path)
+    except LockError as error:
+        problem = f"is neither a manifest.json nor a whole scannet.lock: {error.problem}"
+        raise LockError(path, problem, "give one of these, or a place that holds scenes") from None
+    for name, entry in entries.items():
         file = PurePosixPath(name)
         if file.name == LABEL_MAP_NAME:
             label_map = entry.sha256
