@@ -105,7 +105,7 @@ class Report:
         yield Table("Errors and notes", ["where", "what", "what to do"], rows)
         header = ["split", "scenes", "official", "vertices", "size", "labeled"]
         yield Table("Splits", header, [_tell(*item) for item in self.splits.items()], frozenset(range(1, 6)))
-        rows = [[MEASURES[name].title, *(f"{of:,.5g}" for of in row.values())] for name, row in self.measures.items()]
+        rows = [[MEASURES[name].title, *map(format_measure, row.values())] for name, row in self.measures.items()]
         yield Table("Measures", ["of a scene", "min", "median", "max"], rows, frozenset(range(1, 4)))
         rows = [[item.text, list_some(item.scenes), item.kind.advice] for item in self.warnings]
         yield Table("Irregular scenes", ["what is odd about the raw files", "scenes", "what to do"], rows)
@@ -170,11 +170,13 @@ def _find_odd(numbers: pd.DataFrame) -> Iterator[tuple[str, str]]:
             scores[name], reasons[name] = column.abs() / measure.limit, f"limit: {measure.limit:g}"
         elif column.count() >= _MIN_COMPARED:
             scores[name] = np.maximum(low - column, column - high) / (3 * max(high - low, middle / 10))
-            reasons[name] = f"half of all: {low:,.5g} to {high:,.5g}"
+            reasons[name] = f"half of all: {format_measure(low)} to {format_measure(high)}"
     most = scores.max(axis="columns").sort_values(ascending=False, kind="stable")
     for scene_id in most.index[most > 1]:
         own = [name for name in scores if scores.at[scene_id, name] > 1]
-        texts = (f"{MEASURES[name].title}: {numbers.at[scene_id, name]:,.5g} ({reasons[name]})" for name in own)
+        texts = (
+            f"{MEASURES[name].title}: {format_measure(numbers.at[scene_id, name])} ({reasons[name]})" for name in own
+        )
         yield scene_id, "; ".join(texts)
 
 
@@ -183,6 +185,11 @@ def _choose_gallery(numbers: pd.DataFrame, odd: Mapping[str, str]) -> dict[str, 
     chosen = {name: f"large: {sizes[name]:,.0f} vertices" for name in sizes.index[::-1][:_SHOWN]}
     chosen |= {name: f"small: {sizes[name]:,.0f} vertices" for name in sizes.index[:_SHOWN] if name not in chosen}
     return chosen | {name: f"odd: {odd[name]}" for name in list(odd)[:_SHOWN]}
+
+
+def format_measure(value: float) -> str:
+    """A number with four digits, or whole: `0.1234`, `12.34`, `124,000`."""
+    return f"{value + 0:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _to_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
