@@ -231,6 +231,12 @@ def test_damaged_scenes_are_not_drawn(root: Path) -> None:
             render(replace(scene, **changes))
 
 
+def test_colours_that_a_scene_cannot_have_are_answered_with_those_that_it_can(root: Path) -> None:
+    with pytest.raises(UsageError, match=f"{TEST}: cannot be coloured by 'instances'") as caught:
+        render(processed(root, TEST), "instances")
+    assert caught.value.hint == "it can be by: rgb, normals"
+
+
 def test_a_dict_does_not_know_its_label_set(root: Path) -> None:
     with pytest.raises(UsageError, match="not known which label set") as caught:
         render(dict(ScanNet(root / "data/processed", split="val")[0]))
@@ -336,6 +342,13 @@ def test_predicted_instances_are_shown(folder: Path) -> None:
     outcome = run_main("view", VAL, "--pred", ".", "--task", "instance", "--export", "ply", "--json", cwd=folder)
     assert (outcome.status, outcome.json["unknown_ids"]) == (0, {"99": 1})
     assert len(np.unique(read_mesh(folder / f"{VAL}.ply").colors, axis=0)) == 3
+
+
+def test_predictions_without_any_instance_are_shown(folder: Path) -> None:
+    np.savez(folder / f"{VAL}.npz", masks=np.zeros((0, 2000)), labels=np.zeros(0, int), scores=np.zeros(0))
+    outcome = run_main("view", VAL, "--pred", ".", "--task", "instance", "--export", "ply", cwd=folder)
+    assert outcome.status == 0
+    assert np.unique(read_mesh(folder / f"{VAL}.ply").colors, axis=0).tolist() == [list(GRAY)]
 
 
 def test_predicted_ids_that_are_no_class_are_told(folder: Path) -> None:

@@ -75,7 +75,8 @@ def render(
     """
     if labels is not None:
         check_label_set(labels)
-    options = PictureOptions(*size, Camera.parse(view), background, ceiling, legend, light)
+    width, height = size
+    options = PictureOptions(width, height, Camera.parse(view), background, ceiling, legend, light)
     if not isinstance(scene, ProcessedScene):
         return render_scene(_view_sample(scene, color, labels), color, options)
     name = (labels or scene.meta.options.label_set).name.lower() if color == "labels" else color
@@ -127,9 +128,7 @@ def _check(scene: ViewedScene) -> ViewedScene:
     """Refuse what cannot be drawn."""
     for key, array in (("points", scene.points), ("normals", scene.normals)):
         if array is not None and not np.isfinite(array).all():
-            raise UsageError(
-                f"{key}: not all are finite", "leave out what is not, or draw the scene before it is changed"
-            )
+            raise UsageError(f"{key}: not all are finite", "draw the scene before it is changed")
     if not len(scene.points):
         raise UsageError("points: there are none", "draw another scene")
     if (faces := scene.faces) is not None and faces.size and not 0 <= faces.min() <= faces.max() < len(scene.points):
