@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-BUCKET = "scannet.bucket"  # moto does not know Google's way to write others, such as %2D
+BUCKET = "scannet"  # moto does not know how Google writes other characters, such as %2D
 ACCESS_KEY, SECRET_KEY, TOKEN = "AKIDT0PS3CRET", "s3cretkey", "s3ssiontoken"
 SECRETS = (ACCESS_KEY, SECRET_KEY, TOKEN, "pa55word", "s1gnature")
 # What stores say of signatures that they do not accept: it holds all that must not be shown.

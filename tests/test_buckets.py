@@ -146,7 +146,7 @@ def test_threads_read_at_once_killed_helpers_are_replaced_and_none_outlives_the_
     assert helpers() <= before
 
 
-@pytest.mark.parametrize("faults", [[503, 500, 429 + 71], ["short", "short"], ["reset", "reset"], ["silent"]], ids=str)
+@pytest.mark.parametrize("faults", [[503, 500], ["short", "short"], ["reset", "reset"], ["silent"]], ids=str)
 def test_a_store_that_fails_for_a_while_is_asked_again(
     server: BucketServer, faults: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +203,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, int, tuple[str, ...]]] = {
         {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None, "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9"},
         URL, 1, ("no credentials were found", "AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE=true"),
     ),
-    "http": ({"AWS_ALLOW_HTTP": None}, URL, 2, ("does not encrypt", "AWS_ALLOW_HTTP=true")),
+    "http": ({"AWS_ALLOW_HTTP": None}, URL, 2, ("not encrypted", "AWS_ALLOW_HTTP=true")),
     "no server": (
         {"AWS_ENDPOINT_URL": "http://anna:pa55word@127.0.0.1:9"}, URL, 1,
         ("127.0.0.1:9 does not answer", "AWS_ENDPOINT_URL"),
@@ -216,7 +216,6 @@ WRONG: dict[str, tuple[dict[str, Any], str, int, tuple[str, ...]]] = {
     "region": (refuse(301, "PermanentRedirect"), URL, 1, ("in another region", "AWS_REGION")),
     "region too": (refuse(400, "AuthorizationHeaderMalformed"), URL, 1, ("in another region", "AWS_REGION")),
     "odd": (refuse(418, "Teapot"), URL, 1, ("refuses it (418 Teapot)",)),
-    "gs": ({"GOOGLE_BASE_URL": "http://127.0.0.1:9"}, "gs://b/x", 2, ("does not encrypt", "GOOGLE_ALLOW_HTTP")),
     "az": ({}, "az://b/x.tar.zst", 1, ("no credentials were found", "AZURE_STORAGE_ACCOUNT_NAME")),
 }  # fmt: skip
 
@@ -226,7 +225,6 @@ def test_what_is_wrong_is_named_with_what_to_type_and_no_secret(
     name: str, server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes, address, status, words = WRONG[name]
-    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
     for variable, value in changes.items():
         if variable == "fault":
             server.rule = lambda *_, fault=value: fault
@@ -239,7 +237,7 @@ def test_what_is_wrong_is_named_with_what_to_type_and_no_secret(
     assert outcome.status == status, said
     assert [word for word in words if word not in said] == []
     with pytest.raises(ScanNetPrepError) as caught:
-        ScanNet(address, split="train")
+        BucketSource(address, retries=0)
     error: BaseException | None = caught.value
     while error is not None:
         said += repr(error) + str(error) + repr(pickle.dumps(error))

@@ -10,12 +10,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 from scannet_prep.errors import TransferError, UsageError
 from scannet_prep.files import Buffer
@@ -118,7 +117,7 @@ def upload(address: str, pieces: Iterable[Buffer], most_bytes: int) -> int:
         OutputError: It cannot be written; an object that was there before stays.
     """
     size_bytes, (bucket, key) = 0, split_address(address)
-    helper = _Helper.start(os.environ)
+    helper = _Helper(os.environ, _END_PATIENCE_S)
     try:
         part_bytes = max(_PART_BYTES, most_bytes // _MOST_PARTS)
         helper.connection.send(Request(bucket, key, _RETRIES, part_bytes=part_bytes))
@@ -132,47 +131,46 @@ def upload(address: str, pieces: Iterable[Buffer], most_bytes: int) -> int:
     except (EOFError, ConnectionError):
         found = Trouble("ended")
     finally:
-        helper.end(_END_PATIENCE_S)  # where this is interrupted, it removes what it has written
+        helper.end()  # where this is interrupted, it removes what it has written
     if isinstance(found, Trouble):
         raise make_error(address, found, is_writing=True)
     return size_bytes
 
 
-@dataclass(frozen=True, slots=True)
 class _Helper:
-    """A process that talks to stores, seen from the one that started it."""
+    """A process that talks to stores, seen from the one that started it; `end` ends it, at the latest when it is lost.
 
-    connection: Connection
-    process: subprocess.Popen[bytes]
-    owner: int
+    Args:
+        environment: Variables of the environment.
+        patience_s: How long it may go on at its end, to remove what it has written.
+    """
 
-    @classmethod
-    def start(cls, environment: Mapping[str, str]) -> _Helper:
-        (ours, theirs), null = Pipe(), subprocess.DEVNULL
+    def __init__(self, environment: Mapping[str, str], patience_s: float = 0.0) -> None:
+        (self.connection, theirs), null = Pipe(), subprocess.DEVNULL
         with theirs:
             process = subprocess.Popen(  # noqa: S603 - ourselves; Ctrl-C, which a session gets, is for who started it
                 [sys.executable, "-c", _CODE.format(path=sys.path, descriptor=theirs.fileno())],
                 env=environment, pass_fds=[theirs.fileno()], start_new_session=True,
                 stdin=null, stdout=null, stderr=null,
             )  # fmt: skip
-        return cls(ours, process, os.getpid())
+        # Not `__del__`, which may come after that of the connection.
+        self.end = finalize(self, _end, self.connection, process, os.getpid(), patience_s)
 
     def receive(self) -> tuple[Found | Trouble, bytes]:
         return self.connection.recv(), self.connection.recv_bytes()
 
-    def end(self, patience_s: float = 0.0) -> None:
-        """Let it end, wait for that so long, then kill it; after a fork, only let go of it."""
-        self.connection.close()
-        if self.owner != os.getpid():
-            self.process.returncode = 0  # else Python warns of a process that it does not wait for
-            return
-        try:
-            self.process.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
-    __del__ = end
+def _end(connection: Connection, process: subprocess.Popen[bytes], owner: int, patience_s: float) -> None:
+    """Let a helper end, and kill it where that takes too long; in a process that was forked since, let go of it."""
+    connection.close()
+    if owner != os.getpid():
+        process.returncode = 0  # else Python warns of a process that it does not wait for
+        return
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 class _Helpers:
@@ -193,7 +191,7 @@ class _Helpers:
             try:
                 helper = self._idle.pop()
             except IndexError:
-                helper = _Helper.start(self._environment)
+                helper = _Helper(self._environment)
             try:
                 helper.connection.send(request)
                 answer = helper.receive()

@@ -163,7 +163,7 @@ def _write(store: Any, request: Request, pieces: Iterator[bytes], connection: Co
         Thread(target=_exit_with, args=(connection,), daemon=True).start()  # a body that breaks off is no object
         obstore.put(store, request.key, content, use_multipart=False)
         return Found(0, "", ""), b""
-    is_new = not _has_object(store, request.key)
+    is_new = _is_new(store, request.key)
     options: Any = {"chunk_size": request.part_bytes, "max_concurrency": _PARTS_AT_ONCE, "use_multipart": True}
     obstore.put(store, request.key, chain([bytes(content)], pieces), **options)
     if is_new and connection.poll():
@@ -176,17 +176,15 @@ def _exit_with(connection: Connection) -> None:
     os._exit(1)
 
 
-def _has_object(store: Any, key: str) -> bool:  # noqa: ANN401
-    """Whether there is an object, or may be one."""
+def _is_new(store: Any, key: str) -> bool:  # noqa: ANN401
+    """Whether there is no object yet, for certain: who may write may not be allowed to look."""
     import obstore
 
     try:
         obstore.head(store, key)
-    except FileNotFoundError:
-        return False
-    except Exception:  # noqa: BLE001 - who may write may not be allowed to look
-        return True
-    return True
+    except Exception as error:  # noqa: BLE001 - for example of permission
+        return isinstance(error, FileNotFoundError)
+    return False
 
 
 def _describe(text: str) -> Trouble:

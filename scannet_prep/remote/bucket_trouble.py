@@ -17,6 +17,7 @@ from scannet_prep.errors import (
 from scannet_prep.remote.bucket_process import PREFIXES, Trouble
 
 TRY_LATER = "run the same command again later"
+_CHECK_SERVER = "is this machine online? Check {server}, if it is set; else " + TRY_LATER
 
 # Of each kind of store: what says who asks, and what names another server.
 _LOGINS = {
@@ -30,46 +31,22 @@ _LOGINS = {
 _SERVERS = {"s3": "AWS_ENDPOINT_URL", "gs": "GOOGLE_BASE_URL", "az": "AZURE_STORAGE_ENDPOINT"}
 # By cause.
 _WORDS: dict[str, tuple[type[ScanNetPrepError], str, str]] = {
-    "package": (
-        UsageError,
-        "obstore is not installed, which reads and writes buckets",
-        "pip install 'scannet-prep[cloud]'",
-    ),
-    "settings": (
-        UsageError,
-        "the settings of the environment for it cannot be used",
-        "check the variables {prefix}_* (docs/archive.md names them)",
-    ),
-    "http": (
-        UsageError,
-        "the server is named by http://, which does not encrypt",
-        "name it by https://, or allow that: {prefix}_ALLOW_HTTP=true",
-    ),
+    "package": (UsageError, "obstore is not installed, which it takes", "pip install 'scannet-prep[cloud]'"),
+    "settings": (UsageError, "the settings in the environment cannot be used", "check {prefix}_*; see docs/archive.md"),
+    "http": (UsageError, "the server has an http:// address, not encrypted", "to allow it: {prefix}_ALLOW_HTTP=true"),
     "login": (RefusedError, "no credentials were found", "{login}"),
     "rejected": (RefusedError, "the credentials are not accepted{told}", "expired, or is `date` wrong? Else {login}"),
     "denied": (RefusedError, "permission denied{told}", "ask its owner for the right to {right} it; or {login}"),
-    "region": (
-        RefusedError,
-        "the bucket is in another region{told}",
-        "set AWS_REGION; aws s3api get-bucket-location --bucket NAME tells it",
-    ),
+    "region": (RefusedError, "the bucket is in another region{told}", "set AWS_REGION, which its owner knows"),
     "refused": (RefusedError, "{host} refuses it{told}", "check {server}, if it is set; else {login}"),
     "bucket": (NotOnServerError, "there is no such bucket{told}", "check its name, and {server}, if it is set"),
     "object": (NotOnServerError, "there is no such object{told}", "check its name; upper and lower case differ"),
     "changed": (ArchiveError, "was replaced or changed since it was opened", "open it again"),
     "empty": (ArchiveError, "is empty, or shorter than it was{told}", "write it again with scannet-prep pack"),
-    "ranges": (ArchiveError, "the server sends the whole object where a part was asked for", "copy it to a disk first"),
+    "ranges": (ArchiveError, "the server gives no part of it, only the whole", "copy it to a disk first"),
     "failing": (ServerDownError, "{host} fails, after several attempts{told}", TRY_LATER),
-    "network": (
-        ServerDownError,
-        "{host} does not answer or breaks off, after several attempts",
-        "is this machine online? Check {server}, if it is set; else " + TRY_LATER,
-    ),
-    "certificate": (
-        CertificateError,
-        "the certificate of {host} cannot be verified",
-        "name a file with its authority: SSL_CERT_FILE=FILE",
-    ),
+    "network": (ServerDownError, "{host} does not answer or breaks off, after several attempts", _CHECK_SERVER),
+    "certificate": (CertificateError, "the certificate of {host} cannot be verified", "set SSL_CERT_FILE=FILE"),
     "ended": (TransferError, "the process that talks to the store has ended", "is memory short? Else " + TRY_LATER),
 }
 
