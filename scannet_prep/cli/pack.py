@@ -32,7 +32,7 @@ examples:
   scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
   scannet-prep pack --splits val -o data/val.tar.zst
   scannet-prep pack data/ScanNet -o data/raw.tar.zst --shard-size 4GB
-  scannet-prep pack -o s3://bucket/scannet.tar.zst     uploads in parts; needs scannet-prep[cloud]
+  scannet-prep pack -o s3://bucket/scannet.tar.zst     needs scannet-prep[cloud]
 """
 _PIPE = "-"
 
