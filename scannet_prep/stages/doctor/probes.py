@@ -70,12 +70,12 @@ def check_locks(place: str) -> Check:
 def check_scenes(place: str) -> Check:
     """Whether a folder or an archive is whole, as the dataset and all commands see it."""
     from scannet_prep.archive.layout import ArchiveKind
+    from scannet_prep.place import open_place
     from scannet_prep.processed.folder import find_state
     from scannet_prep.raw.layout import find_raw_scenes
     from scannet_prep.remote.trouble import public_url
     from scannet_prep.splits import read_scene_list
-    from scannet_prep.stages.place import open_place
-    from scannet_prep.stages.tree import identify_tree, is_archive
+    from scannet_prep.tree import identify_tree, is_archive
 
     path = Path(place or DEFAULT_PLACE)
     if not place and not path.exists():

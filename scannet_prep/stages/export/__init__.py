@@ -33,6 +33,7 @@ from scannet_prep.files import (
     run_lock,
     write_if_changed,
 )
+from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.folder import prepare_folder, write_failed_list
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
@@ -47,7 +48,6 @@ from scannet_prep.stages.export.scene_worker import (
     find_unit,
     move,
 )
-from scannet_prep.stages.place import ProcessedPlace, open_place
 from scannet_prep.stages.pool import run_in_workers
 from scannet_prep.stages.selection import Selection
 
@@ -349,7 +349,8 @@ def _find_current(plan: ExportPlan, previous: ExportManifest) -> dict[str, Expor
         entry, now = previous.scenes.get(name), plan.place.entries[name]
         if entry is None or (entry.split, entry.source) != (now.split, now.fingerprint):
             continue
-        if is_whole(entry.files):
+        inputs = plan.format.other_inputs(name, now.split)
+        if inputs.items() <= entry.record.items() and is_whole(entry.files):
             found[name] = entry
     if isinstance(plan.format, JoinedFormat):
         parts = {name: entry for name, entry in found.items() if entry.files}
