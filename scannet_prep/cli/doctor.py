@@ -32,7 +32,7 @@ environment: SCANNET_PREP_BASE_URL is the server's address; users and passwords 
 examples:
   scannet-prep doctor
   scannet-prep doctor data/processed --json
-  torchrun --nproc_per_node=4 -m scannet_prep doctor --ddp data/processed
+  torchrun --nproc_per_node=4 -m scannet_prep doctor --ddp
 """
 
 
