@@ -341,7 +341,7 @@ function showTrouble(text) {
 /** Show the page's scenes, or say in plain words why that cannot be. */
 async function start() {
   if (!window.DecompressionStream) {
-    showTrouble("This browser is too old: it cannot unpack the scenes. Firefox 113, Chrome 103, Safari 16.4 and later can.");
+    showTrouble("This browser is too old: it cannot unpack the scenes. Firefox 121, Chrome 108, Safari 16.4 and later can.");
     return;
   }
   try {
