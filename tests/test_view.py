@@ -200,7 +200,7 @@ def test_what_transforms_leave_in_a_sample_is_shown_or_passed_over(root: Path) -
     ("changes", "color", "words"),
     [
         ({"points": None}, "labels", "the sample has no 'points'"),
-        ({"points": np.zeros((0, 3))}, "rgb", "points: there are none"),
+        ({"points": np.zeros((0, 3)), "colors": np.zeros((0, 3), np.uint8)}, "rgb", "points: there are none"),
         ({"points": np.full((2000, 3), np.nan)}, "rgb", "points: not all are finite"),
         (
             {"points": np.zeros((2000, 2))},
@@ -210,13 +210,31 @@ def test_what_transforms_leave_in_a_sample_is_shown_or_passed_over(root: Path) -
         ({"colors": np.zeros((2000, 3))}, "rgb", r"colors: found float64 \(2000, 3\), expected uint8 \(2000, 3\)"),
         ({"labels": np.zeros(5, int)}, "labels", r"labels: found int64 \(5,\), expected integers \(2000,\)"),
         ({"faces": np.array([[0, 1, 2000]])}, "labels", "faces: refer to vertices 0..2000, but there are 2,000"),
+        ({"normals": np.full((2000, 3), np.inf)}, "labels", "normals: not all are finite"),
         ({}, "error", "a sample cannot be coloured by 'error'"),
     ],
 )
 def test_samples_that_cannot_be_drawn_say_why(root: Path, changes: Any, color: str, words: str) -> None:
-    sample = ScanNet(root / "data/processed", split="val")[0] | changes
+    keys = ("points", "colors", "labels")
+    sample = ScanNet(root / "data/processed", split="val", keys=keys)[0] | changes
     with pytest.raises(UsageError, match=words):
         render({key: value for key, value in sample.items() if value is not None}, color, labels=SCANNET20)
+
+
+def test_damaged_scenes_are_not_drawn(root: Path) -> None:
+    scene = processed(root)
+    for changes, words in (
+        ({"points": scene.points * np.float32(np.nan)}, "points: not all are finite"),
+        ({"faces": np.array([[0, 1, -1]], np.int32)}, "faces: refer to vertices -1..1, but there are 2,000"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            render(replace(scene, **changes))
+
+
+def test_colours_that_a_scene_cannot_have_are_answered_with_those_that_it_can(root: Path) -> None:
+    with pytest.raises(UsageError, match=f"{TEST}: cannot be coloured by 'instances'") as caught:
+        render(processed(root, TEST), "instances")
+    assert caught.value.hint == "it can be by: rgb, normals"
 
 
 def test_a_dict_does_not_know_its_label_set(root: Path) -> None:
@@ -326,12 +344,18 @@ def test_predicted_instances_are_shown(folder: Path) -> None:
     assert len(np.unique(read_mesh(folder / f"{VAL}.ply").colors, axis=0)) == 3
 
 
+def test_predictions_without_any_instance_are_shown(folder: Path) -> None:
+    np.savez(folder / f"{VAL}.npz", masks=np.zeros((0, 2000)), labels=np.zeros(0, int), scores=np.zeros(0))
+    outcome = run_main("view", VAL, "--pred", ".", "--task", "instance", "--export", "ply", cwd=folder)
+    assert outcome.status == 0
+    assert np.unique(read_mesh(folder / f"{VAL}.ply").colors, axis=0).tolist() == [list(GRAY)]
+
+
 def test_predicted_ids_that_are_no_class_are_told(folder: Path) -> None:
     np.save(folder / f"{VAL}.npy", np.repeat([0, 20, -1], [1000, 700, 300]))
     outcome = run_main("view", VAL, "--pred", ".", "--png", cwd=folder)
     assert outcome.status == 0
-    assert "predicted ids that are none of the classes" in outcome.stderr
-    assert "20: 700" in outcome.stderr
+    assert "warning: predicted ids that are none of the classes: 20: 700 vertices, -1: 300 vertices" in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -345,7 +369,8 @@ def test_predicted_ids_that_are_no_class_are_told(folder: Path) -> None:
         ([VAL, f"data/processed/val/{VAL}.npz"], 2, "a scene is named twice"),
         ([VAL, TRAIN, "-o", "x.png"], 2, "x.png is one file, but 2 scenes are to be shown"),
         ([VAL, "--png", "-o", "x.ply"], 2, "x.ply does not end in .png"),
-        ([VAL, "--png", "--color", "error"], 2, f"{VAL}: cannot be coloured by 'error'"),
+        ([VAL, "-o", "x.PNG"], 2, "x.PNG does not end in .html, .png or .ply"),
+        ([VAL, "--png", "--color", "error"], 2, "without a prediction, there is no colouring by error"),
         ([VAL, TEST, "--png", "--color", "labels"], 2, f"{TEST}: cannot be coloured by 'scannet20'"),
         ([VAL, "--png", "--color", "hue"], 2, "invalid choice: 'hue'"),
         ([VAL, "--png", "--view", "sideways"], 2, "'sideways' is not a view"),

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, describe_list, format_count
+from scannet_prep.cli.console import Console, format_count
 from scannet_prep.errors import UsageError
+from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ examples:
   scannet-prep view scene0011_00
   scannet-prep view scene0011_00 scene0015_00 -o val.html
   scannet-prep view scene0011_00 --pred predictions
-  scannet-prep view scene0011_00 --color instances -o scene.png
-  scannet-prep view scene0011_00 --view top --cut-ceiling 2 -o scene.png
-  scannet-prep view @chosen.txt --source data/scannet.tar.zst --png -o pictures
-  scannet-prep view data/processed/val/scene0011_00.npz --export ply
+  scannet-prep view scene0011_00 --view top -o scene.png
+  scannet-prep view @ids.txt --cut-ceiling 2 --png -o out
+  scannet-prep view scene0011_00 --color rgb -o scene.ply
+  scannet-prep view data/processed/val/scene0011_00.npz
   scannet-prep view --serve --source data/scannet.tar.zst
 """
 
@@ -108,10 +109,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     _check_options(arguments, plan.kind)
     report = view.run(plan, progress=console.progress())
     if report.unknown_ids:
-        noun = "vertex" if arguments.task == "semantic" else "instance"
-        found = [f"{number}: {count:,}" for number, count in report.unknown_ids.items()]
-        what = f"warning: predicted ids that are none of the classes ({noun} counts)"
-        console.warn("\n".join(describe_list(what, found, has_all=console.is_verbose)))
+        noun = "vertices" if arguments.task == "semantic" else "instances"
+        found = list_some([f"{number}: {count:,} {noun}" for number, count in report.unknown_ids.items()])
+        console.warn(f"warning: predicted ids that are none of the classes: {found}")
     return console.result(_describe(report), report, 0)
 
 

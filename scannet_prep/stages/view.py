@@ -5,6 +5,7 @@ Everything is read and checked before anything is written: scenes, predictions, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ from scannet_prep.view.renderer import PictureOptions, find_below, render_scene
 Kind: TypeAlias = Literal["html", "png", "ply"]
 KINDS: tuple[Kind, ...] = ("html", "png", "ply")
 _SCENE_SUFFIX = ".npz"
+_OTHER_ENDING = re.compile(r"\.[A-Za-z]{2,4}")
 _HINT = "process the scene again: scannet-prep process --checksum, with the same options"
 
 
@@ -110,6 +112,8 @@ def plan(
         TransferError: An archive is on a web server, which does not give it.
     """
     ending = next((item for item in KINDS if output is not None and output.suffix == f".{item}"), None)
+    if output is not None and not ending and _OTHER_ENDING.fullmatch(output.suffix) and not output.is_dir():
+        raise UsageError(f"{output} does not end in .html, .png or .ply", "name such a file, or a folder that is there")
     if kind and ending and kind != ending:
         raise UsageError(f"{output} does not end in .{kind}", f"name a .{kind} file, or a folder")
     kind = kind or ending or "html"
@@ -124,6 +128,8 @@ def plan(
         raise UsageError("a scene is named twice", "name each scene by its id or by its file")
     scenes |= {name: place for name in names if place}
     predictions = None
+    if pred_dir is None and color in {"prediction", "error"}:
+        raise UsageError(f"without a prediction, there is no colouring by {color}", "add --pred DIR")
     if pred_dir is not None:
         predictions = Predictions(task, label_set, (), find_prediction_files(pred_dir, task), (), ())
         if missing := sorted(scenes.keys() - predictions.paths.keys()):
@@ -168,7 +174,7 @@ def _encode(plan: ViewPlan, colors: Mapping[str, str]) -> Iterator[tuple[Path, l
         yield next(iter(plan.paths.values())), [make_page(scenes, color=next(iter(colors.values())))]
         return
     for name in plan.scenes:
-        scene = load_scene(plan, name)
+        scene = load_scene(plan, name, only=colors[name])
         if plan.kind == "png":
             content: list[Buffer] = [encode_png(render_scene(scene, colors[name], plan.options))]
         else:
@@ -185,8 +191,13 @@ def _encode_mesh(scene: ViewedScene, name: str, ceiling: float | None) -> list[B
     return encode_ply(comment, scene.points[shown], scene.colorings[name].colors[shown], faces)
 
 
-def load_scene(plan: ViewPlan, name: str) -> ViewedScene:
+def load_scene(plan: ViewPlan, name: str, *, only: str | None = None) -> ViewedScene:
     """Read one of the scenes and its prediction, and check them.
+
+    Args:
+        plan: Of the scenes.
+        name: Which of them.
+        only: The one colouring to make; all by default.
 
     Raises:
         FileError: One is damaged, has values that none has, or they do not fit each other.
@@ -201,7 +212,7 @@ def load_scene(plan: ViewPlan, name: str) -> ViewedScene:
     prediction = None
     if plan.predictions is not None:
         prediction = Prediction(plan.predictions.label_set, plan.predictions.read(name, len(scene.points)))
-    return view_scene(scene, prediction=prediction)
+    return view_scene(scene, prediction=prediction, only=only)
 
 
 def choose_color(plan: ViewPlan, scene: ViewedScene) -> str:
@@ -216,8 +227,7 @@ def find_scenes(words: Sequence[str], place: ProcessedPlace) -> Sequence[str]:
     """The scenes that are named, which are there; or the only one."""
     if not words:
         if len(place.entries) != 1:
-            example = next(iter(place.entries), "scene0000_00")
-            hint = f"name some, such as: scannet-prep view {example}"
+            hint = f"name some, such as {next(iter(place.entries), 'scene0000_00')}"
             raise UsageError(f"{place.name}: holds {len(place.entries):,} scenes; which of them?", hint)
         return list(place.entries)
     names = parse_scene_ids(words)

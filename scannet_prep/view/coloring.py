@@ -126,7 +126,8 @@ def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None, o
     Args:
         scene: The scene; its points are finite and its faces are of its vertices, as `find_problems` checks.
         prediction: What a program says of it, of the same number of vertices.
-        only: Make this colouring and no other, if the scene can have it; the others cost time.
+        only: Make this colouring and no other, if the scene can have it; the others cost time. If it cannot, all are
+            made, so that `coloring` can name them.
     """
     meta, is_annotated = scene.meta, scene.meta.split != Split.TEST
 
@@ -150,7 +151,7 @@ def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None, o
         makers["prediction"] = lambda: color_prediction(prediction)
         if is_annotated:
             makers["error"] = lambda: color_error(prediction, truth_of(prediction.label_set))
-    wanted = COLORINGS if only is None else (only,)
+    wanted = (only,) if only in makers else COLORINGS
     return ViewedScene(
         scene_id=meta.scene_id,
         split=str(meta.split),

@@ -21,7 +21,7 @@ _SIDES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64])
 SPREAD = 2.4  # of the distance between vertices, which lie unevenly
 _CELLS = 64
 _TILE = 4
-_MAX_TILES = 1 << 17  # at a time
+_MAX_TILES = 1 << 14  # at a time: what fits into the cache
 _EDGE = -1e-3  # so that rounding leaves no gap between triangles
 _MIN_AREA = 1e-2
 

@@ -75,13 +75,12 @@ def render(
     """
     if labels is not None:
         check_label_set(labels)
-    options = PictureOptions(*size, Camera.parse(view), background, ceiling, legend, light)
+    width, height = size
+    options = PictureOptions(width, height, Camera.parse(view), background, ceiling, legend, light)
     if not isinstance(scene, ProcessedScene):
         return render_scene(_view_sample(scene, color, labels), color, options)
     name = (labels or scene.meta.options.label_set).name.lower() if color == "labels" else color
-    viewed = view_scene(scene, only=name)
-    _check_points(viewed.points)
-    return render_scene(viewed, name, options)
+    return render_scene(_check(view_scene(scene, only=name)), name, options)
 
 
 def draw_sample(sample: Mapping[str, Any]) -> bytes | None:
@@ -110,24 +109,32 @@ def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | No
     if color not in _ARRAYS:
         raise UsageError(f"a sample cannot be coloured by {color!r}", f"it can be by: {', '.join(_ARRAYS)}")
     points = _read_array(sample, "points", "f", (3,))
-    _check_points(points)
     values = _read_array(sample, *_ARRAYS[color], length=len(points))
-    normals, faces = None, None
-    if "normals" in sample:
-        normals = _read_array(sample, "normals", "f", (3,), length=len(points))
-    if "faces" in sample:
-        faces = _read_array(sample, "faces", "iu", (3,))
-        if faces.size and not 0 <= faces.min() <= faces.max() < len(points):
-            raise UsageError(f"faces: refer to vertices {faces.min()}..{faces.max()}, but there are {len(points):,}")
-    return ViewedScene(
-        scene_id=str(sample.get("scene_id", "")),
-        split="",
-        frame="",
-        points=points.astype(np.float32, copy=False),
-        normals=normals,
-        faces=faces,
-        colorings={color: _color(sample, color, values, label_set)},
+    normals = _read_array(sample, "normals", "f", (3,), length=len(points)) if "normals" in sample else None
+    return _check(
+        ViewedScene(
+            scene_id=str(sample.get("scene_id", "")),
+            split="",
+            frame="",
+            points=points.astype(np.float32, copy=False),
+            normals=normals,
+            faces=_read_array(sample, "faces", "iu", (3,)) if "faces" in sample else None,
+            colorings={color: _color(sample, color, values, label_set)},
+        )
     )
+
+
+def _check(scene: ViewedScene) -> ViewedScene:
+    """Refuse what cannot be drawn."""
+    for key, array in (("points", scene.points), ("normals", scene.normals)):
+        if array is not None and not np.isfinite(array).all():
+            raise UsageError(f"{key}: not all are finite", "draw the scene before it is changed")
+    if not len(scene.points):
+        raise UsageError("points: there are none", "draw another scene")
+    if (faces := scene.faces) is not None and faces.size and not 0 <= faces.min() <= faces.max() < len(scene.points):
+        problem = f"faces: refer to vertices {faces.min()}..{faces.max()}, but there are {len(scene.points):,}"
+        raise UsageError(problem, "leave out the faces")
+    return scene
 
 
 def _color(sample: Mapping[str, Any], color: str, values: NDArray[Any], label_set: LabelSet | None) -> Coloring:
@@ -165,8 +172,3 @@ def _read_array(
         shape = f"({', '.join(map(str, expected))}{',' * (not columns)})"
         raise UsageError(f"{key}: found {array.dtype} {array.shape}, expected {wanted} {shape}")
     return array
-
-
-def _check_points(points: NDArray[np.floating[Any]]) -> None:
-    if not len(points) or not np.isfinite(points).all():
-        raise UsageError("points: there are none" if not len(points) else "points: not all are finite")

@@ -349,7 +349,8 @@ def _find_current(plan: ExportPlan, previous: ExportManifest) -> dict[str, Expor
         entry, now = previous.scenes.get(name), plan.place.entries[name]
         if entry is None or (entry.split, entry.source) != (now.split, now.fingerprint):
             continue
-        if is_whole(entry.files):
+        inputs = plan.format.other_inputs(name, now.split)
+        if inputs.items() <= entry.record.items() and is_whole(entry.files):
             found[name] = entry
     if isinstance(plan.format, JoinedFormat):
         parts = {name: entry for name, entry in found.items() if entry.files}

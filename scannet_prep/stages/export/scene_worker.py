@@ -64,6 +64,7 @@ def _export(scene_id: str, context: WorkContext) -> ExportEntry:
         raise ProcessedFileError(path, "is not the file that the manifest records", hint)
     scene = parse_processed(data, path)
     check_meta(scene.meta, path, scene_id, expected.split)
+    inputs = context.format.other_inputs(scene_id, expected.split)
     exported = context.format.encode_scene(scene)
     start = f"{PARTS_NAME}/" if isinstance(context.format, JoinedFormat) else ""
     files, units = dict[str, Fingerprint](), dict[str, Path]()
@@ -87,7 +88,7 @@ def _export(scene_id: str, context: WorkContext) -> ExportEntry:
         if isinstance(error, ScanNetPrepError):
             raise
         raise output_error(context.out_dir, error) from error
-    return ExportEntry(expected.split, expected.fingerprint, files, exported.record)
+    return ExportEntry(expected.split, expected.fingerprint, files, {**exported.record, **inputs})
 
 
 def _write(target: Path, content: Content, path: Path | str, data: Buffer) -> Fingerprint:
