@@ -345,7 +345,7 @@ def test_link_restores_scene_colours_camera_ceiling_and_what_is_hidden(
     second = show(page_path, link)
     assert share_alike(second.pixels(), pixels) > 0.98  # numbers in the link are rounded
     assert second.link == link
-    assert second.text("#ceiling-told") == "1.5 m"
+    assert second.page.locator("#ceiling-told").text_content() == "1.5 m"
 
 
 @needs_browser

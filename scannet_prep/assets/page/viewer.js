@@ -347,7 +347,7 @@ async function start() {
   try {
     const viewer = new Viewer(JSON.parse($("data").textContent));
     window.viewer = viewer; // for the console
-    viewer.unfold(innerWidth > 700);
+    viewer.unfold(innerWidth > 800);
     await viewer.follow(location.hash);
   } catch (error) {
     const isMissing = error.message === "no WebGL2";
