@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import operator
-import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -26,6 +25,7 @@ from scannet_prep.processed.scene import check_identity, parse_meta, widen_norma
 from scannet_prep.sample import Sample as Sample  # noqa: PLC0414 - for the types of transforms
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
+from scannet_prep.workers import find_worker
 
 Place: TypeAlias = "str | Path | ByteSource"
 SplitName: TypeAlias = Literal["train", "val", "test"]
@@ -293,8 +293,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             return 0
         self._plain_reads[index] += 1
         count = int(self._plain_reads[index]) - 1
-        torch_data: Any = sys.modules.get("torch.utils.data")  # never imported here
-        if torch_data is None or (worker := torch_data.get_worker_info()) is None:
+        if (worker := find_worker()) is None:
             return count
         # The worker may be new and have read nothing; its seed is another one in each epoch.
         return int(np.random.SeedSequence((worker.seed, count)).generate_state(1)[0])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ import pytest
 from release_server import ReleaseServer
 
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.remote import ranges
+from scannet_prep.remote import tail
 from scannet_prep.stages import pack, process
 from scannet_prep.synthetic import write_release
 
@@ -76,7 +79,7 @@ def store(kind: str, folder: Path, target: Path) -> Iterator[Stored]:
         with ReleaseServer(target, etag="weak") as server, pytest.MonkeyPatch.context() as patch:
             server.files["/scannet.tar.zst"] = path
             # Of an archive as small as this, all scenes would come with its end, and no range would be asked for.
-            patch.setattr(ranges, "TAIL_BYTES", 8_192, raising=False)
+            patch.setattr(tail, "TAIL_BYTES", 8_192)
             yield Stored(kind, f"{server.origin}/{path.name}", paths)
 
 
@@ -93,3 +96,14 @@ def fail_on_third_scene(sample: dict[str, Any], generator: np.random.Generator) 
     if sample["scene_id"] == "scene0000_02":
         raise ZeroDivisionError("no such voxel")
     return sample
+
+
+def import_ocnn() -> Any:
+    """ocnn. One of its networks, which nothing here uses, needs torchvision, whose wheel is for CUDA: an empty one."""
+    empty = {name: ModuleType(name) for name in ("torchvision", "torchvision.models") if not find_spec("torchvision")}
+    for module in empty.values():
+        module.resnet18 = None  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in empty.items():
+            patch.setitem(sys.modules, name, module)
+        return pytest.importorskip("ocnn", reason="pip install --no-deps ocnn")

@@ -10,7 +10,6 @@ from typing import Any
 from scannet_prep.dataset import Place, ScanNet
 from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
-from scannet_prep.evaluation.picture import draw_confusion
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
@@ -20,6 +19,7 @@ from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.predictions import Predictions, Task, find_predictions
+from scannet_prep.view.confusion import draw_confusion
 
 _SCORES: Mapping[Task, tuple[Any, str]] = {
     "semantic": (SemanticScores, "iou"),

@@ -8,8 +8,8 @@ from pathlib import Path
 from scannet_prep.archive.source import Place
 from scannet_prep.errors import MissingFileError
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.place import open_place
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.stages.place import open_place
 from scannet_prep.stages.predictions import Predictions, Task, find_prediction_files
 from scannet_prep.stages.view import ViewPlan, choose_color, find_scenes, load_scene
 from scannet_prep.view.coloring import ViewedScene

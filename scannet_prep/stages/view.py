@@ -19,9 +19,9 @@ from scannet_prep.export.ply import encode_ply
 from scannet_prep.failures import list_some
 from scannet_prep.files import Buffer, check_is_folder, make_directory, write_atomically
 from scannet_prep.labels import SCANNET20, LabelSet
+from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.scene import find_problems, parse_processed, read_processed
 from scannet_prep.progress import Progress
-from scannet_prep.stages.place import ProcessedPlace, open_place
 from scannet_prep.stages.predictions import Predictions, Task, find_prediction_files
 from scannet_prep.stages.selection import Selection, parse_scene_ids
 from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene

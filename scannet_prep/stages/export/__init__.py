@@ -33,6 +33,7 @@ from scannet_prep.files import (
     run_lock,
     write_if_changed,
 )
+from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.folder import prepare_folder, write_failed_list
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
@@ -47,7 +48,6 @@ from scannet_prep.stages.export.scene_worker import (
     find_unit,
     move,
 )
-from scannet_prep.stages.place import ProcessedPlace, open_place
 from scannet_prep.stages.pool import run_in_workers
 from scannet_prep.stages.selection import Selection
 

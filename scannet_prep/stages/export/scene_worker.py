@@ -18,8 +18,8 @@ from scannet_prep.export.format import Content, ExportFormat, JoinedFormat, Proc
 from scannet_prep.export.manifest import ExportEntry
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, Fingerprint, check_run_lives, make_directory, output_error
+from scannet_prep.place import ProcessedPlace
 from scannet_prep.processed.scene import check_meta, parse_processed
-from scannet_prep.stages.place import ProcessedPlace
 
 WORK_NAME, PARTS_NAME = ".scannet-prep-work", ".scannet-prep-parts"
 
