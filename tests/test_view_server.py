@@ -119,15 +119,15 @@ def test_damaged_scene_is_told_and_the_others_are_shown(out_dir: Path) -> None:
     path.write_bytes(path.read_bytes()[:1000])
     process = start_command("view", "--serve", "0", "--source", out_dir)
     try:
-        first = process.stdout.readline()
-        port = int(re.search(r"http://127\.0\.0\.1:(\d+)/", first)[1])
+        told = "".join(process.stdout.readline() for _ in range(4))
+        port = int(re.search(r"http://127\.0\.0\.1:(\d+)/", told)[1])
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         found = {}
         for name in (VAL, TRAIN):
             connection.request("GET", f"/scene/{name}")
             answer = connection.getresponse()
             found[name] = answer.status, answer.read()
-        assert f"ssh -L {port}:127.0.0.1:{port} " in process.stdout.readline()
+        assert f"\n  ssh -L {port}:127.0.0.1:{port} " in told
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
@@ -149,7 +149,7 @@ def test_port_that_is_taken_is_told_with_what_to_type(whole_dir: Path, port: int
     [
         (["--serve", "70000"], "is not a port"),
         (["--serve", "-o", "page.html"], "--serve writes no file"),
-        (["--serve", "--png"], "not allowed with"),
+        (["--serve", "--png"], "--serve writes no file"),
         (["--serve", "--size", "800x600"], "--size is for pictures"),
         (["--serve", "--source", "nowhere"], "nowhere"),
         (["scene0999_00", "--serve"], "has no scene scene0999_00"),

@@ -58,7 +58,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     what = "write a picture of each scene: --export png"
     form.add_argument("--png", action="store_const", const="png", dest="export", help=what)
     what = "serve all scenes of PLACE, or those named, to browsers on this machine; the port is 8808 by default"
-    form.add_argument("--serve", nargs="?", const=8808, type=_port_argument, metavar="PORT", help=what)
+    parser.add_argument("--serve", nargs="?", const=8808, type=_port_argument, metavar="PORT", help=what)
     shown = parser.add_argument_group("what is shown")
     what = f"{', '.join(_COLORS)} (default: the prediction, the labels, or rgb: the first that there is)"
     shown.add_argument("--color", choices=_COLORS, default="", metavar="COLOR", help=what)
@@ -121,8 +121,8 @@ def _serve(arguments: argparse.Namespace, console: Console) -> int:
 
     from scannet_prep.stages.serve import open_server
 
-    if arguments.output is not None:
-        raise UsageError("--serve writes no file, but -o names one", "leave out one of them")
+    if arguments.output is not None or arguments.export is not None:
+        raise UsageError("--serve writes no file, but -o, --png or --export ask for one", "leave out one of them")
     _check_options(arguments, "html")
     server = open_server(
         arguments.scenes,
@@ -137,8 +137,10 @@ def _serve(arguments: argparse.Namespace, console: Console) -> int:
     ssh = f"ssh -L {server.server_port}:127.0.0.1:{server.server_port} {socket.gethostname()}"
     scenes = format_count(len(server.scenes), "scene")
     text = [
-        f"{scenes} of {server.title}: open {server.url} in a browser; Ctrl-C ends it",
-        f"if the browser is on another machine, first type there: {ssh}",
+        f"{scenes} of {server.title}; Ctrl-C ends it",
+        f"open in a browser: {server.url}",
+        "if that is on another machine, first type there:",
+        f"  {ssh}",
     ]
     value = {"url": server.url, "port": server.server_port, "scenes": list(server.scenes), "ssh": ssh}
     with server, suppress(KeyboardInterrupt):

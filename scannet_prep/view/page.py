@@ -33,16 +33,9 @@ from scannet_prep.view.coloring import Coloring, ViewedScene
 from scannet_prep.view.raster import SPREAD, estimate_spacing
 from scannet_prep.view.renderer import AMBIENT, BACKGROUNDS, LIGHT, find_floor
 
-_SCRIPTS = (
-    "data",
-    "camera",
-    "drawing",
-    "picking",
-    "legend",
-    "link",
-    "controls",
-    "viewer",
-)  # each uses only those before it
+_SCRIPTS = (  # each uses only those before it
+    "data", "camera", "drawing", "picking", "legend", "tooltip", "link", "controls", "viewer",
+)  # fmt: skip
 _GRID_STEPS = 65_535
 _DEFLATE_LEVEL = 7
 

@@ -113,17 +113,6 @@ function makeProgram(gl, vertexText, fragmentText) {
   return { program, uniforms };
 }
 
-/** Rows of three as rows of four: graphics processors want whole words. */
-function padRows(rows, kind) {
-  const padded = new kind((rows.length / 3) * 4);
-  for (let from = 0, to = 0; from < rows.length; from += 3, to += 4) {
-    padded[to] = rows[from];
-    padded[to + 1] = rows[from + 1];
-    padded[to + 2] = rows[from + 2];
-  }
-  return padded;
-}
-
 class Drawing {
   #vertexCount = 0;
   #cornerCount = 0;
@@ -150,8 +139,9 @@ class Drawing {
     gl.bindTexture(gl.TEXTURE_2D, this.paletteTexture);
     gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MIN_FILTER, gl.NEAREST);
     gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MAG_FILTER, gl.NEAREST);
+    gl.vertexAttrib3f(NORMAL, 128, 128, 128);
+    gl.vertexAttribI4ui(CATEGORY, 0, 0, 0, 0);
     gl.enable(gl.DEPTH_TEST);
-    gl.lineWidth(1);
   }
 
   get hasTriangles() {
@@ -164,38 +154,20 @@ class Drawing {
     this.#vertexCount = positions.length / 3;
     this.#cornerCount = corners ? corners.length : 0;
     gl.bindVertexArray(this.sceneState);
-    this.#fill("position", padRows(positions, Uint16Array));
-    gl.enableVertexAttribArray(POSITION);
-    gl.vertexAttribPointer(POSITION, 3, gl.UNSIGNED_SHORT, false, 8, 0);
-    if (normals) {
-      this.#fill("normal", padRows(normals, Uint8Array));
-      gl.enableVertexAttribArray(NORMAL);
-      gl.vertexAttribPointer(NORMAL, 3, gl.UNSIGNED_BYTE, false, 4, 0);
-    } else {
-      gl.disableVertexAttribArray(NORMAL);
-      gl.vertexAttrib3f(NORMAL, 128, 128, 128);
-    }
+    this.#setAttribute(POSITION, positions, gl.UNSIGNED_SHORT);
+    this.#setAttribute(NORMAL, normals, gl.UNSIGNED_BYTE);
     gl.bindBuffer(gl.ELEMENT_ARRAY_BUFFER, this.buffers.corners);
     if (corners) gl.bufferData(gl.ELEMENT_ARRAY_BUFFER, corners, gl.STATIC_DRAW);
     this.#setLines(scene);
   }
 
+  /** Take over colours, or indices of categories. */
   setColoring(values, categories) {
     const { gl } = this;
     this.#hasCategories = categories.length > 0;
     gl.bindVertexArray(this.sceneState);
-    if (this.#hasCategories) {
-      this.#fill("category", Uint32Array.from(values));
-      gl.enableVertexAttribArray(CATEGORY);
-      gl.vertexAttribIPointer(CATEGORY, 1, gl.UNSIGNED_INT, 0, 0);
-      gl.disableVertexAttribArray(COLOR);
-    } else {
-      this.#fill("color", padRows(values, Uint8Array));
-      gl.enableVertexAttribArray(COLOR);
-      gl.vertexAttribPointer(COLOR, 3, gl.UNSIGNED_BYTE, true, 4, 0);
-      gl.disableVertexAttribArray(CATEGORY);
-      gl.vertexAttribI4ui(CATEGORY, 0, 0, 0, 0);
-    }
+    this.#setAttribute(COLOR, this.#hasCategories ? null : values, gl.UNSIGNED_BYTE, true);
+    this.#setAttribute(CATEGORY, this.#hasCategories ? Uint32Array.from(values) : null, gl.UNSIGNED_INT);
     const height = Math.max(1, Math.ceil(categories.length / PALETTE_WIDTH));
     this.#palette = new Uint8Array(4 * PALETTE_WIDTH * height);
     categories.forEach(({ color }, i) => {
@@ -276,6 +248,19 @@ class Drawing {
     gl.vertexAttribPointer(POSITION, 3, gl.FLOAT, false, 24, 0);
     gl.enableVertexAttribArray(COLOR);
     gl.vertexAttribPointer(COLOR, 3, gl.FLOAT, false, 24, 12);
+  }
+
+  /** Give each vertex its part of an array; null for the same value for all, as it was set in the constructor. */
+  #setAttribute(place, data, type, isScaled = false) {
+    const { gl } = this;
+    if (!data) {
+      gl.disableVertexAttribArray(place);
+      return;
+    }
+    this.#fill(ATTRIBUTES[place], data);
+    gl.enableVertexAttribArray(place);
+    if (type === gl.UNSIGNED_INT) gl.vertexAttribIPointer(place, 1, type, 0, 0);
+    else gl.vertexAttribPointer(place, 3, type, isScaled, 0, 0);
   }
 
   #fill(name, data) {

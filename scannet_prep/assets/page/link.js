@@ -13,7 +13,7 @@ function writeLink({ scene, coloring, camera, hidden, options }) {
     if (!shown.length) words.append("only", "");
   }
   for (const [name, { value, start }] of Object.entries(options)) {
-    if (value !== start) words.set(name, String(value));
+    if (value !== start) words.set(name, typeof value === "number" ? round(value) : String(value));
   }
   return `#${words}`;
 }

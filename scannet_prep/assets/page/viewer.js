@@ -20,6 +20,7 @@ class Viewer {
     this.drawing = new Drawing(this.canvas);
     this.picking = new Picking(this.drawing);
     this.camera = new Camera(data.camera);
+    this.tooltip = new Tooltip();
     this.legend = new Legend(() => this.#switched());
     this.options = {
       points: { value: 1, start: 1 },
@@ -128,14 +129,15 @@ class Viewer {
       this.#isPointDue = false;
       const vertex = this.#pick(this.#pointed.x, this.#pointed.y);
       if (vertex < 0) this.pointAway();
-      else if (vertex !== this.#pointed.vertex) await this.#showTooltip(vertex);
-      this.#placeTooltip();
+      else if (vertex !== this.#pointed.vertex) await this.#tell(vertex);
+      const { left, top } = this.canvas.getBoundingClientRect();
+      this.tooltip.place(left + this.#pointed.x, top + this.#pointed.y);
     });
   }
 
   pointAway() {
     this.#pointed.vertex = -1;
-    $("tooltip").hidden = true;
+    this.tooltip.hide();
   }
 
   /** Tell of the point in the middle, for those who have no mouse. */
@@ -177,28 +179,11 @@ class Viewer {
     return this.picking.find(Math.floor(x * scale), Math.floor(y * scale), this.camera, this.view);
   }
 
-  async #showTooltip(vertex) {
+  async #tell(vertex) {
     this.#pointed.vertex = vertex;
     const { scene } = this;
     const rows = await scene.describe(vertex);
-    if (this.#pointed.vertex !== vertex || scene !== this.scene) return;
-    const list = document.createElement("dl");
-    for (const [name, text] of rows) {
-      list.append(document.createElement("dt"), document.createElement("dd"));
-      list.children[list.children.length - 2].textContent = name;
-      list.lastChild.textContent = text;
-    }
-    $("tooltip").replaceChildren(list);
-    $("tooltip").hidden = false;
-  }
-
-  #placeTooltip() {
-    const tooltip = $("tooltip"), box = this.canvas.getBoundingClientRect();
-    if (tooltip.hidden) return;
-    const x = box.left + this.#pointed.x, y = box.top + this.#pointed.y;
-    const isRight = x + tooltip.offsetWidth + 24 > innerWidth, isLow = y + tooltip.offsetHeight + 24 > innerHeight;
-    tooltip.style.left = `${Math.max(4, isRight ? x - tooltip.offsetWidth - 12 : x + 14)}px`;
-    tooltip.style.top = `${Math.max(4, isLow ? y - tooltip.offsetHeight - 12 : y + 14)}px`;
+    if (this.#pointed.vertex === vertex && scene === this.scene) this.tooltip.show(rows);
   }
 
   #switched() {
@@ -356,13 +341,13 @@ function showTrouble(text) {
 /** Show the page's scenes, or say in plain words why that cannot be. */
 async function start() {
   if (!window.DecompressionStream) {
-    showTrouble("This browser is too old: it cannot unpack the scenes. Firefox 113, Chrome 103, Safari 16.4 and later can.");
+    showTrouble("This browser is too old: it cannot unpack the scenes. Firefox 121, Chrome 108, Safari 16.4 and later can.");
     return;
   }
   try {
     const viewer = new Viewer(JSON.parse($("data").textContent));
     window.viewer = viewer; // for the console
-    viewer.unfold(innerWidth > 700);
+    viewer.unfold(innerWidth > 800);
     await viewer.follow(location.hash);
   } catch (error) {
     const isMissing = error.message === "no WebGL2";

@@ -1,0 +1,29 @@
+/** What is known of the point under the mouse, beside it. */
+class Tooltip {
+  constructor() {
+    this.box = document.getElementById("tooltip");
+  }
+
+  /** @param {[string, string][]} rows names and texts; they come from files and are set as text, never as markup. */
+  show(rows) {
+    const list = document.createElement("dl");
+    for (const pair of rows) {
+      pair.forEach((text, column) => {
+        list.append(Object.assign(document.createElement(column ? "dd" : "dt"), { textContent: text }));
+      });
+    }
+    this.box.replaceChildren(list);
+    this.box.hidden = false;
+  }
+
+  /** Move beside a place of the window, to where there is room. */
+  place(x, y) {
+    const { offsetWidth: width, offsetHeight: height } = this.box;
+    this.box.style.left = `${Math.max(4, x + width + 24 > innerWidth ? x - width - 12 : x + 14)}px`;
+    this.box.style.top = `${Math.max(4, y + height + 24 > innerHeight ? y - height - 12 : y + 14)}px`;
+  }
+
+  hide() {
+    this.box.hidden = true;
+  }
+}
