@@ -147,8 +147,9 @@ def write_atomically(
     Raises:
         OutputError: The folder cannot be written to, or the disk is full. Nothing stands under the final name that was
             not there before.
-        FileError: A folder has that name.
+        FileError: A folder or a device has that name, such as `/dev/null`.
     """
+    _check_is_no_device(path)
     run = os.getpid() if run_pid is None else run_pid
     temporary_path = path.with_name(f".{path.name}.{run}-{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
     try:
@@ -169,6 +170,15 @@ def write_atomically(
         if isinstance(error, ScanNetPrepError):
             raise
         raise output_error(path, error) from error
+
+
+def _check_is_no_device(path: Path) -> None:
+    """Refuse what the whole machine uses: who may would replace it by a file."""
+    with suppress(OSError):
+        mode = path.stat().st_mode
+        is_device = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+        if is_device or (path.is_symlink() and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))):  # as /dev/stdout is
+            raise FileError(path, "is a device or a pipe, so that no file can be written there", "name a file")
 
 
 def check_run_lives(run_pid: int, path: Path) -> None:

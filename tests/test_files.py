@@ -1,6 +1,7 @@
 """Files appear whole or not at all, whatever happens while they are written."""
 
 import errno
+import os
 import subprocess
 import sys
 import time
@@ -53,6 +54,17 @@ def test_a_folder_that_is_not_there_or_a_name_that_is_taken_is_an_output_error(t
             write_atomically(path, [b"x"])
         assert str(path) in str(caught.value)
     assert names(tmp_path) == ["folder"]
+
+
+def test_devices_and_pipes_behind_links_are_not_replaced_by_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for target in (Path("/dev/null"), tmp_path / "pipe"):
+        link = tmp_path / "link"
+        link.symlink_to(target)
+        with pytest.raises(FileError, match="is a device or a pipe"):
+            write_atomically(link, [b"x"])
+        assert link.is_symlink()
+        link.unlink()
 
 
 def test_folders_are_made_with_parents_and_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:

@@ -95,8 +95,8 @@ def test_commands_of_the_readme_work_in_the_order_shown(tmp_path: Path) -> None:
     commands = [words for block in find_blocks("README.md", "sh") for words in find_commands(block)]
     assert {words[0] for words in commands} >= {"download", "process", "pack", "verify", "info", "evaluate", "submit"}
     for words in commands:
-        if words[0] == "submit":
-            continue  # it takes predictions of all 100 test scenes only
+        if words[0] in {"submit", "doctor"}:
+            continue  # takes predictions of all 100 test scenes only; says what is wrong with this machine
         if words[0] == "evaluate":  # the annotation itself stands for a prediction
             assert run_main("export", "--format", "benchmark-gt", "-o", "truth", cwd=tmp_path).status == 0
             (tmp_path / "truth/semantic").rename(tmp_path / "predictions")
