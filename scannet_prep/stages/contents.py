@@ -23,7 +23,7 @@ from scannet_prep.errors import FileError, ManifestError
 from scannet_prep.files import is_hidden_or_temporary
 from scannet_prep.processed import folder
 from scannet_prep.processed.folder import find_mixture, find_state
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, encode_manifest
+from scannet_prep.processed.manifest import MANIFEST_NAME, PARTS_NAME, Manifest, encode_manifest
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release import MESH, SPLIT_DIRS
@@ -148,7 +148,8 @@ def _look_through(
     folders = {source, source / "tasks", *folders}
     for path in [path for parent in sorted(folders) for path in _list(parent)]:
         name = _name(source, path)
-        if name.startswith(OWN_PREFIX.rstrip("/")) or path in folders:  # the lock of a run, what tar unpacks
+        # The lock of a run, what tar unpacks, parts of the manifest, which is packed as one.
+        if name.startswith(OWN_PREFIX.rstrip("/")) or path in folders or name == PARTS_NAME:
             continue
         scene_id = find_scene(kind, name)
         is_made_by_programs = is_hidden_or_temporary(path.name) or path.name.endswith((SUFFIX, ".aria2"))

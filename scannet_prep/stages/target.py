@@ -66,7 +66,7 @@ class Target:
 
     Raises:
         OutputError: The folder holds scenes of the other kind, or an export.
-        ManifestError: Its manifest is damaged.
+        ManifestError: Its manifest is damaged, or it holds shards that have not finished.
         LockError: Its `scannet.lock` is damaged.
     """
 
@@ -91,6 +91,8 @@ class Target:
                 self._digests = read_lock(out_dir / LOCK_NAME)
             else:
                 self._before = manifests.read_manifest(out_dir) or Manifest()
+        if faults := manifests.shards_of(out_dir).find_faults():
+            raise faults[0]
 
     @property
     def files(self) -> list[UnpackedFile]:
@@ -163,7 +165,8 @@ class Target:
         is_complete = self._before.is_complete and self._came.is_complete
         manifest = Manifest(scenes, failures, is_complete, self._came.program_version if is_same else VERSION)
         manifests.write_manifest(self._out_dir, manifest)
-        lists.write_failed_list(self._out_dir, manifest.failures)
+        manifests.shards_of(self._out_dir).remove()
+        lists.write_failed_list(self._out_dir / lists.FAILED_NAME, manifest.failures)
         lists.mark_finished(self._out_dir, self.scenes.keys() | self.failures.keys())
 
     def _end_raw(self) -> None:
@@ -174,7 +177,7 @@ class Target:
         failed = set(self.failures)
         with suppress(MissingFileError):
             failed.update(read_scene_list(self._out_dir / lists.FAILED_NAME))
-        lists.write_failed_list(self._out_dir, failed - self.scenes.keys())
+        lists.write_failed_list(self._out_dir / lists.FAILED_NAME, failed - self.scenes.keys())
 
     def _write_file(self, name: str, data: Buffer) -> UnpackedFile:
         path = self._out_dir / name

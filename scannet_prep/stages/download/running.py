@@ -195,7 +195,9 @@ class _Run:
         try:
             if self._locked or path.exists():
                 write_lock(path, dict(self._locked))
-            write_failed_list(self._plan.data_dir, sorted(scene_id for scene_id in failed if scene_id is not None))
+            write_failed_list(
+                self._plan.data_dir / FAILED_NAME, sorted(scene_id for scene_id in failed if scene_id is not None)
+            )
         except OutputError as error:
             if any(task.result is not None and task.result.outcome is FileOutcome.FETCHED for task in self._tasks):
                 raise

@@ -33,7 +33,7 @@ from scannet_prep.files import (
     run_lock,
     write_if_changed,
 )
-from scannet_prep.processed.folder import prepare_folder, write_failed_list
+from scannet_prep.processed.folder import FAILED_NAME, prepare_folder, write_failed_list
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningKind
@@ -299,7 +299,7 @@ class _Run:
         self._unfinished &= open_ids - failures.keys()
         manifest = replace(self._describe(), shared=shared, failures=failures)
         write_export(self._out_dir, manifest, is_durable=True)
-        write_failed_list(self._out_dir, manifest.failures)
+        write_failed_list(self._out_dir / FAILED_NAME, manifest.failures)
         for folder in (self._work_dir, self._out_dir / PARTS_NAME):
             shutil.rmtree(folder, ignore_errors=True)
         return manifest
