@@ -17,7 +17,6 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from shlex import quote
 
 from scannet_prep.errors import ContentError, FileError, ManifestError, OutputError, UsageError
 from scannet_prep.failures import list_some
@@ -199,7 +198,7 @@ class ShardFolder:
                 is_of_others = other.count != shard.count
                 if difference := f"of {other.count} shards" if is_of_others else its_state.find_difference(state):
                     problem = f"{self.path.parent}: shard {other} was run {difference}; this is shard {shard}"
-                    hint = f"finish those first, without --shard; or remove {quote(str(self.path))} to begin again"
+                    hint = "finish those first: their command without --shard; or choose another folder with -o"
                     raise UsageError(problem, hint)
             return Share(self, shard, state, shard.choose(sizes), frozenset(sizes))
         is_other = any(its_state.find_difference(state) for its_state in others.values())

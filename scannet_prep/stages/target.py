@@ -25,7 +25,7 @@ from scannet_prep.processed import folder as lists
 from scannet_prep.processed import manifest as manifests
 from scannet_prep.processed.folder import find_entries, find_mixture
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, parse_lock, read_lock, write_lock
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, parse_lock, read_locks, write_lock
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split, read_scene_list
 from scannet_prep.stages.selection import Selection
@@ -88,7 +88,7 @@ class Target:
             remove_temporaries(folder)  # also where nothing else is left to do
         with suppress(MissingFileError):
             if self._is_raw:
-                self._digests = read_lock(out_dir / LOCK_NAME)
+                self._digests = read_locks(out_dir)
             else:
                 self._before = manifests.read_manifest(out_dir) or Manifest()
         if faults := manifests.shards_of(out_dir).find_faults():
