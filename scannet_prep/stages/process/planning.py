@@ -25,7 +25,7 @@ from scannet_prep.processed.folder import (
 )
 from scannet_prep.processed.manifest import Manifest, read_manifest, shards_of
 from scannet_prep.processed.scene import ProcessOptions, read_meta
-from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
+from scannet_prep.raw.layout import RawScene, find_parents, find_raw_scenes, find_strangers
 from scannet_prep.release import MESH, SPLIT_DIRS
 from scannet_prep.scene_warnings import WarningSummary
 from scannet_prep.shards import Shard, Share
@@ -146,7 +146,8 @@ def plan(
 
         explain_no_raw_scenes(raw_dir)
         raise
-    _check_apart(raw_dir, out_dir, raw_scenes.values())
+    parents = find_parents(raw_scenes.values())
+    _check_apart(raw_dir, out_dir, parents)
     manifest = read_known(out_dir)
     filed = {scene_id: entry.split for scene_id, entry in manifest.scenes.items()}
     selected, failures = select_scenes(raw_scenes, selection, raw_dir, filed)
@@ -181,15 +182,15 @@ def plan(
         others={} if share else {name: it for name, it in changes.items() if name not in asked_for and it},
         outdated={name: change for name, change in changes.items() if name in asked_for and change},
         unlisted=tuple(scene_id for scene_id, _ in selected if find_official_split(scene_id) is None),
-        strangers=tuple(path.name for path in find_strangers(raw_scenes)),
+        strangers=tuple(path.name for path in find_strangers(parents)),
         is_restricted=selection != Selection(),
         share=share,
     )
 
 
-def _check_apart(raw_dir: Path, out_dir: Path, scenes: Iterable[RawScene]) -> None:
+def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
     """Refuse to write among the raw scenes; a folder beside `scans` is none of theirs."""
-    beside_scenes = {Path(os.path.realpath(folder)) for folder in {scene.directory.parent for scene in scenes}}
+    beside_scenes = {Path(os.path.realpath(folder)) for folder in parents}
     inside = {folder for folder in beside_scenes if folder.name in SPLIT_DIRS.values()}
     out, raw = (Path(os.path.realpath(folder)) for folder in (out_dir, raw_dir))  # which never raises
     if out in {raw, *beside_scenes, *(folder.parent for folder in inside)} or inside & set(out.parents):
@@ -220,6 +221,6 @@ def _find_options(manifest: Manifest, tasks: tuple[ProcessTask, ...]) -> dict[st
 def count_mesh_bytes(scene: RawScene) -> int:
     """Size of the mesh, as far as a scene can be made of it."""
     with suppress(OSError):  # that it cannot be read, the scene says
-        size_bytes = scene.path(MESH).stat().st_size
+        size_bytes = os.stat(f"{scene.directory}/{scene.scene_id}{MESH.suffix}").st_size  # noqa: PTH116 - of all scenes
         return size_bytes if size_bytes <= MESH.max_bytes else 0
     return 0
