@@ -84,7 +84,7 @@ def test_100_000_scenes_are_dealt_and_their_parts_merged_with_one_reading_of_eac
         "import collections, sys\nfrom pathlib import Path\nfrom scannet_prep.processed.manifest import read_manifest\n"
         "events = []\nread_manifest(Path(sys.argv[1]))\nsys.addaudithook(lambda *event: events.append(event))\n"
         "read_manifest(Path(sys.argv[1]))\n"
-        "opened = collections.Counter(args[0] for name, args in events if name == 'open' and isinstance(args[0], str))\n"
+        "opened = collections.Counter(args[0] for name, args in events if (name, type(args[0])) == ('open', str))\n"
         "print(max(opened.values()), len(opened))\n"
     )
     done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
