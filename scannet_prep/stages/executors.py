@@ -6,14 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from queue import SimpleQueue
-from typing import TypeVar
 
 from scannet_prep.errors import WorkerDiedError
-from scannet_prep.stages.pool import run_in_workers
-
-Task = TypeVar("Task")
-Context = TypeVar("Context")
-Result = TypeVar("Result")
+from scannet_prep.stages.pool import Context, Result, Task, run_in_workers
 
 _MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of the context for each
 
