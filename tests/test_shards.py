@@ -228,6 +228,19 @@ def test_a_run_without_shards_finishes_what_they_left(raw: Path, expected: Path,
     assert digests(tmp_path) == digests(expected)
 
 
+def test_a_run_for_the_same_scenes_finishes_what_shards_for_some_scenes_left(raw: Path, tmp_path: Path) -> None:
+    def run(split: Split, shard: Shard | None = None) -> process.ProcessReport:
+        plan = process.plan(raw, tmp_path, ProcessOptions(), selection=Selection((split,)), shard=shard)
+        with ThreadPoolExecutor(1) as executor:
+            return process.run(plan, executor=executor)
+
+    kept = run(Split.TRAIN, Shard(1, 2)).made
+    with pytest.raises(UsageError, match=r"have not run: 0/2; a run for other scenes cannot merge that"):
+        run(Split.VAL)
+    assert run(Split.TRAIN).kept == kept
+    assert (len(ScanNet(tmp_path, split="train")), shards_of(tmp_path).exists()) == (5, False)
+
+
 def test_shards_that_do_not_go_together_are_refused_before_anything_is_written(raw: Path, tmp_path: Path) -> None:
     make(raw, tmp_path, "0/3")
     before = times(tmp_path)
