@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scannet_prep.sampling.samplers import EvalSampler, PointBudgetBatchSampler, WithEpoch
     from scannet_prep.scene import SceneId, Split
     from scannet_prep.splits import official_scenes
+    from scannet_prep.view.sample import render
 
 __all__ = [
     "SCANNET20",
@@ -41,6 +42,7 @@ __all__ = [
     "collate_torch",
     "official_scenes",
     "read_processed",
+    "render",
 ]
 
 __version__ = VERSION
@@ -55,6 +57,7 @@ _HOMES = {
     "sampling.samplers": ("EvalSampler", "PointBudgetBatchSampler", "WithEpoch"),
     "scene": ("SceneId", "Split"),
     "splits": ("official_scenes",),
+    "view.sample": ("render",),
 }
 
 

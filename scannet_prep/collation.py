@@ -1,34 +1,22 @@
-"""Joins samples to a batch: a few long arrays, and where each scene ends in them; and sends it between processes.
-
-PyTorch sends tensors between processes through files in /dev/shm, one a tensor. Containers have 64 MB there by default,
-which a batch of large scenes exceeds: the job ends with a bus error. NumPy arrays it sends through a pipe, which takes
-four times as long. A batch is sent in another way: all its arrays in one anonymous file in memory (`memfd_create`),
-whose descriptor is handed over. It has no name, belongs to no file system, and is gone when the last array is.
-"""
+"""Joins samples to a batch: a few long arrays, and where each scene ends in them."""
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import os
 import sys
-import weakref
 from collections.abc import Callable, Sequence
-from functools import cache
-from multiprocessing.reduction import DupFd, ForkingPickler
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep import workers
 from scannet_prep.errors import UsageError
 
 # Arrays with a row for each point; all others have ends of their own.
 VERTEX_KEYS = frozenset({"points", "normals", "colors", "labels", "instances", "segments", "grid"})
 # Arrays of numbers of points, which count from the beginning of the batch when they are joined, and along which axis.
 _INDEX_AXES = {"inverse": 0, "faces": 0, "edge_index": 1}
-_ALIGNMENT = 64
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 class Batch(dict[str, Any]):
@@ -75,6 +63,7 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
     offset = np.cumsum(counts, dtype=np.int64)
     starts: list[int] = (offset - counts).tolist()
     batch = Batch()
+    parts: dict[str, list[Any]] = {}  # what is to be joined, into memory for the whole batch
     for key in keys:
         values = [sample[key] for sample in samples]
         if key == "scene_id":
@@ -88,19 +77,22 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
                 values = [
                     np.where(value < 0, value, value + start) for value, start in zip(values, starts, strict=True)
                 ]
-            batch[key] = np.concatenate(values, axis)
+            if _is_numeric(values[0]):
+                batch[key] = parts[key] = values
+            else:
+                batch[key] = np.concatenate(values, axis)
             if key not in VERTEX_KEYS:
                 batch[f"{key}_offset"] = np.cumsum([value.shape[axis] for value in values], dtype=np.int64)
         elif all(isinstance(value, int | float | np.number | np.bool_ | np.ndarray) for value in values):
             batch[key] = np.array(values)
-        elif any(_is_tensor(value) for value in values):
-            kinds = ", ".join(sorted({f"{value.dtype} on {value.device}" for value in values if _is_tensor(value)}))
-            hint = "a transform returns arrays, or tensors on the CPU, without a gradient, of a type that NumPy has"
-            raise UsageError(f"{key!r} cannot be joined: tensors of {kinds}, which are no arrays of NumPy", hint)
         else:
-            batch[key] = values
+            batch[key] = _check_no_tensors(key, values)
     batch["offset"] = offset
-    batch["batch"] = np.repeat(np.arange(len(samples)), counts)
+    batch["batch"] = parts["batch"] = [np.broadcast_to(number, count) for number, count in enumerate(counts)]
+    parts |= {key: [value] for key, value in batch.items() if _is_numeric(value)}
+    shapes = {key: _shape_together(values, _INDEX_AXES.get(key, 0)) for key, values in parts.items()}
+    for key, array in workers.allocate(shapes).items():
+        batch[key] = np.concatenate(parts[key], _INDEX_AXES.get(key, 0), out=array)
     return batch
 
 
@@ -119,6 +111,13 @@ def collate_torch(samples: Sequence[dict[str, Any]]) -> Batch:
     batch = collate(samples)
     arrays = {key: value for key, value in batch.items() if _is_numeric(value)}
     return _restore(arrays, batch, set(arrays))
+
+
+def _shape_together(arrays: Sequence[NDArray[Any]], axis: int) -> workers.Shape:
+    """Type, in the byte order of this machine, and shape of arrays that are joined along one of their dimensions."""
+    first = arrays[0]
+    rows = sum(array.shape[axis] for array in arrays)
+    return first.dtype.newbyteorder("="), (*first.shape[:axis], rows, *first.shape[axis + 1 :])
 
 
 def _take_arrays(sample: Any, number: int) -> dict[str, Any]:  # noqa: ANN401 - whatever a transform returned
@@ -142,6 +141,15 @@ def _check_keys(samples: Sequence[dict[str, Any]]) -> list[str]:
     if clash := {"offset", "batch", "scene_ids", *(f"{key}_offset" for key in samples[0])} & set(samples[0]):
         raise UsageError(f"{_name(samples[0])} has a key {min(clash)!r}, which the batch needs", "give it another name")
     return list(samples[0])
+
+
+def _check_no_tensors(key: str, values: list[Any]) -> list[Any]:
+    """Check that what stays a list has no tensors, which would be those that are no arrays of NumPy, and return it."""
+    if kinds := {f"{value.dtype} on {value.device}" for value in values if _is_tensor(value)}:
+        hint = "a transform returns arrays, or tensors on the CPU, without a gradient, of a type that NumPy has"
+        found = ", ".join(sorted(kinds))
+        raise UsageError(f"{key!r} cannot be joined: tensors of {found}, which are no arrays of NumPy", hint)
+    return values
 
 
 def _check_arrays(key: str, axis: int, samples: Sequence[dict[str, Any]]) -> None:
@@ -190,47 +198,21 @@ def _is_numeric(value: object) -> bool:
 
 def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
     """Tell multiprocessing how to send a batch; called in the worker."""
-    _keep_memory()
     found = {key: _as_array(value) for key, value in batch.items()}
     arrays = {key: array for key, array in found.items() if _is_numeric(array)}
     tensors = {key for key, array in arrays.items() if array is not batch[key]}
     others = {key: None if key in arrays else value for key, value in batch.items()}  # keeps the order
-    layout = []
     try:
-        with os.fdopen(os.memfd_create("batch", os.MFD_CLOEXEC), "wb") as file:
-            for key, array in arrays.items():
-                layout.append((key, array.dtype, array.shape, file.tell()))
-                array.tofile(file)
-                file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
-            size = file.truncate(max(file.tell(), _ALIGNMENT))
-            return _receive, (DupFd(file.fileno()), size, layout, others, tensors)
+        return _receive, (*workers.hand_over(arrays), others, tensors)
     except (AttributeError, OSError):
         # Not Linux, or no descriptors or memory left. An error here, in a thread of multiprocessing's, would not reach
         # the training process: it would wait for ever.
         return _restore, (arrays, others, tensors)
 
 
-@cache
-def _keep_memory() -> None:
-    """Let a worker keep the memory that it frees, up to 256 MB: glibc returns it to the system after each batch.
-
-    To get it back for the next one, page by page, takes about as long as all the work on a batch.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
-    if mallopt is not None:
-        mallopt(_M_TRIM_THRESHOLD, 1 << 28)
-        mallopt(_M_MMAP_THRESHOLD, 1 << 25)  # the largest that it takes: larger arrays are given back at once
-
-
-def _receive(sent: Any, size: int, layout: list[Any], others: dict[str, Any], tensors: set[str]) -> Batch:  # noqa: ANN401
+def _receive(shared: Any, size: int, layout: workers.Layout, others: dict[str, Any], tensors: set[str]) -> Batch:  # noqa: ANN401
     """Make the batch again; called in the training process."""
-    descriptor = sent.detach()
-    try:
-        memory = _map(descriptor, size)
-    finally:
-        os.close(descriptor)
-    arrays = {key: np.ndarray(shape, dtype, memory, start) for key, dtype, shape, start in layout}
-    return _restore(arrays, others, tensors)
+    return _restore(workers.receive(shared, size, layout), others, tensors)
 
 
 def _restore(arrays: dict[str, NDArray[Any]], others: dict[str, Any], tensors: set[str]) -> Batch:
@@ -238,24 +220,6 @@ def _restore(arrays: dict[str, NDArray[Any]], others: dict[str, Any], tensors: s
     if tensors:
         import torch
     return Batch(others | {key: torch.from_numpy(array) if key in tensors else array for key, array in arrays.items()})
-
-
-def _map(descriptor: int, size: int) -> Any:  # noqa: ANN401 - a buffer
-    """Map a file of memory, writable, until the last array on it is gone; the descriptor may be closed afterwards.
-
-    `mmap.mmap` keeps a descriptor for as long as it lives (before Python 3.13 it cannot do without). A program that
-    keeps an array of each of a thousand batches, such as the labels for a mean at the end, would run out of them.
-    """
-    system = ctypes.CDLL(None, use_errno=True)
-    system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    system.mmap.restype = ctypes.c_void_p
-    system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    address = system.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
-    if address == ctypes.c_void_p(-1).value:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    memory = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(memory, system.munmap, address, size).atexit = False  # arrays may outlive it
-    return memory
 
 
 ForkingPickler.register(Batch, _send)

@@ -1,7 +1,8 @@
 """Batches in the forms that other programs want. Each function imports what it is for when it is called.
 
 All take a batch of `collate_torch`, on any device. Colours may be as the dataset gives them (uint8) or as `Normalize`
-leaves them (-1..1); these programs get them in 0..1.
+leaves them (-1..1); these programs get them in 0..1. Others, as of `NormalizeColor`, are refused: their range cannot
+be known.
 """
 
 from __future__ import annotations
@@ -87,6 +88,13 @@ def to_pointcept(batch: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _colors(batch: dict[str, Any]) -> Tensor:
-    """Colours in 0..1, float32 (N, 3)."""
+    """Colours in 0..1, float32 (N, 3); refuses floats that are not what `Normalize` makes of whole numbers."""
     colors: Tensor = batch["colors"]
-    return (colors + 1) / 2 if colors.is_floating_point() else colors / 255
+    if not colors.is_floating_point():
+        return colors / 255
+    levels = (colors.float() + 1) * 127.5
+    is_level = ((levels - levels.round()).abs() < 0.1) & (levels > -1) & (levels < 256)
+    if not is_level.all():
+        message = f"colors are {colors.dtype} from {colors.min():.3f} to {colors.max():.3f}, but not those of Normalize"
+        raise UsageError(message, "leave them uint8, or to Normalize: this function scales them as the program wants")
+    return levels / 255

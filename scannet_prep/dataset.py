@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import operator
-import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +22,10 @@ from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.reader import FolderReader, SceneSource
 from scannet_prep.processed.scene import check_identity, parse_meta, widen_normals
+from scannet_prep.sample import Sample as Sample  # noqa: PLC0414 - for the types of transforms
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
+from scannet_prep.workers import find_worker
 
 Place: TypeAlias = "str | Path | ByteSource"
 SplitName: TypeAlias = Literal["train", "val", "test"]
@@ -40,36 +41,8 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
     from scannet_prep.archive.source import ByteSource
-
-    class _Arrays(TypedDict):
-        points: NDArray[np.float32]
-        normals: NDArray[np.float32]
-        colors: NDArray[np.uint8]
-        labels: NDArray[np.int64]
-        instances: NDArray[np.int32]
-        segments: NDArray[np.int32]
-        axis_alignment: NDArray[np.float64]
-        scene_id: str
-
-    class Sample(_Arrays, total=False):
-        """One scene; without what was not asked for; see `ScanNet`."""
-
-        faces: NDArray[np.int32]
-
 else:
     Dataset = object
-
-    class Sample(dict):
-        """A dict that shows types and shapes of its arrays, not their content."""
-
-        def __repr__(self) -> str:
-            """One line a key."""
-            shown = (
-                f"{key!r}: {value.dtype} {value.shape}" if isinstance(value, np.ndarray) else f"{key!r}: {value!r}"
-                for key, value in self.items()
-            )
-            return "{" + ",\n ".join(shown) + "}"
-
 
 Transform: TypeAlias = "Callable[[Any, np.random.Generator], Any]"
 
@@ -320,8 +293,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             return 0
         self._plain_reads[index] += 1
         count = int(self._plain_reads[index]) - 1
-        torch_data: Any = sys.modules.get("torch.utils.data")  # never imported here
-        if torch_data is None or (worker := torch_data.get_worker_info()) is None:
+        if (worker := find_worker()) is None:
             return count
         # The worker may be new and have read nothing; its seed is another one in each epoch.
         return int(np.random.SeedSequence((worker.seed, count)).generate_state(1)[0])
@@ -360,7 +332,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
 
     def _read(self, index: int) -> Sample:
         npz = self._open(index)
-        sample: dict[str, Any] = Sample()  # type: ignore[typeddict-item]  # a dict, while it is being filled
+        sample: Any = Sample()  # type: ignore[typeddict-item]  # a dict, while it is being filled
+        sample.label_set_name = self.label_set.name
         for key in self._keys:
             if key == "labels":
                 raw_ids = npz.read(self.label_set.raw_ids_key)
@@ -373,7 +346,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             elif key == "segments":
                 sample[key] = np.full(self._reader.lengths[index], -1, np.int32)
         sample["scene_id"] = self._reader.scene_id(index)
-        return sample  # type: ignore[return-value]
+        return sample  # type: ignore[no-any-return]
 
 
 def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:

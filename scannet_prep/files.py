@@ -96,7 +96,10 @@ def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
     """
     try:
         flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        descriptor = os.open(path, flags)
+        try:
+            descriptor = os.open(path, flags)
+        except ValueError as error:  # a NUL in a name that was read from a file
+            raise FileError(path, f"cannot be read: {error}") from None
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):

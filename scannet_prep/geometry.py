@@ -99,21 +99,29 @@ def _sum_products(columns: NDArray[np.float64], faces: NDArray[np.int32]) -> NDA
     direction that is made of rounding. The order is that of the faces, and at each face that of its corners.
     """
     products = np.empty((3, len(faces)), np.float64)
+    # One piece for all parts: to use new memory each time takes as long as the rest.
+    memory = np.empty((3, 3, min(len(faces), _FACES_AT_ONCE)), np.float64)
     for start in range(0, len(faces), _FACES_AT_ONCE):
         part = slice(start, start + _FACES_AT_ONCE)
-        first, second, third = faces[part].T.astype(np.intp, order="C")
-        edges = []
-        for axis in columns:
-            origin = axis.take(first, mode="clip")  # all are in range: `clip` only spares NumPy a buffer
-            edges.append((axis.take(second, mode="clip") - origin, axis.take(third, mode="clip") - origin))
-        (ax, bx), (ay, by), (az, bz) = edges
-        x, y, z = (products[axis, part] for axis in range(3))
-        np.multiply(ay, bz, out=x)
-        np.multiply(az, bx, out=y)
-        np.multiply(ax, by, out=z)
-        x -= az * by
-        y -= ax * bz
-        z -= ay * bx
-    corners = faces.reshape(-1).astype(np.intp)
-    sums = [np.bincount(corners, np.repeat(product, 3), columns.shape[1]) for product in products]
-    return np.stack(sums, dtype=np.float64)  # without a face, they are whole numbers
+        corners = faces[part].T.astype(np.intp, order="C")
+        # All are in range: `clip` only spares NumPy a buffer.
+        origin, a, b = (
+            columns.take(corner, axis=1, out=out, mode="clip")
+            for corner, out in zip(corners, memory[:, :, : corners.shape[1]], strict=True)
+        )
+        a -= origin
+        b -= origin
+        x, y, z = products[:, part]
+        np.multiply(a[1], b[2], out=x)
+        np.multiply(a[2], b[0], out=y)
+        np.multiply(a[0], b[1], out=z)
+        x -= np.multiply(a[2], b[1], out=origin[0])
+        y -= np.multiply(a[0], b[2], out=origin[1])
+        z -= np.multiply(a[1], b[0], out=origin[2])
+    corners, sums = faces.reshape(-1).astype(np.intp), np.empty_like(columns)
+    weights = np.empty(faces.shape, np.float64)
+    for total, product in zip(sums, products, strict=True):
+        for corner in range(3):  # np.repeat takes twice as long
+            weights[:, corner] = product
+        total[:] = np.bincount(corners, weights.reshape(-1), columns.shape[1])
+    return sums

@@ -32,6 +32,15 @@ class WarningKind(StrEnum):
         member.text, member.is_doubt, member.is_damage = text, "doubt" in grades, "damage" in grades
         return member
 
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        if self.is_damage:
+            return "every train and val scene of the release has it: download the scene again, then process it"
+        if self.is_doubt:
+            return "labels may be wrong: look at these scenes; process --strict makes this an error"
+        return "a known irregularity of the release, read the right way: nothing to do"
+
     UNKNOWN_CATEGORY = (
         "unknown_category", "raw category {subject} is not in the label map: groups left unlabeled: {count}", "doubt",
     )  # fmt: skip

@@ -13,23 +13,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from scannet_prep.archive.source import ByteSource
 from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.dataset import ScanNet
 from scannet_prep.errors import ManifestError, UsageError
 from scannet_prep.files import write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map, check_label_set
+from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import SceneMeta, check_meta, parse_meta, read_meta
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.place import ProcessedPlace, open_place
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TABLES = ("scenes", "classes", "instances")
 
+_SCENE_COLUMNS = ("split", "space", "vertices", "labeled", "size_bytes", "aligned", "warnings")
 _GROUP_COLUMNS = {
     "id": "group",
     "object_id": "object_id",
@@ -71,7 +74,7 @@ def scenes(place: Place) -> pd.DataFrame:
         }
         for name, entry in _open(place).entries.items()
     }
-    return _frame(rows, "scene")
+    return _frame(rows, "scene", _SCENE_COLUMNS)
 
 
 def class_counts(place: Place, label_set: LabelSet) -> pd.DataFrame:
@@ -138,6 +141,32 @@ def classes(
         for item in label_set.classes
     }
     return _frame(rows, "train_id")
+
+
+def distribution(place: Place, label_set: LabelSet) -> pd.DataFrame:
+    """How often each class occurs in the annotated scenes, those of train and val; no scene is opened.
+
+    Args:
+        place: See above.
+        label_set: SCANNET20 or SCANNET200.
+
+    Returns:
+        Index `train_id`; columns `raw_id`, `name` and `frequency` as `classes` has them; `train` and `val`, the
+        vertices in each split; `scenes` with at least one of them; and `share` of all vertices, 0..1.
+
+    Raises:
+        ScanNetPrepError: The place cannot be read.
+    """
+    opened = _open(place)
+    entries = {name: entry for name, entry in opened.entries.items() if entry.split is not Split.TEST}
+    counts = class_counts(Records(opened.place, entries), label_set)
+    splits = np.array([str(entry.split) for entry in entries.values()])
+    found = _frame({item.train_id: item._asdict() for item in label_set.classes}, "train_id")
+    found = found[["raw_id", "name", "frequency"]]
+    for split in ("train", "val"):
+        found[split] = counts[splits == split].sum().to_numpy()
+    found["scenes"] = (counts > 0).sum().to_numpy()
+    return found.assign(share=counts.sum().to_numpy() / max(1, sum(entry.vertex_count for entry in entries.values())))
 
 
 def instances(place: Place) -> pd.DataFrame:
@@ -248,9 +277,8 @@ def _instances(opened: Records, names: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["scene", *_GROUP_COLUMNS.values(), *_BOX_COLUMNS])
 
 
-def _frame(rows: Mapping[Any, Mapping[str, object]], index: str) -> pd.DataFrame:
+def _frame(rows: Mapping[Any, Mapping[str, object]], index: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """A table of rows by what stands in the index; `columns` are needed where there may be no rows."""
     import pandas as pd
 
-    found = pd.DataFrame.from_dict(rows, orient="index")
-    found.index.name = index
-    return found
+    return pd.DataFrame(list(rows.values()), pd.Index(list(rows), name=index), columns)

@@ -195,9 +195,10 @@ def test_ignored_hangup_stays_ignored(demo_dir: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_full_standard_output_is_named(demo_dir: Path) -> None:
+@pytest.mark.parametrize("words", [["info", "processed", "--json"], ["--help"], ["pack", "--help"], ["--version"]])
+def test_full_standard_output_is_named(demo_dir: Path, words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        words = [*COMMAND, "info", str(demo_dir / "processed"), "--json"]
+        words = [*COMMAND, *(str(demo_dir / word) if word == "processed" else word for word in words)]
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "error: standard output: cannot be written: No space left on device\n")
 
@@ -242,6 +243,8 @@ def test_demo_runs_from_an_empty_folder_and_again(demo: tuple[Path, Outcome]) ->
     directory, outcome = demo
     assert (outcome.status, outcome.stderr) == (0, "")
     assert "11 made, 0 already there" in outcome.stdout
+    assert (directory / "data/demo/scene.png").read_bytes()[:4] == b"\x89PNG"
+    assert (directory / "data/demo/scene.html").read_bytes()[:9] == b"<!doctype"
     lines = [line.strip() for line in outcome.stdout.splitlines()]
     commands = [line for line in lines if line.startswith("scannet-prep ")]
     assert commands[0] == "scannet-prep download --types seg --accept-terms"
@@ -318,12 +321,18 @@ def test_words_and_commands_stay_whole_on_a_terminal(
     assert json.loads(shown)["exit_status"] == 0
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_fits_a_terminal_of_60_columns_but_for_examples(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+@pytest.mark.parametrize("command", ["", *make_parser()._subparsers._group_actions[0].choices])
+def test_help_fits_a_terminal_of_60_columns_and_broken_examples_are_commands(
+    monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    usage, _, text = run_main(*command.split(), "--help").stdout.partition("\n\n")
-    assert usage.startswith("usage: ")  # argparse lays it out, and breaks no options
-    assert [line for line in text.partition("examples:")[0].splitlines() if len(line) > 60] == []
+    text = run_main(*command.split(), "--help").stdout
+    assert text.startswith("usage: ")
+    assert [line for line in text.splitlines() if len(line) > 60] == []
+    for line in re.sub(r" \\\n +", " ", text.partition("examples:")[2]).splitlines():
+        words = shlex.split(re.split(r"  \S|\||>", line.strip())[0])
+        if words[:1] == ["scannet-prep"]:
+            make_parser().parse_args(words[1:])
 
 
 def test_tables_break_their_heads_first_and_names_behind_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,6 +182,8 @@ def test_pickling_and_copying_elsewhere_are_those_of_a_dict() -> None:
 def test_tensors_have_the_types_and_values_of_the_arrays_and_are_joined_as_arrays_are() -> None:
     torch = pytest.importorskip("torch")
     samples = [make_sample(3, 1) | {"name": np.array(["a", "b"])}, make_sample(5, 2) | {"name": np.array(["c"])}]
+    for sample in samples:
+        sample["height"] = np.arange(2, dtype=">f8")  # a byte order that PyTorch does not know
     expected = collate(samples)
     as_tensors = [sample | {"points": torch.from_numpy(sample["points"])} for sample in samples]
     check_equal(collate(as_tensors), expected)

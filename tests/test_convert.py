@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from test_collation import make_sample
+from training_sources import import_ocnn
 
 from scannet_prep import collate_torch
 from scannet_prep.convert import to_ocnn, to_pointcept, to_pyg
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms import Compose, GridSample, Normalize
+from scannet_prep.transforms import Compose, GridSample, Normalize, NormalizeColor, octformer
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -40,22 +41,18 @@ def one_by_one(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.skipif(not find_spec("ocnn") or not find_spec("torchvision"), reason="pip install ocnn torchvision")
 def test_ocnn_gets_what_it_merges_itself_and_nothing_beyond_its_cube() -> None:
-    from ocnn.octree import Octree, Points
-
+    octree = import_ocnn().octree
     samples = make_samples()
-    expected = Points.init_points("cpu", batch_size=3)
+    expected = octree.Points.init_points("cpu", batch_size=3)
     expected.merge_points(
-        [Points(s["points"] / 10.24, s["normals"], s["colors"], s["labels"] + 1) for s in one_by_one(samples)]
+        [octree.Points(s["points"] / 10.24, s["normals"], s["colors"], s["labels"] + 1) for s in one_by_one(samples)]
     )
     found = to_ocnn(collate_torch(samples))
     for name in ("points", "normals", "features", "labels", "batch_id", "batch_npt"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
     assert found.batch_size == expected.batch_size == 3
-    octree = Octree(5, 2, batch_size=3)
-    octree.build_octree(found)
-    assert octree.batch_size == 3
+    octree.Octree(5, 2, batch_size=3).build_octree(found)
     samples[1]["points"][2, 0] = -11  # beyond ocnn's cube
     with pytest.raises(UsageError, match=r"points reach 11.00 m from the origin, expected at most 10.24 m") as caught:
         to_ocnn(collate_torch(samples))
@@ -99,3 +96,32 @@ def test_pointcept_gets_its_names_types_and_colours() -> None:
     assert found["segment"].tolist() == [label for s in samples for label in s["labels"].tolist()]
     with pytest.raises(UsageError, match="has no grid"):
         to_pointcept(collate_torch(samples))
+
+
+def test_the_preset_of_octformer_fills_an_octree_of_its_depth() -> None:
+    octree_of = import_ocnn().octree.Octree
+    scenes = [sample | {"points": sample["points"] * 4 + 9} for sample in make_samples()]  # rooms, far from the origin
+    for sample in scenes:
+        del sample["edge_index"]
+    crops = [octformer()(sample, np.random.default_rng(seed)) for seed, sample in enumerate(scenes)]
+    points = to_ocnn(collate_torch(crops))
+    assert points.batch_npt.tolist() == [len(sample["points"]) for sample in crops] == [2, 4, 3]
+    assert points.points.abs().max() < 1
+    assert 0 <= points.features.min() <= points.features.max() <= 1
+    octree = octree_of(11, 2, batch_size=3)
+    octree.build_octree(points)
+    assert octree.nnum_nempty[11] == 9, "each point has a cell of its own"
+    assert octree.features[11].sum(dim=0).tolist() == pytest.approx(points.features.sum(dim=0).tolist())
+
+
+def test_colours_of_an_unknown_range_are_refused() -> None:
+    samples = [{key: value for key, value in sample.items() if key != "edge_index"} for sample in make_samples()]
+    for step in (NormalizeColor(), NormalizeColor((0, 0, 0), (1, 1, 1)), NormalizeColor((0.5,) * 3, (0.25,) * 3)):
+        batch = collate_torch([step(sample, np.random.default_rng(0)) for sample in samples])
+        batch["grid"] = batch["points"].int()
+        for convert in (to_pointcept, *([to_pyg] if find_spec("torch_geometric") else [])):
+            with pytest.raises(UsageError, match=r"colors are torch.float32 from .* but not those of Normalize"):
+                convert(batch)
+    batch["colors"] = (torch.arange(256.0).expand(3, -1).T / 127.5 - 1).half()
+    feat = to_pointcept({**batch, "normals": torch.zeros(256, 3)})["feat"]
+    assert feat[:, 0].tolist() == pytest.approx([level / 255 for level in range(256)], abs=5e-4)

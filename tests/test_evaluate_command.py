@@ -148,6 +148,7 @@ def test_tables_of_scenes_and_of_the_confusion_tell_the_same_as_the_report(place
     words = ("evaluate", folder, "--gt", place, "--confusion")
     outcome = run_main(*words, paths[1], "-o", paths[0])
     assert outcome.status == 0
+    assert f"written: {paths[0]}, {paths[1]}\n" in outcome.stdout
     assert run_main(*words, paths[2], "-q").stdout == ""
     rows, confusion = ([*csv.DictReader(path.read_text().splitlines())] for path in paths[:2])
     assert [row["scene"] for row in rows] == [*VAL]
@@ -218,6 +219,8 @@ INSTANCE_FAULTS = (
     (".txt", b"/etc/passwd 5 0.5\n", "line 1: found '/etc/passwd 5 0.5', expected the path of another mask, inside"),
     (".txt", b"a/../../b 5 0.5\n", "line 1: found 'a/../../b 5 0.5', expected the path of another mask, inside"),
     (".txt", b"a.txt 5 0.5\na.txt 6 0.5", "line 2: found 'a.txt 6 0.5', expected the path of another mask"),
+    (".txt", b"a.txt 5 0.5\n.//a.txt 6 0.5", "line 2: found './/a.txt 6 0.5', expected the path of another mask"),
+    (".txt", b"a\0.txt 5 0.5\n", "line 1: found 'a\\x00.txt 5 0.5', expected path, id and confidence"),
     (".txt", b"a.txt 5 1e999\n", "scores: found float64 (1,), expected 1 finite numbers"),
     ("_0.txt", b"1\n2\n", "mask: found 2 vertices, expected 2,500"),
     ("_0.txt", b"1\nx\n", "line 2: found 'x', expected a whole number"),

@@ -268,6 +268,14 @@ def test_class_whose_predictions_are_all_ignored_has_precision_zero() -> None:
     assert score([scene]).result().means["all"] == {"ap": 0.0, "ap50": 0.0, "ap25": 0.0}
 
 
+@pytest.mark.parametrize("masks", [[], np.zeros((0, 300)), np.zeros((300, 0), bool)])
+def test_scene_without_predictions_has_missed_its_instances_in_whatever_shape_the_empty_arrays_are(masks: Any) -> None:
+    scores = InstanceScores(SCANNET20)
+    scores.add(InstancePrediction(masks, [], []), InstanceTruth([5] * 300, [0] * 300))
+    assert scores.result().means["all"] == {"ap": 0.0, "ap50": 0.0, "ap25": 0.0}
+    assert (scores.result().totals["instances"], scores.result().totals["predictions"]) == (1, 0)
+
+
 def test_what_does_not_fit_is_refused_with_both_numbers() -> None:
     semantic, instance, truth = SemanticScores(SCANNET20), InstanceScores(SCANNET20), InstanceTruth([1, 1], [0, 0])
     with pytest.raises(ContentError, match="prediction: found 3 vertices, expected 2"):

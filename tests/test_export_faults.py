@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
 from archives import pack_shards
 from commands import TEST, TRAIN, VAL, Outcome, Verify, digests, edit_json, patch, run_command, run_main, start_command
 from test_interruptions import wait_until_gone
@@ -324,3 +325,27 @@ def test_commands_in_hints_can_be_typed_also_where_folders_have_blanks(
     outcome = run_main("export", *shards, "--format", "ply", "-o", "ply", "--scenes", "scene0191_00")
     command = outcome.stderr.splitlines()[-1].partition("scannet-prep ")[2]
     assert run_main(*shlex.split(command)).status == 0
+
+
+@pytest.mark.parametrize("words", [("mask3d",), ("mmdet3d", "--for", "oneformer3d")])
+def test_scene_is_made_again_when_the_file_of_its_test_segments_has_changed(
+    out_dir: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    path = tmp_path / f"segments/{TEST}_vh_clean_2.0.010000.segs.json"
+    path.parent.mkdir()
+    words = ("--format", *words, "--test-segments", str(path.parent))
+    for order, made in ((1, 3), (1, 0), (-1, 1), (-1, 0)):
+        path.write_bytes(tiny.segments_file(tuple(range(1000, 1600))[::order]))
+        outcome = run_export(out_dir, tmp_path / "made", *words)
+        assert (outcome.status, len(outcome.json["made"])) == (0, made), outcome.stderr
+    path.unlink()  # what was made of it stays
+    assert len(run_export(out_dir, tmp_path / "made", *words).json["kept"]) == 3
+
+
+def test_frame_is_told_only_of_formats_that_hold_points(out_dir: Path, tmp_path: Path) -> None:
+    for name, frame in (("benchmark-gt", ""), ("pointcept", ", frame of the scan")):
+        outcome = run_main("export", out_dir, "-o", tmp_path / name, "--jobs", "1", "--format", name)
+        assert outcome.status == 0
+        assert outcome.stderr.splitlines()[0].endswith(("label sets" if frame else "ScanNet20") + frame)
+    again = run_main("export", out_dir, "-o", tmp_path / "benchmark-gt", "--format", "benchmark-gt", "--aligned")
+    assert "0 made, 2 already there" in again.stdout

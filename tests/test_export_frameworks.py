@@ -5,7 +5,6 @@ import json
 import math
 import pickle
 import pickletools
-import re
 import sys
 import tarfile
 from collections.abc import Callable, Iterable
@@ -16,18 +15,16 @@ import numpy as np
 import oracles
 import pytest
 import tiny
-from commands import run_main
-from test_readme import PAGES, find_commands
 from test_realdata import HAS_REAL_DATA, REAL_DIR
 
 from scannet_prep.errors import ExportError, FileError, UsageError
 from scannet_prep.export import make_format, webdataset
-from scannet_prep.export.format import ExportOptions, JoinedFormat
+from scannet_prep.export.format import ExportOptions, JoinedFormat, ProcessedFile
 from scannet_prep.labels import SCANNET20, SCANNET200
-from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.processed.scene import ProcessedScene, encode_processed
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.synthetic.release import write_release, write_scene
+from scannet_prep.synthetic.release import write_scene
 from scannet_prep.synthetic.scene import SyntheticScene, make_scene
 
 TRAIN, TRAIN_2, VAL, TEST = "scene0191_00", "scene0191_01", "scene0568_00", "scene0707_00"
@@ -60,6 +57,7 @@ def write_export(name: str, scenes: Iterable[ProcessedScene], folder: Path, **op
             exported = made.encode_scene(scene)
             records[scene.meta.scene_id] = scene.meta.split, json.loads(json.dumps(dict(exported.record)))
             for file_name, content in exported.files.items():
+                content = encode_processed(scene) if isinstance(content, ProcessedFile) else content
                 parts[scene.meta.scene_id] = write_bytes(folder / file_name, b"".join(content))
     for file_name, data in made.encode_shared(records).items():
         write_bytes(folder / file_name, data)
@@ -347,27 +345,6 @@ def test_hdf5_without_h5py_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(UsageError, match="h5py is not installed") as raised:
         make_format("hdf5", ExportOptions())
     assert raised.value.hint == "pip install 'scannet-prep[hdf5]'"
-
-
-@pytest.mark.parametrize("program", ["Mask3D", "mmdetection3d", "OneFormer3D"])
-def test_page_names_every_exported_file_and_arrays_that_exist(program: str, tmp_path: Path) -> None:
-    section = PAGES["docs/coming-from.md"].split(f"\n## {program}\n")[1].split("\n## ")[0]
-    write_release(tmp_path / "raw", SPLITS, vertices=600)
-    assert run_main("process", tmp_path / "raw", "-o", tmp_path / "data/processed").status == 0
-    (words,) = find_commands(section.split("```sh\n")[1].split("```")[0])
-    segments = ["--test-segments", write_test_segments(tmp_path / "segs")] if program != "mmdetection3d" else []
-    outcome = run_main(*words, *segments, "--jobs", "1", cwd=tmp_path)
-    assert outcome.status == 0, outcome.stderr
-    rows = section.split("| file | here |\n| --- | --- |\n")[1].split("\n\n")[0].splitlines()
-    folder, matched = tmp_path / words[words.index("-o") + 1], {"TERMS.txt", "export.json"}
-    for files, here in (row.split(" | ") for row in rows):
-        patterns = re.findall(r"`([\w*/]+\.\w+)`", files)
-        assert all(any(folder.glob(pattern)) for pattern in patterns), files
-        matched |= {path.relative_to(folder).as_posix() for pattern in patterns for path in folder.glob(pattern)}
-        with np.load(tmp_path / f"data/processed/train/{TRAIN}.npz") as arrays:
-            known = {*arrays, "objectId", "-1", "seg_info/"}
-        assert {word for word in re.findall(r"`([^`]+)`", here) if not re.search(r"\.\w+$", word)} <= known
-    assert sorted(matched) == [name for name in files_in(folder) if not name.startswith(".")]
 
 
 @pytest.mark.realdata

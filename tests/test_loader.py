@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
@@ -14,7 +15,7 @@ import pytest
 from commands import count_descriptors
 from training_sources import TRAIN, Stored, draw_in_sample, fail_on_third_scene
 
-from scannet_prep import PointBudgetBatchSampler, ScanNet, collate, collate_torch
+from scannet_prep import Batch, PointBudgetBatchSampler, ScanNet, collate, collate_torch
 from scannet_prep.errors import MissingFileError, ProcessedFileError, TransformError
 from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitter, RotateZ
 
@@ -81,6 +82,51 @@ def test_shuffled_plain_indices_are_augmented_anew_in_every_epoch(training_folde
     epochs = [{sample["scene_id"]: int(sample["drawn"]) for sample in loader} for _ in range(4)]
     for scene_id in TRAIN:
         assert len({epoch[scene_id] for epoch in epochs}) == 4, scene_id
+
+
+def collate_twice(samples: list[Any]) -> list[Any]:
+    """A batch, the same again, and with an array more: all on the same memory as long as they are in the worker."""
+    batch = collate_torch(samples)
+    return [batch, Batch(batch), Batch(batch, half=batch["points"] / 2)]
+
+
+def test_memory_is_used_again_but_never_while_somebody_has_an_array_on_it(training_folder: Path) -> None:
+    expected = list(epochs_of(make_loader(training_folder, 0), range(6)))
+    loader = make_loader(training_folder, 1, "fork", collate_fn=collate_twice, persistent_workers=True)
+    kept, memories = [], set()
+    for number, same in enumerate(epochs_of(loader, range(6))):
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        memories |= {line.split()[4] for line in maps if "/memfd:batch" in line}
+        kept.append((number, same[number % 3]))
+    assert len(kept) < len(memories) < 2 * len(kept), "three came each time, and one was kept"
+    for number, batch in kept:
+        if "half" in batch:
+            assert np.array_equal(batch.pop("half"), expected[number]["points"] / 2)
+        check_batches_equal([batch], [expected[number]])
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_process_that_was_forked_keeps_the_batch_that_its_parent_lets_go(training_folder: Path) -> None:
+    loader = make_loader(training_folder, 1, "fork", persistent_workers=True, transform=None)
+    batches = epochs_of(loader, range(5))
+    batch = next(batch for batch in batches if len(batch["points"]) > 1400)  # memory that is large enough for any
+    before = {key: value.copy() for key, value in batch.items() if isinstance(value, np.ndarray)}
+    read_end, write_end = os.pipe()
+    if (child := os.fork()) == 0:
+        os.close(write_end)
+        os.read(read_end, 1)  # until the parent has gone on
+        os._exit(0 if all(np.array_equal(batch[key], value) for key, value in before.items()) else 1)
+    for batch in batches:  # noqa: B007 - it lives while the process forks
+        if (other := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(other, 0)
+    del batch
+    list(epochs_of(loader, range(5, 7)))
+    (worker,) = loader._iterator._workers
+    assert Path(f"/proc/{worker.pid}/maps").read_text().count("/memfd:batch") < 12, "what is lost is not kept"
+    os.close(write_end)
+    os.close(read_end)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def error_of(loader: Any) -> tuple[type[Exception], str]:

@@ -68,7 +68,11 @@ def test_task_files_go_to_tasks_and_need_no_scene(server: ReleaseServer, tmp_pat
 
 
 def test_files_of_version_1_and_unknown_kinds_are_refused_by_name(tmp_path: Path) -> None:
-    for words, found in ((["--v1"], "--v1: the labels of version 1"), (["--type", ".stl"], "invalid choice: '.stl'")):
+    for words, found in (
+        (["--v1"], "--v1: the labels of version 1"),
+        (["--type", ".stl"], "invalid choice: '.stl'"),
+        (["--types", ".txt"], "--type"),
+    ):
         done = run_tool("download-scannet.py", "-o", "raw", *words, cwd=tmp_path)
         assert done.returncode == 2
         assert found in done.stderr
@@ -101,6 +105,10 @@ def test_octformers_own_command_makes_the_20_classes_of_meshes_and_labels_alone(
     assert (root / f"train/{TRAIN}.npz").samefile(root / f"processed/train/{TRAIN}.npz")
     again = run_tool("seg_scannet.py", *words, cwd=workspace)
     assert (again.returncode, again.stdout.count("0 made, 3 already there")) == (0, 2)
+    before = digests(root)
+    other = run_tool("seg_scannet.py", *words, "--align_axis", cwd=workspace)
+    assert (other.returncode, "other options (aligned: False -> True)" in other.stderr) == (2, True)
+    assert digests(root) == before
 
 
 def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(workspace: Path) -> None:
@@ -113,8 +121,8 @@ def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(w
     scores[np.arange(len(truth)), SCANNET200.train_ids_from_raw_ids(truth, -1) + 1] = 1
     # The scene in two parts, whose scores are added up.
     pred_dir.mkdir()
-    names = [f"{VAL}.chunk_{number}" for number in range(2)]
-    for number, name in enumerate(names):
+    names = [f"{VAL}.chunk_{number}" for number in (9, 10)]
+    for number, name in enumerate(names):  # a number of two digits, too
         mask = np.arange(len(truth)) % 2 == number
         np.save(workspace / f"{name}.mask.npy", mask)
         np.savez(pred_dir / f"{name}.eval.npz", prob=scores[mask])
@@ -139,11 +147,17 @@ def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(w
 
 def test_wrong_use_of_octformers_tool_is_told_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("scene0011_00.npz\n")
+    (tmp_path / "empty.txt").write_text("\n")
     for words, status, found in (
         (["--run", "process_scannet", "--suffix_out", ".ply"], 2, "scannet-prep export --format ply"),
         (["--run", "calc_iou"], 2, "needs --path_pred"),
         (["--run", "calc_iou", "--path_pred", "."], 1, "scene0011_00"),
         (["--run", "generate_output_seg", "--path_pred", ".", "--filelist", "list.txt"], 1, "no such file"),
+        (
+            ["--run", "generate_output_seg", "--path_pred", ".", "--filelist", "empty.txt"],
+            1,
+            "empty.txt: names no scene",
+        ),
         (["--run", "process_scannet", "--path_in", "nowhere"], 1, "nowhere"),
     ):
         (tmp_path / "scene0011_00.txt").write_text("1\n2\n")
@@ -169,6 +183,7 @@ def test_damaged_input_of_octformers_tool_is_told_by_its_name_without_a_tracebac
         (mask_path, buffer.getvalue(), f"{mask_path.name}: has 50 of 50 vertices, expected 10 of 50"),
         (mask_path, number.getvalue(), f"{mask_path.name}: cannot be read as .npy"),
         (list_path, b"sc\xe9ne.npz\n", ".eval.npz: no such file"),
+        (list_path, b"sc\0ne.npz\n", ".eval.npz: cannot be read: embedded null byte"),
     ):
         path.write_bytes(data)
         done = run_tool("seg_scannet.py", "--run", "generate_output_seg", *words, cwd=tmp_path)

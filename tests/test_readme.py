@@ -136,7 +136,7 @@ def test_public_names_are_pinned() -> None:
     assert sorted(scannet_prep.__all__) == [
         "Batch", "ConcatDataset", "EvalSampler", "LabelClass", "LabelSet", "PointBudgetBatchSampler",
         "ProcessedScene", "SCANNET20", "SCANNET200", "ScanNet", "ScanNetPrepError", "SceneId", "Split", "WithEpoch",
-        "__version__", "collate", "collate_torch", "official_scenes", "read_processed",
+        "__version__", "collate", "collate_torch", "official_scenes", "read_processed", "render",
     ]  # fmt: skip
     assert set(scannet_prep.__all__) <= set(dir(scannet_prep))
     with pytest.raises(AttributeError, match="no attribute 'Scannet'"):

@@ -127,6 +127,17 @@ def test_after_any_two_transforms_all_keys_agree(first: Any, second: Any) -> Non
         assert {type(first), type(second)} & {Normalize, aug.NormalizeColor, GridSample, aug.LimitedAnnotations}
 
 
+@pytest.mark.parametrize("step", [step for step in SINGLE if type(step) not in (GridSample, aug.InstanceTargets)])
+def test_the_keys_of_a_sample_do_not_depend_on_chance_or_size(step: Any) -> None:
+    found = set()
+    for seed in range(12):
+        sample = make_sample(10 + 5 * seed, seed) | {"faces": np.zeros((2, 3), np.int32), "grid": np.arange(3)}
+        sample |= {"instance_boxes": np.ones((1, 6)), "instance_centers": np.ones((1, 3))}
+        for transform in (step, aug.Sometimes(step), aug.Sometimes(Compose(aug.Sometimes(step), Jitter()), 0.3)):
+            found.add((transform, tuple(sorted(transform(sample, rng(seed))))))
+    assert len(found) == 3
+
+
 def test_integer_points_are_not_truncated_and_a_scene_without_vertices_stays_one() -> None:
     sample = make_sample() | {"points": np.arange(120).reshape(40, 3)}
     expected = sample | {"points": sample["points"].astype(np.float64)}

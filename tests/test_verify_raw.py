@@ -314,6 +314,21 @@ def test_split_without_scenes_is_an_error(raw_dir: Path, out_dir: Path, verify: 
         assert "holds no scenes of the splits test" in verify.value["message"]
 
 
+def test_own_lock_file_given_as_that_of_a_copy_counts_each_file_once_and_misses_lost_ones(
+    raw_dir: Path, verify: Verify
+) -> None:
+    names = [relative(scene_id, INFO.suffix) for scene_id in (TRAIN, VAL)]
+    lines = [
+        f"{hashlib.sha256(data).hexdigest()}  {len(data)}  " for data in ((raw_dir / n).read_bytes() for n in names)
+    ]
+    lock = raw_dir / "scannet.lock"
+    lock.write_text("".join(line + name + "\n" for line, name in zip(lines, names, strict=True)))
+    words = ("--against", str(raw_dir / "scans/../scannet.lock"), "--limit", "9")
+    assert (verify(raw_dir, *words), verify.value["compared_files"]) == ((0, []), 2)
+    lock.write_text(lock.read_text() + f"{'0' * 64}  3  {names[0]}.lost\n")
+    check_one(verify(raw_dir, *words), "error", TRAIN, names[0] + ".lost", "no such file, though scannet.lock records")
+
+
 def test_copies_are_compared_by_their_lock_files(raw_dir: Path, tmp_path: Path, verify: Verify) -> None:
     name, lock = relative(TRAIN, INFO.suffix), tmp_path / "their.lock"
     data = (raw_dir / name).read_bytes()

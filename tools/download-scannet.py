@@ -41,9 +41,13 @@ def translate(words: list[str]) -> list[str]:
     parser.add_argument("--data_efficient", action="store_true", help="only the lists of limited annotations")
     parser.add_argument("--test_scans", action="store_true", help="only scenes of the test split")
     parser.add_argument("--skip_existing", action="store_true", help="is always done, after a check of what is there")
-    for option, why in _REFUSED.items():
-        parser.add_argument(option, action=_Refuse, why=why, help=argparse.SUPPRESS)
+    for option in _REFUSED:
+        parser.add_argument(option, action="append_const", dest="refused", const=option, help=argparse.SUPPRESS)
     arguments, others = parser.parse_known_args(words)
+    for option in arguments.refused or ():
+        parser.error(f"{option}: {_REFUSED[option]}; it is not fetched")
+    if any(word.partition("=")[0] == "--types" for word in others):
+        parser.error("--types: the official script has --type, which takes one; for several: scannet-prep download")
     wanted = [
         *([LABEL_MAP] if arguments.label_map else []),
         *([FRAMES] if arguments.preprocessed_frames else []),
@@ -53,15 +57,6 @@ def translate(words: list[str]) -> list[str]:
     types = [kind.suffix for kind in wanted] or ([arguments.type] if arguments.type else [*KINDS, LABEL_MAP.suffix])
     selection = ["--scenes", arguments.id] if arguments.id else ["--splits", "test"] if arguments.test_scans else []
     return ["download", "-o", arguments.out_dir, *selection, *others, "--types", *types]
-
-
-class _Refuse(argparse.Action):
-    def __init__(self, *, why: str, **options: object) -> None:
-        super().__init__(nargs=0, **options)  # type: ignore[arg-type]
-        self._why = why
-
-    def __call__(self, parser: argparse.ArgumentParser, *_others: object) -> None:
-        parser.error(f"{self.option_strings[0]}: {self._why}; it is not fetched")
 
 
 if __name__ == "__main__":

@@ -30,13 +30,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scannet_prep.cli.main import main as run_command
 from scannet_prep.errors import ContentError, FileError, MissingFileError, ScanNetPrepError
 from scannet_prep.evaluation import SemanticScores
+from scannet_prep.export import is_export
 from scannet_prep.export.format import encode_lines
 from scannet_prep.files import make_directory, read_file, write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.number_lists import parse_lines
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages.predictions import load_arrays, read_scores
+from scannet_prep.stages.foreign_arrays import iter_scores, load_arrays
 
 _CHUNK_END = len(".chunk_x")
 
@@ -83,12 +84,15 @@ def process(arguments: argparse.Namespace, others: list[str]) -> int:
         print("OctFormer's configuration reads data/scannet200.npz, with two n: rename the folder", file=sys.stderr)
     labels = ["--scannet200"] if arguments.scannet200 else ["--labels-from", "ply"]
     frame = ["--align-axis"] if arguments.align_axis else []
+    export = ["export", processed_dir, "--format", "octformer", "-o", out_dir]
+    export += ["--labels", "scannet200" if arguments.scannet200 else "scannet20"]
+    export.append("--aligned" if arguments.align_axis else "--unaligned")
+    if is_export(arguments.path_out) and run_command([*export, "--dry-run", "--quiet"]) == 2:
+        return 2  # it was made with other options: told before its processed scenes are made anew
     status = _call("process", str(arguments.path_in), "-o", processed_dir, *labels, *frame, *others)
     if status not in (0, 3) or "--dry-run" in others:  # 3: some scenes failed; the others can be used
         return status
-    chosen = ["--labels", "scannet200" if arguments.scannet200 else "scannet20"]
-    chosen.append("--aligned" if arguments.align_axis else "--unaligned")
-    return _call("export", processed_dir, "--format", "octformer", "-o", out_dir, *chosen) or status
+    return _call(*export) or status
 
 
 def generate_output_seg(arguments: argparse.Namespace, label_set: LabelSet) -> None:
@@ -97,13 +101,15 @@ def generate_output_seg(arguments: argparse.Namespace, label_set: LabelSet) -> N
     sums: dict[str, Any] = {}
     lines = read_file(arguments.filelist).decode("utf-8", "replace").splitlines()
     names = [line.split()[0][:-4] for line in lines if line.strip()]
+    if not names:
+        raise FileError(arguments.filelist, "names no scene")
     make_directory(arguments.path_out)
     for name in names:
-        scores = read_scores(arguments.path_pred / f"{name}.eval.npz", len(label_set))
+        scores = np.concatenate([*iter_scores(arguments.path_pred / f"{name}.eval.npz", len(label_set))])
         if "chunk" in name:  # a part of a scene: the scores of all parts are added up
             mask_path = arguments.path_in / f"{name}.mask.npy"
             mask = load_arrays(mask_path)[""].astype(bool)
-            name = name[:-_CHUNK_END]
+            name = name.rpartition(".chunk_")[0] or name[:-_CHUNK_END]
             whole = sums.setdefault(name, np.zeros((len(mask), len(raw_ids))))
             if mask.shape != whole.shape[:1] or np.count_nonzero(mask) != len(scores):
                 problem = f"has {np.count_nonzero(mask):,} of {len(mask):,} vertices"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+from scannet_prep.cli.console import print_out
 from scannet_prep.errors import UsageError
 from scannet_prep.scene import Split
 
@@ -23,15 +25,37 @@ if TYPE_CHECKING:
 Commands = Any  # argparse's own type for subcommands is private
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)\s*(?:([kKMGT])(i?B)?|B)?")
+_OPTION_AND_VALUE = re.compile(r"(?<= )(-\S+) ([^- ]\S*)")
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Fills paragraphs, but for those with indented lines."""
+    """Fills paragraphs; those with indented lines are tables and commands, whose long lines are broken."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002 - as in argparse
-        paragraphs = text.strip().split("\n\n")
-        return "\n\n".join(part if "\n  " in part else textwrap.fill(part, width) for part in paragraphs)
+        paragraphs = (
+            [_break_line(line, width) for line in part.split("\n")] if "\n  " in part else [textwrap.fill(part, width)]
+            for part in text.strip().split("\n\n")
+        )
+        return "\n\n".join(map("\n".join, paragraphs))
+
+    def _format_usage(self, *arguments: Any) -> str:  # noqa: ANN401 - as in argparse
+        """Where an option is too long for the room behind the name of the command, begin further to the left."""
+        usage = super()._format_usage(*arguments)
+        is_wide = any(len(line) > self._width + 2 for line in usage.split("\n"))
+        return re.sub(r"\n +", "\n    ", usage) if is_wide else usage
+
+
+def _break_line(line: str, width: int) -> str:
+    """Break a line that is too wide: a row of a table within its second column, a command with backslashes."""
+    if len(line) <= width:
+        return line
+    first, gap, second = [*re.split(r"(?<=\S)( {2,})", line, maxsplit=1), "", ""][:3]
+    if not first.startswith("  scannet-prep "):
+        return textwrap.fill(line, width, subsequent_indent=" " * len(first + gap))
+    glued = _OPTION_AND_VALUE.sub(r"\1\0\2", first)
+    parts = textwrap.wrap(glued, width - 2, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(parts).replace("\0", " ") + (f"\n      # {second}" if second else "")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -53,6 +77,13 @@ class CommandParser(argparse.ArgumentParser):
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
         hint = self._did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2])) if choice else f"{self.prog} --help"
         raise UsageError(message, hint)
+
+    def _print_message(self, message: str, file: Any = None) -> None:  # noqa: ANN401 - as in argparse
+        """Print help, or the version; argparse would pass over a failure."""
+        if file is sys.stdout:
+            print_out(message.rstrip("\n"))
+        else:
+            super()._print_message(message, file)
 
     def _did_you_mean(self, word: str, choices: Iterable[str]) -> str:
         close = difflib.get_close_matches(word.partition("=")[0], choices, 1)

@@ -98,13 +98,7 @@ class Console:
             frame = {"exit_status": status, **({"command": self.command} if self.command else {})}
             text = json.dumps({**frame, **to_plain(value), **to_plain(more)})
         if self.is_json or not self.is_quiet:
-            try:
-                _print(text, sys.stdout, wraps=wraps and not self.is_json)
-            except BrokenPipeError:
-                raise
-            except OSError as error:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains again at exit
-                raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
+            print_out(text, wraps=wraps and not self.is_json)
         return status
 
     def fail(self, error: str, message: str, hint: str, status: int) -> int:
@@ -128,6 +122,26 @@ class Console:
             with suppress(OSError):  # standard output may be what is broken
                 self.result("", {"error": error, "message": message, "hint": hint}, status)
         return status
+
+
+def print_out(text: str, *, wraps: bool = False) -> None:
+    """Write a text on standard output.
+
+    Args:
+        text: The text.
+        wraps: Whether its long lines may be broken on a terminal.
+
+    Raises:
+        BrokenPipeError: The program reading the pipe has stopped.
+        OutputError: Standard output cannot be written, for example because the disk is full.
+    """
+    try:
+        _print(text, sys.stdout, wraps=wraps)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains again at exit
+        raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
 
 
 def _print(text: str, stream: TextIO, *, wraps: bool = True) -> None:

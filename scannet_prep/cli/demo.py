@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 SUMMARY = "synthetic scenes through every stage"
 DESCRIPTION = """\
 Makes small synthetic scenes in the format of the release (nothing in them is from ScanNet), downloads them from a
-server on this machine, processes them, packs them, and reads them as a dataset. Needs no network and no account.
+server on this machine, processes them, packs them, reads them as a dataset, and shows one. Needs no network and no
+account.
 """
 EPILOG = """\
 examples:
@@ -51,6 +52,7 @@ def _describe(report: DemoReport, seconds: float) -> str:
         for code, names in report.classes.items()
     )
     arrays = "\n".join(f"   {key:<14} {text}" for key, text in report.arrays.items())
+    pictures = "\n".join(f"   {path}" for path in report.views)
     return f"""\
 1. synthetic scenes, downloaded from a server on this machine, and checked
    {plan.raw_dir}
@@ -65,6 +67,9 @@ def _describe(report: DemoReport, seconds: float) -> str:
 4. read as a dataset, from the folder and from the archive, with either label set
 {views}
 {arrays}
+
+5. a picture of a scene, and a page for a browser
+{pictures}
 
 All of it took {format_duration(seconds)}. The same with the real data, once you have signed its terms
 ({TERMS_URL}):

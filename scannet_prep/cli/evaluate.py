@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     )
     noun, count = next(iter(report.scores.totals.items()))
     if not count:
-        why = "without an aggregation, processed scenes have no instances and no ScanNet ids"
+        why = "without an aggregation, there are no instances and no ScanNet ids; instances need 100 vertices"
         console.warn(f"warning: nothing is scored: the ground truth has no {noun} of {report.label_set}", why)
     return console.result("\n".join(_describe(report, has_all=console.is_verbose)), report, 0)
 
@@ -86,6 +86,8 @@ def _describe(report: EvaluationReport, *, has_all: bool) -> Iterator[str]:
     unknown = [f"{number}: {count:,} {noun}" for number, count in report.unknown_ids.items()]
     yield from describe_list("predicted ids that are none of the classes", unknown, has_all=has_all)
     yield from describe_list("predictions of scenes that are not in the ground truth", report.left_out, has_all=has_all)
+    if report.written:
+        yield f"written: {', '.join(map(str, report.written))}"
 
 
 def _format_numbers(title: str, rows: Mapping[str, Numbers]) -> str:

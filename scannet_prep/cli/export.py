@@ -102,9 +102,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _describe_start(plan: ExportPlan) -> str:
-    frame = "axis-aligned" if plan.format.settings["aligned"] else "frame of the scan"
     labels = plan.format.settings["label_set"] or "both label sets"
-    what = f"{plan.format.name}, {format_count(len(plan.scene_ids), 'scene')}, {labels}, {frame}"
+    what = f"{plan.format.name}, {format_count(len(plan.scene_ids), 'scene')}, {labels}"
+    if plan.format.uses_frame:
+        what += ", axis-aligned" if plan.format.settings["aligned"] else ", frame of the scan"
     what += shared.describe_share(plan.share)
     lines = [f"export: {plan.place.name} -> {plan.out_dir}: {what}"]
     lines += [f"left out: {split} ({reason})" for split, reason in plan.left_out.items()]

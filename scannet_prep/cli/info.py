@@ -23,7 +23,8 @@ DESCRIPTION = """\
 Tells what is in a raw or a processed tree, or in an archive: scenes, vertices, bytes, the classes of both label sets.
 
 Of a processed tree it reads only the manifest; without one, every file. Of an archive, only the index and the manifest.
-Several archives count as the shards of one. Train ids are those of ScanNet(...): 0 for the first class.
+Several archives count as the shards of one. Train ids are those of ScanNet(...): 0 for the first class. The figures as
+a page with charts and pictures: scannet-prep report.
 """
 EPILOG = """\
 examples:

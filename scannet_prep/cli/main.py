@@ -8,14 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scannet_prep.cli import demo, download, evaluate, export, info, pack, process, submit, unpack, verify
+from scannet_prep.cli import demo, download, evaluate, export, info, pack, process, report, submit, unpack, verify, view
 from scannet_prep.cli.arguments import CommandParser, add_output_arguments
 from scannet_prep.cli.console import Console
 from scannet_prep.errors import UsageError
 from scannet_prep.failures import explain
 from scannet_prep.version import VERSION
 
-_COMMANDS = (download, process, pack, unpack, export, verify, info, evaluate, submit, demo)
+_COMMANDS = (download, process, pack, unpack, export, verify, info, report, evaluate, submit, view, demo)
 
 _EPILOG = """\
 exit status:
@@ -31,6 +31,7 @@ examples:
   scannet-prep process --scannet200 --align-axis      data/ScanNet -> data/processed
   scannet-prep pack                                   data/processed -> data/scannet.tar.zst
   scannet-prep verify data/processed
+  scannet-prep report data/processed -o report.html
 """
 
 

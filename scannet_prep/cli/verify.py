@@ -39,6 +39,8 @@ Raw: structure of every file, counts that must agree across files, segment ids o
 the label map. Processed: checksums, shapes and values of every file, the manifest. Both: the official splits.
 Archive: every byte. Export: every file that its manifest names. What is damaged is named, scene by scene; several
 archives count as the shards of one. An error is something wrong; a note is worth knowing, and right all the same.
+
+Whether two folders, archives or raw trees hold the same data: scannet-prep report PLACE --against PLACE.
 """
 EPILOG = """\
 examples:
@@ -68,14 +70,14 @@ def add_arguments(parser: shared.CommandParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import verify
-    from scannet_prep.stages.tree import is_archive
     from scannet_prep.stages.verify import archive
+    from scannet_prep.tree import is_archive
 
     report: CheckReport
     places = arguments.places
     has_archives = any(map(is_archive, places))
     if has_archives and arguments.against is not None:
-        raise UsageError("only raw trees have digests to compare", "leave out --against")
+        raise UsageError("only raw trees have digests to compare", "scannet-prep report compares archives")
     if not has_archives and len(places) > 1:
         raise UsageError("one folder can be checked at a time", "name one folder, or several archives")
     if not has_archives and arguments.quick:

@@ -187,6 +187,8 @@ def check_prediction(
     labels = check_integers(prediction.labels, "labels")
     masks: NDArray[Any] = np.asarray(prediction.masks)
     scores: NDArray[Any] = np.asarray(prediction.scores)
+    if not len(labels) and not masks.size:  # nothing was predicted, in whatever shape
+        masks = np.zeros((0, vertex_count), np.bool_)
     if masks.shape != (len(labels), vertex_count) or masks.dtype.kind not in "biuf":
         expected = f"({len(labels)}, {vertex_count}): a row for each label, a column for each vertex"
         raise ContentError(f"masks: found {masks.dtype} {masks.shape}, expected {expected}")

@@ -82,6 +82,8 @@ def check_integers(values: ArrayLike, what: str, count: int | None = None) -> ND
         ContentError: They are not.
     """
     array: NDArray[Any] = np.asarray(values)
+    if array.shape == (0,):  # NumPy takes an empty list for floats
+        array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ContentError(f"{what}: found {array.dtype} {array.shape}, expected integers in one dimension")
     if count not in (None, len(array)):

@@ -22,6 +22,7 @@ class BenchmarkGt(ExportFormat):
     """Two text files for each scene of train and val."""
 
     name = "benchmark-gt"
+    uses_frame = False
 
     def why_left_out(self, split: Split) -> str:
         """Test scenes have no ground truth that anybody may have."""

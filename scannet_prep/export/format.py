@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
@@ -11,12 +12,13 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UsageError
-from scannet_prep.files import Buffer
+from scannet_prep.errors import FileError, UsageError
+from scannet_prep.files import Buffer, Fingerprint
 from scannet_prep.geometry import move_columns
 from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.processed.npz import encode_npy_header
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
+from scannet_prep.release import SEGMENTS
 from scannet_prep.scene import Split
 
 _MAX_LINES = 1 << 14
@@ -77,6 +79,8 @@ class ExportFormat(ABC):
     """Programs that read a dialect of the format."""
     uses_label_set: ClassVar[bool] = True
     """Whether the files hold labels of the chosen label set; else of both, or raw ids."""
+    uses_frame: ClassVar[bool] = True
+    """Whether the files hold anything that has a frame: points or normals."""
     uses_test_segments: ClassVar[bool] = False
     """Whether segments of test scenes are read, where a folder of them is given."""
 
@@ -87,7 +91,8 @@ class ExportFormat(ABC):
         if options.test_segments is not None and not self.uses_test_segments:
             raise UsageError(f"the format {self.name} takes no segments of test scenes", "leave them out")
         label_set = options.label_set if self.uses_label_set else SCANNET20
-        is_aligned = options.is_aligned if options.is_aligned is not None else self.default_frame(label_set)
+        is_chosen = self.uses_frame and options.is_aligned is not None
+        is_aligned = options.is_aligned if is_chosen else self.default_frame(label_set)
         self.options = replace(options, label_set=label_set, is_aligned=is_aligned)
 
     def default_frame(self, label_set: LabelSet) -> bool | None:  # noqa: ARG002 - one program has two answers
@@ -107,6 +112,19 @@ class ExportFormat(ABC):
     def why_left_out(self, split: Split) -> str:  # noqa: ARG002 - for formats that cannot hold a split
         """Why scenes of a split are left out, for a message; empty where they are exported."""
         return ""
+
+    def other_inputs(self, scene_id: str, split: Split) -> dict[str, str]:
+        """What a scene is made from, beside the processed one: its segments, if they are read from elsewhere.
+
+        Returns:
+            Size and CRC-32 of the file, for the record of the scene; nothing where there is no such file.
+        """
+        if split is not Split.TEST or self.options.test_segments is None:
+            return {}
+        with suppress(FileError):
+            found = Fingerprint.from_file(self.options.test_segments / f"{scene_id}{SEGMENTS.suffix}")
+            return {"test_segments": f"{found.size_bytes} {found.crc32}"}
+        return {}
 
     def bytes_per_vertex(self, stored: ProcessOptions) -> int:  # noqa: ARG002 - for what can be linked
         """How many bytes a scene takes, at most and about, by how it is stored; to look for room on the disk."""
@@ -133,8 +151,12 @@ class JoinedFormat(ExportFormat):
     """A format of one large file, or of some: `encode_scene` gives one file, the part of a scene, and parts are joined.
 
     So scenes are made in parallel, and an interrupted run goes on, as for other formats. Parts are removed when they
-    are joined; their names count for nothing.
+    are joined; their names count for nothing. Points are taken as they are stored.
     """
+
+    def default_frame(self, label_set: LabelSet) -> None:  # noqa: ARG002 - the same for both
+        """As they are stored."""
+        return
 
     @abstractmethod
     def plan_files(self, parts: Mapping[str, tuple[Split, int]]) -> Mapping[str, Sequence[str]]:

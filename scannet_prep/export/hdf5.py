@@ -15,7 +15,6 @@ from pathlib import Path
 from scannet_prep.errors import UsageError
 from scannet_prep.export.arrays import as_asked_for
 from scannet_prep.export.format import ExportedScene, ExportOptions, JoinedFormat
-from scannet_prep.labels import LabelSet
 from scannet_prep.processed.folder import TERMS_TEXT
 from scannet_prep.processed.npz import encode_npz
 from scannet_prep.processed.scene import ProcessedScene, read_processed
@@ -34,10 +33,6 @@ class Hdf5(JoinedFormat):
         super().__init__(options)
         if find_spec("h5py") is None:
             raise UsageError("h5py is not installed, which writes HDF5", "pip install 'scannet-prep[hdf5]'")
-
-    def default_frame(self, label_set: LabelSet) -> bool | None:  # noqa: ARG002
-        """Points are taken as they are stored."""
-        return None
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the part of a scene: an `.npz`, which one process then copies into the file."""

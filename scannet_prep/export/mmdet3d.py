@@ -127,7 +127,7 @@ class MMDet3D(ExportFormat):
         info: dict[str, Any] = {"lidar_points": {"num_pts_feats": 6, "lidar_path": path}, "instances": []}
         if self.options.variant:
             info["super_pts_path"] = path
-        if record:
+        if "boxes" in record:
             info["instances"] = [{"bbox_3d": box, "bbox_label_3d": number} for number, box in record["boxes"]]
             info["pts_semantic_mask_path"] = info["pts_instance_mask_path"] = path
             info["axis_align_matrix"] = record["axis_align_matrix"]

@@ -17,13 +17,12 @@ from scannet_prep.files import Buffer
 from scannet_prep.labels import LabelSet
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
+from scannet_prep.view.coloring import color_numbers
 
-_VERTEX = np.dtype([("position", "<f4", 3), ("color", "u1", 3), ("label", "<u2")])
-_FACE = np.dtype([("count", "u1"), ("vertices", "<i4", 3)])
 _HEADER = """\
 ply
 format binary_little_endian 1.0
-comment {scene_id}, coloured by {color}; derived from ScanNet, under its terms of use
+comment {comment}; derived from ScanNet, under its terms of use
 element vertex {vertices}
 property float x
 property float y
@@ -31,9 +30,11 @@ property float z
 property uchar red
 property uchar green
 property uchar blue
-property ushort label
 """
+_LABEL_HEADER = "property ushort label\n"
 _FACE_HEADER = "element face {faces}\nproperty list uchar int vertex_indices\n"
+_VERTEX = [("position", "<f4", 3), ("color", "u1", 3)]
+_FACE = np.dtype([("count", "u1"), ("vertices", "<i4", 3)])
 
 
 class Ply(ExportFormat):
@@ -61,18 +62,9 @@ class Ply(ExportFormat):
             ExportError: It is to be coloured by segment, and has none.
         """
         raw_ids = getattr(scene, self.options.label_set.raw_ids_key)
-        vertices = np.empty(len(scene.points), _VERTEX)
-        vertices["position"] = points_in_frame(scene, is_aligned=self.options.is_aligned)
-        vertices["color"] = self._colors(scene, raw_ids)
-        vertices["label"] = raw_ids
-        numbers = {"scene_id": scene.meta.scene_id, "color": self.options.variant, "vertices": len(vertices)}
-        header, body = _HEADER.format(**numbers), [encode_bytes(vertices)]
-        if scene.faces is not None:
-            faces = np.empty(len(scene.faces), _FACE)
-            faces["count"], faces["vertices"] = 3, scene.faces
-            header += _FACE_HEADER.format(faces=len(faces))
-            body.append(encode_bytes(faces))
-        content: list[Buffer] = [f"{header}end_header\n".encode(), *body]
+        points = points_in_frame(scene, is_aligned=self.options.is_aligned)
+        comment = f"{scene.meta.scene_id}, coloured by {self.options.variant}"
+        content = encode_ply(comment, points, self._colors(scene, raw_ids), scene.faces, raw_ids)
         return ExportedScene({f"{scene.meta.split}/{scene.meta.scene_id}.ply": content})
 
     def _colors(self, scene: ProcessedScene, raw_ids: NDArray[np.unsignedinteger]) -> NDArray[np.uint8]:
@@ -80,16 +72,39 @@ class Ply(ExportFormat):
             label_set = self.options.label_set
             return label_set.colorize(label_set.train_ids_from_raw_ids(raw_ids, -1))
         if self.options.variant == "instance":
-            return _color_numbers(scene.instances)
+            return color_numbers(scene.instances)
         if self.options.variant == "segment":
             if scene.segments is None:
                 raise ExportError(f"{scene.meta.scene_id}: has no segments to give it colours", "choose other colours")
-            return _color_numbers(scene.segments)
+            return color_numbers(scene.segments)
         return scene.colors
 
 
-def _color_numbers(numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """Give each number from 0 a bright colour, neighbours very different ones; black for -1."""
-    table = np.random.default_rng(0).integers(64, 256, (int(numbers.max(initial=0)) + 2, 3), np.uint8)
-    table[-1] = 0
-    return table.take(numbers, axis=0, mode="wrap")
+def encode_ply(
+    comment: str,
+    points: NDArray[np.float32],
+    colors: NDArray[np.uint8],
+    faces: NDArray[np.int32] | None,
+    labels: NDArray[np.unsignedinteger] | None = None,
+) -> list[Buffer]:
+    """Encode coloured points as a mesh file, binary.
+
+    Args:
+        comment: One line of ASCII text.
+        points: float32 (V, 3).
+        colors: uint8 (V, 3).
+        faces: int32 (F, 3), indices of vertices; None for points alone.
+        labels: (V,), up to 65,535, a property of that name; None for none.
+    """
+    vertices = np.empty(len(points), [*_VERTEX, *([] if labels is None else [("label", "<u2")])])
+    vertices["position"], vertices["color"] = points, colors
+    header, body = _HEADER.format(comment=comment, vertices=len(vertices)), [encode_bytes(vertices)]
+    if labels is not None:
+        vertices["label"] = labels
+        header += _LABEL_HEADER
+    if faces is not None:
+        triangles = np.empty(len(faces), _FACE)
+        triangles["count"], triangles["vertices"] = 3, faces
+        header += _FACE_HEADER.format(faces=len(triangles))
+        body.append(encode_bytes(triangles))
+    return [f"{header}end_header\n".encode(), *body]

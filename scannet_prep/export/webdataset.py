@@ -15,7 +15,6 @@ from pathlib import Path
 from scannet_prep.export.arrays import as_asked_for
 from scannet_prep.export.format import ExportedScene, JoinedFormat, encode_npy
 from scannet_prep.files import Buffer
-from scannet_prep.labels import LabelSet
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
 
@@ -26,10 +25,6 @@ class WebDataset(JoinedFormat):
     """Shards of each split, of at most 256 MB (or one scene); the scenes of a space are spread over them."""
 
     name = "webdataset"
-
-    def default_frame(self, label_set: LabelSet) -> bool | None:  # noqa: ARG002
-        """Points are taken as they are stored."""
-        return None
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the part of a scene: its tar members."""

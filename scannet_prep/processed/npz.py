@@ -106,6 +106,7 @@ class NpzReader:
         self._data = memoryview(data)
         self._path = path
         self._members = self._read_directory()
+        self._checked: dict[str, memoryview] = {}
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -175,6 +176,8 @@ class NpzReader:
         return members
 
     def _read_content(self, key: str, member: _Member) -> memoryview:
+        if key in self._checked:
+            return self._checked[key]
         content = self._data[member.start : member.start + member.stored_bytes]
         if member.method == _DEFLATED:
             try:
@@ -183,6 +186,8 @@ class NpzReader:
                 raise self._error(f"array {key!r} cannot be decompressed") from None
         if len(content) != member.size_bytes or deflate.crc32(content) != member.crc32:
             raise self._error(f"array {key!r} is damaged: its CRC-32 does not match")
+        if member.method == _STORED:
+            self._checked[key] = content
         return content
 
     def _error(self, problem: str) -> ProcessedFileError:

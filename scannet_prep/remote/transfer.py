@@ -84,6 +84,7 @@ class Partial:
             os.fsync(self._descriptor)
             self._version_path.unlink(missing_ok=True)  # first, so that a kill leaves no version without its file
             self.path.replace(self._target)
+            aria2_path(self._target).unlink(missing_ok=True)  # of the file that stood here before
 
     def close(self) -> None:
         """Leave the bytes to the next run; where there are none, or they cannot be resumed, remove them."""
@@ -93,6 +94,11 @@ class Partial:
                 self._version_path.unlink(missing_ok=True)
                 if self.path.stat().st_size == self.size_bytes:  # after `publish`, it is not there
                     self.path.unlink()
+
+
+def aria2_path(target: Path) -> Path:
+    """What aria2 keeps beside a file as long as it is unfinished."""
+    return target.with_name(f"{target.name}.aria2")
 
 
 def partial_path(target: Path) -> Path:

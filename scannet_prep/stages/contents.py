@@ -31,7 +31,7 @@ from scannet_prep.release import MESH, SPLIT_DIRS
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.tree import identify_tree
+from scannet_prep.tree import identify_tree
 from scannet_prep.version import VERSION
 
 _INCOMPLETE_HINT = (

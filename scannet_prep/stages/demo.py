@@ -21,7 +21,7 @@ from scannet_prep.progress import Progress
 from scannet_prep.release import BASE_URL
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages import download, pack, process
+from scannet_prep.stages import download, pack, process, view
 from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.selection import Selection
 from scannet_prep.synthetic import write_release
@@ -54,6 +54,7 @@ class DemoReport:
         archive_bytes: Of the archive.
         classes: Names of the classes of the train split, the most frequent first, by what a user types to open it.
         arrays: Type and shape of each array of a sample, as text.
+        views: A picture and a page of a scene.
     """
 
     plan: DemoPlan
@@ -61,6 +62,7 @@ class DemoReport:
     archive_bytes: int
     classes: dict[str, tuple[str, ...]]
     arrays: dict[str, str]
+    views: tuple[Path, ...]
 
 
 def plan(demo_dir: Path) -> DemoPlan:
@@ -76,7 +78,7 @@ def plan(demo_dir: Path) -> DemoPlan:
 
 
 def run(plan: DemoPlan, *, jobs: int = 1, progress: Progress | None = None) -> DemoReport:
-    """Make synthetic scenes, download them from a server on this machine, process, pack, and read them as a dataset.
+    """Make synthetic scenes, download them from a server on this machine, process, pack, read and show them.
 
     Raises:
         OutputError: The folder cannot be written to.
@@ -104,7 +106,10 @@ def run(plan: DemoPlan, *, jobs: int = 1, progress: Progress | None = None) -> D
         found = tuple(label_set.names[index] for index in np.argsort(-counts, kind="stable") if counts[index])
         classes[f'ScanNet("{place}", split="train", labels=SCANNET{len(label_set)})'] = found
     arrays = {key: f"{value.dtype} {value.shape}" for key, value in dataset[0].items() if hasattr(value, "dtype")}
-    return DemoReport(plan, processed, packed.size_bytes, classes, arrays)
+    views = tuple(demo_dir / name for name in ("scene.png", "scene.html"))
+    for path in views:
+        view.run(view.plan([dataset.scene_ids[0]], plan.processed_dir, path, label_set=SCANNET200), progress=progress)
+    return DemoReport(plan, processed, packed.size_bytes, classes, arrays, views)
 
 
 @contextmanager

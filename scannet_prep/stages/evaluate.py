@@ -10,7 +10,6 @@ from typing import Any
 from scannet_prep.dataset import Place, ScanNet
 from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
-from scannet_prep.evaluation.picture import draw_confusion
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
@@ -20,6 +19,7 @@ from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.predictions import Predictions, Task, find_predictions
+from scannet_prep.view.confusion import draw_confusion
 
 _SCORES: Mapping[Task, tuple[Any, str]] = {
     "semantic": (SemanticScores, "iou"),
@@ -41,6 +41,7 @@ class EvaluationReport:
         unknown_ids: Ids in the predictions that are none of the classes, with the number of vertices, or of predicted
             instances, that have them.
         scores: The scores of all scenes together; see `SemanticScores` and `InstanceScores`.
+        written: Files that were asked for.
     """
 
     task: Task
@@ -50,6 +51,7 @@ class EvaluationReport:
     left_out: tuple[str, ...]
     unknown_ids: Mapping[int, int] = field(hash=False)
     scores: ScoreTable
+    written: tuple[Path, ...]
 
 
 def plan(
@@ -105,7 +107,8 @@ def run(
     """
     make_scores, main_score = _SCORES[plan.task]
     progress, total, rows = progress or Progress(), make_scores(plan.label_set), list[dict[str, Any]]()
-    for path in filter(None, (scores_path, confusion_path)):
+    written = tuple(filter(None, (scores_path, confusion_path)))
+    for path in written:
         make_directory(path.parent)
     with progress.work("evaluate", sum(map(len, plan.datasets)), "scenes"):
         for dataset, scene_id in ((item, name) for item in plan.datasets for name in item.scene_ids):
@@ -138,6 +141,7 @@ def run(
         left_out=plan.left_out,
         unknown_ids=dict(plan.unknown_ids.most_common()),
         scores=total.result(),
+        written=written,
     )
 
 

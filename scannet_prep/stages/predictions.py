@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,22 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.dataset import Place, ScanNet
-from scannet_prep.errors import ContentError, MissingFileError, PredictionError, ScanNetPrepError, UsageError
+from scannet_prep.errors import ContentError, MissingFileError, PredictionError, UsageError
 from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
 from scannet_prep.evaluation.scores import check_integers
 from scannet_prep.failures import list_some
-from scannet_prep.files import open_file, read_file
+from scannet_prep.files import read_file
 from scannet_prep.labels import LabelSet
 from scannet_prep.number_lists import parse_lines
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.tree import check_is_no_export
+from scannet_prep.stages.foreign_arrays import iter_scores, load_arrays
+from scannet_prep.tree import check_is_no_export
 
 Task: TypeAlias = Literal["semantic", "instance"]
 
 _OCTFORMER_END = ".eval.npz"
 _ENDS = {"semantic": (".txt", ".npy", "_pred.npy", _OCTFORMER_END), "instance": (".txt", ".npz")}
-_LIST_LINE = re.compile(r"([^ ]+) (\d{1,9})(?:\.0*)? ([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
-_MAX_BYTES = 1 << 36
+_LIST_LINE = re.compile(r"([^ \0]+) (\d{1,9})(?:\.0*)? ([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,8 @@ class Predictions:
                 masks, ids, scores = check_prediction(InstancePrediction(**found), vertex_count)
                 return InstancePrediction(masks, self._to_train_ids(ids, is_raw=is_text), scores)
             if path.name.endswith(_OCTFORMER_END):
-                ids = read_scores(path, len(self.label_set)).argmax(axis=1) - 1
+                blocks = iter_scores(path, len(self.label_set))
+                ids = np.concatenate([scores.argmax(axis=1) for scores in blocks]) - 1
             else:
                 ids = parse_lines(read_file(path)) if is_text else load_arrays(path)[""]
             return self._to_train_ids(check_integers(ids, "prediction", vertex_count), is_raw=is_text)
@@ -92,6 +91,29 @@ class Predictions:
         unknown = np.unique(ids[train_ids < 0], return_counts=True)
         self.unknown_ids.update(dict(zip(*(array.tolist() for array in unknown), strict=True)))
         return train_ids
+
+
+def find_prediction_files(folder: Path, task: Task) -> dict[str, Path]:
+    """Find the predictions in a folder, by scene id; none is read.
+
+    Raises:
+        MissingFileError: There is no such folder, or there are none in it.
+        UsageError: A scene has several.
+    """
+    if not folder.is_dir():
+        raise MissingFileError(folder, "no such folder", "name the folder of the predictions")
+    paths: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        scene_id, end = path.name[:12], path.name[12:]
+        if SceneId.is_valid(scene_id) and end in _ENDS[task]:
+            if scene_id in paths:
+                problem = f"{folder}: holds {paths[scene_id].name} and {path.name}"
+                raise UsageError(problem, "leave one prediction of each scene in the folder")
+            paths[scene_id] = path
+    if not paths:
+        names = " or ".join(f"<scene>{end}" for end in _ENDS[task])
+        raise MissingFileError(folder, f"holds no {task} predictions", f"expected {names} in this folder")
+    return paths
 
 
 def find_predictions(
@@ -112,19 +134,7 @@ def find_predictions(
         UsageError: A scene has several.
         ScanNetPrepError: The processed scenes cannot be read.
     """
-    if not folder.is_dir():
-        raise MissingFileError(folder, "no such folder", "name the folder of the predictions")
-    paths: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        scene_id, end = path.name[:12], path.name[12:]
-        if SceneId.is_valid(scene_id) and end in _ENDS[task]:
-            if scene_id in paths:
-                problem = f"{folder}: holds {paths[scene_id].name} and {path.name}"
-                raise UsageError(problem, "leave one prediction of each scene in the folder")
-            paths[scene_id] = path
-    if not paths:
-        names = " or ".join(f"<scene>{end}" for end in _ENDS[task])
-        raise MissingFileError(folder, f"holds no {task} predictions", f"expected {names} in this folder")
+    paths = find_prediction_files(folder, task)
     check_is_no_export(place)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of scenes that failed in processing: it is told how many there are
@@ -144,59 +154,23 @@ def find_predictions(
     )
 
 
-def read_scores(path: Path, class_count: int) -> NDArray[Any]:
-    """Read OctFormer's `<scene>.eval.npz`.
-
-    Returns:
-        Floats (V, K + 1), the scores of each vertex; the first column stands for unlabeled.
-
-    Raises:
-        FileError: It cannot be read, or does not hold them.
-    """
-    scores = load_arrays(path, "prob")["prob"]
-    if scores.ndim != 2 or scores.shape[1] != class_count + 1 or scores.dtype.kind != "f":
-        expected = f"floats (vertices, {class_count + 1})"
-        raise PredictionError(path, f"prob: found {scores.dtype} {scores.shape}, expected {expected}")
-    if np.isnan(scores.max(initial=0)):
-        raise PredictionError(path, "prob: found NaN, expected numbers")
-    return scores
-
-
 def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
     """Read what the benchmark takes: a line for each mask."""
-    masks, labels, scores = dict[str, NDArray[np.bool_]](), list[int](), list[float]()
+    masks, labels, scores = dict[Path, NDArray[np.bool_]](), list[int](), list[float]()
     for number, line in enumerate(read_file(path).decode("utf-8", "replace").splitlines(), start=1):
         place, match = f"line {number:,}: found {line!r:.80}", _LIST_LINE.fullmatch(line)
         if match is None:
             raise ContentError(f"{place}, expected path, id and confidence, separated by single blanks")
         name = Path(match[1])
-        if name.is_absolute() or ".." in name.parts or match[1] in masks:
+        if name.is_absolute() or ".." in name.parts or name in masks:
             raise ContentError(f"{place}, expected the path of another mask, inside this folder")
         mask_path = path.parent / name
         try:
             mask = check_integers(parse_lines(read_file(mask_path)), "mask", vertex_count)
         except ContentError as error:
             raise PredictionError(mask_path, error.message) from None
-        masks[match[1]] = mask != 0
+        masks[name] = mask != 0
         labels.append(int(match[2]))
         scores.append(float(match[3]))
     stack = np.array(list(masks.values())).reshape(len(masks), vertex_count)
     return {"masks": stack, "labels": np.array(labels, np.int64), "scores": np.array(scores, np.float64)}
-
-
-def load_arrays(path: Path, *keys: str) -> dict[str, NDArray[Any]]:
-    """Read arrays of an `.npz` by their keys, or the one of an `.npy` under an empty key.
-
-    Raises:
-        FileError: It cannot be read, or has none of that name.
-    """
-    try:
-        with open_file(path, _MAX_BYTES) as file:
-            found: Any = np.load(file, allow_pickle=False)
-            return {key: found[key] for key in keys} if keys else {"": found[:]}
-    except ScanNetPrepError:
-        raise
-    except KeyError as error:
-        raise PredictionError(path, f"has no array {error}") from None
-    except (ValueError, EOFError, IndexError, TypeError, MemoryError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise PredictionError(path, f"cannot be read as {path.suffix}: {error}") from None

@@ -29,7 +29,7 @@ from scannet_prep.raw.lock import LOCK_NAME, LockEntry, parse_lock, read_locks, 
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split, read_scene_list
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.tree import identify_tree
+from scannet_prep.tree import identify_tree
 from scannet_prep.version import VERSION
 
 _ELSEWHERE = "unpack into another folder with -o"

@@ -9,7 +9,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from scannet_prep.transforms.motion import Triple
-from scannet_prep.transforms.steps import Sample, checked, colors_as_given
+from scannet_prep.transforms.steps import Sample, checked, colors_as_given, draw, normal_quantiles
 
 _LEVELS = np.arange(256, dtype=np.float32)[:, None]
 
@@ -19,9 +19,10 @@ _LEVELS = np.arange(256, dtype=np.float32)[:, None]
 class ColorJitter:
     """Shifts the colours of the scene, each channel by itself, and adds noise to those of each vertex.
 
-    The shift of a channel is uniform in [-shift, shift], the noise normal. Colours stay uint8: rounded, and cut to
-    0..255. To be put before `Normalize`. The shift alone is Pointcept's `ChromaticTranslation(ratio=shift / 255)` and
-    albumentations' `RGBShift`, the noise alone Pointcept's `ChromaticJitter(std=noise / 255)`.
+    The shift of a channel is uniform in [-shift, shift], the noise normal (cut at 4.3 times its deviation). Colours
+    stay uint8: rounded, and cut to 0..255. To be put before `Normalize`. The shift alone is Pointcept's
+    `ChromaticTranslation(ratio=shift / 255)` and albumentations' `RGBShift`, the noise alone Pointcept's
+    `ChromaticJitter(std=noise / 255)`.
 
     Attributes:
         shift: Largest shift, 0..255.
@@ -37,13 +38,13 @@ class ColorJitter:
         shift = generator.uniform(-self.shift, self.shift, 3).astype(np.float32)
         if not self.noise:
             return {**sample, "colors": _map_channels(colors, _LEVELS + shift)}
-        changed = generator.standard_normal(colors.shape, np.float32)
-        changed *= np.float32(self.noise)
+        changed = np.empty_like(colors)
         for channel in range(3):  # column by column: much faster than three numbers at a time
-            changed[:, channel] += shift[channel]
-        changed += colors
-        np.clip(np.rint(changed, out=changed), 0, 255, out=changed)
-        return {**sample, "colors": changed.astype(np.uint8)}
+            steps = np.rint(normal_quantiles() * np.float32(self.noise) + shift[channel]).astype(np.int16)
+            noisy = draw(steps, generator, len(colors))
+            noisy += colors[:, channel]
+            changed[:, channel] = np.clip(noisy, 0, 255, out=noisy)
+        return {**sample, "colors": changed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class NormalizeColor:
     """Makes colours float32, (c / 255 - mean) / std for each channel. Nothing is random.
 
     The defaults are Mask3D's for ScanNet (datasets/semseg.py); mean 0 and std 1 are Pointcept's `NormalizeColor`.
-    `scannet_prep.convert` takes colours as they are or from `Normalize`, not these.
+    `scannet_prep.convert` takes colours as they are or from `Normalize`, and refuses these.
 
     Attributes:
         mean: Of red, green and blue, 0..1.

@@ -11,12 +11,12 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.steps import Ints, Sample, checked, select
+from scannet_prep.transforms.steps import Ints, Sample, Selecting, as_rows, checked, select, without
 
 
 @dataclass(frozen=True, slots=True)
 @checked(max_points=(1, np.inf, int), sample_rate=(1e-6, 1))
-class CropPoints:
+class CropPoints(Selecting):
     """Keeps the vertices nearest to a random vertex, where the scene has more than it may.
 
     Vertices stay in their order; among equally far ones the first count as nearer. Pointcept's `SphereCrop`
@@ -38,7 +38,7 @@ class CropPoints:
 
 @dataclass(frozen=True, slots=True)
 @checked(max_points=(1, np.inf, int), classes=(0, np.inf, int))
-class CropClasses:
+class CropClasses(Selecting):
     """As `CropPoints`, around a vertex of one of some classes, for example those of the tail of ScanNet200.
 
     The class is chosen among those that the scene has, each as likely, then one of its vertices. In a scene that has
@@ -62,7 +62,7 @@ class CropClasses:
 
 @dataclass(frozen=True, slots=True)
 @checked(limit=(1e-6, np.inf))
-class CropBox:
+class CropBox(Selecting):
     """Keeps the vertices of which all coordinates lie between -limit and limit.
 
     `Points.clip` of ocnn (ocnn/octree/points.py), which OctFormer needs because its octree ends there.
@@ -79,7 +79,7 @@ class CropBox:
 
 
 @dataclass(frozen=True, slots=True)
-class ShufflePoint:
+class ShufflePoint(Selecting):
     """Puts the vertices into a random order. Pointcept's `ShufflePoint` (pointcept/datasets/transform.py)."""
 
     def __call__(self, sample: Sample, generator: Generator) -> Sample:
@@ -89,7 +89,7 @@ class ShufflePoint:
 
 @dataclass(frozen=True, slots=True)
 @checked(share=(0, 1))
-class Drop:
+class Drop(Selecting):
     """Drops a share of the vertices, chosen at random; at least one stays. Vertices stay in their order.
 
     Attributes:
@@ -107,7 +107,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 @checked(size=(1e-6, np.inf))
-class GridSample:
+class GridSample(Selecting):
     """Keeps one vertex, chosen at random, of all that lie in the same cell of a grid (voxel).
 
     Nothing is averaged, so labels and ids stay exact. A vertex lies in the cell floor(point / size), computed in double
@@ -132,7 +132,7 @@ class GridSample:
         cells, keys, bits = _number_cells("GridSample", sample["points"], self.size)
         kept = _choose_one_each(keys, bits, generator, has_inverse=self.has_inverse)
         result = select(sample, kept)
-        result["grid"] = np.ascontiguousarray(cells.take(kept, axis=1).T, np.int32)
+        result["grid"] = as_rows(cells.take(kept, axis=1))
         return {**result, "inverse": keys} if self.has_inverse else result
 
 
@@ -154,7 +154,7 @@ def fragments(sample: Sample, size: float) -> list[Sample]:
     cells, keys, bits = _number_cells("fragments", sample["points"], size)
     order, starts, counts = _sort_keys(keys, bits)
     indices = [np.sort(order[starts + number % counts]) for number in range(counts.max())]
-    grids = [np.ascontiguousarray(cells.take(index, axis=1).T, np.int32) for index in indices]
+    grids = [as_rows(cells.take(index, axis=1)) for index in indices]
     return [{**select(sample, index), "grid": grid, "index": index} for index, grid in zip(indices, grids, strict=True)]
 
 
@@ -199,10 +199,14 @@ def _crop(
     """Keep so many vertices, if there are more: the nearest to one of the candidates, or of all."""
     points = sample["points"]
     if len(points) <= count:
-        return dict(sample)
+        return without(sample, Selecting.drops)  # all samples of a batch need the same keys
     place = generator.integers(len(points if candidates is None else candidates))
-    x, y, z = (points - points[place if candidates is None else candidates[place]]).T
-    distances = x * x + y * y + z * z  # spelt out: what libraries add up depends on the number of threads
+    columns = points.T.copy()
+    columns -= columns[:, [place if candidates is None else candidates[place]]]
+    columns *= columns
+    distances = (
+        columns[0] + columns[1] + columns[2]
+    )  # spelt out: what libraries add up depends on the number of threads
     farthest = np.partition(distances, count - 1)[count - 1]
     if not np.isfinite(farthest):  # no vertex would be nearer, and the scene empty
         message = f"{type(transform).__name__}: there are points that are not finite"
@@ -213,7 +217,7 @@ def _crop(
     return select(sample, np.flatnonzero(is_kept))
 
 
-def _number_cells(name: str, points: NDArray[Any], size: float) -> tuple[NDArray[np.float64], Ints, int]:
+def _number_cells(name: str, points: NDArray[Any], size: float) -> tuple[NDArray[np.int32], Ints, int]:
     """The cell of each point, (3, V), from the smallest; a number for each cell; and the bits of a point's place."""
     if not len(points):
         raise UsageError(f"{name}: there are no points")
@@ -226,11 +230,12 @@ def _number_cells(name: str, points: NDArray[Any], size: float) -> tuple[NDArray
     if not np.isfinite(extent).all() or extent.max() > np.iinfo(np.int32).max or extent.prod() > 2.0 ** (62 - bits):
         cells_text = " x ".join(f"{number:g}" for number in extent)
         raise UsageError(f"{name}: the scene has {cells_text} cells, too many to count", "choose a larger size")
-    keys = cells[0].astype(np.int64)
+    numbers = cells.astype(np.int32)
+    keys = numbers[0].astype(np.int64)
     for axis in (1, 2):
         keys *= int(extent[axis])
-        keys += cells[axis].astype(np.int64)
-    return cells, keys, bits
+        keys += numbers[axis]
+    return numbers, keys, bits
 
 
 def _sort_keys(keys: Ints, bits: int) -> tuple[Ints, Ints, Ints]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -21,6 +22,20 @@ Step: TypeAlias = Callable[[Any, Generator], Any]  # of a dict, or of the TypedD
 _OTHER_KEYS = {"inverse", "axis_alignment", "faces", "instance_labels", "instance_boxes", "instance_centers"}
 # These are computed from where the points are, and from which points there are.
 BOX_KEYS = ("instance_boxes", "instance_centers")
+
+
+class Moving:
+    """A transform that moves points, and leaves out what then holds no longer."""
+
+    __slots__ = ()
+    drops = frozenset({"grid", *BOX_KEYS})
+
+
+class Selecting:
+    """A transform that chooses among the points, and leaves out what then holds no longer."""
+
+    __slots__ = ()
+    drops = frozenset({"faces", *BOX_KEYS})
 
 
 def checked(**limits: tuple[Any, ...]) -> Callable[[type[T]], type[T]]:
@@ -66,6 +81,11 @@ class Compose:
         flat = [step for item in steps for step in (item if isinstance(item, Sequence) else [item])]
         object.__setattr__(self, "steps", tuple(flat))
 
+    @property
+    def drops(self) -> frozenset[str]:
+        """Keys that a step leaves out."""
+        return frozenset().union(*(getattr(step, "drops", ()) for step in self.steps))
+
     def __call__(self, sample: Sample, generator: Generator) -> Any:  # noqa: ANN401 - what the last returns
         """Apply them."""
         for step in self.steps:
@@ -82,8 +102,8 @@ class Compose:
 class Sometimes:
     """Applies a transform with a probability, and leaves the sample as it is otherwise.
 
-    It stands for the `p` of Pointcept's transforms. Put it before what adds keys that the step leaves out (`grid`):
-    samples of one batch must have the same keys.
+    It stands for the `p` of Pointcept's transforms. Samples of one batch must have the same keys: what the transforms
+    of this package leave out (`grid`, `faces`), is left out in either case. One that adds keys does not belong here.
 
     Attributes:
         step: Any transform.
@@ -95,7 +115,12 @@ class Sometimes:
 
     def __call__(self, sample: Sample, generator: Generator) -> Any:  # noqa: ANN401 - what the step returns
         """Apply it, or not."""
-        return self.step(sample, generator) if generator.random() < self.p else dict(sample)
+        return self.step(sample, generator) if generator.random() < self.p else without(sample, self.drops)
+
+    @property
+    def drops(self) -> frozenset[str]:
+        """Keys that the step leaves out."""
+        return frozenset(getattr(self.step, "drops", ()))
 
 
 def colors_as_given(sample: Sample, transform: object) -> NDArray[np.uint8]:
@@ -107,12 +132,41 @@ def colors_as_given(sample: Sample, transform: object) -> NDArray[np.uint8]:
     return colors
 
 
+@cache
+def normal_quantiles() -> NDArray[np.float32]:
+    """65,536 numbers that are distributed normally, float32, ascending; the mean is 0, the standard deviation 1.
+
+    To draw from them takes a fifth of the time of drawing normal numbers; none is beyond 4.33.
+    """
+    numbers = np.linspace(-6, 6, 1 << 17)
+    density = np.exp(-numbers * numbers / 2)
+    shares = np.cumsum(density) - density / 2
+    quantiles = np.interp((np.arange(1 << 16) + 0.5) / (1 << 16), shares / density.sum(), numbers)
+    return np.asarray(quantiles / quantiles.std(), np.float32)
+
+
+def draw(values: NDArray[Any], generator: Generator, count: int) -> NDArray[Any]:
+    """Draw so many of 65,536 values, each as likely every time."""
+    places = generator.integers(0, 1 << 64, -(-count // 4), np.uint64).view(np.uint16)[:count]
+    return values.take(places, mode="wrap", out=np.empty(count, values.dtype))  # much faster than without
+
+
+def as_rows(columns: NDArray[Any]) -> NDArray[Any]:
+    """(V, 3) of (3, V), contiguous; NumPy would copy three numbers at a time."""
+    rows = np.empty(columns.shape[::-1], columns.dtype)
+    for axis, column in enumerate(columns):
+        rows[:, axis] = column
+    return rows
+
+
 def move(sample: Sample, points: NDArray[Any], **changed: NDArray[Any]) -> dict[str, Any]:
     """The sample with other points, and without what was computed from where they were."""
-    result = {**sample, "points": points, **changed}
-    for key in ("grid", *BOX_KEYS):
-        result.pop(key, None)
-    return result
+    return without({**sample, "points": points, **changed}, Moving.drops)
+
+
+def without(sample: Sample, keys: Collection[str]) -> dict[str, Any]:
+    """A copy without some keys."""
+    return {key: value for key, value in sample.items() if key not in keys}
 
 
 def vertex_keys(sample: Sample) -> list[str]:
@@ -133,9 +187,7 @@ def select(sample: Sample, kept: Ints) -> dict[str, Any]:
     """
     if "edge_index" in sample:
         raise UsageError("the sample has an edge_index, whose numbers would no longer hold", "add edges afterwards")
-    result = dict(sample)
-    for key in ("faces", *BOX_KEYS):
-        result.pop(key, None)
+    result = without(sample, Selecting.drops)
     for key in vertex_keys(sample):
         result[key] = sample[key].take(kept, axis=0)
     if "inverse" in sample:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -12,7 +12,7 @@ from numpy.random import Generator
 from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.instance import NO_INSTANCES
 from scannet_prep.labels import LabelSet
-from scannet_prep.transforms.steps import BOX_KEYS, Sample
+from scannet_prep.transforms.steps import BOX_KEYS, Sample, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ class LimitedAnnotations:
 
     points: Mapping[str, Any] = field(hash=False, repr=False)
     ignore_id: int = -1
+    drops: ClassVar = frozenset(BOX_KEYS)
 
     def __call__(self, sample: Sample, generator: Generator) -> Sample:  # noqa: ARG002
         """Change `labels` and `instances`."""
@@ -85,7 +86,7 @@ class LimitedAnnotations:
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(sample["points"]):
             message = f"{scene_id} has {len(sample['points'])} vertices, and points to {chosen.min()} to {chosen.max()}"
             raise UsageError(f"LimitedAnnotations: {message}", "put it first, and use the list of this release")
-        result = {key: value for key, value in sample.items() if key not in BOX_KEYS}
+        result = without(sample, self.drops)
         for key, empty in (("labels", self.ignore_id), ("instances", -1)):
             if key in sample:
                 result[key] = np.full_like(sample[key], empty)

@@ -23,7 +23,7 @@ from scannet_prep.raw.lock import LOCK_NAME, digest_file, encode_lock, shards_of
 from scannet_prep.release import BASE_URL
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROGRESS_BYTES, PROOF_BYTES, Gate, Ticket, TransferPolicy
-from scannet_prep.remote.transfer import Partial, ask_for_end, receive
+from scannet_prep.remote.transfer import Partial, aria2_path, ask_for_end, receive
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
 from scannet_prep.stages.download.checks import check_file, find_contradictions
 from scannet_prep.stages.download.planning import DownloadPlan, DownloadReport, FileOutcome, FileResult, check
@@ -274,8 +274,8 @@ class _Run:
     def _look(self, task: Task) -> None:
         """Check a file that is there, and record it; raises FileError where it is not whole."""
         name, path, entry = task.file.local_path, task.path, self._locked.get(task.file.local_path)
-        if entry is None and path.with_name(f"{path.name}.aria2").exists():
-            raise FileError(path, f"is unfinished: {path.name}.aria2 is beside it")
+        if entry is None and aria2_path(path).exists():
+            raise FileError(path, f"is unfinished: {aria2_path(path).name} is beside it")
         found = digest_file(path)
         if entry is not None and found != entry:
             sizes = f"{found.size_bytes:,} bytes, expected {entry.size_bytes:,}"

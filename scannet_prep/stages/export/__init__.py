@@ -35,6 +35,7 @@ from scannet_prep.files import (
     run_lock,
     write_if_changed,
 )
+from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.folder import FAILED_NAME, prepare_folder, write_failed_list
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
@@ -52,7 +53,6 @@ from scannet_prep.stages.export.scene_worker import (
     move,
     narrow,
 )
-from scannet_prep.stages.place import ProcessedPlace, open_place
 from scannet_prep.stages.selection import Selection
 
 _WRITE_INTERVAL_S = 2.0

@@ -13,7 +13,7 @@ from scannet_prep.export import is_export
 from scannet_prep.export.format import JoinedFormat
 from scannet_prep.export.manifest import ExportEntry, ExportManifest, read_export
 from scannet_prep.files import Fingerprint
-from scannet_prep.stages.place import ProcessedPlace
+from scannet_prep.place import ProcessedPlace
 
 if TYPE_CHECKING:
     from scannet_prep.stages.export import ExportPlan
@@ -35,7 +35,8 @@ def find_current(plan: ExportPlan, previous: ExportManifest) -> dict[str, Export
         entry, now = previous.scenes.get(name), plan.place.entries[name]
         if entry is None or (entry.split, entry.source) != (now.split, now.fingerprint):
             continue
-        if is_whole(entry.files):
+        inputs = plan.format.other_inputs(name, now.split)
+        if inputs.items() <= entry.record.items() and is_whole(entry.files):
             found[name] = entry
     if isinstance(plan.format, JoinedFormat):
         parts = {name: entry for name, entry in found.items() if entry.files}

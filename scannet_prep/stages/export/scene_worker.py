@@ -18,8 +18,8 @@ from scannet_prep.export.format import Content, ExportFormat, JoinedFormat, Proc
 from scannet_prep.export.manifest import ExportEntry
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, Fingerprint, Leader, check_run_lives, make_directory, output_error
+from scannet_prep.place import ProcessedPlace
 from scannet_prep.processed.scene import check_meta, parse_processed
-from scannet_prep.stages.place import ProcessedPlace
 
 WORK_NAME, PARTS_NAME = ".scannet-prep-work", ".scannet-prep-parts"
 
@@ -71,6 +71,7 @@ def _export(scene_id: str, context: WorkContext) -> ExportEntry:
         raise ProcessedFileError(path, "is not the file that the manifest records", hint)
     scene = parse_processed(data, path)
     check_meta(scene.meta, path, scene_id, expected.split)
+    inputs = context.format.other_inputs(scene_id, expected.split)
     exported = context.format.encode_scene(scene)
     start = f"{PARTS_NAME}/" if isinstance(context.format, JoinedFormat) else ""
     files, units = dict[str, Fingerprint](), dict[str, Path]()
@@ -94,7 +95,7 @@ def _export(scene_id: str, context: WorkContext) -> ExportEntry:
         if isinstance(error, ScanNetPrepError):
             raise
         raise output_error(context.out_dir, error) from error
-    return ExportEntry(expected.split, expected.fingerprint, files, exported.record)
+    return ExportEntry(expected.split, expected.fingerprint, files, {**exported.record, **inputs})
 
 
 def _write(target: Path, content: Content, path: Path | str, data: Buffer) -> Fingerprint:

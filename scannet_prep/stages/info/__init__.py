@@ -12,7 +12,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.progress import Progress
 from scannet_prep.stages.info.archive import ArchiveInfo, read_archives
 from scannet_prep.stages.info.trees import ProcessedInfo, RawInfo, read_processed_info, read_raw_info
-from scannet_prep.stages.tree import identify_tree, is_archive
+from scannet_prep.tree import identify_tree, is_archive
 
 Info: TypeAlias = RawInfo | ProcessedInfo | ArchiveInfo
 

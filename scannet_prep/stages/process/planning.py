@@ -142,7 +142,7 @@ def plan(
     try:
         raw_scenes = find_raw_scenes(raw_dir)
     except MissingFileError:
-        from scannet_prep.stages.tree import explain_no_raw_scenes  # it knows archives, and takes time to load
+        from scannet_prep.tree import explain_no_raw_scenes  # it knows archives, and takes time to load
 
         explain_no_raw_scenes(raw_dir)
         raise

@@ -20,10 +20,10 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.finding import CheckReport, CheckTask, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.tree import identify_tree
 from scannet_prep.stages.verify.export import check_exported_scene, plan_export
 from scannet_prep.stages.verify.processed import check_processed_scene, plan_processed
 from scannet_prep.stages.verify.raw import check_raw_scene, plan_raw
+from scannet_prep.tree import identify_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ def run(
         look = check_raw_scene
         tasks, present, label_map, compared_files = plan_raw(path, selection, against, findings)
     elif against is not None:
-        raise UsageError(f"{path}: is not a raw tree, and only such a tree has digests to compare")
+        hint = "scannet-prep report compares processed folders"
+        raise UsageError(f"{path}: is not a raw tree, and only such a tree has digests to compare", hint)
     elif kind == "export":
         look = check_exported_scene
         tasks, present = plan_export(path, selection, findings)

@@ -121,6 +121,8 @@ def plan_raw(
 def _read_locks(raw_dir: Path, against: Path | None, findings: Findings) -> dict[Path, list[RecordedFile]]:
     """Read by folder what is on record of the files of a tree; of another copy, only of files that are here too."""
     own_path = raw_dir / LOCK_NAME
+    if against is not None and own_path.exists() and against.exists() and against.samefile(own_path):
+        own_path, against = against, None
     own = findings.attempt(own_path, read_locks, raw_dir)
     findings.found += [Finding.from_exception(fault, raw_dir) for fault in shards_of(raw_dir).find_faults()]
     recorded = [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+from xml.etree.ElementTree import Element
 
 import numpy as np
 from numpy.typing import NDArray
+
+from scannet_prep.view.markup import element, to_svg
 
 _CELL, _MARGIN = 14, 190  # pixels
 
@@ -22,11 +24,9 @@ def draw_confusion(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
     """
     columns = [*names, "(none)"]
     height, width = (count * _CELL for count in confusion.shape)
-    box = f"{-_MARGIN} {-_MARGIN} {width + _MARGIN + _CELL} {height + _MARGIN + _CELL}"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" font-family="sans-serif" font-size="11">',
-        f'<rect x="{-_MARGIN}" y="{-_MARGIN}" width="100%" height="100%" fill="white"/>',
-        f'<rect width="{width}" height="{height}" fill="none" stroke="gray"/>',
+        element("rect", x=-_MARGIN, y=-_MARGIN, width="100%", height="100%", fill="white"),
+        element("rect", width=width, height=height, fill="none", stroke="gray"),
         _text("prediction", f"translate({width / 2} {_CELL - _MARGIN})", "middle"),
         _text("ground truth", f"translate({_CELL - _MARGIN} {height / 2}) rotate(-90)", "middle"),
         *(_text(name, f"translate(-6 {row * _CELL + 11})", "end") for row, name in enumerate(names)),
@@ -34,13 +34,14 @@ def draw_confusion(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
     ]
     for row, column in np.argwhere(confusion).tolist():
         count, total = confusion[row, column].item(), confusion[row].sum().item()
-        title = escape(f"{names[row]} as {columns[column]}: {count / total:.1%} ({count:,} vertices)")
+        words = f"{names[row]} as {columns[column]}: {count / total:.1%} ({count:,} vertices)"
+        place = {"x": column * _CELL, "y": row * _CELL, "width": _CELL, "height": _CELL}
         parts.append(
-            f'<rect x="{column * _CELL}" y="{row * _CELL}" width="{_CELL}" height="{_CELL}" fill="#08519c" '
-            f'fill-opacity="{count / total:.3f}"><title>{title}</title></rect>'
+            element("rect", element("title", words), **place, fill="#08519c", fill_opacity=f"{count / total:.3f}")
         )
-    return "\n".join([*parts, "</svg>\n"])
+    box = f"{-_MARGIN} {-_MARGIN} {width + _MARGIN + _CELL} {height + _MARGIN + _CELL}"
+    return to_svg(element("svg", parts, viewBox=box, font_family="sans-serif", font_size=11))
 
 
-def _text(words: str, transform: str, anchor: str = "start") -> str:
-    return f'<text transform="{transform}" text-anchor="{anchor}">{escape(words)}</text>'
+def _text(words: str, transform: str, anchor: str = "start") -> Element:
+    return element("text", words, transform=transform, text_anchor=anchor)

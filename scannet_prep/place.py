@@ -8,12 +8,13 @@ from pathlib import Path
 
 from scannet_prep.archive.scenes import ArchiveReader
 from scannet_prep.archive.source import Place as OnePlace
-from scannet_prep.errors import ManifestError, UsageError
+from scannet_prep.errors import FileError, ManifestError, UsageError
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, read_file
 from scannet_prep.processed.folder import find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import MAX_FILE_BYTES
-from scannet_prep.stages.tree import check_is_no_export, is_archive
+from scannet_prep.tree import check_is_no_export, is_archive
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,14 @@ class ProcessedPlace:
         folder: The processed folder; None for archives.
         entries: What the manifest says of each scene, by id, sorted.
         failures: Why scenes are missing that were to be made, by id.
+        faults: Why the folder must not be used; only where `open_place` was told to open it all the same.
     """
 
     name: str
     folder: Path | None
     entries: Mapping[str, SceneEntry]
-    failures: Mapping[str, str]
+    failures: Mapping[str, SceneFailure]
+    faults: tuple[FileError, ...] = ()
     _reader: ArchiveReader | None = None  # of the same scenes
 
     def restrict(self, scene_id: str) -> ProcessedPlace:
@@ -55,13 +58,16 @@ class ProcessedPlace:
         return read_file(processed_path(Path(self.name), self.entries[scene_id].split, scene_id), MAX_FILE_BYTES)
 
 
-def open_place(places: Sequence[OnePlace], *, certificates: bool | Path = True) -> ProcessedPlace:
+def open_place(
+    places: Sequence[OnePlace], *, certificates: bool | Path = True, must_be_usable: bool = True
+) -> ProcessedPlace:
     """Find out which processed scenes a place holds; none is read where there is a manifest.
 
     Args:
         places: A processed folder; or an archive, or all shards of one: paths, addresses, or objects that read the
             bytes.
         certificates: Of addresses, whom to trust, as `RangeSource` takes it.
+        must_be_usable: Whether a folder that is not finished, or whose manifest is damaged, is an error.
 
     Raises:
         FileError: There is no such place, or it cannot be used: not finished, of two kinds, damaged.
@@ -74,10 +80,14 @@ def open_place(places: Sequence[OnePlace], *, certificates: bool | Path = True) 
         reader = ArchiveReader(places, None, is_list=len(places) > 1, certificates=certificates)
         if (entries := reader.read_entries()) is None:
             raise ManifestError(reader.name, "has no manifest that tells of all its scenes", "pack a processed folder")
-        return ProcessedPlace(reader.name, None, entries, reader.failures, reader)
+        failures = {
+            name: SceneFailure(name, "", message, reader.how_to_add(name)) for name, message in reader.failures.items()
+        }
+        return ProcessedPlace(reader.name, None, entries, failures, _reader=reader)
     paths = [Path(place).expanduser() for place in places if isinstance(place, str | Path)]
     if len(paths) != 1:
         raise UsageError("one folder can be read at a time", "name one folder, or several archives")
-    manifest = find_state(paths[0], must_be_usable=True).manifest
-    failures = {name: item.message for name, item in manifest.failures.items() if name not in manifest.scenes}
-    return ProcessedPlace(str(paths[0]), paths[0], dict(sorted(manifest.scenes.items())), failures)
+    state = find_state(paths[0], must_be_usable=must_be_usable)
+    manifest = state.manifest
+    failures = {name: item for name, item in manifest.failures.items() if name not in manifest.scenes}
+    return ProcessedPlace(str(paths[0]), paths[0], dict(sorted(manifest.scenes.items())), failures, state.faults)

@@ -1,0 +1,95 @@
+/** The scenes of the page: their descriptions are JSON, their arrays compressed text in blocks beside it. */
+
+const ARRAY_TYPES = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
+
+/**
+ * Decode an array. Stored are the differences of neighbouring rows, column by column, byte by byte: raw deflate, base64.
+ * @param {{block: string, rows: number, columns: number, bytes: number}} array
+ */
+async function decodeArray({ block, rows, columns, bytes }) {
+  const text = atob(document.getElementById(block).textContent);
+  const packed = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  const planes = new Uint8Array(await new Response(stream).arrayBuffer());
+  if (planes.length !== rows * columns * bytes) throw new Error(`${block} has ${planes.length} bytes`);
+  const found = new ARRAY_TYPES[bytes](rows * columns);
+  for (let column = 0; column < columns; column++) {
+    const start = column * bytes * rows;
+    let value = 0;
+    for (let row = 0; row < rows; row++) {
+      for (let byte = 0; byte < bytes; byte++) value += planes[start + byte * rows + row] << (8 * byte);
+      found[row * columns + column] = value; // which cuts off what is beyond its bits
+    }
+  }
+  return found;
+}
+
+/** One scene. Its arrays are decoded when they are first asked for. */
+class Scene {
+  #arrays;
+  #decoded = new Map();
+
+  constructor(description) {
+    const { arrays, ...shown } = description;
+    this.#arrays = arrays;
+    Object.assign(this, shown);
+    this.size = description.grid.map((cells) => cells * description.step);
+    this.center = this.size.map((length, axis) => description.origin[axis] + length / 2);
+    this.radius = Math.max(0.1, Math.hypot(...this.size) / 2);
+  }
+
+  coloring(name) {
+    return this.colorings.find((item) => item.name === name);
+  }
+
+  /** Decode one of the scene's arrays, once. */
+  async #array(array) {
+    if (!array) return null;
+    if (!this.#decoded.has(array.block)) this.#decoded.set(array.block, decodeArray(array));
+    return this.#decoded.get(array.block);
+  }
+
+  /** uint16 (V, 3), in steps from the origin. */
+  positions() {
+    return this.#array(this.#arrays.positions);
+  }
+
+  /** uint8 (V, 3), 0 as 128, which is what the colours of normals are; null where there are none. */
+  async normals() {
+    const coloring = this.coloring("normals");
+    return coloring ? this.values(coloring) : null;
+  }
+
+  /** uint32 (F, 3); null where there are none. Stored are the second and third corner as distances from the first. */
+  async corners() {
+    const stored = await this.#array(this.#arrays.faces);
+    if (!stored) return null;
+    const corners = stored.slice();
+    for (let i = 0; i < corners.length; i += 3) {
+      corners[i + 1] += corners[i];
+      corners[i + 2] += corners[i];
+    }
+    return corners;
+  }
+
+  /** Colours, uint8 (V, 3), or indices of categories, (V,), of one colouring. */
+  values(coloring) {
+    return this.#array(coloring.values);
+  }
+
+  /** What is known of a vertex: pairs of a name and a text. */
+  async describe(vertex) {
+    const positions = await this.positions();
+    const rows = [];
+    for (const coloring of this.colorings) {
+      if (!coloring.categories.length) continue;
+      const category = coloring.categories[(await this.values(coloring))[vertex]];
+      rows.push([coloring.title.replace(/s$/, ""), category.name]); // "instances" are for all of them
+      if (category.raw) rows.push(["raw category", category.raw]);
+    }
+    const at = this.origin.map((start, axis) => (start + positions[3 * vertex + axis] * this.step).toFixed(3));
+    rows.push(["x, y, z", `${at.join(", ")} m`]);
+    return rows;
+  }
+}

@@ -1,0 +1,49 @@
+/** The view as the part of the page's address behind `#`, and back. */
+
+/** What is seen, as text: scene, colouring, camera, what is off, and what differs from the defaults. */
+function writeLink({ scene, coloring, camera, hidden, options }) {
+  const round = (number) => Number(number.toFixed(4)).toString();
+  const words = new URLSearchParams({ scene: scene.name, color: coloring.name });
+  words.set("view", [camera.azimuth, camera.elevation, camera.distance, ...camera.target].map(round).join(","));
+  const shown = coloring.categories.filter((_, index) => !hidden.has(index));
+  if (hidden.size && 2 * hidden.size <= coloring.categories.length) {
+    for (const index of hidden) words.append("hide", coloring.categories[index].name);
+  } else if (hidden.size) {
+    for (const category of shown) words.append("only", category.name);
+    if (!shown.length) words.append("only", "");
+  }
+  for (const [name, { value, start }] of Object.entries(options)) {
+    if (value !== start) words.set(name, String(value));
+  }
+  return `#${words}`;
+}
+
+/** The same from text; what is missing or no view is left out. */
+function readLink(text) {
+  const words = new URLSearchParams(text.replace(/^#/, ""));
+  const view = (words.get("view") ?? "").split(",").map(Number);
+  const found = { scene: words.get("scene"), color: words.get("color"), options: {} };
+  if (view.length === 6 && view.every(Number.isFinite) && view[2] > 0) {
+    found.view = { azimuth: view[0], elevation: view[1], distance: view[2], target: view.slice(3) };
+  }
+  for (const name of ["hide", "only"]) {
+    if (words.has(name)) found[name] = new Set(words.getAll(name));
+  }
+  for (const name of ["points", "ceiling"]) {
+    const number = Number.parseFloat(words.get(name));
+    if (Number.isFinite(number)) found.options[name] = number;
+  }
+  for (const name of ["mesh", "grid", "backs", "light"]) {
+    if (words.has(name)) found.options[name] = words.get(name) === "true";
+  }
+  return found;
+}
+
+/** Which categories of a colouring are off by a link. */
+function hiddenByLink({ hide, only }, categories) {
+  const hidden = new Set();
+  categories.forEach(({ name }, index) => {
+    if (hide?.has(name) || (only && !only.has(name))) hidden.add(index);
+  });
+  return hidden;
+}

@@ -1,0 +1,62 @@
+/** Finds the vertex at a place of the picture: numbers of vertices are drawn instead of colours, in a small window. */
+
+const PICK_REACH = 6; // pixels
+const PICK_SIZE = 2 * PICK_REACH + 1;
+
+class Picking {
+  #pixels = new Uint8Array(4 * PICK_SIZE * PICK_SIZE);
+
+  constructor(drawing) {
+    const { gl } = drawing;
+    this.drawing = drawing;
+    this.target = gl.createFramebuffer();
+    gl.bindFramebuffer(gl.FRAMEBUFFER, this.target);
+    for (const [format, place] of [
+      [gl.RGBA8, gl.COLOR_ATTACHMENT0],
+      [gl.DEPTH_COMPONENT24, gl.DEPTH_ATTACHMENT],
+    ]) {
+      const buffer = gl.createRenderbuffer();
+      gl.bindRenderbuffer(gl.RENDERBUFFER, buffer);
+      gl.renderbufferStorage(gl.RENDERBUFFER, format, PICK_SIZE, PICK_SIZE);
+      gl.framebufferRenderbuffer(gl.FRAMEBUFFER, place, gl.RENDERBUFFER, buffer);
+    }
+  }
+
+  /**
+   * The vertex that is shown at a pixel, or nearest to it; -1 where there is none.
+   * Where triangles are drawn, their vertices lie before them; else a corner of the triangle is taken.
+   */
+  find(x, y, camera, view) {
+    const { drawing } = this;
+    const { gl, canvas } = drawing;
+    gl.bindFramebuffer(gl.FRAMEBUFFER, this.target);
+    gl.viewport(PICK_REACH - x, PICK_REACH - (canvas.height - 1 - y), canvas.width, canvas.height);
+    gl.clearColor(0, 0, 0, 0);
+    gl.clear(gl.COLOR_BUFFER_BIT | gl.DEPTH_BUFFER_BIT);
+    if (view.hasMesh && drawing.hasTriangles) {
+      gl.enable(gl.POLYGON_OFFSET_FILL);
+      gl.polygonOffset(4, 4);
+      drawing.drawScene(drawing.numbers, camera, view, true);
+      gl.disable(gl.POLYGON_OFFSET_FILL);
+      drawing.drawScene(drawing.numbers, camera, { ...view, pointScale: 0 }, false);
+    } else {
+      drawing.drawScene(drawing.numbers, camera, view, false);
+    }
+    gl.readPixels(0, 0, PICK_SIZE, PICK_SIZE, gl.RGBA, gl.UNSIGNED_BYTE, this.#pixels);
+    return this.#nearest();
+  }
+
+  #nearest() {
+    let best = -1, bestDistance = Infinity;
+    const number = (i) => this.#pixels[i] | (this.#pixels[i + 1] << 8) | (this.#pixels[i + 2] << 16);
+    for (let row = 0; row < PICK_SIZE; row++) {
+      for (let column = 0; column < PICK_SIZE; column++) {
+        const i = 4 * (row * PICK_SIZE + column);
+        const distance = (row - PICK_REACH) ** 2 + (column - PICK_REACH) ** 2;
+        if (this.#pixels[i + 3] === 255 && distance < bestDistance) [best, bestDistance] = [number(i), distance];
+      }
+    }
+    const center = 4 * (PICK_REACH * PICK_SIZE + PICK_REACH);
+    return best < 0 && this.#pixels[center + 3] ? number(center) : best;
+  }
+}

@@ -1,0 +1,374 @@
+/** Joins the parts: which scene is seen, how, and what the controls of the page do. */
+
+const $ = (id) => document.getElementById(id);
+const LINK_DELAY_MS = 300; // browsers allow some changes of the address a second
+
+class Viewer {
+  coloring = null;
+  scene = null;
+  #hidden = new Map(); // by scene and colouring, numbers of categories
+  #isDue = false;
+  #isPointDue = false;
+  #pointed = { x: 0, y: 0, vertex: -1 };
+  #linkTimer = 0;
+  #task = 0; // of the newest scene or colouring that was asked for
+
+  constructor(data) {
+    this.data = data;
+    this.scenes = data.scenes.map((description) => new Scene(description));
+    this.canvas = $("picture");
+    this.drawing = new Drawing(this.canvas);
+    this.picking = new Picking(this.drawing);
+    this.camera = new Camera(data.camera);
+    this.legend = new Legend(() => this.#switched());
+    this.options = {
+      points: { value: 1, start: 1 },
+      ceiling: { value: Infinity, start: Infinity }, // metres above the floor
+      mesh: { value: true, start: true },
+      grid: { value: false, start: false },
+      backs: { value: false, start: false },
+      light: { value: false, start: matchMedia("(prefers-color-scheme: light)").matches },
+    };
+    this.view = { ambient: data.light.ambient, light: new Float32Array(3) };
+    new PointerControls(this.canvas, this);
+    this.#listen();
+    listenToKeys(this);
+  }
+
+  get #hiddenKey() {
+    return `${this.scene.name} ${this.coloring.name}`;
+  }
+
+  /** Numbers of the categories that are off. */
+  get hidden() {
+    if (!this.#hidden.has(this.#hiddenKey)) this.#hidden.set(this.#hiddenKey, new Set());
+    return this.#hidden.get(this.#hiddenKey);
+  }
+
+  /** What is seen, as the part of an address behind `#`. */
+  get link() {
+    return writeLink(this);
+  }
+
+  /** Of the picture: width by height. */
+  get aspect() {
+    this.#resize();
+    return this.canvas.width / this.canvas.height;
+  }
+
+  /** Show what a link says, and the first of everything where it says nothing. */
+  async follow(text) {
+    const link = readLink(text);
+    for (const [name, option] of Object.entries(this.options)) option.value = link.options[name] ?? option.start;
+    await this.open(this.scenes.find((item) => item.name === link.scene) ?? this.scenes[0], link.color, link);
+  }
+
+  /** Show a scene. The colouring stays, if it has that; the rest is that of a link, if there is one. */
+  async open(scene, colorName = this.coloring?.name, link = null) {
+    const task = ++this.#task;
+    this.canvas.ariaBusy = "true";
+    const [positions, normals, corners] = await Promise.all([scene.positions(), scene.normals(), scene.corners()]);
+    if (task !== this.#task) return;
+    if (scene !== this.scene) {
+      this.drawing.setScene(scene, positions, normals, corners);
+      this.scene = scene;
+      this.positions = positions;
+      this.coloring = null;
+      this.pointAway();
+      this.#describeScene();
+      this.camera.reset(scene, positions, this.aspect);
+    }
+    if (link) {
+      if (link.view) Object.assign(this.camera, link.view);
+      else this.camera.reset(scene, positions, this.aspect);
+      this.#showOptions();
+    }
+    const wanted = scene.coloring(colorName) ?? scene.coloring(this.data.color) ?? scene.colorings[0];
+    await this.color(wanted.name, link);
+  }
+
+  /** Choose a colouring. */
+  async color(name, link = null) {
+    const task = ++this.#task;
+    this.canvas.ariaBusy = "true";
+    const coloring = this.scene.coloring(name);
+    const values = await this.scene.values(coloring);
+    if (task !== this.#task) return;
+    this.coloring = coloring;
+    if (link) this.#hidden.set(this.#hiddenKey, hiddenByLink(link, coloring.categories));
+    this.drawing.setColoring(values, coloring.categories);
+    this.drawing.setHidden(this.hidden);
+    this.legend.show(coloring, this.hidden);
+    for (const input of $("colorings").querySelectorAll("input")) input.checked = input.value === name;
+    this.canvas.ariaLabel = `${this.scene.name}, coloured by ${coloring.title}`;
+    this.moved();
+  }
+
+  /** Draw soon, and note the view in the address when it rests. */
+  moved() {
+    if (!this.coloring) return;
+    clearTimeout(this.#linkTimer);
+    this.#linkTimer = setTimeout(() => history.replaceState(null, "", this.link), LINK_DELAY_MS);
+    this.invalidate();
+  }
+
+  invalidate() {
+    if (this.#isDue) return;
+    this.#isDue = true;
+    requestAnimationFrame(() => this.#draw());
+  }
+
+  /** Tell of the point at a place of the canvas, in CSS pixels. */
+  pointAt(x, y) {
+    this.#pointed.x = x;
+    this.#pointed.y = y;
+    if (this.#isPointDue) return;
+    this.#isPointDue = true;
+    requestAnimationFrame(async () => {
+      this.#isPointDue = false;
+      const vertex = this.#pick(this.#pointed.x, this.#pointed.y);
+      if (vertex < 0) this.pointAway();
+      else if (vertex !== this.#pointed.vertex) await this.#showTooltip(vertex);
+      this.#placeTooltip();
+    });
+  }
+
+  pointAway() {
+    this.#pointed.vertex = -1;
+    $("tooltip").hidden = true;
+  }
+
+  /** Tell of the point in the middle, for those who have no mouse. */
+  async tellMiddle() {
+    this.pointAt(this.canvas.clientWidth / 2, this.canvas.clientHeight / 2);
+    const vertex = this.#pick(this.#pointed.x, this.#pointed.y);
+    const rows = vertex < 0 ? [] : await this.scene.describe(vertex);
+    $("told").textContent = rows.map((pair) => pair.join(": ")).join("; ") || "nothing is in the middle";
+  }
+
+  turnAboutMiddle() {
+    this.turnAbout(this.canvas.clientWidth / 2, this.canvas.clientHeight / 2);
+  }
+
+  turnAbout(x, y) {
+    const vertex = this.#pick(x, y);
+    if (vertex < 0) return;
+    const { origin, step } = this.scene;
+    this.camera.target = origin.map((start, axis) => start + this.positions[3 * vertex + axis] * step);
+    this.moved();
+  }
+
+  slide(id, steps) {
+    const input = $(id);
+    if (input.disabled) return;
+    input.value = Number(input.value) + steps * (id === "ceiling" ? 0.1 : 1);
+    input.dispatchEvent(new Event("input"));
+  }
+
+  unfold(isOpen) {
+    document.body.classList.toggle("folded", !isOpen);
+    $("fold").ariaExpanded = String(isOpen);
+  }
+
+  #pick(x, y) {
+    if (!this.coloring) return -1;
+    if (this.#isDue) this.#prepare(); // the camera has moved since the last picture
+    const scale = this.canvas.width / this.canvas.clientWidth;
+    return this.picking.find(Math.floor(x * scale), Math.floor(y * scale), this.camera, this.view);
+  }
+
+  async #showTooltip(vertex) {
+    this.#pointed.vertex = vertex;
+    const { scene } = this;
+    const rows = await scene.describe(vertex);
+    if (this.#pointed.vertex !== vertex || scene !== this.scene) return;
+    const list = document.createElement("dl");
+    for (const [name, text] of rows) {
+      list.append(document.createElement("dt"), document.createElement("dd"));
+      list.children[list.children.length - 2].textContent = name;
+      list.lastChild.textContent = text;
+    }
+    $("tooltip").replaceChildren(list);
+    $("tooltip").hidden = false;
+  }
+
+  #placeTooltip() {
+    const tooltip = $("tooltip"), box = this.canvas.getBoundingClientRect();
+    if (tooltip.hidden) return;
+    const x = box.left + this.#pointed.x, y = box.top + this.#pointed.y;
+    const isRight = x + tooltip.offsetWidth + 24 > innerWidth, isLow = y + tooltip.offsetHeight + 24 > innerHeight;
+    tooltip.style.left = `${Math.max(4, isRight ? x - tooltip.offsetWidth - 12 : x + 14)}px`;
+    tooltip.style.top = `${Math.max(4, isLow ? y - tooltip.offsetHeight - 12 : y + 14)}px`;
+  }
+
+  #switched() {
+    if (!this.coloring) return;
+    this.drawing.setHidden(this.hidden);
+    this.moved();
+  }
+
+  #resize() {
+    const { canvas } = this;
+    const width = Math.max(1, Math.round(canvas.clientWidth * devicePixelRatio));
+    const height = Math.max(1, Math.round(canvas.clientHeight * devicePixelRatio));
+    if (canvas.width !== width || canvas.height !== height) {
+      canvas.width = width;
+      canvas.height = height;
+    }
+  }
+
+  #prepare() {
+    const { camera, canvas, view, options, scene } = this;
+    camera.update(scene, this.aspect);
+    const { slope } = this.data.camera;
+    const pixels = Math.min(canvas.width, canvas.height) / (2 * slope); // of a metre at a distance of one metre
+    view.pointScale = options.points.value * scene.pointSize * pixels;
+    view.ceiling = (scene.floor + options.ceiling.value - scene.origin[2]) / scene.step;
+    view.hasMesh = options.mesh.value;
+    view.hasGrid = options.grid.value;
+    view.hasBacks = options.backs.value;
+    view.hasLight = this.coloring.categories.length > 0;
+    view.background = this.data.backgrounds[options.light.value ? "light" : "dark"];
+    const [right, up, back] = this.data.light.direction;
+    for (let axis = 0; axis < 3; axis++) {
+      view.light[axis] = right * camera.right[axis] + up * camera.up[axis] + back * camera.back[axis];
+    }
+  }
+
+  #draw() {
+    this.#isDue = false;
+    if (!this.coloring || this.drawing.gl.isContextLost()) return;
+    this.#prepare();
+    this.drawing.draw(this.camera, this.view);
+    this.#drawAxes();
+    this.canvas.ariaBusy = "false";
+  }
+
+  /** The directions of x, y and z, in a corner of the picture. */
+  #drawAxes() {
+    const { right, up } = this.camera;
+    for (let axis = 0; axis < 3; axis++) {
+      const x = 26 * right[axis], y = -26 * up[axis];
+      const [line, label] = this.axes[axis];
+      line.setAttribute("x2", x.toFixed(1));
+      line.setAttribute("y2", y.toFixed(1));
+      label.setAttribute("x", (1.3 * x).toFixed(1));
+      label.setAttribute("y", (1.3 * y + 4).toFixed(1));
+    }
+  }
+
+  #describeScene() {
+    const { scene } = this;
+    const size = scene.size.map((length) => length.toFixed(1)).join(" × ");
+    const facts = [scene.split, scene.frame, `${scene.vertices.toLocaleString("en")} vertices`];
+    if (scene.triangles) facts.push(`${scene.triangles.toLocaleString("en")} faces`);
+    $("scene-name").textContent = scene.name || this.data.title;
+    $("facts").textContent = [...facts, `${size} m`].filter(Boolean).join(" · ");
+    $("scenes").selectedIndex = this.scenes.indexOf(scene);
+    $("mesh").hidden = !scene.triangles;
+    $("ceiling").max = (Math.ceil(20 * (scene.origin[2] + scene.size[2] - scene.floor)) / 20).toFixed(2);
+    this.#showOptions();
+    const legend = $("colorings").querySelector("legend");
+    $("colorings").replaceChildren(legend, ...scene.colorings.map((coloring, index) => makeChoice(coloring, index)));
+  }
+
+  /** Set the controls to the options. */
+  #showOptions() {
+    const { points, ceiling, mesh, grid, backs, light } = this.options;
+    $("point-size").value = 20 + 10 * Math.log2(points.value);
+    $("point-size").disabled = mesh.value && this.scene.triangles > 0;
+    $("point-size").ariaValueText = `${points.value.toFixed(2)} times`;
+    const isWhole = ceiling.value >= Number($("ceiling").max);
+    $("ceiling").value = isWhole ? $("ceiling").max : ceiling.value;
+    $("ceiling").ariaValueText = isWhole ? "nothing is cut off" : `cut off at ${ceiling.value.toFixed(2)} m`;
+    $("ceiling-told").textContent = isWhole ? "whole" : `${ceiling.value.toFixed(1)} m`;
+    for (const [id, option] of [["mesh", mesh], ["grid", grid], ["backs", backs], ["theme", light]]) $(id).ariaPressed = option.value;
+    document.documentElement.dataset.theme = light.value ? "light" : "dark";
+  }
+
+  #set(name, value) {
+    this.options[name].value = value;
+    if (this.scene) this.#showOptions();
+    this.moved();
+  }
+
+  #listen() {
+    const { options } = this;
+    const step = (steps) => this.scenes[(this.scenes.indexOf(this.scene) + steps + this.scenes.length) % this.scenes.length];
+    $("point-size").addEventListener("input", (event) => this.#set("points", 2 ** ((event.target.value - 20) / 10)));
+    $("ceiling").addEventListener("input", ({ target }) => {
+      this.#set("ceiling", target.value === target.max ? Infinity : Number(target.value));
+    });
+    for (const [id, name] of [["mesh", "mesh"], ["grid", "grid"], ["backs", "backs"], ["theme", "light"]]) {
+      $(id).addEventListener("click", () => this.#set(name, !options[name].value));
+    }
+    $("top").addEventListener("click", () => {
+      if (!this.scene) return;
+      this.camera.lookFromAbove(this.scene, this.positions, this.aspect);
+      this.moved();
+    });
+    $("reset").addEventListener("click", () => {
+      if (!this.scene) return;
+      this.camera.reset(this.scene, this.positions, this.aspect);
+      this.#set("ceiling", options.ceiling.start);
+    });
+    $("colorings").addEventListener("change", (event) => this.color(event.target.value));
+    $("fold").addEventListener("click", () => this.unfold(document.body.classList.contains("folded")));
+    $("keys").addEventListener("click", () => $("help").showModal());
+    $("scenes").append(...this.scenes.map((scene) => new Option(scene.split ? `${scene.name} (${scene.split})` : scene.name)));
+    $("scenes").addEventListener("change", (event) => this.open(this.scenes[event.target.selectedIndex]));
+    $("previous").addEventListener("click", () => this.open(step(-1)));
+    $("next").addEventListener("click", () => this.open(step(1)));
+    $("home").hidden = !this.data.home;
+    $("home").href = this.data.home;
+    $("scene-choice").hidden = this.scenes.length < 2;
+    this.axes = ["x", "y", "z"].map((name) => {
+      const parts = ["line", "text"].map((kind) => document.createElementNS("http://www.w3.org/2000/svg", kind));
+      for (const part of parts) part.setAttribute("class", name);
+      parts[1].textContent = name;
+      $("axes").append(...parts);
+      return parts;
+    });
+    new ResizeObserver(() => this.invalidate()).observe(this.canvas);
+    addEventListener("hashchange", () => this.follow(location.hash));
+    this.canvas.addEventListener("webglcontextlost", (event) => {
+      event.preventDefault(); // else it is never given back
+      showTrouble("The browser needs the graphics memory elsewhere. This page goes on as soon as it is given back.");
+    });
+    this.canvas.addEventListener("webglcontextrestored", () => location.reload()); // the address has the view
+  }
+}
+
+/** A choice among the colourings. */
+function makeChoice(coloring, index) {
+  const label = document.createElement("label"), input = document.createElement("input");
+  Object.assign(input, { type: "radio", name: "coloring", value: coloring.name });
+  label.title = `${coloring.title} (${index + 1})`;
+  label.append(input, coloring.name);
+  return label;
+}
+
+function showTrouble(text) {
+  $("trouble").textContent = text;
+  $("trouble").hidden = false;
+}
+
+/** Show the page's scenes, or say in plain words why that cannot be. */
+async function start() {
+  if (!window.DecompressionStream) {
+    showTrouble("This browser is too old: it cannot unpack the scenes. Firefox 113, Chrome 103, Safari 16.4 and later can.");
+    return;
+  }
+  try {
+    const viewer = new Viewer(JSON.parse($("data").textContent));
+    window.viewer = viewer; // for the console
+    viewer.unfold(innerWidth > 700);
+    await viewer.follow(location.hash);
+  } catch (error) {
+    const isMissing = error.message === "no WebGL2";
+    showTrouble(isMissing ? "This browser shows no 3D pictures: WebGL2 is missing or switched off." : String(error));
+  }
+}
+
+addEventListener("unhandledrejection", (event) => showTrouble(String(event.reason)));
+start();

@@ -1,0 +1,56 @@
+"""One scene as the dataset gives it: a dict of arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    class _Arrays(TypedDict):
+        points: NDArray[np.float32]
+        normals: NDArray[np.float32]
+        colors: NDArray[np.uint8]
+        labels: NDArray[np.int64]
+        instances: NDArray[np.int32]
+        segments: NDArray[np.int32]
+        axis_alignment: NDArray[np.float64]
+        scene_id: str
+
+    class Sample(_Arrays, total=False):
+        """One scene; without what was not asked for; see `ScanNet`."""
+
+        faces: NDArray[np.int32]
+
+else:
+
+    class Sample(dict):
+        """A dict that shows types and shapes of its arrays, not their content; in a notebook, a picture, too.
+
+        Attributes:
+            label_set_name: Of the classes in `labels`; empty where nobody knows.
+        """
+
+        label_set_name = ""
+
+        def __repr__(self) -> str:
+            """One line a key."""
+            shown = (
+                f"{key!r}: {value.dtype} {value.shape}" if isinstance(value, np.ndarray) else f"{key!r}: {value!r}"
+                for key, value in self.items()
+            )
+            return "{" + ",\n ".join(shown) + "}"
+
+        def _repr_png_(self) -> bytes | None:
+            """For notebooks: a picture."""
+            from scannet_prep.view.sample import draw_sample
+
+            return draw_sample(self)
+
+        def _repr_html_(self) -> str:
+            """For notebooks: the text and a picture."""
+            from scannet_prep.view.sample import describe_sample
+
+            return describe_sample(self)

@@ -1,0 +1,1 @@
+"""Scenes as pages and pictures, without a display and without a graphics library."""

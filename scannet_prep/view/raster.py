@@ -1,0 +1,188 @@
+"""What is seen at each pixel: squares and triangles with a depth test, in NumPy.
+
+While it is drawn, a pixel is one number, nearness above the number of the vertex or triangle: the bits of a positive
+float32 are in the order of its values, so that the greatest number is the nearest, and a maximum is the depth test. 0
+is where nothing is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.view.camera import Projected
+
+_SIDES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64])
+SPREAD = 2.4  # of the distance between vertices, which lie unevenly
+_CELLS = 64
+_TILE = 4
+_MAX_TILES = 1 << 14  # at a time: what fits into the cache
+_EDGE = -1e-3  # so that rounding leaves no gap between triangles
+_MIN_AREA = 1e-2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What is seen of a scene.
+
+    Attributes:
+        pixels: Integers (P,), where something is: row * width + column.
+        vertices: Integers (1, P) for points, (3, P) for triangles: which vertices.
+        weights: float32, the same shape: how much each of them counts there; together 1.
+    """
+
+    pixels: NDArray[np.intp]
+    vertices: NDArray[np.integer[Any]]
+    weights: NDArray[np.float32]
+
+    @property
+    def nearest(self) -> NDArray[np.integer[Any]]:
+        """The vertex that counts most at each pixel, (P,)."""
+        return np.asarray(self.vertices[self.weights.argmax(axis=0), np.arange(len(self.pixels))])
+
+    def blend(self, values: NDArray[np.number[Any]]) -> NDArray[np.float32]:
+        """Values at each pixel, (P, ...), of values at each vertex, (V, ...)."""
+        return np.asarray(np.einsum("vp,vp...->p...", self.weights, values[self.vertices]))
+
+
+def draw_points(points: Projected, shown: NDArray[np.bool_], spacing: float, width: int, height: int) -> Seen:
+    """Draw vertices as squares, large enough that those `spacing` metres apart leave no hole.
+
+    Args:
+        points: Where they are.
+        shown: bool (V,), which are drawn.
+        spacing: Between neighbours, in metres.
+        width: Of the picture, in pixels.
+        height: Of the picture, in pixels.
+    """
+    wanted = np.ceil(points.scale * np.float32(spacing * SPREAD))
+    sides = _SIDES[np.searchsorted(_SIDES, wanted.clip(1, _SIDES[-1]))]
+    x, y = np.rint(points.x), np.rint(points.y)
+    reach = sides // 2
+    shown = shown & (x >= -reach) & (y >= -reach) & (x < width + reach) & (y < height + reach)
+    keys = _make_keys(points.nearness, np.arange(len(x)))
+    border = int(_SIDES[-1])  # so that squares may reach over it
+    pixels = np.zeros((height + 2 * border, width + 2 * border), np.uint64)
+    for side in np.unique(sides[shown]).tolist():
+        chosen = np.flatnonzero(shown & (sides == side))
+        left, top = (axis[chosen].astype(np.intp) + (border - (side - 1) // 2) for axis in (x, y))
+        columns, repeated = (left[:, np.newaxis] + np.arange(side)).reshape(-1), keys[chosen].repeat(side)
+        for down in range(side):
+            np.maximum.at(pixels.reshape(-1), ((top + down) * pixels.shape[1]).repeat(side) + columns, repeated)
+    places, vertices = _read_keys(pixels[border:-border, border:-border])
+    return Seen(places, vertices[None], np.ones((1, len(places)), np.float32))
+
+
+def draw_triangles(
+    points: Projected, shown: NDArray[np.bool_], faces: NDArray[np.int32], width: int, height: int
+) -> Seen:
+    """Draw triangles that are seen from their front.
+
+    Args:
+        points: Where the vertices are.
+        shown: bool (V,), vertices all of whose triangles are drawn.
+        faces: (F, 3), indices of vertices; counter-clockwise from the front.
+        width: Of the picture, in pixels.
+        height: Of the picture, in pixels.
+    """
+    if not shown.all():
+        faces = faces[shown[faces].all(axis=1)]
+    corners = np.ascontiguousarray(faces.T, np.intp)  # rows that lie together: sums and minima over them are fast
+    x, y = points.x.take(corners), points.y.take(corners)
+    areas = _cross(x[1] - x[0], y[1] - y[0], x[2] - x[0], y[2] - y[0])
+    left, top = np.ceil(x.min(axis=0)).clip(0), np.ceil(y.min(axis=0)).clip(0)
+    right, bottom = np.floor(x.max(axis=0)).clip(None, width - 1), np.floor(y.max(axis=0)).clip(None, height - 1)
+    drawn = np.flatnonzero((areas > _MIN_AREA) & (right >= left) & (bottom >= top))
+    x, y, areas = (array.take(drawn, axis=-1) for array in (x, y, areas))
+    corners = corners.take(drawn, axis=1)
+    nearness = points.nearness.take(corners)
+    left, top, right, bottom = (edge[drawn].astype(np.intp) for edge in (left, top, right, bottom))
+    across, down = (right - left) // _TILE + 1, (bottom - top) // _TILE + 1
+    ends = np.cumsum(across * down)
+    # With room for tiles that reach over the border.
+    pixels = np.zeros((height + _TILE, width + _TILE), np.uint64)
+    start = 0
+    while start < len(drawn):
+        done = int(ends[start - 1]) if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, done + _MAX_TILES, side="right")))
+        which = np.repeat(np.arange(start, end), (across * down)[start:end])
+        row, column = np.divmod(np.arange(done, done + len(which)) - (ends - across * down)[which], across[which])
+        row, column = top[which] + row * _TILE, left[which] + column * _TILE
+        tiles = [array.take(which, axis=-1) for array in (x, y, nearness, areas)]
+        _draw_tiles(pixels, tiles, row, column, which)
+        start = end
+    places, found = _read_keys(pixels[:height, :width])
+    corners = corners.take(found, axis=1)
+    weights = _weigh(x.take(found, axis=1), y.take(found, axis=1), *np.divmod(places, width)).clip(0)
+    weights *= nearness.take(found, axis=1)  # as perspective has it
+    return Seen(places, corners, weights / weights.sum(axis=0))
+
+
+def estimate_spacing(points: NDArray[np.float32]) -> float:
+    """About how far apart vertices of a surface are, in metres, from how many cells of a grid they are in."""
+    columns = np.ascontiguousarray(points.T)
+    columns = columns - columns.min(axis=1, keepdims=True)
+    cell = float(columns.max()) / _CELLS
+    if cell <= 0:
+        return 0.0
+    x, y, z = (columns / np.float32(cell)).astype(np.int32).clip(0, _CELLS - 1)
+    is_filled = np.zeros(_CELLS**3, np.bool_)
+    is_filled[(x * _CELLS + y) * _CELLS + z] = True
+    return cell * math.sqrt(np.count_nonzero(is_filled) / len(points))
+
+
+def _draw_tiles(
+    pixels: NDArray[np.uint64],
+    triangles: Sequence[NDArray[np.float32]],
+    row: NDArray[np.intp],
+    column: NDArray[np.intp],
+    numbers: NDArray[np.intp],
+) -> None:
+    """Draw a square part of each triangle, all at once: weights and nearness are linear in row and column."""
+    x, y, nearness, areas = triangles
+    weights = _weigh(x, y, row, column)
+    next_x, next_y = np.roll(x, -1, axis=0), np.roll(y, -1, axis=0)
+    to_right = np.roll(next_y - y, -1, axis=0)
+    to_below = np.roll(x - next_x, -1, axis=0)
+    shares = nearness / areas
+    depth, depth_right, depth_below = ((part * shares).sum(axis=0) for part in (weights, to_right, to_below))
+    places, flat = row * pixels.shape[1] + column, pixels.reshape(-1)
+    for down in range(_TILE):
+        now = weights + to_below * down
+        for across in range(_TILE):
+            if across:
+                now += to_right
+            inside = np.flatnonzero(now.min(axis=0) >= _EDGE)
+            near = depth[inside] + (depth_right[inside] * across + depth_below[inside] * down)
+            np.maximum.at(flat, places[inside] + (down * pixels.shape[1] + across), _make_keys(near, numbers[inside]))
+
+
+def _weigh(
+    x: NDArray[np.float32], y: NDArray[np.float32], row: NDArray[np.intp], column: NDArray[np.intp]
+) -> NDArray[np.float32]:
+    """Twice the areas between each edge of triangles (3, N) and a pixel, by the opposite corner; positive inside."""
+    x, y = x - column.astype(np.float32), y - row.astype(np.float32)
+    return np.stack([_cross(x[first], y[first], x[last], y[last]) for first, last in ((1, 2), (2, 0), (0, 1))])
+
+
+def _cross(
+    x: NDArray[np.float32], y: NDArray[np.float32], other_x: NDArray[np.float32], other_y: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Positive where a turn from the one to the other is counter-clockwise in a picture, whose y points down."""
+    return other_x * y - x * other_y
+
+
+def _make_keys(nearness: NDArray[np.float32], numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
+    return (nearness.view(np.uint32).astype(np.uint64) << np.uint64(32)) | numbers.astype(np.uint64)
+
+
+def _read_keys(pixels: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where something is, and the number of what it is."""
+    flat = np.ascontiguousarray(pixels).reshape(-1)
+    places = np.flatnonzero(flat)
+    return places, (flat[places] & np.uint64(0xFFFFFFFF)).astype(np.intp)

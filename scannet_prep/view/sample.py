@@ -1,0 +1,174 @@
+"""Samples of the dataset, and processed scenes, as pictures: for notebooks, and for a look at what a transform does."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.errors import UsageError
+from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, check_label_set
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.view.camera import Camera
+from scannet_prep.view.coloring import (
+    UNLABELED,
+    Coloring,
+    ViewedScene,
+    color_instances,
+    color_labels,
+    color_normals,
+    color_segments,
+    view_scene,
+)
+from scannet_prep.view.png import encode_png
+from scannet_prep.view.renderer import Background, PictureOptions, render_scene
+
+_LABEL_SETS = {item.name: item for item in (SCANNET20, SCANNET200)}
+# By colouring: the array of a sample that it shows, the kinds of its numbers, and its columns.
+_ARRAYS = {
+    "rgb": ("colors", "u", (3,)),
+    "labels": ("labels", "iu", ()),
+    "instances": ("instances", "iu", ()),
+    "segments": ("segments", "iu", ()),
+    "normals": ("normals", "f", (3,)),
+}
+
+
+def render(
+    scene: ProcessedScene | Mapping[str, Any],
+    color: str = "labels",
+    *,
+    labels: LabelSet | None = None,
+    view: str = "orbit",
+    size: tuple[int, int] = (800, 600),
+    background: Background = "light",
+    ceiling: float | None = None,
+    legend: bool = True,
+    light: bool = True,
+) -> NDArray[np.uint8]:
+    """Draw a scene, without a display and without a graphics library.
+
+    Surfaces are not drawn from behind, so that one looks into a room through its nearer walls and its ceiling.
+
+    Args:
+        scene: A sample of `ScanNet`, as it comes or changed by transforms, or what `read_processed` gives.
+        color: `labels`, `rgb`, `instances`, `segments` or `normals`.
+        labels: SCANNET20 or SCANNET200. By default that of the dataset, or of the processed scene; a dict that is not a
+            sample of `ScanNet`, such as what a transform has made, does not know its label set.
+        view: `orbit` (from a corner), `top`, `front`, `right`, `back`, `left`, or azimuth and elevation in degrees,
+            such as `-60,40`.
+        size: Width and height, in pixels.
+        background: `light` or `dark`.
+        ceiling: Leave out what is more than so many metres above the floor.
+        legend: Whether the classes are listed, with their share of the vertices.
+        light: Whether surfaces are shaded by where they face; else the colours are exact.
+
+    Returns:
+        uint8 (height, width, 3), red, green, blue.
+
+    Raises:
+        UsageError: The scene cannot be shown so; the message says why.
+    """
+    if labels is not None:
+        check_label_set(labels)
+    width, height = size
+    options = PictureOptions(width, height, Camera.parse(view), background, ceiling, legend, light)
+    if not isinstance(scene, ProcessedScene):
+        return render_scene(_view_sample(scene, color, labels), color, options)
+    name = (labels or scene.meta.options.label_set).name.lower() if color == "labels" else color
+    return render_scene(_check(view_scene(scene, only=name)), name, options)
+
+
+def draw_sample(sample: Mapping[str, Any]) -> bytes | None:
+    """Encode a picture of a sample for a notebook as PNG; None where it has nothing to show."""
+    for color in ("labels", "rgb", "normals"):
+        try:
+            viewed = _view_sample(sample, color, None)
+            if not (color == "labels" and viewed.colorings[color].categories[0].name == UNLABELED):
+                return encode_png(render_scene(viewed, color, PictureOptions(640, 480)))
+        except UsageError:
+            continue
+    return None
+
+
+def describe_sample(sample: Mapping[str, Any]) -> str:
+    """The text and the picture of a sample for a notebook, as HTML."""
+    text, picture = f"<pre>{html.escape(repr(sample))}</pre>", draw_sample(sample)
+    if picture is None:
+        return text
+    name = html.escape(str(sample.get("scene_id", "sample")))
+    return f'{text}<img alt="{name}" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
+
+
+def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | None) -> ViewedScene:
+    """Make what is shown of a sample, with one colouring."""
+    if color not in _ARRAYS:
+        raise UsageError(f"a sample cannot be coloured by {color!r}", f"it can be by: {', '.join(_ARRAYS)}")
+    points = _read_array(sample, "points", "f", (3,))
+    values = _read_array(sample, *_ARRAYS[color], length=len(points))
+    normals = _read_array(sample, "normals", "f", (3,), length=len(points)) if "normals" in sample else None
+    return _check(
+        ViewedScene(
+            scene_id=str(sample.get("scene_id", "")),
+            split="",
+            frame="",
+            points=points.astype(np.float32, copy=False),
+            normals=normals,
+            faces=_read_array(sample, "faces", "iu", (3,)) if "faces" in sample else None,
+            colorings={color: _color(sample, color, values, label_set)},
+        )
+    )
+
+
+def _check(scene: ViewedScene) -> ViewedScene:
+    """Refuse what cannot be drawn."""
+    for key, array in (("points", scene.points), ("normals", scene.normals)):
+        if array is not None and not np.isfinite(array).all():
+            raise UsageError(f"{key}: not all are finite", "draw the scene before it is changed")
+    if not len(scene.points):
+        raise UsageError("points: there are none", "draw another scene")
+    if (faces := scene.faces) is not None and faces.size and not 0 <= faces.min() <= faces.max() < len(scene.points):
+        problem = f"faces: refer to vertices {faces.min()}..{faces.max()}, but there are {len(scene.points):,}"
+        raise UsageError(problem, "leave out the faces")
+    return scene
+
+
+def _color(sample: Mapping[str, Any], color: str, values: NDArray[Any], label_set: LabelSet | None) -> Coloring:
+    if color == "labels":
+        known = label_set or _LABEL_SETS.get(getattr(sample, "label_set_name", ""))
+        if known is None:
+            raise UsageError("it is not known which label set the labels are of", "render(..., labels=SCANNET20)")
+        return color_labels(values, known)
+    if color == "instances":
+        return color_instances(values, {})
+    if color == "segments":
+        return color_segments(values)
+    return color_normals(values) if color == "normals" else Coloring("rgb", "colours of the scan", values)
+
+
+def _read_array(
+    sample: Mapping[str, Any], key: str, kinds: str, columns: tuple[int, ...], length: int | None = None
+) -> NDArray[Any]:
+    """Take an array, or a tensor, of a sample and check type and shape.
+
+    Args:
+        sample: The sample.
+        key: Of the array.
+        kinds: Of numbers: i, u, f; u alone means uint8.
+        columns: Shape of a row.
+        length: Number of rows; any but 0 by default.
+    """
+    if key not in sample:
+        raise UsageError(f"the sample has no {key!r}", f"it has: {', '.join(map(str, sample))}")
+    array = np.asarray(sample[key])
+    expected = (length if length is not None else "any number", *columns)
+    has_shape = array.ndim == len(expected) and array.shape[1:] == columns and length in {None, len(array)}
+    if not has_shape or array.dtype.kind not in kinds or (kinds == "u" and array.dtype != np.uint8):
+        wanted = {"u": "uint8", "iu": "integers", "f": "floats"}[kinds]
+        shape = f"({', '.join(map(str, expected))}{',' * (not columns)})"
+        raise UsageError(f"{key}: found {array.dtype} {array.shape}, expected {wanted} {shape}")
+    return array

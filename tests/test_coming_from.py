@@ -1,0 +1,393 @@
+"""The page for people who come from other programs: every row of its tables, and every known difference, is shown."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import runpy
+import shlex
+import shutil
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from commands import TEST, TRAIN, VAL, run_main
+from test_export_frameworks import write_export
+from test_readme import PAGES, REPOSITORY_DIR, find_commands
+
+from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed
+from scannet_prep.cli.main import make_parser
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.raw.layout import RawScene
+from scannet_prep.raw.mesh import read_mesh
+from scannet_prep.scene import SceneId, Split
+from scannet_prep.synthetic import write_release
+
+SECTIONS = dict(part.split("\n", 1) for part in PAGES["docs/coming-from.md"].split("\n## ")[1:])
+Export = Callable[..., Path]
+PROGRAMS = ("OctFormer", "Pointcept", "Mask3D", "mmdetection3d", "OneFormer3D")
+SEGMENTS = "_vh_clean_2.0.010000.segs.json"
+TYPE = re.compile(r"\b(?:float|uint|int)\d+\b")
+
+# What a test of this module shows: section, and how the row or the difference begins.
+SHOWN: list[tuple[str, str]] = []
+
+
+def shows(section: str, *beginnings: str) -> Callable[[Any], Any]:
+    """Says of a test which differences, or rows, of the page it shows."""
+    SHOWN.extend((section, beginning) for beginning in beginnings)
+    return lambda test: test
+
+
+def find_rows(section: str, head: str) -> list[tuple[str, str]]:
+    """Cells of the table with that head."""
+    table = SECTIONS[section].split(f"| {head} | here |\n| --- | --- |\n")[1].split("\n\n")[0]
+    return [(left, right) for left, right in (row.strip("| ").split(" | ") for row in table.splitlines())]
+
+
+def find_code(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def find_differences(section: str) -> list[str]:
+    return re.findall(r"^- (.+)$", SECTIONS[section].partition("Known differences:\n")[2], re.MULTILINE)
+
+
+def run_tool(name: str, words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert runpy.run_path(str(REPOSITORY_DIR / "tools" / name))["main"](words) == 0
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Raw and processed scenes under the default names, and segments of the test scene as the page names them."""
+    folder = tmp_path_factory.mktemp("coming")
+    write_release(folder / "data/ScanNet", (TRAIN, VAL, TEST), vertices=600)
+    assert run_main("process", cwd=folder).status == 0
+    segments = folder / f"data/raw/scannet_test_segments/{TEST}{SEGMENTS}"
+    segments.parent.mkdir(parents=True)
+    segments.write_bytes(tiny.segments_file(tuple(range(600)), scene_id=TEST))
+    return folder
+
+
+@pytest.fixture
+def folder(release: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(release, tmp_path / "here"))
+
+
+@pytest.fixture(scope="module")
+def scenes(release: Path) -> list[ProcessedScene]:
+    """The scenes of train, val and test."""
+    return [
+        read_processed(path) for name in (TRAIN, VAL, TEST) for path in release.glob(f"data/processed/*/{name}.npz")
+    ]
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Export:
+    """Writes an export of scenes into a new folder, without the command."""
+    return lambda scenes, name, **options: write_export(
+        name, scenes, tmp_path / f"export{len([*tmp_path.iterdir()])}", **options
+    )
+
+
+def process_tiny(folder: Path, *, labels_from: str = "aggregation", **files: bytes) -> list[ProcessedScene]:
+    """The tiny scene with changed files."""
+    names = {"mesh": "_vh_clean_2.ply", "labels": "_vh_clean_2.labels.ply", "groups": ".aggregation.json"}
+    names |= {"groups_of_large_mesh": "_vh_clean.aggregation.json"}
+    changed = {names[key]: data for key, data in files.items()}
+    return [tiny.process_tiny(folder / f"raw_{labels_from}", changed, labels_from=labels_from)]
+
+
+def test_every_known_difference_and_every_row_in_words_has_a_test() -> None:
+    there = [(section, text) for section in PROGRAMS for text in find_differences(section)]
+    there += [("In words", row.strip("| ")) for row in SECTIONS["In words"].splitlines()[3:] if row]
+    assert len(there) > 20
+    for section, text in there:
+        found = [item for item in SHOWN if item[0] == section and text.startswith(item[1])]
+        assert len(found) == 1, (section, text)
+    assert len(SHOWN) == len(there)
+
+
+def test_commands_of_the_official_script_are_the_commands_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
+    translate = runpy.run_path(str(REPOSITORY_DIR / "tools/download-scannet.py"))["translate"]
+    rows = find_rows("The official download script", "official script")
+    assert len(rows) == 11
+    for left, right in rows:
+        name, *words = shlex.split(find_code(left)[0])
+        assert name == "download-scannet.py"
+        if right.startswith("refused: "):
+            with pytest.raises(SystemExit, match="2"):
+                translate(words)
+            assert right.removeprefix("refused: ") in capsys.readouterr().err
+        else:
+            ours = find_code(right)[0].removeprefix("scannet-prep ")
+            assert make_parser().parse_args(translate(words)) == make_parser().parse_args(shlex.split(ours))
+            kinds = [item for item in translate(words) if item.endswith(".zip")]
+            assert ("to `tasks/`" in right) == bool(kinds)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_commands_of_a_program_run_in_the_order_shown_and_its_files_are_those_of_the_page(
+    folder: Path, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = [*find_commands(SECTIONS[program].split("```sh\n")[1].split("```")[0])]
+    for code in (code for row in find_rows(program, program) for cell in row for code in find_code(cell)):
+        words = shlex.split(code)
+        if words[:2] == ["python", "tools/seg_scannet.py"]:
+            if "generate_output_seg" in words:
+                (folder / "logs").mkdir()
+                np.savez(folder / f"logs/{VAL}.eval.npz", prob=np.eye(21)[np.arange(600) % 21])
+            run_tool("seg_scannet.py", words[2:], folder, monkeypatch)
+        elif words[0] == "scannet-prep":
+            commands.append(words[1:])
+    for words in commands:
+        more = ["--jobs", "1"] if words[0] == "export" else []
+        outcome = run_main(*words, *more, cwd=folder)
+        assert outcome.status == 0, (words, outcome.stderr)
+    export_dirs = {folder / words[words.index("-o") + 1] for words in commands if "-o" in words}
+    (first, *_) = (folder / words[words.index("-o") + 1] for words in commands if "-o" in words)
+    assert len(export_dirs) == {"OctFormer": 2, "Mask3D": 2, "OneFormer3D": 2}.get(program, 1)
+    check_files(first, program, folder / "data/processed")
+
+
+def check_files(out_dir: Path, program: str, place: Path) -> None:
+    """The table of files names each that is there, no other, with its type; and arrays that exist, beside them."""
+    matched = {"TERMS.txt", "export.json"}
+    stored = {path.stem: read_processed(path) for path in place.glob("*/scene*.npz")}
+    paths: list[Path] = []
+    for left, right in find_rows(program, "file"):
+        names = [name for code in find_code(left) for name in expand(code)]
+        patterns = [name for name in names if re.search(r"[./]", name)]
+        paths = [path for name in patterns for path in out_dir.rglob(name)] or paths  # else: those of the row above
+        assert all([*out_dir.rglob(name)] for name in patterns), left
+        matched |= {path.relative_to(out_dir).as_posix() for path in paths}
+        arrays = [name for name in names if name not in patterns]
+        types = TYPE.findall(left) or TYPE.findall(right)
+        for path in paths if types else ():
+            scene = next(item for name, item in stored.items() if name in str(path))
+            for number, name in enumerate(arrays or [""]):
+                kind = np.dtype(types[min(number, len(types) - 1)])
+                found = np.fromfile(path, kind) if path.suffix == ".bin" else np.load(path)
+                array = found[name] if name else found
+                assert array.dtype == kind, (path, name)
+                shape = re.search(r"\(V,(?: (\d))?\)", left)
+                assert array.size == (int(shape[1] or 1) if shape else array.size // len(scene.points)) * len(
+                    scene.points
+                )
+        known = {key for scene in stored.values() for key in scene.arrays()} | {
+            "objectId",
+            "segments",
+            "axis_alignment",
+        }
+        words = {word for word in find_code(right) if re.fullmatch(r"[a-z_\d]+", word)}
+        assert words <= known | {"object"}, right
+    visible = {path.relative_to(out_dir).as_posix() for path in out_dir.rglob("*") if path.is_file()}
+    assert {name for name in visible if not name.startswith(".")} == matched
+
+
+def expand(pattern: str) -> list[str]:
+    """What a shell makes of braces."""
+    parts = [item.split(",") for item in re.split(r"[{}]", pattern)]
+    return ["".join(items) for items in product(*parts)]
+
+
+@shows("In words", "OctFormer | `labels`", "Pointcept | `coord`", "Mask3D | columns", "mmdetection3d | instance")
+def test_words_of_other_programs_are_these_arrays(release: Path, scenes: list[ProcessedScene], export: Export) -> None:
+    scene, sample = scenes[0], ScanNet(release / "data/processed", split="train")[TRAIN]
+    with np.load(export(scenes, "octformer") / f"train/{TRAIN}.npz") as arrays:
+        assert set(arrays["labels"].tolist()) <= {*range(21)}
+        assert sample["labels"].tolist() == (arrays["labels"].astype(int) - 1).tolist()
+    assert (sample["labels"].min(), sample["labels"].max() < 20) == (-1, True)
+    folder = export(scenes, "pointcept") / f"train/{TRAIN}"
+    names = {"coord": "points", "color": "colors", "normal": "normals", "instance": "instances"}
+    assert all(np.array_equal(np.load(folder / f"{key}.npy"), getattr(scene, name)) for key, name in names.items())
+    matrix = np.load(export(scenes, "mask3d") / f"train/{TRAIN[5:]}.npy")
+    segments = scene.segments
+    assert segments is not None
+    columns = [scene.points, scene.colors, scene.normals, segments[:, None], scene.nyu40_ids[:, None]]
+    assert np.array_equal(matrix, np.hstack([*columns, scene.instances[:, None]], dtype=np.float32))
+    objects = np.fromfile(export(scenes, "mmdet3d") / f"instance_mask/{TRAIN}.bin", np.int64)
+    numbers = {group.id: group.object_id for group in scene.meta.groups} | {-1: -1}
+    assert [number - 1 for number in objects.tolist()] == [numbers[item] for item in scene.instances.tolist()]
+
+
+@shows("In words", "Pointcept | `segment20`")
+def test_segments_of_pointcept_are_labels_and_ours_are_superpoints(
+    release: Path, scenes: list[ProcessedScene], export: Export
+) -> None:
+    folder, label_sets = export(scenes, "pointcept") / f"train/{TRAIN}", {"20": SCANNET20, "200": SCANNET200}
+    for name, label_set in label_sets.items():
+        place, keys = release / "data/processed", ("labels", "segments")
+        sample = ScanNet(place, split="train", labels=label_set, keys=keys)[TRAIN]
+        assert np.array_equal(np.load(folder / f"segment{name}.npy"), sample["labels"])
+    assert len(set(sample["segments"].tolist())) > len(set(sample["labels"].tolist()))
+
+
+@shows("OctFormer", "OctFormer adds 1e-8 to lengths")
+@shows("Pointcept", "It adds 1e-8 to lengths")
+@shows("Mask3D", "Normals come from float16")
+def test_normals_have_unit_length_and_those_with_1e_8_added_are_short(tmp_path: Path, export: Export) -> None:
+    small = [[value / 1000 for value in row] for row in tiny.POSITIONS]
+    scenes = process_tiny(tmp_path, mesh=tiny.Ply(small).encode())
+    points, faces = np.array(small), np.array(tiny.FACES)
+    sums = np.zeros((6, 3))
+    for face in faces:  # as tools/seg_scannet.py of OctFormer does: the unit normal times the area, then both lengths
+        vector = np.cross(points[face[1]] - points[face[0]], points[face[2]] - points[face[0]])
+        length = np.linalg.norm(vector) + 1e-8
+        sums[face] += vector / length * length / 2
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    theirs, exact = sums / (lengths + 1e-8), sums / lengths
+    assert 0.97 < np.linalg.norm(theirs, axis=1).min() < 0.985
+    for found in (
+        np.load(export(scenes, "octformer") / f"train/{tiny.SCENE_ID}.npz")["normals"],
+        np.load(export(scenes, "pointcept") / f"train/{tiny.SCENE_ID}/normal.npy"),
+        np.load(export(scenes, "mask3d") / f"train/{tiny.SCENE_ID[5:]}.npy")[:, 6:9],
+    ):
+        assert np.abs(found - exact).max() < 0.0003
+
+
+@shows("OctFormer", "Its test files hold 255")
+def test_labels_of_octformers_test_files_are_0(scenes: list[ProcessedScene], export: Export) -> None:
+    with np.load(export(scenes, "octformer") / f"test/{TEST}.npz") as arrays:
+        assert (arrays["labels"] == 0).all()
+
+
+@shows("OctFormer", "It reads the labels of the 20 classes from `labels.ply`")
+@shows("Mask3D", "It takes the first `*.aggregation.json`")
+def test_labels_are_those_of_the_aggregation_of_this_mesh_or_of_labels_ply(tmp_path: Path, export: Export) -> None:
+    chairs = tiny.aggregation_file([tiny.group(0, [0, 2, 4, 5], "chair")])
+    files = {"groups_of_large_mesh": chairs, "labels": tiny.Ply(labels=[7] * 6).encode()}
+    for labels_from, label in (("aggregation", 2), ("ply", 7)):
+        scenes = process_tiny(tmp_path, labels_from=labels_from, **files)
+        assert (export(scenes, "octformer") / f"train/{tiny.SCENE_ID}.txt").read_text().startswith(f"{label}\n")
+        sids = (export(scenes, "octformer", label_set=SCANNET200) / f"train/{tiny.SCENE_ID}.txt").read_text()
+        assert sids.split() == [*map(str, tiny.SCANNET_IDS)]
+    matrix = np.load(export(scenes, "mask3d", label_set=SCANNET200) / f"train/{tiny.SCENE_ID[5:]}.npy")
+    assert matrix[:, 11].tolist() == [*tiny.INSTANCES]
+
+
+@shows("OctFormer", "Its `train/*.txt` of three scenes have the ids 50 and 149")
+@shows("Mask3D", "Mask3D reads the labels of the 20 classes from `labels.ply`", "Here, all vertices of an instance")
+def test_ids_above_40_are_0_and_an_instance_has_one_label(tmp_path: Path, export: Export) -> None:
+    labels = tiny.Ply(labels=(2, 50, 1, 149, 5, 149)).encode()
+    scenes = process_tiny(tmp_path, labels_from="ply", labels=labels)
+    out_dir = export(scenes, "octformer")
+    assert (out_dir / f"train/{tiny.SCENE_ID}.txt").read_text() == "2\n0\n1\n0\n5\n0\n"
+    assert np.load(out_dir / f"train/{tiny.SCENE_ID}.npz")["labels"].tolist() == [2, 0, 1, 0, 5, 0]
+    out_dir = export(scenes, "mask3d")
+    assert np.load(out_dir / f"train/{tiny.SCENE_ID[5:]}.npy")[:, 10].tolist() == [2, 2, 1, 1, 1, 0]
+
+
+@shows("OctFormer", "Its script for 200 classes reads `data/scannet.npz/scannetv2_test.txt`")
+def test_both_roots_of_octformer_have_the_list_of_test_scenes(scenes: list[ProcessedScene], export: Export) -> None:
+    texts = [
+        (export(scenes, "octformer", label_set=label_set) / "scannetv2_test.txt").read_text()
+        for label_set in (SCANNET20, SCANNET200)
+    ]
+    assert texts == [f"{TEST}.npz\n"] * 2
+
+
+@shows("Pointcept", "Its copy of the label map lacks the row `stick`")
+def test_stick_is_an_object_of_the_200_classes(tmp_path: Path, export: Export) -> None:
+    scenes = process_tiny(tmp_path, groups=tiny.aggregation_file([tiny.group(0, [0], "stick")]))
+    segment = np.load(export(scenes, "pointcept") / f"train/{tiny.SCENE_ID}/segment200.npy")
+    assert (segment.tolist(), SCANNET200.names[172]) == ([172, 172, -1, -1, -1, -1], "object")
+
+
+@shows("Pointcept", "Points that were processed with `--align-axis` come back")
+def test_points_come_back_within_one_unit_of_the_last_place(
+    release: Path, scenes: list[ProcessedScene], tmp_path: Path, export: Export
+) -> None:
+    directory = release / f"data/ScanNet/scans/{TRAIN}"
+    aligned = tiny.process_written(RawScene(SceneId(TRAIN), directory), align_axis=True)
+    exact, back = (np.load(export([scene], "pointcept") / f"train/{TRAIN}/coord.npy") for scene in (scenes[0], aligned))
+    mesh = read_mesh(directory / f"{TRAIN}_vh_clean_2.ply")
+    assert np.array_equal(exact, mesh.positions)
+    assert not np.array_equal(exact, aligned.points)
+    assert (np.abs(exact - back) <= np.spacing(np.abs(exact).max())).all()
+
+
+@shows("Pointcept", "Test scenes have no `segment` and `instance`")
+def test_pointceptss_test_scenes_have_three_assets(scenes: list[ProcessedScene], export: Export) -> None:
+    names = {path.name for path in (export(scenes, "pointcept") / f"test/{TEST}").iterdir()}
+    assert names == {"coord.npy", "color.npy", "normal.npy"}
+
+
+@shows("Pointcept", "A scene that is in no official list")
+def test_scene_of_no_list_is_not_processed(tmp_path: Path) -> None:
+    tiny.write_tiny(tmp_path / "raw", scene_id="scene0900_00")
+    outcome = run_main("process", tmp_path / "raw", "-o", tmp_path / "processed")
+    assert (outcome.status, "scene0900_00" in outcome.stderr) == (3, True)
+    assert [*tmp_path.glob("processed/*/scene*")] == []
+
+
+@shows("Pointcept", "Files for limited annotations and reconstructions")
+def test_files_of_tasks_beside_the_splits_stay_where_they_are(folder: Path) -> None:
+    words = ("export", "--format", "pointcept", "-o", "out", "--jobs", "1", "--scenes", TRAIN)
+    assert run_main(*words, cwd=folder).status == 0
+    assert not (folder / "out/tasks").exists()
+    path = folder / "out/tasks/scenes/1.txt"
+    path.parent.mkdir(parents=True)
+    path.write_text(TRAIN)
+    assert run_main(*words, "--force", cwd=folder).status == 0
+    assert run_main("verify", "out", cwd=folder).status == 0
+    assert path.read_text() == TRAIN
+
+
+@shows(
+    "Mask3D", "The databases name files as Mask3D's own do", "`label_database.yaml` of the 20 classes has 20 entries"
+)
+def test_mask3ds_databases_name_files_from_its_own_folder(scenes: list[ProcessedScene], export: Export) -> None:
+    out_dir = export(scenes, "mask3d")
+    assert f'filepath: "data/processed/scannet/train/{TRAIN[5:]}.npy"' in (out_dir / "train_database.yaml").read_text()
+    assert len(re.findall(r"(?m)^\d+:$", (out_dir / "label_database.yaml").read_text())) == 20
+
+
+@shows("Mask3D", "scene0217_00 lists every group twice")
+def test_repeated_groups_have_the_ids_of_the_first(tmp_path: Path, export: Export) -> None:
+    groups = [*tiny.GROUPS, *({**group, "id": number} for number, group in enumerate(tiny.GROUPS, start=31))]
+    scenes = process_tiny(tmp_path, groups=tiny.aggregation_file(groups))
+    matrix = np.load(export(scenes, "mask3d") / f"train/{tiny.SCENE_ID[5:]}.npy")
+    assert matrix[:, 11].tolist() == [*tiny.INSTANCES]
+
+
+@shows("mmdetection3d", "mmdetection3d drops a scene", "Where `objectId` is missing")
+def test_scenes_that_mmdetection3d_drops_are_exported(tmp_path: Path, export: Export) -> None:
+    groups = [tiny.group(7, [0, 999], "a thing of no map"), tiny.group(3, [2], "chair")]
+    groups[1]["objectId"] = None
+    scenes = process_tiny(tmp_path, groups=tiny.aggregation_file(groups))
+    mask = np.fromfile(export(scenes, "mmdet3d") / f"instance_mask/{tiny.SCENE_ID}.bin", np.int64)
+    assert mask.tolist() == [8, 8, 4, 4, 0, 0]
+
+
+@shows(
+    "mmdetection3d", "`scannet_instance_data/` is not written", "Scenes stand in the infos in the order of their ids"
+)
+def test_infos_are_in_the_order_of_ids_and_no_intermediate_files_are_there(tmp_path: Path) -> None:
+    write_release(tmp_path / "raw", ("scene0191_00", TRAIN), vertices=500)
+    assert run_main("process", tmp_path / "raw", "-o", tmp_path / "processed").status == 0
+    words = ("export", tmp_path / "processed", "-o", tmp_path / "out", "--format", "mmdet3d", "--jobs", "1")
+    assert run_main(*words).status == 0
+    infos = pickle.loads((tmp_path / "out/scannet_infos_train.pkl").read_bytes())["data_list"]
+    assert [info["lidar_points"]["lidar_path"] for info in infos] == [f"{TRAIN}.bin", "scene0191_00.bin"]
+    assert not (tmp_path / "out/scannet_instance_data").exists()
+
+
+@shows("OneFormer3D", "OneFormer3D computes superpoints anew", "OneFormer3D swaps chair and floor")
+def test_superpoints_are_segments_and_chair_and_floor_are_not_swapped(tmp_path: Path, export: Export) -> None:
+    groups = tiny.aggregation_file([tiny.group(0, [0], "chair"), tiny.group(1, [2], "floor")])
+    test = tiny.process_tiny(tmp_path, {SEGMENTS: None}, split=Split.TEST, scene_id=tiny.TEST_SCENE_ID)
+    scenes = [*process_tiny(tmp_path, groups=groups), test]
+    out_dir = export(scenes, "mmdet3d", variant="oneformer3d", label_set=SCANNET200)
+    masks = [
+        np.fromfile(out_dir / f"{name}/{tiny.SCENE_ID}.bin", np.int64).tolist()
+        for name in ("super_points", "semantic_mask")
+    ]
+    assert masks == [[0, 0, 1, 1, 2, 3], [2, 2, 3, 3, 0, 0]]
+    assert [SCANNET200.names[SCANNET200.ids.index(number)] for number in (2, 3)] == ["chair", "floor"]
+    assert not (out_dir / f"points/{tiny.TEST_SCENE_ID}.bin").exists()
