@@ -30,7 +30,7 @@ examples:
   scannet-prep process --scannet200 --align-axis
   scannet-prep process /datasets/ScanNet -o /fast/scannet --splits train val --jobs 16
   scannet-prep process --scannet200 --align-axis --scenes @data/processed/failed.txt
-  scannet-prep process --scannet200 --align-axis --shard auto
+  scannet-prep process --align-axis --shard auto
   scannet-prep process --dry-run
 """
 
