@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import Executor, Future
 from queue import SimpleQueue
 
 from scannet_prep.errors import WorkerDiedError
@@ -74,7 +74,7 @@ def _run_ahead(
             task = running.pop(future)
             try:
                 result = future.result()
-            except (CancelledError, Exception) as error:  # noqa: BLE001 - functions catch their own: this is the executor's
+            except Exception as error:  # noqa: BLE001 - functions catch their own: this is the executor's
                 yield task, WorkerDiedError(f"lost twice by the executor: {type(error).__name__}: {error}"[:1000])
             else:
                 yield task, result
