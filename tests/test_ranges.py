@@ -46,7 +46,8 @@ from scannet_prep.errors import (
     TransferError,
     UsageError,
 )
-from scannet_prep.remote.ranges import TAIL_BYTES, RangeSource
+from scannet_prep.remote.ranges import RangeSource
+from scannet_prep.remote.tail import TAIL_BYTES
 
 PATH = f"{ROOT}scannet.tar.zst"
 CONTENT = random.Random(1).randbytes(3 * TAIL_BYTES + 12_345)

@@ -17,7 +17,7 @@ import pytest
 from release_server import ReleaseServer
 
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.remote import ranges
+from scannet_prep.remote import tail
 from scannet_prep.stages import pack, process
 from scannet_prep.synthetic import write_release
 
@@ -79,7 +79,7 @@ def store(kind: str, folder: Path, target: Path) -> Iterator[Stored]:
         with ReleaseServer(target, etag="weak") as server, pytest.MonkeyPatch.context() as patch:
             server.files["/scannet.tar.zst"] = path
             # Of an archive as small as this, all scenes would come with its end, and no range would be asked for.
-            patch.setattr(ranges, "TAIL_BYTES", 8_192, raising=False)
+            patch.setattr(tail, "TAIL_BYTES", 8_192)
             yield Stored(kind, f"{server.origin}/{path.name}", paths)
 
 

@@ -1,4 +1,4 @@
-"""Where an archive's bytes come from: a file, an address on the web, a pipe; and which files are shards of one set."""
+"""Where an archive's bytes come from: a file, an address, a pipe; and which files are shards of one set."""
 
 from __future__ import annotations
 
@@ -38,13 +38,18 @@ class ByteSource(Protocol):
         """Give back what is held open; reading opens it again."""
 
 
-# A path, an address (`https://` or `http://`), or an object that reads the bytes.
+# A path, an address (`https://`, `http://`, `s3://`, `gs://` or `az://`), or an object that reads the bytes.
 Place: TypeAlias = str | Path | ByteSource
 
 
-def is_url(place: object) -> bool:
-    """Whether it is an address on the web; a `Path` is none, also where it looks like one."""
-    return isinstance(place, str) and place.lower().startswith(("https://", "http://"))
+def is_address(place: object) -> bool:
+    """Whether it is an address on the web, or in a bucket; a `Path` is none, also where it looks like one."""
+    return is_bucket(place) or (isinstance(place, str) and place.lower().startswith(("https://", "http://")))
+
+
+def is_bucket(place: object) -> bool:
+    """Whether it is an address of an object in a bucket."""
+    return isinstance(place, str) and place.lower().startswith(("s3://", "gs://", "az://"))
 
 
 def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource:
@@ -54,9 +59,13 @@ def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource
         MissingFileError: There is no such file.
         ArchiveError: It is not a file, cannot be looked at, or the server gives no ranges of it.
         UsageError: It is not an address that this program reads.
-        TransferError: It is on a web server, which does not give it.
+        TransferError: It is on a web server or in a bucket, which does not give it.
     """
-    if is_url(place):
+    if is_bucket(place):
+        from scannet_prep.remote.bucket import BucketSource
+
+        return BucketSource(str(place), certificates=certificates)
+    if is_address(place):
         from scannet_prep.remote.ranges import RangeSource  # requests is not for those who train from a file
 
         return RangeSource(str(place), certificates=certificates)
@@ -64,14 +73,14 @@ def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource
         return place
     kind, colon, _ = str(place).partition("://")
     if colon and not Path(place).exists():
-        hint = f"copy it first, or name an https:// address; of s3://, make a signed one: aws s3 presign {place}"
+        hint = "copy it first, or name an address that is https://, s3://, gs:// or az://"
         raise UsageError(f"{place}: addresses of the kind {kind}:// are not read", hint)
     return FileSource(Path(place).expanduser())
 
 
 def open_sources(places: Sequence[Place], *, certificates: bool | Path = True) -> list[ByteSource]:
     """Do what `open_source` does for several archives; the same one twice is a `UsageError`."""
-    keys = [Path(place) if isinstance(place, str | Path) and not is_url(place) else place for place in places]
+    keys = [Path(place) if isinstance(place, str | Path) and not is_address(place) else place for place in places]
     if any(key in keys[:number] for number, key in enumerate(keys)):
         raise UsageError("the same archive is named twice", "name each once")
     return [open_source(place, certificates=certificates) for place in places]
@@ -218,7 +227,7 @@ def find_missing_shards(names: Iterable[str | Path]) -> tuple[str, ...]:
     """
     sets: dict[tuple[str, int], dict[int, str]] = {}  # of each set the folders of its shards, by number
     for name in map(str, names):
-        path = name.partition("?")[0] if is_url(name) else name
+        path = name.partition("?")[0] if is_address(name) else name
         folder, slash, last = path.rpartition("/")
         if match := _SHARD_NAME.fullmatch(last):
             sets.setdefault((match[1], int(match[3])), {})[int(match[2])] = folder + slash

@@ -32,6 +32,7 @@ examples:
   scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
   scannet-prep pack --splits val -o data/val.tar.zst
   scannet-prep pack data/ScanNet -o data/raw.tar.zst --shard-size 4GB
+  scannet-prep pack -o s3://bucket/scannet.tar.zst     needs scannet-prep[cloud]
 """
 _PIPE = "-"
 
@@ -43,7 +44,10 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="folder to pack (default: data/processed); - writes the archive to standard output",
     )  # fmt: skip
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="the archive (default: data/scannet.tar.zst); - for standard output"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="the archive (default: data/scannet.tar.zst), also s3://, gs:// or az://; - for standard output",
     )
     options = parser.add_argument_group("what to make")
     options.add_argument(
@@ -99,7 +103,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     return console.result(text, report, 0, source=source, seconds=console.seconds)
 
 
-def _places(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
+def _places(arguments: argparse.Namespace) -> tuple[Path, Path | str | None]:
     """The folder, and the archive or None for standard output, from the words in any order."""
     folders = [word for word in arguments.places if word != _PIPE]
     has_pipe = _PIPE in arguments.places or arguments.output == _PIPE
@@ -108,7 +112,7 @@ def _places(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
     if has_pipe and arguments.output not in (None, _PIPE):
         raise UsageError(f"both - and -o {arguments.output} say where the archive goes", "leave out one of them")
     source = shared.path_argument(folders[0]) if folders else Path("data/processed")
-    return source, None if has_pipe else shared.path_argument(arguments.output or "data/scannet.tar.zst")
+    return source, None if has_pipe else shared.place_argument(arguments.output or "data/scannet.tar.zst")
 
 
 def _check_pipe(arguments: argparse.Namespace) -> None:
@@ -136,7 +140,7 @@ def _describe_plan(plan: PackPlan) -> str:
     return "\n".join(lines)
 
 
-def _describe_report(report: PackReport, target: Path | None, seconds: float) -> str:
+def _describe_report(report: PackReport, target: Path | str | None, seconds: float) -> str:
     names = list_some(list(report.archives))
     size = format_bytes(report.size_bytes)
     scenes = format_count(report.scenes, "scene")
@@ -146,8 +150,8 @@ def _describe_report(report: PackReport, target: Path | None, seconds: float) ->
     vertices = f", {report.vertices:,} vertices" if report.vertices else ""
     lines = [f"{names}: {scenes}{vertices}, {size} ({share}), in {format_duration(seconds)}"]
     if target is not None and report.splits and report.kind == "processed":
-        path, split = Path(next(iter(report.archives))), "train" if "train" in report.splits else report.splits[-1]
-        shards = re.sub(r"-\d+-of-", "-*-of-", path.name)
-        place = f'sorted(Path("{path.parent}").glob("{shards}"))' if len(report.archives) > 1 else f'"{path}"'
+        first, split = next(iter(report.archives)), "train" if "train" in report.splits else report.splits[-1]
+        path, shards = Path(first), re.sub(r"-\d+-of-", "-*-of-", Path(first).name)
+        place = f'sorted(Path("{path.parent}").glob("{shards}"))' if len(report.archives) > 1 else f'"{first}"'
         lines.append(f'in Python: ScanNet({place}, split="{split}")')
     return "\n".join(lines)

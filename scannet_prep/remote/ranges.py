@@ -10,15 +10,14 @@ from typing import Any
 from scannet_prep.errors import ArchiveError, FileError, ServerDownError, UsageError
 from scannet_prep.remote.client import Answer, Client
 from scannet_prep.remote.gate import PROGRESS_BYTES, Gate, TransferPolicy
+from scannet_prep.remote.tail import TailedSource
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, is_server_address, public_url
-
-TAIL_BYTES = 1 << 20  # holds the index of 1,613 scenes
 
 _PATIENCE = TransferPolicy(outage_patience_s=600.0, first_answer_patience_s=30.0, longest_retry_after_s=600.0)
 _log = logging.getLogger(__name__)
 
 
-class RangeSource:
+class RangeSource(TailedSource):
     """A file on a web server, of which any range can be read.
 
     Picklable, and safe under fork and in threads: each process and thread has connections of its own. Opening it
@@ -46,35 +45,14 @@ class RangeSource:
         self._url = url
         self._certificates = certificates
         self._policy = policy or _PATIENCE
-        self.size_bytes = 1  # until the first answer tells
         self._version: tuple[str, str] | None = None
-        self._fetch(0, 1)
-        self._tail_start = max(0, self.size_bytes - TAIL_BYTES)
-        self._tail: bytes | None = self._fetch(self._tail_start, self.size_bytes)
+        super().__init__()
         self.close()  # so that processes that are forked now inherit no connection
 
     @property
     def name(self) -> str:
         """The address, without what may be secret in it."""
         return public_url(self._url)
-
-    def read(self, offset: int, size: int, /) -> bytes:
-        """Read so many bytes at an offset; fewer only where the file ends.
-
-        Raises:
-            ArchiveError: It is no longer the file that was opened.
-            NotOnServerError: The server has it no more.
-            TransferError: The server refuses, or too many attempts in a row failed.
-            ServerDownError: The server does not answer any more.
-        """
-        end = min(offset + size, self.size_bytes)
-        if offset >= end:
-            return b""
-        tail = self._tail
-        if tail is not None and self._tail_start <= offset:
-            return tail[offset - self._tail_start : end - self._tail_start]
-        self._tail = None
-        return self._fetch(offset, end)
 
     def close(self) -> None:
         """Close the connections of this process; reading opens new ones."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -13,10 +13,19 @@ from shlex import quote
 from scannet_prep.archive.frames import MAX_LEVEL
 from scannet_prep.archive.layout import DEFAULT_LEVEL, ArchiveKind
 from scannet_prep.archive.reader import Archive
-from scannet_prep.archive.source import SUFFIX, find_shards, shard_path
+from scannet_prep.archive.source import SUFFIX, ByteSource, Stream, find_shards, is_bucket, open_source, shard_path
 from scannet_prep.archive.writer import Contents, iter_archive, write_archive
-from scannet_prep.errors import FileError, ForeignFileError, OutputError, ScanNetPrepError, UsageError
-from scannet_prep.files import describe_kind, make_directory, open_file, output_error, run_lock
+from scannet_prep.errors import (
+    ArchiveError,
+    FileError,
+    ForeignFileError,
+    NotOnServerError,
+    OutputError,
+    RefusedError,
+    ScanNetPrepError,
+    UsageError,
+)
+from scannet_prep.files import describe_kind, make_directory, output_error, run_lock
 from scannet_prep.progress import Progress
 from scannet_prep.space import check_space
 from scannet_prep.stages.contents import find_contents
@@ -34,14 +43,14 @@ class PackPlan:
     """What `run` is going to do; making it writes nothing.
 
     Attributes:
-        target: The archive; None for a pipe.
+        target: The archive: a path, or an address in a bucket; None for a pipe.
         shard_bytes: Largest size of a file where there are to be several; None for one file.
         is_forced: Whether to pack again what is up to date.
         left_out: Files and folders that are not packed, because their names are not those of such a tree.
     """
 
     source: Path
-    target: Path | None
+    target: Path | str | None
     contents: Contents
     shard_bytes: int | None
     is_forced: bool
@@ -77,7 +86,7 @@ class PackReport:
 
 def plan(
     source: Path,
-    target: Path | None,
+    target: Path | str | None,
     *,
     selection: Selection | None = None,
     level: int = DEFAULT_LEVEL,
@@ -89,7 +98,8 @@ def plan(
 
     Args:
         source: A processed folder or a raw tree.
-        target: The archive, `*.tar.zst`; None for a pipe.
+        target: The archive, `*.tar.zst`: a path, or an address in a bucket, such as `s3://BUCKET/NAME.tar.zst`; None
+            for a pipe.
         selection: Which scenes; all by default.
         level: Compression level of zstd, 1..22; 0 stores.
         shard_bytes: Largest size of a file, for several shards; None for one file.
@@ -100,6 +110,7 @@ def plan(
         UsageError: What was asked for contradicts itself, or would replace an archive that holds more.
         FileError: The folder does not exist, holds no scenes, or is one that cannot be packed.
         OutputError: The target cannot be written.
+        TransferError: It cannot be found out what is in the bucket.
     """
     if not 0 <= level <= MAX_LEVEL:
         raise UsageError(f"the level is {level}, expected 0..{MAX_LEVEL}")
@@ -107,15 +118,18 @@ def plan(
         raise UsageError(f"the shards would have {shard_bytes:,} bytes, expected at least {_LEAST_SHARD_BYTES:,}")
     if target is None and shard_bytes is not None:
         raise UsageError("a pipe takes one archive", "name a file: -o FILE")
-    target = target and _check_target(target)
+    if isinstance(target, str):
+        _check_address(target, shard_bytes)
+    elif target is not None:
+        target = _check_target(target)
     selection = selection or Selection()
     contents, left_out = find_contents(source, selection, level=level, allows_incomplete=allows_incomplete)
     if not contents.scenes:
         problem = "holds no scenes of those that were asked for"
         raise FileError(source, problem, "name other splits, or another folder")
     if target is not None and not is_forced:
-        for path in (target,) if shard_bytes is None else find_shards(target):
-            _check_replaced(path, contents)
+        for place in (target,) if isinstance(target, str) or shard_bytes is None else find_shards(target):
+            _check_replaced(place, contents)
     return PackPlan(source, target, contents, shard_bytes, is_forced, left_out)
 
 
@@ -137,17 +151,20 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
     try:
         if target is None:
             archives = {_PIPE_NAME: _write_pipe(contents, pipe, jobs, progress)}
+        elif isinstance(target, str):
+            size_bytes, is_same = _write_object(plan, target, jobs, progress)
+            archives = {target: size_bytes}
         else:
             make_directory(target.parent)
             with run_lock(target.parent):
                 if target.exists() and plan.shard_bytes is None and not plan.is_forced:
-                    is_same = _is_same(target, contents, jobs, progress)
+                    is_same = _is_same(open_source(target), contents, jobs, progress)
                 paths = [target] if is_same else _write_files(plan, target, jobs, progress)
                 archives = {str(path): path.stat().st_size for path in paths}
     except ScanNetPrepError:
         raise
     except OSError as error:
-        raise output_error(target or Path(_PIPE_NAME), error, "then pack again") from error
+        raise output_error(Path(target or _PIPE_NAME), error, "then pack again") from error
     return PackReport(
         archives=archives,
         kind=contents.head.kind,
@@ -176,12 +193,31 @@ def _check_target(target: Path) -> Path:
     return target
 
 
-def _check_replaced(path: Path, contents: Contents) -> None:
+def _check_address(target: str, shard_bytes: int | None) -> None:
+    """Refuse an address that is not in a bucket, or no archive's, and shards, which could not appear all at once."""
+    from scannet_prep.remote.bucket import split_address
+
+    if not is_bucket(target):
+        kind = target.partition("://")[0]
+        raise UsageError(f"archives are not written to {kind}:// addresses", "name a file, or s3://, gs:// or az://")
+    if not split_address(target)[1].endswith(SUFFIX):
+        raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it so: -o {quote(target + SUFFIX)}")
+    if shard_bytes is not None:
+        hint = "pack them into a folder and copy them, or leave out --shard-size: an object may have 5 TB"
+        raise UsageError("shards are not written to a bucket, where they would take their places one by one", hint)
+
+
+def _check_replaced(path: Path | str, contents: Contents) -> None:
     """Refuse to replace an archive by one that holds less, or something else; a damaged one is made anew."""
     hint = "name another file with -o, or add --force"
     try:
         with Archive(path) as archive:
             index = archive.index
+    except NotOnServerError:
+        return
+    except RefusedError as error:
+        problem = f"{error.message}; so nobody knows what would be replaced"
+        raise RefusedError(problem, f"{error.hint}; or, to write without a look, add --force") from None
     except ForeignFileError as error:
         raise UsageError(f"{path}: {error.problem}, and would be replaced", hint) from None
     except FileError:
@@ -194,11 +230,24 @@ def _check_replaced(path: Path, contents: Contents) -> None:
         raise UsageError(f"{path}: {problem}", hint)
 
 
-def _is_same(target: Path, contents: Contents, jobs: int, progress: Progress) -> bool:
-    """Whether a file is just the archive that would be written, byte for byte; reading ends where it is not."""
-    with progress.work("compare", contents.size_bytes, "B"), open_file(target, sys.maxsize) as file:
+def _is_same(found: ByteSource, contents: Contents, jobs: int, progress: Progress) -> bool:
+    """Whether it is just the archive that would be written, byte for byte; reading ends where it is not."""
+    with progress.work("compare", contents.size_bytes, "B"):
+        stream, pieces = Stream(found), iter_archive(contents, jobs=jobs, progress=progress)
+        return all(stream.take(len(piece)) == piece for piece in pieces) and not stream.take(1)
+
+
+def _write_object(plan: PackPlan, target: str, jobs: int, progress: Progress) -> tuple[int, bool]:
+    """Write an archive into a bucket, unless it is there; gives its size, and whether it was there."""
+    from scannet_prep.remote.bucket import upload
+
+    contents = plan.contents
+    with suppress(NotOnServerError, ArchiveError):  # not there; empty, or changed in the meantime
+        if not plan.is_forced and _is_same(found := open_source(target), contents, jobs, progress):
+            return found.size_bytes, True
+    with progress.work("pack", contents.size_bytes, "B"):
         pieces = iter_archive(contents, jobs=jobs, progress=progress)
-        return all(file.read(len(piece)) == piece for piece in pieces) and not file.read(1)
+        return upload(target, pieces, contents.size_bytes), False
 
 
 def _write_pipe(contents: Contents, pipe: int, jobs: int, progress: Progress) -> int:

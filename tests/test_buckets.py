@@ -1,0 +1,450 @@
+"""Archives in buckets: read, trained from and written, through faults, and without telling secrets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import re
+import signal
+import time
+import urllib.parse
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from archives import pack_shards, pack_tree, read_tree, write_tree
+from bucket_server import ACCESS_KEY, BUCKET, SECRETS, BucketServer, without_settings
+from certificates import make_private_authority
+from commands import TRAIN, VAL, run_command, run_main, start_command
+
+from scannet_prep import ScanNet
+from scannet_prep.errors import (
+    ArchiveError,
+    CertificateError,
+    NotOnServerError,
+    OutputError,
+    RefusedError,
+    ScanNetPrepError,
+    ServerDownError,
+    UsageError,
+)
+from scannet_prep.remote import tail
+from scannet_prep.remote.bucket import BucketSource, upload
+
+for package in ("obstore", "boto3", "moto.server"):
+    pytest.importorskip(package, reason=f"{package} is not installed")
+
+URL = f"s3://{BUCKET}/dir/scannet.tar.zst"
+CONTENT = np.random.default_rng(0).bytes(300_000)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[BucketServer]:
+    server = BucketServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(running: BucketServer, monkeypatch: pytest.MonkeyPatch) -> BucketServer:
+    for name in without_settings():
+        monkeypatch.delenv(name)
+    for name, value in running.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(tail, "TAIL_BYTES", 1_000)  # else all would come with the end
+    running.reset()
+    return running
+
+
+@pytest.fixture
+def archive(whole_dir: Path, tmp_path: Path) -> Path:
+    assert run_main("pack", whole_dir / "processed", "-o", tmp_path / "scannet.tar.zst").status == 0
+    return tmp_path / "scannet.tar.zst"
+
+
+def test_every_command_reads_an_archive_in_a_bucket_as_it_reads_the_file(
+    server: BucketServer, archive: Path, tmp_path: Path
+) -> None:
+    server.put("dir/scannet.tar.zst", archive.read_bytes())
+    for words in (["info", "--scenes"], ["verify"], ["verify", "--quick"]):
+        found, expected = (run_main(words[0], place, *words[1:], "--json").json for place in (URL, archive))
+        for value in (found, expected):
+            for name in ("path", "paths", "seconds", "speed"):
+                value.pop(name, None)
+        assert found == expected
+    for number, place in enumerate((URL, archive)):
+        out = tmp_path / str(number)
+        assert run_main("unpack", place, "-o", out / "unpacked").status == 0
+        assert run_main("export", place, "--format", "benchmark-gt", "-o", out / "truth", "--jobs", "1").status == 0
+        assert run_main("info", place, "--table", "scenes", "-o", out / "scenes.csv").status == 0
+        (out / "truth/export.json").unlink()
+    assert read_tree(tmp_path / "0") == read_tree(tmp_path / "1")
+    found, expected = (run_main("evaluate", tmp_path / "0/truth/semantic", "--gt", place) for place in (URL, archive))
+    assert (found.status, found.stdout.replace(URL, str(archive))) == (0, expected.stdout)
+
+
+def test_shards_in_a_bucket_are_one_dataset_and_a_missing_one_is_named(
+    server: BucketServer, whole_dir: Path, tmp_path: Path
+) -> None:
+    urls = [
+        server.put(path.name, path.read_bytes()) for path in pack_shards(whole_dir / "processed", tmp_path / "s", 1)
+    ]
+    assert len(urls) == 3
+    assert [ScanNet(urls, split=split).scene_ids for split in ("train", "val")] == [[TRAIN], [VAL]]
+    with pytest.raises(ArchiveError, match=rf"{urls[0]}: .* of which s-00001-of-00003\.tar\.zst is missing"):
+        ScanNet([urls[0], urls[2]], split="train")
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_four_workers_read_from_a_bucket_that_their_parent_has_read_from(
+    server: BucketServer, archive: Path, start_method: str
+) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    server.put("dir/scannet.tar.zst", archive.read_bytes())
+    dataset = ScanNet(URL, split="train", loop=4)
+    expected = ScanNet(archive, split="train", loop=4)
+    assert dataset[0]["points"].tobytes() == expected[0]["points"].tobytes()
+    loader = data.DataLoader(dataset, num_workers=4, batch_size=None, multiprocessing_context=start_method)
+    for _ in range(2 if start_method == "fork" else 1):
+        assert [item["points"].numpy().tobytes() for item in loader] == [item["points"].tobytes() for item in expected]
+    assert dataset[0]["points"].tobytes() == expected[0]["points"].tobytes()
+
+
+def helpers() -> set[int]:
+    """The processes that talk to stores for this one; those of failed tests live as long as their errors."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_child = int((path / "stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
+            if is_child and "bucket_process" in (path / "cmdline").read_text():
+                found.add(int(path.name))
+    return found
+
+
+def test_threads_read_at_once_killed_helpers_are_replaced_and_none_outlives_the_source(server: BucketServer) -> None:
+    before = helpers()
+    source = BucketSource(server.put("x", CONTENT))
+    starts = range(0, len(CONTENT), 7_000)
+    with ThreadPoolExecutor(4) as pool:
+        assert b"".join(pool.map(source.read, starts, [7_000] * len(starts))) == CONTENT
+    assert 1 <= len(helpers() - before) <= 4
+    for pid in helpers() - before:
+        os.kill(pid, signal.SIGKILL)
+    copy = pickle.loads(pickle.dumps(source))
+    assert all(secret.encode() not in pickle.dumps(source) for secret in SECRETS)
+    source.close()
+    assert source.read(5, 10) == copy.read(5, 10) == CONTENT[5:15]
+    assert source.read(len(CONTENT) - 5, 10) == CONTENT[-5:]
+    assert source.read(len(CONTENT), 10) == b""
+    assert len(helpers() - before) == 1  # which both share
+    del source, copy
+    assert helpers() <= before
+
+
+@pytest.mark.parametrize("faults", [[503, 500], ["short", "short"], ["reset", "reset"], ["silent"]], ids=str)
+def test_a_store_that_fails_for_a_while_is_asked_again(
+    server: BucketServer, faults: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_READ_TIMEOUT", "1s")
+    source = BucketSource(server.put("x", CONTENT), retries=3)
+    server.faults[:] = faults
+    assert source.read(10, 200_000) == CONTENT[10:200_010]
+    assert server.faults == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [((503, "SlowDown"), r"fails, .* \(503 SlowDown\)"), ("reset", "breaks off")], ids=str
+)
+def test_a_store_that_goes_on_failing_is_given_up_after_few_requests(
+    server: BucketServer, fault: Any, words: str
+) -> None:
+    source = BucketSource(server.put("x", CONTENT), retries=1)
+    server.requests.clear()
+    server.rule = lambda *_: fault
+    with pytest.raises(ServerDownError, match=words) as caught:
+        source.read(10, 200_000)
+    assert "run the same command again later" in caught.value.hint
+    assert len(server.requests) == 2
+    server.rule = lambda *_: None
+    assert source.read(10, 20) == CONTENT[10:30]
+
+
+@pytest.mark.parametrize("fault", [None, "no if-match"])
+def test_an_object_that_is_replaced_is_refused_also_by_stores_that_do_not_look_at_the_version(
+    server: BucketServer, fault: str | None
+) -> None:
+    source = BucketSource(server.put("x", CONTENT))
+    server.put("x", CONTENT[::-1])
+    server.rule = lambda *_: fault
+    with pytest.raises(ArchiveError, match=f"{source.name}: was replaced or changed since it was opened"):
+        source.read(10, 20)
+    server.boto().delete_object(Bucket=BUCKET, Key="x")
+    with pytest.raises(NotOnServerError):
+        source.read(10, 20)
+
+
+def refuse(status: int, code: str) -> dict[str, Any]:
+    return {"fault": (status, code)}
+
+
+# What is wrong: the environment (None: not set), or what the server says; the address; the status, and what is said.
+WRONG: dict[str, tuple[dict[str, Any], str, int, tuple[str, ...]]] = {
+    "no such object": ({}, f"s3://{BUCKET}/no.tar.zst", 1, ("there is no such object (404 NoSuchKey)",)),
+    "no such bucket": ({}, "s3://nobody/x.tar.zst", 1, ("no such bucket (404 NoSuchBucket)", "AWS_ENDPOINT_URL")),
+    "no address": ({}, f"s3://{BUCKET}", 2, ("is not an address of an object", "s3://BUCKET/NAME")),
+    "password": ({}, f"s3://{ACCESS_KEY}:s3cret/key@{BUCKET}/x", 2, ("is not an address", "environment")),
+    "query": ({}, f"{URL}?X-Amz-Signature=s1gnature", 2, ("is not an address", "without a query")),
+    "no credentials": (
+        {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None, "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9"},
+        URL, 1, ("no credentials were found", "AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE=true"),
+    ),
+    "http": ({"AWS_ALLOW_HTTP": None}, URL, 2, ("not encrypted", "AWS_ALLOW_HTTP=true")),
+    "no server": (
+        {"AWS_ENDPOINT_URL": "http://anna:pa55word@127.0.0.1:9"}, URL, 1,
+        ("127.0.0.1:9 does not answer", "AWS_ENDPOINT_URL"),
+    ),
+    "no url": ({"AWS_ENDPOINT_URL": "anna:pa55word@127.0.0.1"}, URL, 2, ("settings", "AWS_*")),
+    "no boolean": ({"AWS_ALLOW_HTTP": "pa55word"}, URL, 2, ("settings", "AWS_*")),
+    "denied": (refuse(403, "AccessDenied"), URL, 1, ("permission denied (403 AccessDenied)", "right to read")),
+    "signature": (refuse(403, "SignatureDoesNotMatch"), URL, 1, ("credentials are not accepted", "`date`")),
+    "expired": (refuse(400, "ExpiredToken"), URL, 1, ("credentials are not accepted (400 ExpiredToken)",)),
+    "region": (refuse(301, "PermanentRedirect"), URL, 1, ("in another region", "AWS_REGION")),
+    "region too": (refuse(400, "AuthorizationHeaderMalformed"), URL, 1, ("in another region", "AWS_REGION")),
+    "odd": (refuse(418, "Teapot"), URL, 1, ("refuses it (418 Teapot)",)),
+    "az": ({}, "az://b/x.tar.zst", 1, ("no credentials were found", "AZURE_STORAGE_ACCOUNT_NAME")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_named_with_what_to_type_and_no_secret(
+    name: str, server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes, address, status, words = WRONG[name]
+    for variable, value in changes.items():
+        if variable == "fault":
+            server.rule = lambda *_, fault=value: fault
+        elif value is None:
+            monkeypatch.delenv(variable)
+        else:
+            monkeypatch.setenv(variable, value)
+    outcome = run_main("info", address, "-v", "--json")
+    said = outcome.stdout + outcome.stderr
+    assert outcome.status == status, said
+    assert [word for word in words if word not in said] == []
+    with pytest.raises(ScanNetPrepError) as caught:
+        BucketSource(address, retries=0)
+    error: BaseException | None = caught.value
+    while error is not None:
+        said += repr(error) + str(error) + repr(pickle.dumps(error))
+        error = error.__context__
+    assert [secret for secret in (*SECRETS, "s3cret") if secret in said] == []
+
+
+def test_credentials_that_a_server_checks_are_told_apart_from_permissions(
+    server: BucketServer, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.put("dir/scannet.tar.zst", archive.read_bytes())
+    iam = server.boto("iam")
+    iam.create_user(UserName="anna")
+    keys = iam.create_access_key(UserName="anna")["AccessKey"]
+    monkeypatch.delenv("AWS_SESSION_TOKEN")
+    server.check_credentials(after=0)
+    try:
+        with pytest.raises(RefusedError, match="not accepted \\(403 InvalidAccessKeyId\\)"):
+            BucketSource(URL)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", keys["AccessKeyId"])
+        with pytest.raises(RefusedError, match="not accepted \\(403 SignatureDoesNotMatch\\)"):
+            BucketSource(URL)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", keys["SecretAccessKey"])
+        with pytest.raises(RefusedError, match="permission denied \\(403 AccessDenied\\)") as caught:
+            BucketSource(URL)
+        assert keys["SecretAccessKey"] not in caught.value.message + caught.value.hint
+        with pytest.raises(OutputError, match="cannot be written: permission denied") as refused:
+            upload(URL, [b"x"], 1)
+        assert "right to write" in refused.value.hint
+    finally:
+        server.check_credentials(after=10**9)
+
+
+def test_without_obstore_what_to_install_is_said(
+    server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "obstore.py").write_text("raise ModuleNotFoundError('No module named obstore', name='obstore')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outcome = run_main("verify", URL)
+    assert outcome.status == 2
+    assert "obstore is not installed" in outcome.stderr
+    assert "hint: pip install 'scannet-prep[cloud]'" in outcome.stderr
+    with pytest.raises(UsageError, match="obstore is not installed"):
+        upload(URL, [b"x"], 1)
+
+
+def test_buckets_of_google_and_azure_are_read_and_googles_written(
+    server: BucketServer, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the part of their interfaces that is that of S3."""
+    key = "dir/a blank.tar.zst"
+    server.put(key, archive.read_bytes())
+    server.boto().put_object_acl(Bucket=BUCKET, Key=key, ACL="public-read")
+    odd = server.put("dir/a %20 + ü * ~.tar.zst", CONTENT)
+    assert BucketSource(odd).read(0, 9) == CONTENT[:9]
+    settings = {"GOOGLE_BASE_URL": server.origin, "GOOGLE_ALLOW_HTTP": "true", "GOOGLE_BEARER_TOKEN": "s3cret"}
+    settings |= {"AZURE_STORAGE_ENDPOINT": server.origin, "AZURE_ALLOW_HTTP": "true", "AZURE_SKIP_SIGNATURE": "true"}
+    for name, value in (settings | {"AZURE_STORAGE_ACCOUNT_NAME": "anna"}).items():
+        monkeypatch.setenv(name, value)
+    for scheme in ("s3", "gs", "az", "S3"):
+        source = BucketSource(f"{scheme}://{BUCKET}/{key}")
+        assert source.read(0, 1 << 30) == archive.read_bytes()
+        with pytest.raises(NotOnServerError, match=f"{scheme}://{BUCKET}/none: there is no such object"):
+            BucketSource(f"{scheme}://{BUCKET}/none")
+    upload(f"gs://{BUCKET}/x", [CONTENT], len(CONTENT))
+    assert server.get("x") == CONTENT
+
+
+def test_an_authority_is_named_for_buckets_as_for_web_servers(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca, certificate = make_private_authority(tmp_path / "authority")
+    server = BucketServer(certificate)
+    try:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        server.reset()
+        server.put("dir/scannet.tar.zst", archive.read_bytes())
+        with pytest.raises(CertificateError, match=r"the certificate of 127\.0\.0\.1:\d+ cannot be verified") as caught:
+            BucketSource(URL, retries=0)
+        assert "SSL_CERT_FILE=FILE" in caught.value.hint
+        assert run_main("info", URL, "--ca-bundle", ca).status == 0
+        assert run_main("info", URL, "--insecure").status == 0
+    finally:
+        server.stop()
+
+
+def test_pack_writes_the_bytes_of_the_file_and_knows_what_is_up_to_date(
+    server: BucketServer, whole_dir: Path, archive: Path
+) -> None:
+    words = ("pack", whole_dir / "processed", "-o", URL)
+    first, again = run_main(*words, "--json").json, run_main(*words, "--json").json
+    assert (first["up_to_date"], again["up_to_date"], first["archives"]) == (
+        False, True, {URL: archive.stat().st_size},
+    )  # fmt: skip
+    assert server.get("dir/scannet.tar.zst") == archive.read_bytes()
+    assert run_main(*words, "--force", "--json").json["up_to_date"] is False
+    assert f'in Python: ScanNet("{URL}", split="train")' in run_main(*words, "--force").stdout
+    changed = bytearray(archive.read_bytes())
+    changed[500] ^= 1
+    server.put("dir/scannet.tar.zst", bytes(changed))
+    assert run_main(*words, "--json").json["up_to_date"] is False
+    assert server.get("dir/scannet.tar.zst") == archive.read_bytes()
+    fewer = run_main(*words, "--splits", "val")
+    assert (fewer.status, "holds 2 scenes that the new archive would not" in fewer.stderr) == (2, True)
+    server.put("text.tar.zst", b"notes" * 100)
+    other = run_main(*words[:3], f"s3://{BUCKET}/text.tar.zst")
+    assert (other.status, "would be replaced" in other.stderr) == (2, True)
+    assert server.get("text.tar.zst") == b"notes" * 100
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["-o", URL, "--shard-size", "4MB"], "shards are not written to a bucket"),
+        (["-o", "https://host/scannet.tar.zst"], "archives are not written to https:// addresses"),
+        (["-o", f"s3://{BUCKET}/scannet"], f"name it so: -o s3://{BUCKET}/scannet.tar.zst"),
+        (["-o", f"s3://anna:pa55word@{BUCKET}/x.tar.zst"], "is not an address"),
+    ],
+    ids=str,
+)
+def test_places_that_pack_does_not_write_to_are_refused_before_anything_is_done(
+    server: BucketServer, whole_dir: Path, more: list[str], words: str
+) -> None:
+    outcome = run_main("pack", whole_dir / "processed", *more)
+    assert (outcome.status, words in outcome.stderr) == (2, True), outcome.stderr
+    assert "pa55word" not in outcome.stderr
+    assert (server.keys(), server.requests) == ([], [])
+
+
+@pytest.fixture
+def large_dir(tmp_path: Path) -> Path:
+    """A raw tree of two parts and a half."""
+    files = {f"scans/{name}/{name}_vh_clean_2.ply": np.random.default_rng(1).bytes(10_000_000) for name in (TRAIN, VAL)}
+    return write_tree(tmp_path / "large", files)
+
+
+def test_large_archives_are_written_in_parts_some_of_which_fail_at_first(
+    server: BucketServer, large_dir: Path, tmp_path: Path
+) -> None:
+    failed = iter(["reset", (503, "SlowDown")])
+    server.rule = lambda _, path: next(failed, None) if "partNumber=2" in path else None
+    assert run_main("pack", large_dir, "-o", URL, "--force").status == 0
+    parts = {
+        urllib.parse.parse_qs(path.partition("?")[2])["partNumber"][0]
+        for method, path in server.requests
+        if method == "PUT"
+    }
+    assert parts == {"1", "2", "3"}
+    pack_tree(large_dir, tmp_path / "x.tar.zst")
+    assert server.get("dir/scannet.tar.zst") == (tmp_path / "x.tar.zst").read_bytes()
+
+
+@pytest.mark.parametrize("at", [("POST", "?uploads"), ("PUT", "partNumber=2"), ("POST", "?uploadId")])
+def test_an_upload_that_fails_leaves_the_older_object_and_no_parts(
+    server: BucketServer, large_dir: Path, at: tuple[str, str]
+) -> None:
+    server.put("dir/scannet.tar.zst", b"older")
+    before = helpers()
+    server.rule = lambda method, path: (
+        (403, "AccessDenied") if method == at[0] and re.search(rf"{re.escape(at[1])}\b", path) else None
+    )
+    outcome = run_main("pack", large_dir, "-o", URL, "--force", "-v")
+    assert outcome.status == 1
+    assert f"error: {URL}: cannot be written: permission denied (403" in outcome.stderr
+    assert [secret for secret in SECRETS if secret in outcome.stderr + outcome.stdout] == []
+    assert server.get("dir/scannet.tar.zst") == b"older"
+    assert server.unfinished() == []
+    assert helpers() <= before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_upload_that_is_interrupted_leaves_no_object_and_no_parts(
+    server: BucketServer, large_dir: Path, number: signal.Signals
+) -> None:
+    server.rule = lambda _, path: (lambda: time.sleep(0.5)) if "partNumber" in path else None
+    command = start_command("pack", large_dir, "-o", URL, "--force")
+    while not any("partNumber=2" in path for _, path in list(server.requests)):
+        assert command.poll() is None
+        time.sleep(0.05)
+    command.send_signal(number)
+    _, said = command.communicate(timeout=60)
+    assert command.returncode == (-9 if number is signal.SIGKILL else 130), said
+    give_up_s = time.monotonic() + 20
+    while (server.unfinished() or server.keys()) and time.monotonic() < give_up_s:
+        time.sleep(0.05)  # after SIGKILL, its helper goes on for a moment
+    assert (server.unfinished(), server.keys()) == ([], [])
+    assert "Traceback" not in said
+
+
+def test_a_source_that_changes_while_it_is_packed_leaves_no_object(server: BucketServer) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield CONTENT
+        raise ArchiveError("x", "is damaged")
+
+    with pytest.raises(ArchiveError, match="x: is damaged"):
+        upload(URL, pieces(), 1)
+    assert (server.keys(), server.unfinished()) == ([], [])
+
+
+def test_parts_grow_with_the_archive_so_that_their_number_is_bounded(server: BucketServer) -> None:
+    upload(URL, [CONTENT * 20] * 4, 9_000 * 12_000_000)
+    assert len([path for method, path in server.requests if method == "PUT"]) == 2
+    assert server.get("dir/scannet.tar.zst") == CONTENT * 80
+
+
+def test_the_command_reads_a_bucket_in_a_process_of_its_own(server: BucketServer, archive: Path) -> None:
+    server.put("dir/scannet.tar.zst", archive.read_bytes())
+    outcome = run_command("verify", URL)
+    assert (outcome.status, "no errors" in outcome.stdout) == (0, True), outcome.stderr
