@@ -29,6 +29,8 @@ from scannet_prep.errors import (
 from scannet_prep.typed_json import Count, Crc32
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Leader: TypeAlias = int | Path
+"""What leads a run: its process, for workers that this process has started; else a file of `mark_run`."""
 
 LOCK_NAME = ".scannet-prep.lock"
 SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
@@ -130,7 +132,7 @@ def read_file(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
 
 
 def write_atomically(
-    path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False, run_pid: int | None = None
+    path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False, leader: Leader | None = None
 ) -> None:
     """Write a file under a temporary name in the same folder, then give it its final name.
 
@@ -141,8 +143,8 @@ def write_atomically(
         path: Final name. An existing file is replaced.
         chunks: The content, in order.
         is_durable: Flush to the disk before renaming, so that even a power failure leaves no empty file.
-        run_pid: The process that leads this run. A worker whose leader has died renames nothing: the next run may be
-            at work in the folder.
+        leader: What leads this run. A worker whose leader is gone renames nothing: the next run may be at work in the
+            folder.
 
     Raises:
         OutputError: The folder cannot be written to, or the disk is full. Nothing stands under the final name that was
@@ -150,8 +152,7 @@ def write_atomically(
         FileError: A folder or a device has that name, such as `/dev/null`.
     """
     _check_is_no_device(path)
-    run = os.getpid() if run_pid is None else run_pid
-    temporary_path = path.with_name(f".{path.name}.{run}-{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
+    temporary_path = path.with_name(f".{path.name}.{_unique_suffix()}")
     try:
         try:
             with temporary_path.open("xb") as file:
@@ -159,7 +160,8 @@ def write_atomically(
                 if is_durable:
                     file.flush()
                     os.fsync(file.fileno())
-            check_run_lives(run, path)
+            if leader is not None:
+                check_run_lives(leader, path)
             temporary_path.replace(path)
         except BaseException:
             temporary_path.unlink(missing_ok=True)
@@ -181,14 +183,41 @@ def _check_is_no_device(path: Path) -> None:
             raise FileError(path, "is a device or a pipe, so that no file can be written there", "name a file")
 
 
-def check_run_lives(run_pid: int, path: Path) -> None:
-    """Check, before a file gets its name, that the process that leads the run is there.
+def check_run_lives(leader: Leader, path: Path) -> None:
+    """Check, before a file gets its name, that what leads the run is there.
 
     Raises:
         OutputError: It is gone: another run may be at work in the folder.
     """
-    if run_pid not in (os.getpid(), os.getppid()):
-        raise OutputError(f"{path}: not written: the run that it was made for has ended")
+    if leader in (os.getpid(), os.getppid()):
+        return
+    if isinstance(leader, Path):
+        with suppress(FileError):  # opened: a network file system remembers for a while what has been there
+            read_file(leader)
+            return
+    raise OutputError(f"{path}: not written: the run that it was made for has ended")
+
+
+@contextmanager
+def mark_run(folder: Path) -> Iterator[Path]:
+    """Mark a run in its folder, for workers that may be on other machines: without the mark, they rename nothing.
+
+    After a kill, the mark stays; the next run removes it with `remove_temporaries`.
+
+    Raises:
+        OutputError: The folder cannot be written to.
+    """
+    path = folder / f".run.{_unique_suffix()}"
+    write_atomically(path, [b""])
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _unique_suffix() -> str:
+    """What the name of a temporary file ends in; no other run uses it, on any machine."""
+    return f"{os.getpid()}-{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}"
 
 
 def remove_temporaries(directory: Path) -> None:
@@ -228,7 +257,7 @@ def check_is_folder(path: Path) -> None:
         raise OutputError(f"{existing}: is not a folder", "choose another output folder")
 
 
-def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False, run_pid: int | None = None) -> None:
+def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False, leader: Leader | None = None) -> None:
     """Do what `write_atomically` does, unless the file has that content already.
 
     Raises:
@@ -237,7 +266,7 @@ def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False, run_p
     with suppress(FileError):  # not there, of another size, or not readable: to write it tells
         if read_file(path, len(data)) == data:
             return
-    write_atomically(path, [data], is_durable=is_durable, run_pid=run_pid)
+    write_atomically(path, [data], is_durable=is_durable, leader=leader)
 
 
 def remove_file(path: Path) -> None:

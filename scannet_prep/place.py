@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scannet_prep.archive.scenes import ArchiveReader
@@ -36,10 +36,14 @@ class ProcessedPlace:
     faults: tuple[FileError, ...] = ()
     _reader: ArchiveReader | None = None  # of the same scenes
 
+    def restrict(self, scene_id: str) -> ProcessedPlace:
+        """The place with the entry of one scene only, which is less to send."""
+        return replace(self, entries={scene_id: self.entries[scene_id]}, failures={})
+
     def file_path(self, scene_id: str) -> Path | str:
         """The file of a scene; a text where it is in an archive."""
         if self._reader is not None:
-            return self._reader.file_path(list(self.entries).index(scene_id))
+            return self._reader.file_path(self._reader.scene_ids.index(scene_id))
         return processed_path(Path(self.name), self.entries[scene_id].split, scene_id)
 
     def read(self, scene_id: str) -> Buffer:
@@ -50,7 +54,7 @@ class ProcessedPlace:
             TransferError: It is on a web server, which does not give it.
         """
         if self._reader is not None:
-            return self._reader.read(list(self.entries).index(scene_id))
+            return self._reader.read(self._reader.scene_ids.index(scene_id))
         return read_file(processed_path(Path(self.name), self.entries[scene_id].split, scene_id), MAX_FILE_BYTES)
 
 

@@ -13,7 +13,7 @@ from scannet_prep.export import is_export
 from scannet_prep.files import open_file
 from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 from scannet_prep.processed.folder import iter_processed_scenes
-from scannet_prep.processed.manifest import MANIFEST_NAME
+from scannet_prep.processed.manifest import MANIFEST_NAME, shards_of
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.scene import SceneId, Split
 
@@ -44,7 +44,7 @@ def identify_tree(path: Path) -> ArchiveKind:
         try:
             find_raw_scenes(path)
         except MissingFileError:
-            if (path / MANIFEST_NAME).is_file():
+            if (path / MANIFEST_NAME).is_file() or shards_of(path).exists():
                 return ArchiveKind.PROCESSED
             raise _neither(path) from None
     except PermissionError as error:

@@ -82,7 +82,7 @@ def test_an_orphaned_worker_renames_nothing(tmp_path: Path) -> None:
         "import os, sys, time; from pathlib import Path; from scannet_prep.files import write_atomically\n"
         "leader = os.getpid()\n"
         "if os.fork(): time.sleep(0.2); os.kill(leader, 9)\n"
-        "try: write_atomically(Path(sys.argv[1]), (time.sleep(0.6) or b'late' for _ in '1'), run_pid=leader)\n"
+        "try: write_atomically(Path(sys.argv[1]), (time.sleep(0.6) or b'late' for _ in '1'), leader=leader)\n"
         "except Exception as error: Path(sys.argv[1] + '.error').write_text(str(error))\n"
     )
     subprocess.run([sys.executable, "-c", program, tmp_path / "file"], check=False)

@@ -19,6 +19,7 @@ from scannet_prep.scene import Split
 if TYPE_CHECKING:
     from scannet_prep.cli.console import Console
     from scannet_prep.labels import LabelSet
+    from scannet_prep.shards import Shard, Share
     from scannet_prep.stages.selection import Selection
 
 Commands = Any  # argparse's own type for subcommands is private
@@ -117,6 +118,37 @@ def add_jobs_argument(parser: Container, workers: str = "worker processes") -> N
     """Add the number of worker processes or threads."""
     what = f"{workers} (default: the processors that affinity, container and Slurm grant)"
     parser.add_argument("--jobs", type=positive_number, metavar="N", help=what)
+
+
+def add_shard_argument(parser: Container) -> None:
+    """Add the choice of a shard."""
+    what = "do one of N parts, counted from 0, with other runs beside this one; auto asks Slurm, MPI or torchrun"
+    parser.add_argument("--shard", metavar="I/N|auto", help=what)
+
+
+def shard_from(arguments: argparse.Namespace) -> Shard | None:
+    """The shard that was chosen, if any.
+
+    Raises:
+        UsageError: There is no such shard, or the environment does not say which one this is.
+    """
+    import os
+
+    from scannet_prep.shards import Shard
+
+    if arguments.shard is None:
+        return None
+    return Shard.from_environment(os.environ) if arguments.shard == "auto" else Shard.parse(arguments.shard)
+
+
+def describe_share(share: Share | None) -> str:
+    """What to say at the start of a shard; nothing for a run that does all."""
+    return "" if share is None else f"; shard {share.shard}, of {len(share.job_names):,} in all"
+
+
+def describe_merge(share: Share) -> str:
+    """What to do when a shard has come to its end."""
+    return f"shard {share.shard} has ended; when all {share.shard.count} have, the same command without --shard merges"
 
 
 def add_prediction_arguments(parser: CommandParser, place: str) -> None:

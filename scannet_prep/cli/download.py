@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING
 from scannet_prep.cli.arguments import (
     CommandParser,
     add_selection_arguments,
+    add_shard_argument,
     add_trust_arguments,
     certificates_from,
+    describe_merge,
+    describe_share,
     path_argument,
     positive_number,
     selection_from,
+    shard_from,
     size_argument,
 )
 from scannet_prep.cli.console import Console, format_count, format_duration, format_table
@@ -27,6 +31,7 @@ from scannet_prep.errors import DiskFullError, TermsError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
+    from scannet_prep.shards import Share
     from scannet_prep.stages.download import DownloadPlan, DownloadReport
 
 SUMMARY = "fetch the raw files that are needed"
@@ -67,8 +72,10 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--accept-terms", action="store_true", help="I have read, signed and accept the terms of use")
     parser.add_argument("--verify", action="store_true", help="look into files too that scannet.lock knows")
     add_selection_arguments(parser)
+    add_shard_argument(parser)
     server = parser.add_argument_group("server")
-    server.add_argument("--jobs", type=positive_number, default=4, metavar="N", help="connections, 1 to 8 (default: 4)")
+    jobs = "connections, 1 to 8, of all shards together (default: 4, or what shards leave)"
+    server.add_argument("--jobs", type=positive_number, metavar="N", help=jobs)
     server.add_argument("--limit-rate", type=size_argument, metavar="SIZE", help="bytes a second at most: 500kB, 2MB")
     server.add_argument(
         "--wait", type=_parse_time, default=180.0, metavar="TIME",
@@ -90,13 +97,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages import download
 
     base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
-    plan = download.plan(arguments.output, arguments.types, selection=selection_from(arguments), base_url=base_url)
+    selection, shard = selection_from(arguments), shard_from(arguments)
+    plan = download.plan(arguments.output, arguments.types, selection=selection, base_url=base_url, shard=shard)
+    jobs = arguments.jobs or max(1, min(4, 8 // shard.count if shard else 4))
     if arguments.print_urls:
         return _print_urls(plan, arguments.print_urls, console)
     if arguments.dry_run:
         return _show_plan(plan, "seg" in arguments.types, console)
     certificates = certificates_from(arguments, console)
-    download.check(plan, jobs=arguments.jobs, certificates=certificates)
+    download.check(plan, jobs=jobs, certificates=certificates)
     if arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1":
         plan.accept_terms()
     try:
@@ -107,15 +116,17 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         plan.accept_terms()
     waited_s = console.seconds
     there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (checked now)"
-    console.say(f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}")
+    start = f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}"
+    console.say(start + describe_share(plan.share))
     policy = TransferPolicy(bytes_per_s=arguments.limit_rate, first_answer_patience_s=arguments.wait)
-    options = {"jobs": arguments.jobs, "policy": policy, "certificates": certificates, "is_strict": arguments.verify}
+    options = {"jobs": jobs, "policy": policy, "certificates": certificates, "is_strict": arguments.verify}
     report = download.run(plan, progress=console.progress(), **options)
     for text, hint in report.describe_failures():
         console.warn(text, hint)
     for path in report.orphans:
         console.say(f"left over from another download program, may be removed: {path}")
-    text, status = _describe_report(report, console.seconds - waited_s), 3 if report.failures else 0
+    text = _describe_report(report, console.seconds - waited_s, plan.share)
+    status = 3 if report.failures else 0
     return console.result(text, report.to_json(), status, seconds=console.seconds)
 
 
@@ -185,7 +196,7 @@ def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
     return console.result("\n".join(lines), value, 0)
 
 
-def _describe_report(report: DownloadReport, seconds: float) -> str:
+def _describe_report(report: DownloadReport, seconds: float, share: Share | None) -> str:
     from scannet_prep.stages.download import FileOutcome
 
     counts = report.counts()
@@ -201,8 +212,10 @@ def _describe_report(report: DownloadReport, seconds: float) -> str:
         lines.append(f"mended: {format_count(len(report.mended), 'file')} that had been damaged")
     if report.opened:
         lines.append(f"permissions repaired: {format_count(len(report.opened), 'file')}")
+    if share is not None:
+        lines.append(describe_merge(share))
     if report.failures:
-        these = quote(f"@{report.data_dir}/failed.txt")
+        these = quote(f"@{report.data_dir / 'failed.txt' if share is None else share.path('.failed.txt')}")
         lines.append(f"to try again, run the same command; --scenes {these} for these only")
     return "\n".join(lines)
 

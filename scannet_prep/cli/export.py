@@ -60,6 +60,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
     shared.add_jobs_argument(run_options)
+    shared.add_shard_argument(run_options)
     run_options.add_argument("--force", action="store_true", help="make scenes again even if they are up to date")
     checksum = "read all files that are there, whatever their sizes are"
     run_options.add_argument("--checksum", action="store_true", help=checksum)
@@ -83,6 +84,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         is_forced=arguments.force,
         compares_bytes=arguments.checksum,
         certificates=certificates_from(arguments, console),
+        shard=shared.shard_from(arguments),
     )
     if arguments.dry_run:
         existing = plan.existing
@@ -95,7 +97,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     for failure in report.failures:
         trace = f"\n{failure.trace}" if failure.trace else ""
         console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)
-    text, status = _describe_report(report, console.seconds), 3 if report.failures else 0
+    text, status = _describe_report(plan, report, console.seconds), 3 if report.failures else 0
     return console.result(text, report, status, seconds=console.seconds)
 
 
@@ -104,6 +106,7 @@ def _describe_start(plan: ExportPlan) -> str:
     what = f"{plan.format.name}, {format_count(len(plan.scene_ids), 'scene')}, {labels}"
     if plan.format.uses_frame:
         what += ", axis-aligned" if plan.format.settings["aligned"] else ", frame of the scan"
+    what += shared.describe_share(plan.share)
     lines = [f"export: {plan.place.name} -> {plan.out_dir}: {what}"]
     lines += [f"left out: {split} ({reason})" for split, reason in plan.left_out.items()]
     if plan.place.failures:
@@ -115,14 +118,18 @@ def _describe_start(plan: ExportPlan) -> str:
     return "\n".join(lines)
 
 
-def _describe_report(report: ExportReport, seconds: float) -> str:
+def _describe_report(plan: ExportPlan, report: ExportReport, seconds: float) -> str:
     counts = f"{len(report.made):,} made, {len(report.kept):,} already there, {len(report.failures):,} failed"
     size = f"{format_count(report.files, 'file')}, {format_bytes(report.size_bytes)} in {report.out_dir}"
     lines = [f"{counts}, in {format_duration(seconds)}: {size}"]
-    if report.failures:
+    if report.failures and plan.share is not None:
+        lines.append("to try the failed ones again, run the same command again")
+    elif report.failures:
         again = quote(f"@{report.out_dir}/failed.txt")
         lines.append(f"to try the failed ones again, add --scenes {again} to the same command")
     if report.unfinished:
         scenes = f"{format_count(len(report.unfinished), 'scene')} ({list_some(report.unfinished)})"
         lines.append(f"not finished: an earlier run had still to make {scenes}: export these, too")
+    if plan.share is not None and plan.share.folder.exists():
+        lines.append(shared.describe_merge(plan.share))
     return "\n".join(lines)

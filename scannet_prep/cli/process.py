@@ -22,12 +22,15 @@ Makes one compact .npz of each raw scene: points, normals, colors, labels, insta
 
 Whole scenes that are up to date are kept, so running it again does only what is missing. Scenes whose raw files or
 options have changed are made again. One bad scene never stops the others: it is listed, and written to failed.txt.
+
+With --shard, several machines share the work (docs/cluster.md); afterwards, the same command without it merges.
 """
 EPILOG = """\
 examples:
   scannet-prep process --scannet200 --align-axis
   scannet-prep process /datasets/ScanNet -o /fast/scannet --splits train val --jobs 16
   scannet-prep process --scannet200 --align-axis --scenes @data/processed/failed.txt
+  scannet-prep process --align-axis --shard auto
   scannet-prep process --dry-run
 """
 
@@ -58,6 +61,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
     shared.add_jobs_argument(run_options)
+    shared.add_shard_argument(run_options)
     run_options.add_argument("--force", action="store_true", help="make scenes again even if they are up to date")
     checksum = "read all files again, whatever their sizes and times are"
     run_options.add_argument("--checksum", action="store_true", help=checksum)
@@ -78,6 +82,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         is_strict=arguments.strict,
         is_lenient=arguments.lenient,
         compares_bytes=arguments.checksum,
+        shard=shared.shard_from(arguments),
     )
     if arguments.dry_run:
         return console.result(_describe_plan(plan), _plan_to_json(plan), 3 if plan.failures else 0)
@@ -92,6 +97,7 @@ def _describe_start(plan: ProcessPlan) -> str:
     frame = "axis-aligned" if plan.context.options.align_axis else "frame of the scan"
     scenes = format_count(len(plan.tasks), "scene")
     what = f"{scenes}, {plan.context.options.label_set.name}, {frame}, label map: {plan.context.label_map.source}"
+    what += shared.describe_share(plan.share)
     lines = [f"process: {plan.raw_dir} -> {plan.out_dir}: {what}"]
     for difference, count in Counter(plan.outdated.values()).items():
         lines.append(f"made with other options, and made again: {format_count(count, 'scene')} ({difference})")
@@ -133,6 +139,7 @@ def _describe_plan(plan: ProcessPlan) -> str:
 def _plan_to_json(plan: ProcessPlan) -> dict[str, Any]:
     return {
         "dry_run": True,
+        "shard": plan.shard,
         "raw_dir": plan.raw_dir,
         "out_dir": plan.out_dir,
         "options": plan.context.options,
@@ -153,19 +160,25 @@ def _tell_oddities(report: ProcessReport, console: Console) -> None:
 
 
 def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -> str:
+    from scannet_prep.processed.folder import FAILED_NAME
+
     counts = f"{len(report.made):,} made, {len(report.kept):,} already there, {len(report.failures):,} failed"
     size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)} in {report.out_dir}"
     lines = [f"{counts}, in {format_duration(seconds)}: {size}"]
     if report.failures:
-        again = f"--scenes {quote(f'@{report.out_dir}/failed.txt')}"
+        failed_path = report.out_dir / FAILED_NAME if plan.share is None else plan.share.path(f".{FAILED_NAME}")
+        again = f"--scenes {quote(f'@{failed_path}')}"
         if any(failure.error == "MissingFileError" for failure in report.failures):
             lines.append(
                 f"to fetch what is missing: scannet-prep download --types seg -o {quote(str(plan.raw_dir))} {again}"
             )
-        lines.append(f"to try the failed ones again, add {again} to the same command")
+        add = "run the same command again" if plan.share else f"add {again} to the same command"
+        lines.append(f"to try the failed ones again, {add}")
     if report.unfinished:
         scenes = f"{format_count(len(report.unfinished), 'scene')} ({list_some(report.unfinished)})"
         lines.append(f"not finished: an earlier run had still to make {scenes}: run process for these, too")
+    elif plan.share is not None and plan.share.folder.exists():
+        lines.append(shared.describe_merge(plan.share))
     elif plan.tasks and not report.failures and not plan.others:
         label_set = plan.context.options.label_set.name.upper()
         lines.append(f'in Python: ScanNet("{report.out_dir}", split="{plan.tasks[0].split}", labels={label_set})')

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from scannet_prep.export.format import ExportFormat, ExportOptions
 
 EXPORT_NAME = "export.json"
+PARTS_NAME = "export.d"
 
 # Name, as in `--format`, to module, class, and one line for people. Here, so that a help text needs no NumPy.
 FORMATS = {
@@ -41,4 +42,4 @@ def make_format(name: str, options: ExportOptions) -> ExportFormat:
 
 def is_export(path: Path) -> bool:
     """Whether `scannet-prep export` made a folder; it may look like a processed one."""
-    return (path / EXPORT_NAME).is_file()
+    return (path / EXPORT_NAME).is_file() or (path / PARTS_NAME).is_dir()

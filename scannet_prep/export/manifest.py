@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from scannet_prep.errors import ContentError, ManifestError, MissingFileError
-from scannet_prep.export import EXPORT_NAME
+from scannet_prep.export import EXPORT_NAME, PARTS_NAME
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.scene import SceneId, Split
+from scannet_prep.shards import ShardFolder
 from scannet_prep.typed_json import encode_json, parse_json
 from scannet_prep.version import VERSION
 
@@ -62,6 +64,11 @@ class ExportManifest:
     failures: Mapping[str, SceneFailure] = field(default_factory=dict, hash=False)
     unfinished: tuple[str, ...] = ()
 
+    def restrict(self, scene_ids: Collection[str]) -> ExportManifest:
+        """What it tells of some scenes, by themselves."""
+        scenes = {name: item for name, item in self.scenes.items() if name in scene_ids}
+        return replace(self, shared={}, scenes=scenes, failures={}, unfinished=())
+
     def files(self) -> Iterator[tuple[str, Fingerprint]]:
         """All files, those that tell of several scenes first."""
         yield from self.shared.items()
@@ -69,18 +76,44 @@ class ExportManifest:
             yield from entry.files.items()
 
 
+def shards_of(out_dir: Path) -> ShardFolder:
+    """The shards that have made scenes of an export and have not been merged."""
+    return ShardFolder(out_dir / PARTS_NAME, "export")
+
+
 def read_export(out_dir: Path) -> ExportManifest | None:
-    """Read the manifest of an export; None where there is none.
+    """Read the manifest of an export, with what shards have added; None where there is none.
 
     Raises:
-        FileError: It cannot be read.
-        ManifestError: It is damaged, or was written by something else.
+        FileError: It, or a part, cannot be read.
+        ManifestError: It, or a part, is damaged, or was written by something else.
     """
-    path = out_dir / EXPORT_NAME
+    merged = None
+    for path in (out_dir / EXPORT_NAME, *shards_of(out_dir).list_files().values()):
+        with suppress(MissingFileError):
+            found = _read(path)
+            merged = found if merged is None else _add(merged, found)
+    return merged
+
+
+def _add(known: ExportManifest, part: ExportManifest) -> ExportManifest:
+    """Add what a shard has made, or was to make, to what was known before."""
+    told = {*part.scenes, *part.failures, *part.unfinished}
+    scenes = {name: item for name, item in known.scenes.items() if name not in told}
+    failures = {name: item for name, item in known.failures.items() if name not in told}
+    unfinished = {*known.unfinished}.difference(told).union(part.unfinished)
+    return replace(
+        part,
+        shared=known.shared,
+        scenes={**scenes, **part.scenes},
+        failures={**failures, **part.failures},
+        unfinished=tuple(sorted(unfinished)),
+    )
+
+
+def _read(path: Path) -> ExportManifest:
     try:
         manifest = parse_json(read_file(path, _MAX_BYTES), ExportManifest)
-    except MissingFileError:
-        return None
     except ContentError as error:
         raise ManifestError(path, f"is damaged, or not of an export: {error}", _HINT) from None
     if (manifest.kind, manifest.format_version) != (_KIND, _FORMAT_VERSION):
@@ -95,12 +128,17 @@ def read_export(out_dir: Path) -> ExportManifest | None:
     return manifest
 
 
-def write_export(out_dir: Path, manifest: ExportManifest, *, is_durable: bool = False) -> None:
-    """Write the manifest, one line a scene, so that two can be compared with diff; the same one is not written again.
+def write_export(path: Path, manifest: ExportManifest, *, is_durable: bool = False) -> None:
+    """Write a manifest, one line a scene, so that two can be compared with diff; the same one is not written again.
 
     Raises:
         OutputError: It cannot be written.
     """
+    write_if_changed(path, encode_export(manifest), is_durable=is_durable)
+
+
+def encode_export(manifest: ExportManifest) -> bytes:
+    """Encode a manifest."""
     lines = []
     for item in fields(manifest):
         value, key = getattr(manifest, item.name), encode_json(item.name)
@@ -109,4 +147,4 @@ def write_export(out_dir: Path, manifest: ExportManifest, *, is_durable: bool = 
             lines.append(key + b": {\n" + b",\n".join(rows) + b"\n}")
         else:
             lines.append(key + b": " + encode_json(value))
-    write_if_changed(out_dir / EXPORT_NAME, b"{\n" + b",\n".join(lines) + b"\n}\n", is_durable=is_durable)
+    return b"{\n" + b",\n".join(lines) + b"\n}\n"

@@ -13,8 +13,16 @@ from pathlib import Path
 from shlex import quote
 
 from scannet_prep.errors import FileError, ManifestError, MissingFileError, ProcessedFileError
-from scannet_prep.files import Fingerprint, make_directory, read_file, remove_file, write_atomically, write_if_changed
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, read_manifest
+from scannet_prep.files import (
+    Fingerprint,
+    Leader,
+    make_directory,
+    read_file,
+    remove_file,
+    write_atomically,
+    write_if_changed,
+)
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, read_manifest, shards_of
 from scannet_prep.processed.scene import MAX_FILE_BYTES, parse_processed
 from scannet_prep.release import TERMS_URL
 from scannet_prep.scene import SceneId, Split
@@ -39,14 +47,14 @@ A run for other scenes leaves it. These scenes were to be made:
 """
 
 
-def mark_unfinished(out_dir: Path, scene_ids: Collection[str] = (), run_pid: int | None = None) -> None:
+def mark_unfinished(out_dir: Path, scene_ids: Collection[str] = (), leader: Leader | None = None) -> None:
     """Put a file into the folder that says which scenes are being made; readers then refuse it.
 
     Raises:
         OutputError: The folder cannot be written to.
     """
     text = _UNFINISHED_TEXT + "".join(f"{scene_id}\n" for scene_id in sorted(scene_ids)).encode()
-    write_if_changed(out_dir / UNFINISHED_NAME, text, run_pid=run_pid)
+    write_if_changed(out_dir / UNFINISHED_NAME, text, leader=leader)
 
 
 def mark_finished(out_dir: Path, scene_ids: Collection[str]) -> None:
@@ -103,16 +111,16 @@ def prepare_folder(out_dir: Path, splits: set[Split]) -> None:
         write_atomically(path, [TERMS_TEXT.encode()])
 
 
-def write_failed_list(out_dir: Path, scene_ids: Collection[str]) -> None:
-    """Write `failed.txt`, usable as `--scenes @failed.txt`, or remove it where nothing has failed.
+def write_failed_list(path: Path, scene_ids: Collection[str]) -> None:
+    """Write a `failed.txt`, usable as `--scenes @failed.txt`, or remove it where nothing has failed.
 
     Raises:
         OutputError: It cannot be written.
     """
     if scene_ids:
-        write_if_changed(out_dir / FAILED_NAME, encode_failed_list(scene_ids))
+        write_if_changed(path, encode_failed_list(scene_ids))
     else:
-        remove_file(out_dir / FAILED_NAME)
+        remove_file(path)
 
 
 def encode_failed_list(scene_ids: Collection[str]) -> bytes:
@@ -158,12 +166,13 @@ def find_state(out_dir: Path, *, must_be_usable: bool = False) -> FolderState:
         raise MissingFileError(out_dir, f"cannot be looked at: {error.strerror}", "is the path right?") from error
     if not is_folder:
         raise MissingFileError(out_dir, "no such folder", f"make it: scannet-prep process -o {quote(str(out_dir))}")
-    manifest, faults = None, list[FileError]()
+    manifest, faults = None, list[FileError](shards_of(out_dir).find_faults())
+    has_parts = bool(faults)
     try:
         manifest = read_manifest(out_dir)
     except FileError as error:
-        faults = [error]
-    if is_unfinished(out_dir) or (manifest is not None and not manifest.is_complete):
+        faults.append(error)
+    if is_unfinished(out_dir) or not (manifest is None or manifest.is_complete or has_parts):
         path = out_dir / (UNFINISHED_NAME if is_unfinished(out_dir) else MANIFEST_NAME)
         faults.insert(0, ManifestError(path, "says that processing has not finished", _AGAIN))
     if must_be_usable and faults:

@@ -1,9 +1,13 @@
-"""`manifest.json` of a processed folder: which scenes it holds, how they were made, and what failed."""
+"""`manifest.json` of a processed folder: which scenes it holds, how they were made, and what failed.
+
+What shards have made and nobody has merged yet is in parts, which are manifests, too; reading takes all together.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +23,11 @@ from scannet_prep.labels import LabelSet
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning
+from scannet_prep.shards import ShardFolder
 from scannet_prep.typed_json import Count, Crc32, parse_json, to_plain
 
 MANIFEST_NAME = "manifest.json"
+PARTS_NAME = "manifest.d"
 
 _FORMAT = "scannet_prep processed folder"
 _HINT = "remove it and run scannet-prep process again: it is rebuilt, and whole scenes are kept"
@@ -102,19 +108,37 @@ class _Head:
 _OUR_HEAD = _Head(_FORMAT, FORMAT_VERSION)
 
 
+def shards_of(out_dir: Path) -> ShardFolder:
+    """The shards that have made scenes of a processed folder and have not been merged."""
+    return ShardFolder(out_dir / PARTS_NAME, "process")
+
+
 def read_manifest(out_dir: Path) -> Manifest | None:
-    """Read the manifest of a processed folder; None where there is none.
+    """Read the manifest of a processed folder, with what shards have added; None where there is none.
 
     Raises:
-        FileError: It cannot be read.
-        ManifestError: It is damaged, or was written by something else.
+        FileError: It, or a part, cannot be read.
+        ManifestError: It, or a part, is damaged, or was written by something else.
     """
-    path = out_dir / MANIFEST_NAME
-    try:
-        data = read_file(path, _MAX_BYTES)
-    except MissingFileError:
-        return None
-    return parse_manifest(data, path)
+    shards = shards_of(out_dir)
+    found = []
+    for path in (out_dir / MANIFEST_NAME, *shards.list_files().values()):
+        with suppress(MissingFileError):
+            found.append(parse_manifest(read_file(path, _MAX_BYTES), path))
+    if not (found and shards.exists()):
+        return found[0] if found else None
+    scenes, failures = dict[str, SceneEntry](), dict[str, SceneFailure]()
+    for manifest in found:  # parts are newer than what they have not been merged into
+        for name in manifest.failures:
+            scenes.pop(name, None)
+        for name in manifest.scenes:
+            failures.pop(name, None)
+        scenes.update(manifest.scenes)
+        failures.update(manifest.failures)
+    is_complete = all(manifest.is_complete for manifest in found) and not shards.find_faults()
+    return Manifest(
+        dict(sorted(scenes.items())), dict(sorted(failures.items())), is_complete, found[-1].program_version
+    )
 
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,17 +70,21 @@ def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
     return dict(sorted(scenes.items()))
 
 
-def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:
+def find_parents(scenes: Iterable[RawScene]) -> set[Path]:
+    """The folders that scenes lie in."""
+    return {Path(name) for name in {os.path.dirname(scene.directory) for scene in scenes}}  # noqa: PTH120 - of so many
+
+
+def find_strangers(parents: Iterable[Path]) -> list[Path]:
     """Find folders beside those of the scenes whose names are not scene ids, so that nobody reads them.
 
     Args:
-        scenes: From `find_raw_scenes`.
+        parents: From `find_parents`.
 
     Raises:
         FileError: A folder cannot be read.
     """
-    beside = {scene.directory.parent for scene in scenes.values()}
-    entries = [entry for parent in beside for entry in _list(parent) if not SceneId.is_valid(entry.name)]
+    entries = [entry for parent in parents for entry in _list(parent) if not SceneId.is_valid(entry.name)]
     # Links too, wherever they lead.
     folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False) or entry.is_symlink()]
     return sorted(Path(entry) for entry in folders if entry.name not in _OTHER_FOLDERS and not Path(entry).suffix)

@@ -16,8 +16,10 @@ from pathlib import Path
 
 from scannet_prep.errors import LockError
 from scannet_prep.files import open_file, read_file, write_if_changed
+from scannet_prep.shards import ShardFolder
 
 LOCK_NAME = "scannet.lock"
+PARTS_NAME = "scannet.lock.d"
 
 _HEADER = "# SHA-256, size in bytes and path of ScanNet files, recorded when each was first found whole\n"
 _LINE = re.compile(r"([0-9a-f]{64})  (\d{1,15})  (\S.*)")
@@ -35,6 +37,24 @@ class LockEntry:
 
     sha256: str
     size_bytes: int
+
+
+def shards_of(raw_dir: Path) -> ShardFolder:
+    """The shards of a download that have not been merged."""
+    return ShardFolder(raw_dir / PARTS_NAME, "download", ".lock")
+
+
+def read_locks(raw_dir: Path) -> dict[str, LockEntry]:
+    """Read what is recorded of a raw tree, with what shards have added; empty where there is nothing.
+
+    Raises:
+        LockError: The lock file, or a part, is damaged.
+    """
+    entries: dict[str, LockEntry] = {}
+    for path in (raw_dir / LOCK_NAME, *shards_of(raw_dir).list_files().values()):
+        if path.exists():
+            entries |= read_lock(path)
+    return entries
 
 
 def read_lock(path: Path) -> dict[str, LockEntry]:

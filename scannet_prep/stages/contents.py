@@ -23,7 +23,8 @@ from scannet_prep.errors import FileError, ManifestError
 from scannet_prep.files import is_hidden_or_temporary
 from scannet_prep.processed import folder
 from scannet_prep.processed.folder import find_mixture, find_state
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, encode_manifest
+from scannet_prep.processed.manifest import MANIFEST_NAME, PARTS_NAME, Manifest, encode_manifest
+from scannet_prep.raw import lock as raw_lock
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release import MESH, SPLIT_DIRS
@@ -134,9 +135,12 @@ def _find_raw(source: Path, selection: Selection, level: int) -> tuple[Contents,
             files = tuple(SourceFile.from_path(name, path) for name, path in names.items())
             groups.append(SourceGroup(scene_id, split, vertex_count, files))
     selection.check_found(source, splits, "leave it out, or: download the scene")
-    others = tuple(SourceFile.from_path(_name(source, path), path) for path in paths[""])
+    others = [SourceFile.from_path(_name(source, path), path) for path in paths[""]]
+    if raw_lock.shards_of(source).exists():
+        merged = SourceFile.from_content(raw_lock.LOCK_NAME, raw_lock.encode_lock(raw_lock.read_locks(source)))
+        others = [*(file for file in others if file.name != raw_lock.LOCK_NAME), merged]
     head = Head(ArchiveKind.RAW, folder.TERMS_TEXT, {}, _PROGRAM, level)
-    return Contents(head, others, tuple(groups[: selection.limit])), left_out
+    return Contents(head, tuple(others), tuple(groups[: selection.limit])), left_out
 
 
 def _look_through(
@@ -148,7 +152,9 @@ def _look_through(
     folders = {source, source / "tasks", *folders}
     for path in [path for parent in sorted(folders) for path in _list(parent)]:
         name = _name(source, path)
-        if name.startswith(OWN_PREFIX.rstrip("/")) or path in folders:  # the lock of a run, what tar unpacks
+        # The lock of a run, what tar unpacks, parts of what is packed as one.
+        is_part = name in {PARTS_NAME, raw_lock.PARTS_NAME}
+        if name.startswith(OWN_PREFIX.rstrip("/")) or path in folders or is_part:
             continue
         scene_id = find_scene(kind, name)
         is_made_by_programs = is_hidden_or_temporary(path.name) or path.name.endswith((SUFFIX, ".aria2"))

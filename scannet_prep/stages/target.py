@@ -25,7 +25,7 @@ from scannet_prep.processed import folder as lists
 from scannet_prep.processed import manifest as manifests
 from scannet_prep.processed.folder import find_entries, find_mixture
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, parse_lock, read_lock, write_lock
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, parse_lock, read_locks, write_lock
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split, read_scene_list
 from scannet_prep.stages.selection import Selection
@@ -66,7 +66,7 @@ class Target:
 
     Raises:
         OutputError: The folder holds scenes of the other kind, or an export.
-        ManifestError: Its manifest is damaged.
+        ManifestError: Its manifest is damaged, or it holds shards that have not finished.
         LockError: Its `scannet.lock` is damaged.
     """
 
@@ -88,9 +88,11 @@ class Target:
             remove_temporaries(folder)  # also where nothing else is left to do
         with suppress(MissingFileError):
             if self._is_raw:
-                self._digests = read_lock(out_dir / LOCK_NAME)
+                self._digests = read_locks(out_dir)
             else:
                 self._before = manifests.read_manifest(out_dir) or Manifest()
+        if faults := manifests.shards_of(out_dir).find_faults():
+            raise faults[0]
 
     @property
     def files(self) -> list[UnpackedFile]:
@@ -163,7 +165,8 @@ class Target:
         is_complete = self._before.is_complete and self._came.is_complete
         manifest = Manifest(scenes, failures, is_complete, self._came.program_version if is_same else VERSION)
         manifests.write_manifest(self._out_dir, manifest)
-        lists.write_failed_list(self._out_dir, manifest.failures)
+        manifests.shards_of(self._out_dir).remove()
+        lists.write_failed_list(self._out_dir / lists.FAILED_NAME, manifest.failures)
         lists.mark_finished(self._out_dir, self.scenes.keys() | self.failures.keys())
 
     def _end_raw(self) -> None:
@@ -174,7 +177,7 @@ class Target:
         failed = set(self.failures)
         with suppress(MissingFileError):
             failed.update(read_scene_list(self._out_dir / lists.FAILED_NAME))
-        lists.write_failed_list(self._out_dir, failed - self.scenes.keys())
+        lists.write_failed_list(self._out_dir / lists.FAILED_NAME, failed - self.scenes.keys())
 
     def _write_file(self, name: str, data: Buffer) -> UnpackedFile:
         path = self._out_dir / name

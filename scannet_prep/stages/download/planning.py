@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from scannet_prep.backports import StrEnum
 from scannet_prep.errors import DiskFullError, TermsError, UsageError
 from scannet_prep.files import check_is_folder, make_directory, write_atomically
 from scannet_prep.raw.layout import find_orphans
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, read_lock
+from scannet_prep.raw.lock import LockEntry, read_locks, shards_of
 from scannet_prep.release import (
     BASE_URL,
     KINDS,
@@ -30,6 +31,7 @@ from scannet_prep.remote.client import find_certificates
 from scannet_prep.remote.transfer import partial_path
 from scannet_prep.remote.trouble import is_server_address, public_url
 from scannet_prep.scene import SceneId, Split
+from scannet_prep.shards import Shard, Share
 from scannet_prep.space import check_space, format_bytes
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.selection import Selection, select_scenes
@@ -90,6 +92,7 @@ class DownloadPlan:
     present: frozenset[str]  # local paths of those that are there; `run` checks each of them
     orphans: tuple[Path, ...]  # left by the official download script where it was interrupted; nobody needs them
     partial_bytes: int  # what has arrived of the missing files, in an earlier run
+    share: Share | None = None  # the shard that `files` fall to; None where they are all that was asked for
 
     @property
     def missing(self) -> list[RemoteFile]:
@@ -107,9 +110,8 @@ class DownloadPlan:
         return public_url(self.base_url)
 
     def read_locked(self) -> dict[str, LockEntry]:
-        """Read what `scannet.lock` records, if it is there; raises LockError where it is damaged."""
-        path = self.data_dir / LOCK_NAME
-        return read_lock(path) if path.exists() else {}
+        """Read what `scannet.lock` and its parts record; raises LockError where one is damaged."""
+        return read_locks(self.data_dir)
 
     def require_terms(self) -> None:
         """Make sure that the folder records that the terms were accepted; raises TermsError where it does not."""
@@ -197,7 +199,12 @@ class DownloadReport:
 
 
 def plan(
-    data_dir: Path, types: Sequence[str] = ("seg",), *, selection: Selection | None = None, base_url: str = BASE_URL
+    data_dir: Path,
+    types: Sequence[str] = ("seg",),
+    *,
+    selection: Selection | None = None,
+    base_url: str = BASE_URL,
+    shard: Shard | None = None,
 ) -> DownloadPlan:
     """Decide what to fetch, from the official lists and a table of which kinds of files exist; needs no network.
 
@@ -206,9 +213,10 @@ def plan(
         types: Presets (`seg`, `seg-min`) and official suffixes.
         selection: Which scenes; all by default.
         base_url: The server, or a mirror of it.
+        shard: Which part of all that to do; other runs do the others, and a run without it merges.
 
     Raises:
-        UsageError: A type is unknown, or the base URL is not one.
+        UsageError: A type is unknown, or the base URL is not one; or there are other shards.
         UnknownSceneError: A scene is in none of the official lists, or not in the splits that were asked for.
         OutputError: `data_dir` is not a folder.
     """
@@ -216,11 +224,20 @@ def plan(
     if not is_server_address(base_url) or re.search(r"[\s?#]", base_url):  # paths are added to it
         raise UsageError(f"{public_url(base_url)!r} is not a base URL", f"it looks like {BASE_URL}")
     everything = [scene_id for split in Split for scene_id in official_scenes(split)]
-    selected, _ = select_scenes(everything, selection or Selection(), data_dir)
+    selection = selection or Selection()
+    selected, _ = select_scenes(everything, selection, data_dir)
     base_url = base_url.rstrip("/") + "/"
-    files = tuple(list_files(selected, parse_types(types), base_url))
+    kinds = parse_types(types)
+    files = tuple(list_files(selected, kinds, base_url))
     if not files:
         raise UsageError("no file of these types exists for these scenes", "test scenes have no annotation")
+    sizes = Counter[str]()
+    for file in files:
+        sizes[file.scene_id or ""] += file.kind.typical_bytes or 0
+    settings = {"types": " ".join(sorted(kind.suffix for kind in kinds))}
+    is_part = selection != Selection()
+    if share := shards_of(data_dir).take(shard, sizes, settings, is_restricted=is_part):
+        files = tuple(file for file in files if (file.scene_id or "") in share.names)
     paths = {file.local_path: data_dir / file.local_path for file in files}
     present = frozenset(name for name, path in paths.items() if os.path.lexists(path))
     partials = [partial_path(path) for name, path in paths.items() if name not in present]
@@ -232,6 +249,7 @@ def plan(
         present=present,
         orphans=tuple(orphan for folder in folders for orphan in find_orphans(folder)),
         partial_bytes=sum(path.stat().st_size for path in partials if os.path.exists(path)),  # noqa: PTH110 - which never raises
+        share=share,
     )
 
 
@@ -243,8 +261,10 @@ def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True
         LockError: `scannet.lock` is damaged.
         DiskFullError: The disk will not hold it.
     """
-    if not 1 <= jobs <= _MAX_JOBS:
-        raise UsageError(f"{jobs} connections at a time, expected 1 to {_MAX_JOBS}", "the server is shared: be polite")
+    count = plan.share.shard.count if plan.share and plan.base_url == BASE_URL else 1  # a mirror may be your own
+    if not 1 <= jobs * count <= _MAX_JOBS:
+        found = f"{jobs} connections at a time" + (f" in each of {count} shards" if count > 1 else "")
+        raise UsageError(f"{found}, expected 1 to {_MAX_JOBS} in all", "the server is shared: be polite")
     find_certificates(plan.base_url, certificates)
     plan.read_locked()
     plan.check_room()

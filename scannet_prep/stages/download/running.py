@@ -12,14 +12,14 @@ import stat
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 from scannet_prep.errors import DiskFullError, FileError, OutputError, RefusedError, ServerDownError, TransferError
 from scannet_prep.files import make_directory, run_lock
 from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
 from scannet_prep.progress import Progress
-from scannet_prep.raw.lock import LOCK_NAME, digest_file, write_lock
+from scannet_prep.raw.lock import LOCK_NAME, digest_file, encode_lock, shards_of, write_lock
 from scannet_prep.release import BASE_URL
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROGRESS_BYTES, PROOF_BYTES, Gate, Ticket, TransferPolicy
@@ -69,7 +69,9 @@ def run(
     if needs_terms:
         plan.require_terms()
     make_directory(plan.data_dir)
-    with run_lock(plan.data_dir):
+    if plan.share is not None:
+        plan.share.begin()
+    with run_lock(plan.data_dir) if plan.share is None else nullcontext():
         client = Client(plan.base_url, policy or TransferPolicy(), certificates)
         return _Run(plan, client, jobs, progress or Progress(), is_strict).run()
 
@@ -117,7 +119,7 @@ class _Run:
                 self._save()
             raise
         self._end()
-        self._save()
+        self._save(is_end=True)
         results = tuple(task.result for task in self._tasks if task.result is not None)
         fetched = {result.file.local_path for result in results if result.outcome is FileOutcome.FETCHED}
         return DownloadReport(
@@ -188,14 +190,24 @@ class _Run:
                     folder.rmdir()
         self._progress.finish()
 
-    def _save(self) -> None:
+    def _save(self, *, is_end: bool = False) -> None:
         """Record what is whole, and list the scenes that failed; of an earlier list, what is unfinished stays on it."""
-        path, is_left = self._plan.data_dir / LOCK_NAME, (self._plan.data_dir / FAILED_NAME).exists()
+        share, path, failed_path = self._plan.share, self._plan.data_dir / LOCK_NAME, self._plan.data_dir / FAILED_NAME
+        locked = dict(self._locked)
+        if share is not None:
+            path, failed_path = share.path(), share.path(f".{FAILED_NAME}")
+            own = {file.local_path for file in self._plan.files}
+            locked = {name: entry for name, entry in locked.items() if name in own}
+        is_left = failed_path.exists()
         failed = {task.file.scene_id for task in self._tasks if (task.result.is_failure if task.result else is_left)}
         try:
-            if self._locked or path.exists():
-                write_lock(path, dict(self._locked))
-            write_failed_list(self._plan.data_dir, sorted(scene_id for scene_id in failed if scene_id is not None))
+            if locked or path.exists():
+                write_lock(path, locked)
+            write_failed_list(failed_path, sorted(scene_id for scene_id in failed if scene_id is not None))
+            if is_end and share is not None:
+                share.finish(encode_lock(locked))
+            elif is_end:
+                shards_of(self._plan.data_dir).remove()
         except OutputError as error:
             if any(task.result is not None and task.result.outcome is FileOutcome.FETCHED for task in self._tasks):
                 raise

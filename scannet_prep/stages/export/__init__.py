@@ -12,21 +12,23 @@ import shlex
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from concurrent.futures import Executor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import FileError, MissingFileError, OutputError, UnknownSplitError, UsageError, WorkerDiedError
-from scannet_prep.export import make_format
+from scannet_prep.errors import MissingFileError, OutputError, UnknownSplitError, WorkerDiedError
+from scannet_prep.export import EXPORT_NAME, make_format
 from scannet_prep.export.format import ExportFormat, ExportOptions, JoinedFormat
-from scannet_prep.export.manifest import ExportEntry, ExportManifest, read_export, write_export
+from scannet_prep.export.manifest import ExportManifest, encode_export, shards_of, write_export
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import (
     Fingerprint,
+    Leader,
     check_is_folder,
     make_directory,
+    mark_run,
     output_error,
     remove_file,
     remove_temporaries,
@@ -34,21 +36,23 @@ from scannet_prep.files import (
     write_if_changed,
 )
 from scannet_prep.place import ProcessedPlace, open_place
-from scannet_prep.processed.folder import prepare_folder, write_failed_list
+from scannet_prep.processed.folder import FAILED_NAME, prepare_folder, write_failed_list
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningKind
+from scannet_prep.shards import Shard, Share
 from scannet_prep.space import check_space
+from scannet_prep.stages.executors import run_tasks
+from scannet_prep.stages.export.present import find_current, read_previous
 from scannet_prep.stages.export.scene_worker import (
     PARTS_NAME,
-    WORK_NAME,
     WorkContext,
     export_scene,
     find_place,
     find_unit,
     move,
+    narrow,
 )
-from scannet_prep.stages.pool import run_in_workers
 from scannet_prep.stages.selection import Selection
 
 _WRITE_INTERVAL_S = 2.0
@@ -66,6 +70,7 @@ class ExportPlan:
         left_out: Why a split that was asked for is left out, by split.
         compares_bytes: Whether what is there is read, and not taken for whole by its size.
         is_forced: Whether scenes are made again even where they are up to date.
+        share: The shard that `scene_ids` fall to; None where they are all that was asked for.
     """
 
     place: ProcessedPlace
@@ -75,12 +80,13 @@ class ExportPlan:
     left_out: Mapping[Split, str] = field(hash=False)
     compares_bytes: bool
     is_forced: bool
+    share: Share | None = None
 
     @property
     def existing(self) -> list[str]:
         """The scenes that are up to date, so that `run` keeps them; looks at all of their files."""
-        previous = _read_previous(self.out_dir, self.place, self.format.settings)
-        return [] if self.is_forced else list(_find_current(self, previous))
+        previous = read_previous(self.out_dir, self.place, self.format.settings)
+        return [] if self.is_forced else list(find_current(self, previous))
 
     @property
     def without_groups(self) -> list[str]:
@@ -126,6 +132,7 @@ def plan(
     is_forced: bool = False,
     compares_bytes: bool = False,
     certificates: bool | Path = True,
+    shard: Shard | None = None,
 ) -> ExportPlan:
     """Decide what to export; nothing is written, and no scene is read.
 
@@ -138,9 +145,10 @@ def plan(
         is_forced: Make scenes again even where they are up to date.
         compares_bytes: Read what is there, and do not take it for whole by its size.
         certificates: Of addresses, whom to trust, as `RangeSource` takes it.
+        shard: Which part of all that to do; other runs do the others, and a run without it merges, and joins files.
 
     Raises:
-        UsageError: The format cannot do that, or the folder holds something else.
+        UsageError: The format cannot do that, or the folder holds something else, or other shards.
         FileError: The place cannot be used, or the manifest of the export is damaged.
         UnknownSceneError: A scene was asked for that is not there.
         MissingFileError: There is no folder of segments of test scenes where one is named.
@@ -166,8 +174,12 @@ def plan(
         reason = "; ".join(left_out.values()) or f"has no scenes of {', '.join(selection.splits) or 'any split'}"
         raise UnknownSplitError(f"{place.name}: nothing to export: {reason}", "" if left_out else hint)
     check_is_folder(out_dir)
-    previous = _read_previous(out_dir, place, exporter.settings)
-    if isinstance(exporter, JoinedFormat):  # its files are made anew from all scenes that are in them
+    previous = read_previous(out_dir, place, exporter.settings)
+    sizes = {name: place.entries[name].size_bytes for name in chosen}
+    is_part = selection != Selection()
+    if share := shards_of(out_dir).take(shard, sizes, exporter.settings, is_restricted=is_part):
+        chosen = [name for name in chosen if name in share.names]
+    elif isinstance(exporter, JoinedFormat):  # its files are made anew from all scenes that are in them
         chosen = sorted({*chosen, *(name for name in previous.scenes if name in place.entries)})
     return ExportPlan(
         place=place,
@@ -177,30 +189,35 @@ def plan(
         left_out=left_out,
         compares_bytes=compares_bytes,
         is_forced=is_forced,
+        share=share,
     )
 
 
-def run(plan: ExportPlan, *, jobs: int = 1, progress: Progress | None = None) -> ExportReport:
+def run(
+    plan: ExportPlan, *, jobs: int = 1, progress: Progress | None = None, executor: Executor | None = None
+) -> ExportReport:
     """Make the export of a plan. What is up to date is kept; one bad scene never stops the others.
 
     Args:
-        plan: From `plan`.
+        plan: From `plan`. A shard takes no lock.
         jobs: Number of worker processes.
         progress: Told of every scene.
+        executor: Does the work instead of worker processes; its workers see the same folders under the same names.
 
     Raises:
         OutputError: The folder cannot be written to, or the disk is full, or lacks room from the start.
         LockedError: Another run is writing into the folder.
         UsageError: The folder holds something else by now.
-        WorkerDiedError: Worker processes cannot be started.
+        WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
     """
     progress = progress or Progress()
     make_directory(plan.out_dir)
-    with run_lock(plan.out_dir):
+    with run_lock(plan.out_dir) if plan.share is None else nullcontext():
         with progress.work("export", len(plan.scene_ids), "scenes"):
             work = _Run(plan)
             work.begin()
-            work.make(jobs, progress)
+            with nullcontext(os.getpid()) if executor is None else mark_run(plan.out_dir) as leader:
+                work.make(jobs, progress, leader, executor)
         manifest = work.end()
     files = list(manifest.files())
     return ExportReport(
@@ -227,9 +244,17 @@ class _Run:
 
     def __init__(self, plan: ExportPlan) -> None:
         self._plan, self._out_dir = plan, plan.out_dir
-        self._work_dir = plan.out_dir / WORK_NAME
-        self._previous = _read_previous(plan.out_dir, plan.place, plan.format.settings)
-        current = _find_current(plan, self._previous)
+        self._share = plan.share
+        self._path = plan.share.path() if plan.share else plan.out_dir / EXPORT_NAME
+        self._context = WorkContext(
+            plan.place, plan.format, plan.out_dir, os.getpid(), plan.share.shard.name if plan.share else ""
+        )
+        self._work_dir = self._context.work_dir
+        self._previous = read_previous(plan.out_dir, plan.place, plan.format.settings)
+        self._is_merged = plan.share is not None and plan.share.is_covered_by(self._previous.scenes)
+        if plan.share is not None:
+            self._previous = self._previous.restrict(plan.share.names)
+        current = find_current(plan, self._previous)
         self._outdated = [name for name in plan.scene_ids if name not in current]
         self._to_make = list(plan.scene_ids) if plan.is_forced else self._outdated
         self._unfinished = {*self._previous.unfinished, *self._to_make}
@@ -241,7 +266,10 @@ class _Run:
         """Look for room, remove what is outdated, so that nobody takes it for what it is not, and say what is made."""
         place, exporter = self._plan.place, self._plan.format
         shutil.rmtree(self._work_dir, ignore_errors=True)
-        remove_temporaries(self._out_dir)
+        if self._share is None:
+            remove_temporaries(self._out_dir)
+        elif self._to_make or not self._is_merged:
+            self._share.begin()
         if not self._to_make:
             return
         entries = [place.entries[name] for name in self._to_make]
@@ -251,17 +279,18 @@ class _Run:
         for name in self._outdated:  # moved away, so that nobody sees half of it
             if (entry := self._previous.scenes.get(name)) is not None:
                 for unit in {find_unit(name, file) for file in entry.files}:
-                    move(self._out_dir / unit, find_place(self._out_dir))
-        write_export(self._out_dir, self._describe())
+                    move(self._out_dir / unit, find_place(self._work_dir))
+        write_export(self._path, self._describe())
         prepare_folder(self._out_dir, set())
 
-    def make(self, jobs: int, progress: Progress) -> None:
+    def make(self, jobs: int, progress: Progress, leader: Leader, executor: Executor | None) -> None:
         """Make the scenes; what is done is on record from time to time."""
-        context = WorkContext(self._plan.place, self._plan.format, self._out_dir, os.getpid())
+        context = replace(self._context, leader=leader)
         progress.advance(len(self._plan.scene_ids) - len(self._to_make))
         written_s = 0.0
         try:
-            for name, outcome in run_in_workers(export_scene, self._to_make, context, jobs=jobs):
+            works = run_tasks(export_scene, self._to_make, context, jobs=jobs, executor=executor, narrow=narrow)
+            for name, outcome in works:
                 if isinstance(outcome, OutputError):
                     raise outcome
                 if isinstance(outcome, WorkerDiedError):
@@ -274,15 +303,17 @@ class _Run:
                     self.made.add(name)
                 progress.advance()
                 if self.made and time.monotonic() > written_s + _WRITE_INTERVAL_S:
-                    write_export(self._out_dir, self._describe())
+                    write_export(self._path, self._describe())
                     written_s = time.monotonic()
         finally:
             if self.made:
                 with suppress(OutputError):  # another error is on its way
-                    write_export(self._out_dir, self._describe())
+                    write_export(self._path, self._describe())
 
     def end(self) -> ExportManifest:
-        """Put parts together, write what tells of all scenes, and the manifest."""
+        """Put parts together, write what tells of all scenes, and the manifest; of a shard, only its part."""
+        if self._share is not None:
+            return self._end_shard(self._share)
         exporter, shared = self._plan.format, dict[str, Fingerprint]()
         if isinstance(exporter, JoinedFormat):
             has_parts = any(entry.files for entry in self.entries.values())
@@ -298,10 +329,19 @@ class _Run:
         failures = {name: item for name, item in self._previous.failures.items() if name in open_ids} | self.failures
         self._unfinished &= open_ids - failures.keys()
         manifest = replace(self._describe(), shared=shared, failures=failures)
-        write_export(self._out_dir, manifest, is_durable=True)
-        write_failed_list(self._out_dir, manifest.failures)
+        write_export(self._path, manifest, is_durable=True)
+        shards_of(self._out_dir).remove()
+        write_failed_list(self._out_dir / FAILED_NAME, manifest.failures)
         for folder in (self._work_dir, self._out_dir / PARTS_NAME):
             shutil.rmtree(folder, ignore_errors=True)
+        return manifest
+
+    def _end_shard(self, share: Share) -> ExportManifest:
+        manifest = replace(self._describe(), failures=self.failures, unfinished=())
+        if self._to_make or not self._is_merged:
+            write_failed_list(share.path(f".{FAILED_NAME}"), self.failures)
+            share.finish(encode_export(manifest))
+        shutil.rmtree(self._work_dir, ignore_errors=True)
         return manifest
 
     def _describe(self) -> ExportManifest:
@@ -321,7 +361,7 @@ class _Run:
         files = {}
         make_directory(self._work_dir)
         for name, scene_ids in exporter.plan_files(sizes).items():
-            path = find_place(self._out_dir)
+            path = find_place(self._work_dir)
             try:
                 exporter.join(path, {scene_id: self._out_dir / parts[scene_id][0] for scene_id in scene_ids})
             except OSError as error:
@@ -331,50 +371,3 @@ class _Run:
             move(path, self._out_dir / name)
         self.entries = {name: replace(self.entries[name], files={}) for name in parts}
         return files
-
-
-def _is_whole(out_dir: Path, files: Mapping[str, Fingerprint], *, compares_bytes: bool) -> bool:
-    """Whether files are as the manifest records them: by their sizes, or to the byte."""
-    with suppress(OSError, FileError):
-        if compares_bytes:
-            return all(Fingerprint.from_file(out_dir / name) == known for name, known in files.items())
-        return all((out_dir / name).stat().st_size == known.size_bytes for name, known in files.items())
-    return False
-
-
-def _find_current(plan: ExportPlan, previous: ExportManifest) -> dict[str, ExportEntry]:
-    """The scenes that the export has, whole, and made from the version of the scene that is there now."""
-    found, is_whole = {}, partial(_is_whole, plan.out_dir, compares_bytes=plan.compares_bytes)
-    for name in plan.scene_ids:
-        entry, now = previous.scenes.get(name), plan.place.entries[name]
-        if entry is None or (entry.split, entry.source) != (now.split, now.fingerprint):
-            continue
-        inputs = plan.format.other_inputs(name, now.split)
-        if inputs.items() <= entry.record.items() and is_whole(entry.files):
-            found[name] = entry
-    if isinstance(plan.format, JoinedFormat):
-        parts = {name: entry for name, entry in found.items() if entry.files}
-        if parts or len(found) < len(plan.scene_ids) or not is_whole(previous.shared):
-            return parts  # what has been joined has no part any more, and is made again to be joined with the others
-    return found
-
-
-def _read_previous(out_dir: Path, place: ProcessedPlace, settings: Mapping[str, bool | str]) -> ExportManifest:
-    """Read what the folder holds; refuse one that holds something else.
-
-    Raises:
-        UsageError: It is another export, or none.
-        FileError: Its manifest is damaged.
-    """
-    hint = "choose a new folder with -o"
-    manifest = read_export(out_dir)
-    if manifest is None:
-        for path in sorted(out_dir.iterdir()) if out_dir.exists() else ():
-            is_source = place.folder is not None and place.folder.resolve().is_relative_to(path.resolve())
-            if not (path.name.startswith(".") or is_source):
-                raise UsageError(f"{out_dir}: holds {path.name}, and was not made by scannet-prep export", hint)
-        return ExportManifest(settings, place.name)
-    before = manifest.settings
-    if changes := [f"{key}: {before.get(key)} -> {now}" for key, now in settings.items() if before.get(key) != now]:
-        raise UsageError(f"{out_dir}: holds an export with other options ({', '.join(changes)})", hint)
-    return manifest

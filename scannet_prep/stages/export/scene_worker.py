@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
@@ -17,7 +17,7 @@ from scannet_prep.errors import FileError, OutputError, ProcessedFileError, Scan
 from scannet_prep.export.format import Content, ExportFormat, JoinedFormat, ProcessedFile
 from scannet_prep.export.manifest import ExportEntry
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import Buffer, Fingerprint, check_run_lives, make_directory, output_error
+from scannet_prep.files import Buffer, Fingerprint, Leader, check_run_lives, make_directory, output_error
 from scannet_prep.place import ProcessedPlace
 from scannet_prep.processed.scene import check_meta, parse_processed
 
@@ -32,13 +32,20 @@ class WorkContext:
         place: Where the processed scenes are.
         format: How they are exported.
         out_dir: Where the export goes.
-        run_pid: The process that leads the run.
+        leader: What leads the run.
+        shard: Name of the shard that the run is; empty for one that does all.
     """
 
     place: ProcessedPlace
     format: ExportFormat
     out_dir: Path
-    run_pid: int
+    leader: Leader
+    shard: str = ""
+
+    @property
+    def work_dir(self) -> Path:
+        """For what is not whole yet; the run removes it at its end."""
+        return self.out_dir / WORK_NAME / self.shard
 
 
 def export_scene(scene_id: str, context: WorkContext) -> ExportEntry | SceneFailure | OutputError:
@@ -69,18 +76,18 @@ def _export(scene_id: str, context: WorkContext) -> ExportEntry:
     start = f"{PARTS_NAME}/" if isinstance(context.format, JoinedFormat) else ""
     files, units = dict[str, Fingerprint](), dict[str, Path]()
     try:
-        make_directory(context.out_dir / WORK_NAME)
+        make_directory(context.work_dir)
         for name, content in exported.files.items():
             unit = find_unit(scene_id, start + name)
-            target = units.setdefault(unit, find_place(context.out_dir)) / (start + name)[len(unit) :].lstrip("/")
+            target = units.setdefault(unit, find_place(context.work_dir)) / (start + name)[len(unit) :].lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             files[start + name] = _write(target, content, path, data)
-        check_run_lives(context.run_pid, context.out_dir)
+        check_run_lives(context.leader, context.out_dir)
         for unit, made in units.items():
             target = context.out_dir / unit
             target.parent.mkdir(parents=True, exist_ok=True)
             if made.is_dir():
-                move(target, find_place(context.out_dir))
+                move(target, find_place(context.work_dir))
             made.replace(target)
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
         raise FileError(error.filename or target, "is in the way", "remove or rename it") from None
@@ -112,9 +119,14 @@ def find_unit(scene_id: str, name: str) -> str:
     return f"{head}/{scene_id}" if is_inside else name
 
 
-def find_place(out_dir: Path) -> Path:
-    """A name of its own among what is not whole yet, or no longer wanted; the run removes all of it at its end."""
-    return out_dir / WORK_NAME / secrets.token_hex(8)
+def find_place(work_dir: Path) -> Path:
+    """A name of its own among what is not whole yet, or no longer wanted."""
+    return work_dir / secrets.token_hex(8)
+
+
+def narrow(context: WorkContext, scene_id: str) -> WorkContext:
+    """What of a context one scene needs."""
+    return replace(context, place=context.place.restrict(scene_id))
 
 
 def move(path: Path, target: Path) -> None:

@@ -18,7 +18,7 @@ from scannet_prep.labels import LabelMap, builtin_label_map, label_map_for
 from scannet_prep.processed.folder import find_state
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.progress import Progress
-from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
+from scannet_prep.raw.layout import RawScene, find_parents, find_raw_scenes, find_strangers
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release import MESH, SEGMENTS
 from scannet_prep.scene import Split
@@ -98,7 +98,7 @@ def read_raw_info(path: Path, *, jobs: int = 1, progress: Progress | None = None
         splits=count_by_split((find_official_split(name), item.numbers) for name, item in scenes.items()),
         scene_ids=tuple(scenes),
         files={suffix: {"files": counts[suffix], "size_bytes": size} for suffix, size in sizes.most_common()},
-        left_out=tuple(stranger.name for stranger in find_strangers(raw_scenes)),
+        left_out=tuple(stranger.name for stranger in find_strangers(find_parents(raw_scenes.values()))),
         unreadable=(*findings.found, *found),
         label_sets=make_class_tables([item.id_counts for item in scenes.values() if item.id_counts]),
     )

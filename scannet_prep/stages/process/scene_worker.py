@@ -16,10 +16,10 @@ from pathlib import Path
 
 from scannet_prep.errors import AnnotationError, ContentError, FileError, OutputError
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import Fingerprint, read_file, write_atomically, write_if_changed
+from scannet_prep.files import Fingerprint, Leader, read_file, write_atomically, write_if_changed
 from scannet_prep.labels import LabelMap
 from scannet_prep.processed.folder import mark_unfinished
-from scannet_prep.processed.manifest import SceneEntry
+from scannet_prep.processed.manifest import SceneEntry, shards_of
 from scannet_prep.processed.scene import MAX_FILE_BYTES, ProcessOptions, encode_processed, parse_processed
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.release import AGGREGATION, INFO, INPUT_KINDS, MESH
@@ -29,6 +29,7 @@ from scannet_prep.stages.process.make_scene import RawFiles, find_raw_files, pro
 from scannet_prep.typed_json import encode_json, parse_json
 
 SEEN_NAME = ".scannet-prep-seen.json"
+SHARD_SEEN_SUFFIX = ".seen.json"
 
 # What warnings are about, where that is not the groups.
 _FILES = {WarningKind.NO_FACES: MESH, WarningKind.NO_ALIGNMENT: INFO, WarningKind.NOT_RIGID: INFO}
@@ -62,8 +63,9 @@ class WorkContext:
         is_strict: Whether doubts about labels are errors.
         is_lenient: Whether damage that leaves a scene without alignment, groups or normals is only a warning.
         compares_bytes: Whether all files are read, and not taken for unchanged by their sizes and times.
-        run_pid: The process that leads the run.
-        unfinished: Ids of the scenes that this run, and interrupted ones before it, had to make.
+        leader: What leads the run.
+        unfinished: Ids of the scenes that this run, and interrupted ones before it, had to make; empty where the folder
+            says already that it is not finished.
     """
 
     options: ProcessOptions
@@ -72,7 +74,7 @@ class WorkContext:
     is_strict: bool = False
     is_lenient: bool = False
     compares_bytes: bool = False
-    run_pid: int | None = None
+    leader: Leader | None = None
     unfinished: frozenset[str] = frozenset()
 
 
@@ -134,9 +136,10 @@ def _make(task: ProcessTask, context: WorkContext) -> FinishedScene:
         raise FileError(task.scene.directory, "its files changed while they were read", "run the same command again")
     # Before the first file is replaced, and not before it is known that one will be: a run that changes nothing must
     # not disturb those who read.
-    mark_unfinished(task.path.parent.parent, context.unfinished, context.run_pid)
+    if context.unfinished:
+        mark_unfinished(task.path.parent.parent, context.unfinished, context.leader)
     chunks = encode_processed(scene)
-    write_atomically(task.path, chunks, run_pid=context.run_pid)
+    write_atomically(task.path, chunks, leader=context.leader)
     entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*chunks))
     # The inputs as they were before they were read: what has changed since is read again next time.
     return FinishedScene(entry, f"{inputs} {_see(task.path)}", is_new=True)
@@ -171,19 +174,18 @@ def see_scene(task: ProcessTask, label_map: LabelMap) -> str:
 
 
 def read_seen(out_dir: Path) -> dict[str, str]:
-    """Read what the last run saw, by scene id; empty where nothing is known."""
-    with suppress(FileError, ContentError):  # damaged: then everything is read again
-        return parse_json(read_file(out_dir / SEEN_NAME), dict[str, str])
-    return {}
+    """Read what the last run saw, and shards after it, by scene id; empty where nothing is known."""
+    seen = dict[str, str]()
+    for path in (out_dir / SEEN_NAME, *shards_of(out_dir).list_files(SHARD_SEEN_SUFFIX).values()):
+        with suppress(FileError, ContentError):  # damaged: then everything is read again
+            seen |= parse_json(read_file(path), dict[str, str])
+    return seen
 
 
-def write_seen(out_dir: Path, scenes: Mapping[str, str]) -> None:
-    """Write what this run saw.
-
-    Raises:
-        OutputError: The folder cannot be written to.
-    """
-    write_if_changed(out_dir / SEEN_NAME, encode_json(dict(sorted(scenes.items()))))
+def write_seen(path: Path, scenes: Mapping[str, str]) -> None:
+    """Write what this run saw, unless that cannot be written: it only saves time."""
+    with suppress(OutputError):
+        write_if_changed(path, encode_json(dict(sorted(scenes.items()))))
 
 
 def _see_inputs(task: ProcessTask, label_map: LabelMap) -> str:

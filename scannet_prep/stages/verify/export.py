@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scannet_prep.errors import FileError
 from scannet_prep.export import EXPORT_NAME
-from scannet_prep.export.manifest import read_export
+from scannet_prep.export.manifest import read_export, shards_of
 from scannet_prep.files import Fingerprint
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.export.scene_worker import find_unit
@@ -33,7 +33,10 @@ def plan_export(
     out_dir: Path, selection: Selection, findings: Findings
 ) -> tuple[tuple[ExportedTask, ...], dict[SceneId, Split]]:
     """Look at an export without reading scenes; gives those to check, and the split of all there are."""
-    path = out_dir / EXPORT_NAME
+    path, shards = out_dir / EXPORT_NAME, shards_of(out_dir)
+    findings.found += [Finding.from_exception(fault, shards.path) for fault in shards.find_faults()]
+    if shards.exists() and not findings.found:
+        findings.error(shards.path, "has not been merged", "run the same scannet-prep export command without --shard")
     try:
         manifest = read_export(out_dir)
     except FileError as error:

@@ -17,7 +17,7 @@ from scannet_prep.processed.folder import (
     iter_processed_scenes,
     processed_path,
 )
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, shards_of
 from scannet_prep.processed.scene import ProcessedScene, find_problems, parse_processed
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
@@ -48,7 +48,7 @@ def plan_processed(
     findings.found += [Finding.from_exception(fault, out_dir) for fault in state.faults]
     if not (state.has_manifest or state.faults):
         findings.error(out_dir / MANIFEST_NAME, "no such file", _AGAIN)
-    if manifest.is_complete:
+    if manifest.is_complete and not shards_of(out_dir).exists():
         _check_failed_list(out_dir, manifest, findings)
     if not (out_dir / TERMS_NAME).exists():
         findings.note(out_dir / TERMS_NAME, "no such file: the notice of ScanNet's terms of use", _AGAIN)

@@ -26,12 +26,12 @@ from scannet_prep.labels import (
 )
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock
+from scannet_prep.raw.lock import LOCK_NAME, PARTS_NAME, LockEntry, digest_file, read_lock, read_locks, shards_of
 from scannet_prep.raw.segments import Segmentation
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.splits import find_official_split
-from scannet_prep.stages.finding import CheckTask, Findings, note_strangers
+from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
 from scannet_prep.stages.process.make_scene import RawFiles, is_there, make_scene, match_ply_labels, read_raw_file
 from scannet_prep.stages.selection import Selection, select_scenes
 
@@ -112,7 +112,7 @@ def plan_raw(
     for parent in {raw_dir, *(raw_dir / name for name in release.SPLIT_DIRS.values())}:
         # Anything may lie beside `scans`, but not beside scenes.
         if any(scene.directory.parent == parent for scene in scenes.values()):
-            known = {LABEL_MAP_NAME, LOCK_NAME, *release.SPLIT_DIRS.values(), *scenes}
+            known = {LABEL_MAP_NAME, LOCK_NAME, PARTS_NAME, *release.SPLIT_DIRS.values(), *scenes}
             findings.attempt(parent, note_strangers, parent, known.__contains__, findings)
     present = {scene_id: find_official_split(scene_id) for scene_id in scenes}
     return tasks, present, _check_label_map(raw_dir, findings), None if against is None else len(compared)
@@ -123,7 +123,8 @@ def _read_locks(raw_dir: Path, against: Path | None, findings: Findings) -> dict
     own_path = raw_dir / LOCK_NAME
     if against is not None and own_path.exists() and against.exists() and against.samefile(own_path):
         own_path, against = against, None
-    own = findings.attempt(own_path, read_lock, own_path) if own_path.exists() else None
+    own = findings.attempt(own_path, read_locks, raw_dir)
+    findings.found += [Finding.from_exception(fault, raw_dir) for fault in shards_of(raw_dir).find_faults()]
     recorded = [
         RecordedFile(raw_dir / name, entry, own_path, "download it again") for name, entry in (own or {}).items()
     ]

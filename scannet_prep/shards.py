@@ -1,0 +1,324 @@
+"""Shards of work: several runs, each on a machine of its own, do one job in one folder, without locks.
+
+    manifest.d/0003-of-0016.json          what a shard has made, written as the manifest of the whole folder is
+    manifest.d/0003-of-0016.state.json    what it is a shard of, and whether it came to its end
+
+Nobody else writes the files of a shard, so that file systems whose locks cannot be relied on do no harm. Readers take
+the parts together. A run without a shard makes what is missing, writes one manifest, and removes the parts.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+import shutil
+import zlib
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from scannet_prep.errors import ContentError, FileError, ManifestError, OutputError, UsageError
+from scannet_prep.failures import list_some
+from scannet_prep.files import make_directory, output_error, read_file, write_if_changed
+from scannet_prep.typed_json import encode_json, parse_json
+
+MAX_COUNT = 9_999  # four digits in the names of files
+_STATE_SUFFIX = ".state.json"
+_MERGED_NAME = ".scannet-prep-merged"
+_NAME = re.compile(r"(\d{4})-of-(\d{4})\.(.+)")
+
+# What says which task this is, and of how many.
+_VARIABLES = (
+    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("RANK", "WORLD_SIZE"),
+)
+_BY_HAND = "say which one of how many this is, counted from 0: --shard 0/16"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shard:
+    """One of `count` parts of a job, counted from 0.
+
+    Raises:
+        UsageError: There is no such part.
+    """
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not 0 <= self.index < self.count <= MAX_COUNT:
+            last = f"of {self.count} shards, the last is {self.count - 1}/{self.count}"
+            known = last if 0 < self.count <= MAX_COUNT else f"there are 1 to {MAX_COUNT:,} shards"
+            raise UsageError(f"there is no shard {self}", f"they are counted from 0; {known}")
+
+    def __str__(self) -> str:
+        """As in `--shard`."""
+        return f"{self.index}/{self.count}"
+
+    @property
+    def name(self) -> str:
+        """What the names of its files begin with."""
+        return f"{self.index:04d}-of-{self.count:04d}"
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Read what `--shard` takes, such as `3/16`.
+
+        Raises:
+            UsageError: It is something else.
+        """
+        match = re.fullmatch(r"(-?[0-9]{1,9})/(-?[0-9]{1,9})", text)
+        if match is None:
+            raise UsageError(f"{text[:40]!r} is not a shard", f"{_BY_HAND}; or let the scheduler say: --shard auto")
+        return cls(int(match[1]), int(match[2]))
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Shard:
+        """Find out which shard this is from what Slurm, Open MPI or torchrun tell their tasks.
+
+        A pair of variables that says 0 of 1 says nothing where another says more.
+
+        Raises:
+            UsageError: They say nothing, something impossible, or contradict each other.
+        """
+        found: dict[str, Shard] = {}
+        for names in _VARIABLES:
+            if all(name in environ for name in names):
+                index, count = (_parse_number(name, environ) for name in names)
+                if names[0].startswith("SLURM_ARRAY"):
+                    index = _number_in_array(index, count, environ)
+                words = " and ".join(f"{name}={environ[name]}" for name in names)
+                try:
+                    found[words] = cls(index, count)
+                except UsageError as error:
+                    raise UsageError(f"{words}: {error.message}", _BY_HAND) from None
+        if not found:
+            what = ", ".join(f"{index} with {count}" for index, count in _VARIABLES)
+            raise UsageError(f"--shard auto: the environment names no task; looked for {what}", _BY_HAND)
+        telling = {words: shard for words, shard in found.items() if shard.count > 1} or found
+        if len(set(telling.values())) > 1:
+            what = "; ".join(f"{words} is shard {shard}" for words, shard in telling.items())
+            raise UsageError(f"--shard auto: the environment contradicts itself: {what}", _BY_HAND)
+        return next(iter(telling.values()))
+
+    def choose(self, sizes: Mapping[str, int]) -> frozenset[str]:
+        """Choose what falls to this shard: the largest come first, each goes where there are fewest bytes so far.
+
+        Every name falls to one of the shards, and the same ones always to the same.
+
+        Args:
+            sizes: Bytes by name.
+        """
+        loads = [(0, 0, index) for index in range(self.count)]  # bytes, names, shard: a heap
+        chosen = []
+        for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+            size_bytes, number, index = loads[0]
+            heapq.heapreplace(loads, (size_bytes + sizes[name], number + 1, index))
+            if index == self.index:
+                chosen.append(name)
+        return frozenset(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """What a shard writes of itself.
+
+    Attributes:
+        settings: How everything is made, the same for all shards of a job.
+        job: CRC-32 of all names and sizes of the job; where it differs, shards do not fit together.
+        is_finished: Whether it came to its end.
+    """
+
+    settings: Mapping[str, bool | str] = field(hash=False)
+    job: str
+    is_finished: bool = False
+
+    def find_difference(self, other: ShardState) -> str:
+        """What keeps another shard from being a part of the same job, in words; empty where nothing does."""
+        pairs = {key: (value, other.settings.get(key)) for key, value in self.settings.items()}
+        if changes := [f"{key}: {mine} -> {theirs}" for key, (mine, theirs) in pairs.items() if mine != theirs]:
+            return f"with other options ({', '.join(changes)})"
+        return "for other scenes, or their files have changed since" if self.job != other.job else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFolder:
+    """Where the shards of a job leave their parts; it may not be there.
+
+    Attributes:
+        path: The folder, such as `manifest.d`.
+        command: What they are shards of, such as `process`.
+        suffix: What the names of the parts end in.
+    """
+
+    path: Path
+    command: str
+    suffix: str = ".json"
+
+    def exists(self) -> bool:
+        """Whether there are shards that have not been merged."""
+        return self.path.is_dir()
+
+    def list_files(self, suffix: str = "") -> dict[Shard, Path]:
+        """The parts, or other files of the shards, in order."""
+        found = {}
+        for path in sorted(self.path.glob("*")):
+            match = _NAME.fullmatch(path.name)
+            if match is not None and f".{match[3]}" == (suffix or self.suffix):
+                with suppress(UsageError):  # not ours
+                    found[Shard(int(match[1]), int(match[2]))] = path
+        return found
+
+    def take(
+        self, shard: Shard | None, sizes: Mapping[str, int], settings: Mapping[str, bool | str], *, is_restricted: bool
+    ) -> Share | None:
+        """Find out what a run has to do of a job; nothing is written.
+
+        Args:
+            shard: Which part; None for a run that does all, and merges.
+            sizes: Bytes of all that is asked for, by name.
+            settings: How it is made.
+            is_restricted: Whether only some of all scenes are asked for.
+
+        Returns:
+            The share of the shard; None for a run that does all.
+
+        Raises:
+            UsageError: There are other shards that this run does not go together with.
+        """
+        lines = "".join(f"{name} {sizes[name]}\n" for name in sorted(sizes))
+        state, others = ShardState(settings, f"{zlib.crc32(lines.encode()):08x}"), self._read_states()
+        if shard is not None:
+            for other, its_state in others.items():
+                is_of_others = other.count != shard.count
+                if difference := f"of {other.count} shards" if is_of_others else its_state.find_difference(state):
+                    problem = f"{self.path.parent}: shard {other} was run {difference}; this is shard {shard}"
+                    hint = "finish those first: their command without --shard; or choose another folder with -o"
+                    raise UsageError(problem, hint)
+            return Share(self, shard, state, shard.choose(sizes), frozenset(sizes))
+        is_other = any(its_state.find_difference(state) for its_state in others.values())
+        if is_restricted and is_other and (faults := self.find_faults()):
+            raise UsageError(f"{faults[0].message}; a run for other scenes cannot merge that", faults[0].hint)
+        return None
+
+    def find_faults(self) -> list[ManifestError]:
+        """Find out why the parts cannot be taken for the whole; empty where all are there, and where there are none."""
+        states, parts = self._read_states(), self.list_files()
+        if not (states or parts):
+            return []
+        again = f"run the same scannet-prep {self.command} command"
+        merge = "without --shard: it makes what is missing, and merges"
+        counts = sorted({shard.count for shard in (*states, *parts)})
+        one = next(iter(states.values()), None)
+        problems = [f"of {' and of '.join(map(str, counts))} shards"] if len(counts) > 1 else []
+        problems += [text for state in states.values() if one is not None and (text := one.find_difference(state))]
+        if problems:
+            problem = f"holds shards that do not go together: some were run {problems[0]}"
+            return [ManifestError(self.path, problem, f"{again} {merge}")]
+        finished = {shard for shard, state in states.items() if state.is_finished}
+        every = [Shard(index, counts[0]) for index in range(counts[0])]
+        missing = [shard for shard in every if shard not in parts and (shard in finished or shard not in states)]
+        unfinished = [shard for shard in every if shard not in missing and shard not in finished]
+        faults = []
+        for problem, shards in (
+            ("is not there: shards that have not run", missing),
+            ("is not finished: shards that are running, or were interrupted", unfinished),
+        ):
+            if shards:
+                names = list_some([str(shard) for shard in shards])
+                hint = f"{again} with --shard {shards[0]}; or {merge}"
+                faults.append(ManifestError(self.path / f"{shards[0].name}{self.suffix}", f"{problem}: {names}", hint))
+        return faults
+
+    def remove(self) -> None:
+        """Remove all parts, which have been merged; they go all at once, so that none ever seems to be missing."""
+        merged_path = self.path.with_name(_MERGED_NAME)
+        shutil.rmtree(merged_path, ignore_errors=True)  # where a run was killed at the next line but one
+        if self.exists():
+            try:
+                self.path.replace(merged_path)
+            except OSError as error:
+                raise output_error(self.path, error) from error
+            shutil.rmtree(merged_path, ignore_errors=True)
+
+    def _read_states(self) -> dict[Shard, ShardState]:
+        """What shards say of themselves; one that cannot be read counts as not finished."""
+        states = {}
+        for shard, path in self.list_files(_STATE_SUFFIX).items():
+            with suppress(FileError, ContentError):
+                states[shard] = parse_json(read_file(path), ShardState)
+        return states
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What falls to one shard of a job.
+
+    Attributes:
+        folder: Where it leaves its part.
+        shard: Which one it is.
+        state: What it is a shard of.
+        names: What it has to do.
+        job_names: What all shards have to do.
+    """
+
+    folder: ShardFolder
+    shard: Shard
+    state: ShardState
+    names: frozenset[str] = field(hash=False)
+    job_names: frozenset[str] = field(hash=False)
+
+    def is_covered_by(self, merged: Collection[str]) -> bool:
+        """Whether shards have been merged that had made all of the job."""
+        return not self.folder.exists() and self.job_names.issubset(merged)
+
+    def begin(self) -> None:
+        """Say that the shard is at work; from now on, readers refuse the folder.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        make_directory(self.folder.path)
+        self._write(self.state)
+
+    def finish(self, part: bytes) -> None:
+        """Write the part, and say that the shard came to its end.
+
+        Raises:
+            OutputError: It cannot be written, or another run has merged the shards in the meantime.
+        """
+        if not self.path(_STATE_SUFFIX).exists():
+            problem = f"{self.folder.path.parent}: another run has merged the shards while this one was at work"
+            raise OutputError(problem, f"run the same scannet-prep {self.folder.command} command without --shard")
+        write_if_changed(self.path(), part, is_durable=True)
+        self._write(replace(self.state, is_finished=True))
+
+    def path(self, suffix: str = "") -> Path:
+        """The part of the shard, or another file of its own."""
+        return self.folder.path / f"{self.shard.name}{suffix or self.folder.suffix}"
+
+    def _write(self, state: ShardState) -> None:
+        write_if_changed(self.path(_STATE_SUFFIX), encode_json(state), is_durable=True)
+
+
+def _parse_number(name: str, environ: Mapping[str, str]) -> int:
+    text = environ[name]
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise UsageError(f"--shard auto: {name} is {text[:40]!r}, which is not a number", _BY_HAND)
+    return int(text)
+
+
+def _number_in_array(task: int, count: int, environ: Mapping[str, str]) -> int:
+    """Number a task of a job array from 0. The array may begin anywhere and have steps, but no gaps."""
+    names = ("SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_STEP")
+    first, last, step = (_parse_number(name, environ) if name in environ else None for name in names)
+    first, step = first or 0, step or 1
+    if (task - first) % step or (last is not None and last - first != (count - 1) * step):
+        problem = f"--shard auto: the {count} tasks of the job array ({first} to {last}) do not follow each other"
+        raise UsageError(problem, "to run some shards again: --shard $SLURM_ARRAY_TASK_ID/16, for 16 shards in all")
+    return (task - first) // step

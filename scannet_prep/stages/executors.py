@@ -1,0 +1,83 @@
+"""Where tasks are done: in worker processes of this machine, or by an executor of the caller's, on any machine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from queue import SimpleQueue
+
+from scannet_prep.errors import WorkerDiedError
+from scannet_prep.stages.pool import Context, Result, Task, run_in_workers
+
+_MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of the context for each
+
+
+def run_tasks(
+    function: Callable[[Task, Context], Result],
+    tasks: Iterable[Task],
+    context: Context,
+    *,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    narrow: Callable[[Context, Task], Context] | None = None,
+) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
+    """Call a function for each task, in worker processes or in an executor.
+
+    Args:
+        function: A module-level function of task and context, which catches its own errors.
+        tasks: What to do.
+        context: Handed to every call.
+        jobs: Number of worker processes, where there is no executor.
+        executor: Any `concurrent.futures.Executor`. A task that it loses is tried once more at the end, alone.
+        narrow: What of the context a task needs; an executor sends it with every task.
+
+    Yields:
+        Each task with its result, in order of completion; a `WorkerDiedError` where it was lost twice.
+
+    Raises:
+        WorkerDiedError: Workers cannot be started at all, or the executor takes no more tasks.
+    """
+    if executor is None:
+        yield from run_in_workers(function, tasks, context, jobs=jobs)
+        return
+    lost: list[Task] = []
+
+    def call(task: Task) -> Future[Result]:
+        try:
+            return executor.submit(function, task, narrow(context, task) if narrow else context)
+        except RuntimeError as error:  # it is broken, or was shut down
+            hint = "what is done is kept: run it again, with an executor that works, or without one"
+            raise WorkerDiedError(f"the executor takes no more tasks: {error}", hint) from error
+
+    for task, result in _run_ahead(call, tasks, _MOST_AHEAD):
+        if isinstance(result, WorkerDiedError):
+            lost.append(task)
+        else:
+            yield task, result
+    yield from _run_ahead(call, lost, 1)
+
+
+def _run_ahead(
+    call: Callable[[Task], Future[Result]], tasks: Iterable[Task], most: int
+) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
+    """Keep so many tasks going; an error where one is lost. Those that still wait are cancelled at the end."""
+    waiting, running = deque(tasks), dict[Future[Result], Task]()
+    done = SimpleQueue[Future[Result]]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                future = call(waiting[0])
+                running[future] = waiting.popleft()
+                future.add_done_callback(done.put)
+            future = done.get()
+            task = running.pop(future)
+            try:
+                result = future.result()
+            except Exception as error:  # noqa: BLE001 - functions catch their own: this is the executor's
+                yield task, WorkerDiedError(f"lost twice by the executor: {type(error).__name__}: {error}"[:1000])
+            else:
+                yield task, result
+    finally:
+        for future in running:
+            future.cancel()

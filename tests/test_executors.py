@@ -1,0 +1,182 @@
+"""Engines of the caller's instead of worker processes: what they make, what they lose, and what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from commands import digests, is_running
+from worker_functions import fail, kill_self_if_negative, multiply, sleep_and_tell
+
+from scannet_prep import official_scenes
+from scannet_prep.errors import OutputError, WorkerDiedError
+from scannet_prep.files import mark_run, remove_temporaries, write_atomically
+from scannet_prep.processed.scene import ProcessOptions
+from scannet_prep.progress import Progress
+from scannet_prep.scene import Split
+from scannet_prep.stages import export, process
+from scannet_prep.stages.executors import run_tasks
+from scannet_prep.stages.process import ProcessReport
+from scannet_prep.stages.process.scene_worker import ProcessTask
+from scannet_prep.synthetic import write_release
+
+SCENES = official_scenes(Split.TRAIN)[:6]
+PAGE = (Path(__file__).parent.parent / "docs/cluster.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    raw_dir = tmp_path_factory.mktemp("executors") / "raw"
+    write_release(raw_dir, SCENES, vertices=2_000)
+    return raw_dir
+
+
+@pytest.fixture(scope="module")
+def expected(raw: Path) -> Path:
+    """What worker processes make."""
+    process.run(process.plan(raw, raw.parent / "expected", ProcessOptions()))
+    return raw.parent / "expected"
+
+
+def make(raw_dir: Path, out_dir: Path, executor: Executor, progress: Progress | None = None) -> ProcessReport:
+    return process.run(process.plan(raw_dir, out_dir, ProcessOptions()), executor=executor, progress=progress)
+
+
+class At(Progress):
+    """Does something once, when so many scenes are done."""
+
+    def __init__(self, count: int, action: Callable[[], None]) -> None:
+        self._left, self._action = count, action
+
+    def advance(self, count: int = 1) -> None:
+        was_left, self._left = self._left, self._left - count
+        if self._left <= 0 < was_left:
+            self._action()
+
+
+class Forgetful(Executor):
+    """Cancels the tasks that it is told to, each so many times."""
+
+    def __init__(self, losses: dict[object, int]) -> None:
+        self.losses = losses
+
+    def submit(self, function, task, context):
+        future: Future[object] = Future()
+        name = task.scene.scene_id if isinstance(task, ProcessTask) else task
+        if self.losses.get(name, 0) > 0:
+            self.losses[name] -= 1
+            future.cancel()
+        else:
+            future.set_result(function(task, context))
+        return future
+
+
+@pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor])
+def test_an_executor_makes_the_same_bytes_as_worker_processes(
+    raw: Path, expected: Path, tmp_path: Path, kind: type[ThreadPoolExecutor | ProcessPoolExecutor]
+) -> None:
+    with kind(2) as executor:
+        assert len(make(raw, tmp_path / "out", executor).made) == len(SCENES)
+        for name in ("octformer", "hdf5"):
+            exported = export.run(export.plan([tmp_path / "out"], tmp_path / name, name), executor=executor)
+            assert len(exported.made) == len(SCENES)
+        assert make(raw, tmp_path / "out", executor).made == ()
+    assert digests(tmp_path / "out") == digests(expected)
+    for name in ("octformer", "hdf5"):
+        export.run(export.plan([tmp_path / "out"], tmp_path / f"{name}-2", name))
+        assert digests(tmp_path / name) == digests(tmp_path / f"{name}-2")
+
+
+def test_a_task_that_is_lost_is_tried_again_and_lost_twice_it_has_failed(
+    raw: Path, expected: Path, tmp_path: Path
+) -> None:
+    tasks = run_tasks(multiply, [1, 2, 3], 5, executor=Forgetful({2: 1}))
+    assert list(tasks) == [(1, 5), (3, 15), (2, 10)]
+    report = make(raw, tmp_path, Forgetful({SCENES[1]: 1, SCENES[2]: 2}))
+    assert [(item.scene_id, item.error) for item in report.failures] == [(SCENES[2], "WorkerDiedError")]
+    assert "lost twice by the executor: CancelledError" in report.failures[0].message
+    assert len(make(raw, tmp_path, Forgetful({})).made) == 1
+    assert digests(tmp_path) == digests(expected)
+
+
+def test_what_a_function_raises_is_told_and_an_executor_that_is_shut_down_too(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        ((_, error),) = run_tasks(fail, [5], "task", executor=executor)
+        assert "ZeroDivisionError: task 5" in str(error)
+    with pytest.raises(WorkerDiedError, match="the executor takes no more tasks: cannot schedule new futures"):
+        list(run_tasks(multiply, [1], 5, executor=executor))
+
+
+def test_a_process_pool_that_breaks_ends_the_run_and_the_next_one_goes_on(
+    raw: Path, expected: Path, tmp_path: Path
+) -> None:
+    with ProcessPoolExecutor(2) as executor, pytest.raises(WorkerDiedError, match="takes no more tasks") as caught:
+        list(run_tasks(kill_self_if_negative, [1, -2, *range(3, 9)], tmp_path, executor=executor))
+    assert "what is done is kept" in caught.value.hint
+    with ProcessPoolExecutor(1) as executor, pytest.raises(WorkerDiedError):
+        make(raw, tmp_path / "out", executor, At(2, lambda: os.kill(next(iter(executor._processes)), signal.SIGKILL)))
+    assert (tmp_path / "out/unfinished.txt").exists()
+    with ThreadPoolExecutor(1) as threads:
+        assert len(make(raw, tmp_path / "out", threads).kept) >= 2
+    assert digests(tmp_path / "out") == digests(expected)
+
+
+def test_a_caller_that_stops_cancels_what_waits(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        results = run_tasks(sleep_and_tell, [0.01, *[0.3] * 50], tmp_path, executor=executor)
+        assert next(results) == (0.01, 0.01)
+        start_s = time.monotonic()
+        results.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - start_s < 10
+
+
+def test_a_worker_that_outlives_its_run_writes_nothing(tmp_path: Path) -> None:
+    with mark_run(tmp_path) as mark:
+        write_atomically(tmp_path / "scene", [b"in time"], leader=mark)
+    with pytest.raises(OutputError, match="the run that it was made for has ended"):
+        write_atomically(tmp_path / "scene", [b"late"], leader=mark)
+    marks = mark_run(tmp_path)
+    mark = marks.__enter__()  # of a run that is killed
+    remove_temporaries(tmp_path)  # by the next one
+    with pytest.raises(OutputError, match="has ended"):
+        write_atomically(tmp_path / "scene", [b"late"], leader=mark)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("scene", b"in time")]
+
+
+def test_dask_loses_a_worker_in_the_middle_and_no_scene(raw: Path, expected: Path, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        pids = list(client.run(os.getpid).values())
+        executor = client.get_executor()
+        report = make(raw, tmp_path, executor, At(2, lambda: os.kill(pids[0], signal.SIGKILL)))
+        assert not is_running(pids[0])
+    assert (len(report.made) + len(report.kept), report.failures) == (len(SCENES), ())  # what is done again is there
+    assert digests(tmp_path) == digests(expected)
+
+
+@pytest.mark.parametrize("package", ["distributed", "submitit"])
+def test_the_programs_of_the_page_run(raw: Path, tmp_path: Path, package: str) -> None:
+    pytest.importorskip(package)
+    program = next(
+        text for text in re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE) if package in text
+    )
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/ScanNet").symlink_to(raw)
+    program = program.replace(", 16\n", ", 2\n").replace("jobs=8", "jobs=1").replace("cpus_per_task=8, mem_gb=16", "")
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\b6 (made|kept),.* 0 failed\n$", done.stdout)

@@ -1,0 +1,374 @@
+"""Several runs that share a job without locks: who does what, what they leave, and what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from commands import digests, run_main, start_command
+from downloads import fetched, release_fixtures, words
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from release_server import ReleaseServer
+
+from scannet_prep import ScanNet, official_scenes
+from scannet_prep.errors import ManifestError, OutputError, ScanNetPrepError, UsageError
+from scannet_prep.processed.manifest import shards_of
+from scannet_prep.processed.scene import ProcessOptions
+from scannet_prep.release import BASE_URL
+from scannet_prep.scene import Split
+from scannet_prep.shards import Shard
+from scannet_prep.stages import download, export, process
+from scannet_prep.stages.selection import Selection
+from scannet_prep.synthetic import write_release
+
+SCENES = [*official_scenes(Split.TRAIN)[:5], *official_scenes(Split.VAL)[:2], *official_scenes(Split.TEST)[:1]]
+PAGE = (Path(__file__).parent.parent / "docs/cluster.md").read_text()
+
+release_dir, server = release_fixtures(("scene0000_00", "scene0011_00", "scene0707_00"), 600)
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    raw_dir = tmp_path_factory.mktemp("shards") / "raw"
+    write_release(raw_dir, SCENES, vertices=500)
+    return raw_dir
+
+
+@pytest.fixture(scope="module")
+def expected(raw: Path) -> Path:
+    """What one run makes of all."""
+    make(raw, raw.parent / "expected")
+    return raw.parent / "expected"
+
+
+def make(raw_dir: Path, out_dir: Path, shard: str = "", **options: bool) -> process.ProcessReport:
+    """Run one shard, or all, in a thread of this process."""
+    plan = process.plan(raw_dir, out_dir, ProcessOptions(**options), shard=Shard.parse(shard) if shard else None)
+    with ThreadPoolExecutor(1) as executor:
+        return process.run(plan, executor=executor)
+
+
+def times(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+@settings(max_examples=40)
+@given(st.dictionaries(st.text(max_size=4), st.integers(0, 1 << 40), max_size=60), st.integers(1, 20))
+def test_every_scene_falls_to_one_shard_and_shards_are_of_equal_size(sizes: dict[str, int], count: int) -> None:
+    shards = [Shard(index, count).choose(sizes) for index in range(count)]
+    assert sorted(name for chosen in shards for name in chosen) == sorted(sizes)
+    backwards = dict(reversed(sizes.items()))
+    assert [Shard(index, count).choose(backwards) for index in range(count)] == shards
+    loads = [sum(sizes[name] for name in chosen) for chosen in shards]
+    assert max(loads) - min(loads) <= max(sizes.values(), default=0)
+
+
+def test_100_000_scenes_are_dealt_and_their_parts_merged_with_one_reading_of_each(tmp_path: Path) -> None:
+    sizes = {f"scene{number // 100:04d}_{number % 100:02d}": 5_000_000 + number % 999 for number in range(100_000)}
+    assert [len(Shard(index, 4).choose(sizes)) for index in (0, 3)] == [25_000, 25_000]
+    for index in range(4):
+        share = shards_of(tmp_path).take(Shard(index, 4), dict.fromkeys("abcd", 1), {}, is_restricted=False)
+        assert share is not None
+        share.begin()
+        share.finish(b'{"format": "scannet_prep processed folder", "format_version": 1, "scenes": {}}')
+    program = (
+        "import collections, sys\nfrom pathlib import Path\nfrom scannet_prep.processed.manifest import read_manifest\n"
+        "events = []\nread_manifest(Path(sys.argv[1]))\nsys.addaudithook(lambda *event: events.append(event))\n"
+        "read_manifest(Path(sys.argv[1]))\n"
+        "opened = collections.Counter(args[0] for name, args in events if (name, type(args[0])) == ('open', str))\n"
+        "print(max(opened.values()), len(opened))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout == "1 9\n"  # of each shard the part and the state; and the manifest that is not there
+
+
+@pytest.mark.parametrize(
+    "text", ["0/0", "5/4", "4/4", "-1/4", "1/-4", "0/10000", "1", "a/b", "1/2/3", "", "1.0/2", "²/3"]
+)
+def test_a_shard_that_cannot_be_is_refused_and_the_hint_says_how_they_are_counted(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="shard") as caught:
+        Shard.parse(text)
+    assert "counted from 0" in caught.value.hint
+    for command in ("process", "export --format ply", "download --types seg"):
+        ended = run_main(*command.split(), f"--shard={text}", "-o", tmp_path / "out", cwd=tmp_path)
+        assert (ended.status, list(tmp_path.iterdir())) == (2, []), ended.stderr
+
+
+SLURM_ARRAY = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "16"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "shard"),
+    [
+        (SLURM_ARRAY, "3/16"),
+        (SLURM_ARRAY | {"SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_MAX": "16"}, "2/16"),
+        (
+            SLURM_ARRAY | {"SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": "45", "SLURM_ARRAY_TASK_STEP": "3"},
+            "1/16",
+        ),
+        (SLURM_ARRAY | {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, "3/16"),  # what the script of an array sees
+        (SLURM_ARRAY | {"SLURM_PROCID": "0"}, "3/16"),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "RANK": "1", "WORLD_SIZE": "4"}, "1/4"),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}, "2/3"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "0/1"),
+    ],
+)
+def test_schedulers_say_which_shard_this_is(environ: Mapping[str, str], shard: str) -> None:
+    assert str(Shard.from_environment(environ)) == shard
+
+
+@pytest.mark.parametrize(
+    ("environ", "problem"),
+    [
+        ({}, "names no task; looked for SLURM_ARRAY_TASK_ID"),
+        ({"RANK": "1"}, "names no task"),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK is 'one', which is not a number"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK is '-1'"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 and WORLD_SIZE=2: there is no shard 2/2"),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "there is no shard 0/0"),
+        (SLURM_ARRAY | {"RANK": "1", "WORLD_SIZE": "4"}, "contradicts itself: .*is shard 3/16; .*is shard 1/4"),
+        ({"RANK": "1", "WORLD_SIZE": "4", "SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, "contradicts itself"),
+        (  # sbatch --array=3,7: which shards these are of how many, nobody can know
+            {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_ARRAY_TASK_MIN": "3"}
+            | {"SLURM_ARRAY_TASK_MAX": "7", "SLURM_ARRAY_TASK_STEP": "1"},
+            "do not follow each other",
+        ),
+    ],
+)
+def test_an_environment_that_does_not_tell_is_an_error(environ: Mapping[str, str], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem) as caught:
+        Shard.from_environment(environ)
+    assert "--shard" in caught.value.hint
+
+
+@pytest.mark.parametrize("count", [3, len(SCENES) + 2])
+def test_merged_shards_are_what_one_run_makes_to_the_byte(
+    raw: Path, expected: Path, tmp_path: Path, count: int
+) -> None:
+    for index in reversed(range(count)):
+        report = make(raw, tmp_path, f"{index}/{count}")
+        assert (len(report.made), report.shard) == (len(report.made) + len(report.kept), f"{index}/{count}")
+    assert len(ScanNet(tmp_path, split="train")) == 5  # before anybody merges
+    merged = make(raw, tmp_path)
+    assert (merged.made, len(merged.kept)) == ((), len(SCENES))
+    assert digests(tmp_path) == digests(expected)
+    make(raw, tmp_path, f"0/{count}")  # of a whole folder: there is nothing to do, and nothing to say
+    assert digests(tmp_path) == digests(expected)
+
+
+def test_a_missing_shard_is_named_by_every_reader_with_what_to_type(raw: Path, expected: Path, tmp_path: Path) -> None:
+    out_dir = tmp_path / "out"
+    make(raw, out_dir, "1/3")
+    named = f"{out_dir}/manifest.d/0000-of-0003.json: is not there: shards that have not run: 0/3, 2/3"
+    with pytest.raises(ManifestError, match=re.escape(named)) as caught:
+        ScanNet(out_dir, split="train")
+    assert "scannet-prep process command with --shard 0/3; or without --shard" in caught.value.hint
+    assert run_main("pack", expected, "-o", tmp_path / "whole.tar.zst").status == 0
+    for command in (
+        ("pack", out_dir, "-o", tmp_path / "a.tar.zst"),
+        ("export", out_dir, "--format", "ply", "-o", tmp_path / "ply"),
+        ("unpack", tmp_path / "whole.tar.zst", "-o", out_dir),
+        ("process", raw, "-o", out_dir, "--scenes", SCENES[0]),
+    ):
+        ended = run_main(*command)
+        assert (ended.status in {1, 2}, "shards that have not run: 0/3, 2/3" in ended.stderr) == (True, True), ended
+    verified = run_main("verify", out_dir, "--json")
+    assert (verified.status, verified.stdout.count("have not run")) == (3, 1)
+    assert run_main("info", out_dir, "--json").json["is_complete"] is False
+    make(raw, out_dir, "0/3")
+    make(raw, out_dir, "2/3")
+    # Nobody has to merge.
+    assert run_main("verify", out_dir).status == 0
+    assert run_main("info", out_dir, "--json").json["is_complete"] is True
+    assert run_main("pack", out_dir, "-o", tmp_path / "a.tar.zst").status == 0
+    assert (tmp_path / "a.tar.zst").read_bytes() == (tmp_path / "whole.tar.zst").read_bytes()
+    (out_dir / "manifest.d/0001-of-0003.json").unlink()
+    with pytest.raises(ManifestError, match=r"0001-of-0003.json: is not there: .* 1/3"):
+        ScanNet(out_dir, split="train")
+
+
+def test_a_shard_that_is_killed_is_named_and_run_again_it_does_only_what_it_lacks(
+    raw: Path, expected: Path, tmp_path: Path
+) -> None:
+    make(raw, tmp_path, "1/2")
+    for attempt in range(2):
+        process = start_command("process", raw, "-o", tmp_path, "--shard", "0/2", "--jobs", "1")
+        count = len(list(tmp_path.rglob("*.npz"))) + 1
+        while len(list(tmp_path.rglob("*.npz"))) < count and process.poll() is None:
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+        if len(list(tmp_path.rglob("*.npz"))) < len(SCENES):
+            with pytest.raises(ManifestError, match=r"0000-of-0002.json: is not finished: .*: 0/2") as caught:
+                ScanNet(tmp_path, split="train")
+            assert "--shard 0/2" in caught.value.hint, attempt
+    before = times(tmp_path / "train")
+    report = make(raw, tmp_path, "0/2")
+    assert len(report.kept) + len(report.made) == len(SCENES) // 2
+    assert {path: time for path, time in times(tmp_path / "train").items() if path in before} == before
+    make(raw, tmp_path)
+    assert digests(tmp_path) == digests(expected)
+
+
+def test_a_run_without_shards_finishes_what_they_left(raw: Path, expected: Path, tmp_path: Path) -> None:
+    report = make(raw, tmp_path, "2/4")
+    again = make(raw, tmp_path, "2/4")
+    assert (again.made, again.kept) == ((), report.made)
+    merged = make(raw, tmp_path)
+    assert merged.kept == report.made
+    assert digests(tmp_path) == digests(expected)
+
+
+def test_a_run_for_the_same_scenes_finishes_what_shards_for_some_scenes_left(raw: Path, tmp_path: Path) -> None:
+    def run(split: Split, shard: Shard | None = None) -> process.ProcessReport:
+        plan = process.plan(raw, tmp_path, ProcessOptions(), selection=Selection((split,)), shard=shard)
+        with ThreadPoolExecutor(1) as executor:
+            return process.run(plan, executor=executor)
+
+    kept = run(Split.TRAIN, Shard(1, 2)).made
+    with pytest.raises(UsageError, match=r"have not run: 0/2; a run for other scenes cannot merge that"):
+        run(Split.VAL)
+    assert run(Split.TRAIN).kept == kept
+    assert (len(ScanNet(tmp_path, split="train")), shards_of(tmp_path).exists()) == (5, False)
+
+
+def test_shards_that_do_not_go_together_are_refused_before_anything_is_written(raw: Path, tmp_path: Path) -> None:
+    make(raw, tmp_path, "0/3")
+    before = times(tmp_path)
+    with pytest.raises(UsageError, match="shard 0/3 was run of 3 shards; this is shard 1/2"):
+        make(raw, tmp_path, "1/2")
+    with pytest.raises(UsageError, match=r"shard 0/3 was run with other options \(align_axis: False -> True\)"):
+        make(raw, tmp_path, "1/3", align_axis=True)
+    with pytest.raises(UsageError, match="shard 0/3 was run for other scenes, or their files have changed since"):
+        process.plan(raw, tmp_path, ProcessOptions(), selection=Selection((Split.VAL,)), shard=Shard(1, 3))
+    assert times(tmp_path) == before
+
+
+def test_shards_of_two_jobs_that_began_at_once_are_no_dataset_until_they_are_merged(
+    raw: Path, expected: Path, tmp_path: Path
+) -> None:
+    for count in (1, 2):
+        make(raw, tmp_path / str(count), f"0/{count}")
+    shutil.copytree(tmp_path / "2", tmp_path / "1", dirs_exist_ok=True)
+    with pytest.raises(ManifestError, match="do not go together: some were run of 1 and of 2 shards"):
+        ScanNet(tmp_path / "1", split="train")
+    make(raw, tmp_path / "1")
+    assert digests(tmp_path / "1") == digests(expected)
+
+
+def test_a_shard_that_is_merged_while_it_works_says_so(raw: Path, tmp_path: Path) -> None:
+    share = process.plan(raw, tmp_path, ProcessOptions(), shard=Shard(0, 2)).share
+    assert share is not None
+    share.begin()
+    make(raw, tmp_path)
+    with pytest.raises(OutputError, match="another run has merged the shards while this one was at work"):
+        share.finish(b"{}")
+    assert len(ScanNet(tmp_path, split="train")) == 5
+
+
+def test_scenes_that_fail_in_a_shard_are_listed_by_it_and_by_the_run_that_merges(raw: Path, tmp_path: Path) -> None:
+    raw_dir, out_dir = Path(shutil.copytree(raw, tmp_path / "raw")), tmp_path / "out"
+    segments = next(raw_dir.glob(f"scans/{SCENES[0]}/*.segs.json"))
+    whole = segments.read_bytes()
+    segments.write_bytes(b"{")
+    failed = {}
+    for index in range(2):
+        ended = run_main("process", raw_dir, "-o", out_dir, "--shard", f"{index}/2", "--json")
+        failed[ended.status] = [failure["scene_id"] for failure in ended.json["failures"]]
+    assert failed == {0: [], 3: [SCENES[0]]}
+    lists = list(out_dir.glob("manifest.d/*.failed.txt"))
+    assert [path.read_text().splitlines()[1:] for path in lists] == [[SCENES[0]]]
+    with pytest.warns(UserWarning, match=f"scenes that failed in processing are missing: 1, for example {SCENES[0]}"):
+        assert len(ScanNet(out_dir, split="train")) == 4
+    assert run_main("process", raw_dir, "-o", out_dir).status == 3
+    assert (out_dir / "failed.txt").read_text().splitlines()[1:] == [SCENES[0]]
+    segments.write_bytes(whole)
+    assert make(raw_dir, out_dir).made == (SCENES[0],)
+
+
+@pytest.mark.parametrize("name", ["pointcept", "octformer", "webdataset"])
+def test_exports_made_in_shards_are_what_one_run_makes(expected: Path, tmp_path: Path, name: str) -> None:
+    def run(out_dir: Path, shard: Shard | None = None) -> export.ExportReport:
+        plan = export.plan([expected], out_dir, name, shard=shard)
+        with ThreadPoolExecutor(1) as executor:
+            return export.run(plan, executor=executor)
+
+    run(tmp_path / "one")
+    made = run(tmp_path / "shards", Shard(1, 2)).made
+    assert run_main("verify", tmp_path / "shards").stdout.count("1 error") == 1
+    with pytest.raises(UsageError, match="this is shard 0/3"):
+        run(tmp_path / "shards", Shard(0, 3))
+    with pytest.raises(ScanNetPrepError, match="other options"):
+        export.plan([expected], tmp_path / "shards", "ply", shard=Shard(0, 2))
+    made += run(tmp_path / "shards", Shard(0, 2)).made
+    assert sorted(made) == sorted(SCENES)
+    assert run(tmp_path / "shards", Shard(0, 2)).made == ()
+    assert "has not been merged" in run_main("verify", tmp_path / "shards").stdout
+    assert run(tmp_path / "shards").made == ()
+    assert digests(tmp_path / "shards") == digests(tmp_path / "one")
+
+
+def test_a_download_in_shards_is_what_one_run_brings(server: ReleaseServer, tmp_path: Path) -> None:
+    def run(name: str, *more: str) -> int:
+        scenes = ("scene0000_00", "scene0011_00", "scene0707_00")
+        return run_main(*words(scenes, server.base_url, tmp_path / name, *more)).status
+
+    assert run("one") == 0
+    server.forget()
+    assert run("shards", "--shard", "0/2") == 0
+    assert "scannet.lock.d/0001-of-0002.lock: is not there" in run_main("verify", tmp_path / "shards").stdout
+    assert run("shards", "--shard", "0/3") == 2
+    assert run("shards", "--shard", "1/2") == 0
+    assert run_main("verify", tmp_path / "shards").status == 0
+    asked = len(server.requests())
+    assert run("shards") == 0
+    assert len(server.requests()) == asked == len(fetched(tmp_path / "one"))
+    terms = "terms_accepted.txt"  # holds the time
+    assert {**digests(tmp_path / "shards"), terms: ""} == {**digests(tmp_path / "one"), terms: ""}
+
+
+def test_all_shards_of_a_download_together_are_polite_to_the_university_but_not_to_a_mirror(tmp_path: Path) -> None:
+    for base_url, is_refused in ((BASE_URL, True), ("http://127.0.0.1:9/public/", False)):
+        plan = download.plan(tmp_path, shard=Shard(0, 4), base_url=base_url)
+        download.check(plan, jobs=2)
+        if is_refused:
+            with pytest.raises(UsageError, match="3 connections at a time in each of 4 shards, expected 1 to 8 in all"):
+                download.check(plan, jobs=3)
+        else:
+            download.check(plan, jobs=3)
+
+
+def test_the_scripts_of_the_page_run_an_array_and_the_merge_after_it(raw: Path, tmp_path: Path) -> None:
+    process_script, merge_script = re.findall(r"^```sh\n(#!/bin/bash\n.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)[:2]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/ScanNet").symlink_to(raw)
+    command = tmp_path / "bin/scannet-prep"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -W error -m scannet_prep "$@"\n')
+    command.chmod(0o755)
+    environ = os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "1"}
+
+    def sbatch(script: str, **more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["bash", "-c", script], cwd=tmp_path, env=environ | more, stderr=subprocess.PIPE, text=True
+        )
+
+    array = {"SLURM_ARRAY_TASK_COUNT": "2", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": "1"}
+    tasks = [sbatch(process_script, SLURM_ARRAY_TASK_ID=str(index), **array) for index in range(2)]
+    told = [task.communicate()[1] for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0], told
+    merge = sbatch(merge_script)
+    told = merge.communicate()[1]
+    assert merge.returncode == 0, told
+    make(raw, tmp_path / "one", scannet200=True, align_axis=True)
+    assert digests(tmp_path / "data/processed") == digests(tmp_path / "one")
+    assert len(ScanNet(tmp_path / "data/scannet.tar.zst", split="train")) == 5
