@@ -14,7 +14,7 @@ import sys
 from types import FrameType
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM") if hasattr(signal, name))
-_WHILE_LOADING_S, _WHETHER_FORGOTTEN_S = 0.01, 0.2
+_WHILE_LOADING_S, _WHETHER_FORGOTTEN_S = 0.01, 0.05
 
 
 def main() -> int:
