@@ -15,6 +15,7 @@ from types import FrameType
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM") if hasattr(signal, name))
 _WHILE_LOADING_S, _WHETHER_FORGOTTEN_S = 0.01, 0.05
+_is_interrupted = False
 
 
 def main() -> int:
@@ -38,12 +39,15 @@ def main() -> int:
     return status
 
 
-def _interrupt(_signum: int, frame: FrameType | None) -> None:
-    _ignore_signals()
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    global _is_interrupted  # noqa: PLW0603 - as signals are, it is the process's
+    has_timer = hasattr(signal, "setitimer")
+    if _is_interrupted and not (has_timer and signum == signal.SIGALRM):
+        return
+    _is_interrupted = True
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
-    if hasattr(signal, "setitimer"):  # look again
-        signal.signal(signal.SIGALRM, _interrupt)
+    if has_timer:  # look again
         signal.setitimer(signal.ITIMER_REAL, _WHETHER_FORGOTTEN_S if frame is None else _WHILE_LOADING_S)
         error = sys.exc_info()[1]
         while error is not None and not isinstance(error, KeyboardInterrupt | GeneratorExit):
@@ -54,6 +58,12 @@ def _interrupt(_signum: int, frame: FrameType | None) -> None:
 
 
 def _ignore_signals() -> None:
+    """Let none disturb the end."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, _SIGNALS
+        )  # Python complains of one that comes just before the next line
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

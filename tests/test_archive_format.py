@@ -177,4 +177,5 @@ def test_the_page_reads_a_scene_without_this_program_and_has_the_figure_of_the_c
     assert "scannet_prep" not in block
     (figure,) = re.findall(r"```text\n(\+--.*?)```", page, re.DOTALL)
     assert archive_package.__doc__ is not None
-    assert figure.splitlines() == [line.strip() for line in archive_package.__doc__.splitlines() if line.startswith("    ")][:14]
+    lines = [line.strip() for line in archive_package.__doc__.splitlines() if line.startswith("    ")]
+    assert figure.splitlines() == lines[:14]

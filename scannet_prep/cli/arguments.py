@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from scannet_prep.shards import Shard, Share
     from scannet_prep.stages.selection import Selection
 
-Commands = Any  # argparse's own type for subcommands is private
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)\s*(?:([kKMGT])(i?B)?|B)?")
 _OPTION_AND_VALUE = re.compile(r"(?<= )(-\S+) ([^- ]\S*)")
