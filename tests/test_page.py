@@ -537,13 +537,27 @@ def test_nothing_to_show_is_an_error(scenes: dict[str, ViewedScene]) -> None:
         make_page([empty])
 
 
-def test_page_of_one_point_is_a_page(scenes: dict[str, ViewedScene]) -> None:
-    scene = scenes[TEST]
+def scene_of_one_vertex(scene: ViewedScene) -> ViewedScene:
     colorings = {
         name: replace(item, colors=item.colors[:1]) for name, item in scene.colorings.items() if item.indices is None
     }
-    one = replace(scene, points=scene.points[:1], normals=scene.normals[:1], faces=None, colorings=colorings)
-    assert b'"vertices":1,' in make_page([one])
+    return replace(scene, points=scene.points[:1], normals=scene.normals[:1], faces=None, colorings=colorings)
+
+
+@needs_browser
+def test_scenes_of_one_vertex_and_of_absurd_size_are_shown(
+    show: Callable[..., Shown], scenes: dict[str, ViewedScene], tmp_path: Path
+) -> None:
+    path, stray = tmp_path / "scene.html", scenes[VAL].points.copy()
+    stray[0] = 1e30
+    for scene, facts in (
+        (scene_of_one_vertex(scenes[TEST]), "1 vertex ·"),
+        (replace(scenes[VAL], points=stray, faces=None), "vertices ·"),
+    ):
+        path.write_bytes(make_page([scene]))
+        shown = show(path)
+        shown.wait()
+        assert facts in shown.text("#facts")
 
 
 def decode(page: str, array: dict[str, Any]) -> np.ndarray:

@@ -81,6 +81,7 @@ class SceneServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128  # connections beyond it wait for a second
 
     def __init__(
         self,

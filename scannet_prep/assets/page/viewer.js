@@ -245,8 +245,8 @@ class Viewer {
   #describeScene() {
     const { scene } = this;
     const size = scene.size.map((length) => length.toFixed(1)).join(" × ");
-    const facts = [scene.split, scene.frame, `${scene.vertices.toLocaleString("en")} vertices`];
-    if (scene.triangles) facts.push(`${scene.triangles.toLocaleString("en")} faces`);
+    const facts = [scene.split, scene.frame, countOf(scene.vertices, "vertex", "vertices")];
+    if (scene.triangles) facts.push(countOf(scene.triangles, "face", "faces"));
     $("scene-name").textContent = scene.name || this.data.title;
     $("facts").textContent = [...facts, `${size} m`].filter(Boolean).join(" · ");
     $("scenes").selectedIndex = this.scenes.indexOf(scene);
