@@ -349,6 +349,23 @@ def test_link_restores_scene_colours_camera_ceiling_and_what_is_hidden(
 
 
 @needs_browser
+@pytest.mark.parametrize(
+    "link",
+    ["#%E0%A4", "#view=0,1e308,1e308,1e308,0,0", "#view=0,0.5,NaN,0,0,0", "#scene=constructor&color=__proto__",
+     "#points=-5&ceiling=1e308", "#view=0,99,1e-300,2,2,1&points=1e308"],
+)  # fmt: skip
+def test_damaged_link_shows_the_scene_all_the_same(shown: Shown, link: str) -> None:
+    shown.follow(link)
+    words = parse_qs(shown.link[1:])
+    _, elevation, distance, *target = parse_view(shown.link)
+    assert abs(elevation) < 1.571
+    assert 0.01 < distance < 1000
+    assert max(map(abs, target)) < 1000
+    assert 0.25 <= float(words.get("points", ["1"])[0]) <= 4
+    assert (shown.pixels() != 255).any()
+
+
+@needs_browser
 def test_ceiling_cuts_what_is_above(shown: Shown, scenes: dict[str, ViewedScene]) -> None:
     shown.follow(f"#scene={VAL}&color=normals&ceiling=1")
     everything = draw(scenes[VAL], "normals")

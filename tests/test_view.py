@@ -189,6 +189,9 @@ def test_what_transforms_leave_in_a_sample_is_shown_or_passed_over(root: Path) -
     sample["scene_id"] = "<script>"
     assert sample._repr_png_()
     assert "<script>" not in sample._repr_html_()
+    plain = render(dict(sample), color="instances", legend=False)
+    sample["instances"] = sample["instances"].astype(np.int64) + (sample["instances"] >= 0) * (1 << 40)
+    assert np.array_equal(render(dict(sample), color="instances", legend=False), plain)
     sample["labels"] = sample["labels"][:5]
     sample["normals"] = sample["normals"][:5]
     assert sample._repr_png_() is None

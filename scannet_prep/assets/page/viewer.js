@@ -80,8 +80,11 @@ class Viewer {
       this.camera.reset(scene, positions, this.aspect);
     }
     if (link) {
-      if (link.view) Object.assign(this.camera, link.view);
-      else this.camera.reset(scene, positions, this.aspect);
+      if (link.view) {
+        Object.assign(this.camera, link.view);
+        this.camera.orbit(0, 0); // these keep angle and distance within their limits
+        this.camera.zoom(1);
+      } else this.camera.reset(scene, positions, this.aspect);
       this.#showOptions();
     }
     const wanted = scene.coloring(colorName) ?? scene.coloring(this.data.color) ?? scene.colorings[0];
