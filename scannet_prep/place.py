@@ -8,13 +8,15 @@ from pathlib import Path
 
 from scannet_prep.archive.scenes import ArchiveReader
 from scannet_prep.archive.source import Place as OnePlace
-from scannet_prep.errors import FileError, ManifestError, UsageError
+from scannet_prep.errors import FileError, ManifestError, MissingFileError, UsageError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, read_file
 from scannet_prep.processed.folder import find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import MAX_FILE_BYTES
 from scannet_prep.tree import check_is_no_export, is_archive
+
+_HINT = "process the scene again: scannet-prep process --checksum, with the same options"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,10 @@ class ProcessedPlace:
         """
         if self._reader is not None:
             return self._reader.read(self._reader.scene_ids.index(scene_id))
-        return read_file(processed_path(Path(self.name), self.entries[scene_id].split, scene_id), MAX_FILE_BYTES)
+        path = processed_path(Path(self.name), self.entries[scene_id].split, scene_id)
+        if not path.exists():
+            raise MissingFileError(path, "no such file, though the manifest names it", _HINT)
+        return read_file(path, MAX_FILE_BYTES)
 
 
 def open_place(

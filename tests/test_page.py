@@ -349,6 +349,23 @@ def test_link_restores_scene_colours_camera_ceiling_and_what_is_hidden(
 
 
 @needs_browser
+@pytest.mark.parametrize(
+    "link",
+    ["#%E0%A4", "#view=0,1e308,1e308,1e308,0,0", "#view=0,0.5,NaN,0,0,0", "#scene=constructor&color=__proto__",
+     "#points=-5&ceiling=1e308", "#view=0,99,1e-300,2,2,1&points=1e308"],
+)  # fmt: skip
+def test_damaged_link_shows_the_scene_all_the_same(shown: Shown, link: str) -> None:
+    shown.follow(link)
+    words = parse_qs(shown.link[1:])
+    _, elevation, distance, *target = parse_view(shown.link)
+    assert abs(elevation) < 1.571
+    assert 0.01 < distance < 1000
+    assert max(map(abs, target)) < 1000
+    assert 0.25 <= float(words.get("points", ["1"])[0]) <= 4
+    assert (shown.pixels() != 255).any()
+
+
+@needs_browser
 def test_ceiling_cuts_what_is_above(shown: Shown, scenes: dict[str, ViewedScene]) -> None:
     shown.follow(f"#scene={VAL}&color=normals&ceiling=1")
     everything = draw(scenes[VAL], "normals")
@@ -537,13 +554,27 @@ def test_nothing_to_show_is_an_error(scenes: dict[str, ViewedScene]) -> None:
         make_page([empty])
 
 
-def test_page_of_one_point_is_a_page(scenes: dict[str, ViewedScene]) -> None:
-    scene = scenes[TEST]
+def scene_of_one_vertex(scene: ViewedScene) -> ViewedScene:
     colorings = {
         name: replace(item, colors=item.colors[:1]) for name, item in scene.colorings.items() if item.indices is None
     }
-    one = replace(scene, points=scene.points[:1], normals=scene.normals[:1], faces=None, colorings=colorings)
-    assert b'"vertices":1,' in make_page([one])
+    return replace(scene, points=scene.points[:1], normals=scene.normals[:1], faces=None, colorings=colorings)
+
+
+@needs_browser
+def test_scenes_of_one_vertex_and_of_absurd_size_are_shown(
+    show: Callable[..., Shown], scenes: dict[str, ViewedScene], tmp_path: Path
+) -> None:
+    path, stray = tmp_path / "scene.html", scenes[VAL].points.copy()
+    stray[0] = 1e30
+    for scene, facts in (
+        (scene_of_one_vertex(scenes[TEST]), "1 vertex ·"),
+        (replace(scenes[VAL], points=stray, faces=None), "vertices ·"),
+    ):
+        path.write_bytes(make_page([scene]))
+        shown = show(path)
+        shown.wait()
+        assert facts in shown.text("#facts")
 
 
 def decode(page: str, array: dict[str, Any]) -> np.ndarray:

@@ -308,6 +308,9 @@ def test_files_count_and_not_what_their_manifest_records(whole_dir: Path, other:
     status, found = compare(whole_dir / "processed", other)
     assert (status, [item["scene_id"] for item in found["findings"]]) == (3, [VAL])
     assert (found["same"], found["differences"]) == (2, {})
+    told = report(whole_dir / "processed", "--against", other).stdout
+    assert f"  {VAL}: error; {path}: " in told  # of which of the two places
+    assert told.endswith("same: 2, different: 0, only here: 0, only there: 0, errors: 1\n")
     status, found = compare(whole_dir / "processed", other, "--quick")
     assert (status, list(found["differences"]), list(found["differences"][TRAIN])) == (3, [TRAIN], ["crc32"])
     outcome = report(other)
@@ -336,7 +339,8 @@ def test_raw_trees_are_compared_file_by_file_also_with_a_lock_alone(
     [
         ("# nothing\n", "names no scene: there is nothing to compare"),
         ('{"format": "scannet_prep processed folder", "format_version": 1}', "names no scene"),
-        ('{"format": "other", "format_version": 1}', "says that it is"),
+        ('{"format": "other", "format_version": 1}', "says that it is 'other', version 1, expected"),
+        ('{"format": ', "hint: give a whole manifest.json, or a place that holds scenes"),
         ("hello", "is neither a manifest.json nor a whole scannet.lock: line 1 reads 'hello'"),
     ],
 )
@@ -378,6 +382,7 @@ def test_folder_that_is_not_finished_is_shown_with_the_error(other: Path) -> Non
     messages = [item["message"] for item in found.json["report"]["findings"]]
     assert any("processing has not finished" in message for message in messages)
     assert any("no such file" in message for message in messages)
+    assert all(item["hint"] for item in found.json["report"]["findings"])
 
 
 def test_summary_and_json_are_plain_text_on_standard_output(whole_dir: Path) -> None:

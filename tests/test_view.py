@@ -189,6 +189,9 @@ def test_what_transforms_leave_in_a_sample_is_shown_or_passed_over(root: Path) -
     sample["scene_id"] = "<script>"
     assert sample._repr_png_()
     assert "<script>" not in sample._repr_html_()
+    plain = render(dict(sample), color="instances", legend=False)
+    sample["instances"] = sample["instances"].astype(np.int64) + (sample["instances"] >= 0) * (1 << 40)
+    assert np.array_equal(render(dict(sample), color="instances", legend=False), plain)
     sample["labels"] = sample["labels"][:5]
     sample["normals"] = sample["normals"][:5]
     assert sample._repr_png_() is None
@@ -338,9 +341,9 @@ def test_predictions_are_read_in_every_form_that_evaluate_takes(root: Path, fold
 def test_predicted_instances_are_shown(folder: Path) -> None:
     masks = np.zeros((2, 2000), bool)
     masks[0, :500], masks[1, 400:900] = True, True
-    np.savez(folder / f"{VAL}.npz", masks=masks, labels=[3, 99], scores=[0.25, 0.75])
-    outcome = run_main("view", VAL, "--pred", ".", "--task", "instance", "--export", "ply", "--json", cwd=folder)
-    assert (outcome.status, outcome.json["unknown_ids"]) == (0, {"99": 1})
+    np.savez(folder / f"{VAL}.npz", masks=masks, labels=[3, -1], scores=[0.25, 0.75])
+    outcome = run_main("view", VAL, "--pred", ".", "--task", "instance", "--export", "ply", cwd=folder)
+    assert (outcome.status, outcome.stderr) == (0, "")
     assert len(np.unique(read_mesh(folder / f"{VAL}.ply").colors, axis=0)) == 3
 
 
@@ -351,11 +354,19 @@ def test_predictions_without_any_instance_are_shown(folder: Path) -> None:
     assert np.unique(read_mesh(folder / f"{VAL}.ply").colors, axis=0).tolist() == [list(GRAY)]
 
 
-def test_predicted_ids_that_are_no_class_are_told(folder: Path) -> None:
+def test_predicted_ids_that_the_label_set_does_not_have_are_refused(folder: Path) -> None:
     np.save(folder / f"{VAL}.npy", np.repeat([0, 20, -1], [1000, 700, 300]))
     outcome = run_main("view", VAL, "--pred", ".", "--png", cwd=folder)
-    assert outcome.status == 0
-    assert "warning: predicted ids that are none of the classes: 20: 700 vertices, -1: 300 vertices" in outcome.stderr
+    assert outcome.status == 1
+    assert f"{VAL}.npy: has ids that ScanNet20 does not have, expected -1..19: 20\n" in outcome.stderr
+    assert not (folder / f"{VAL}.png").exists()
+    (folder / "raw").mkdir()
+    (folder / f"raw/{VAL}.txt").write_text("41\n" * 2000)
+    outcome = run_main("view", VAL, "--pred", "raw", "--png", cwd=folder)
+    assert (outcome.status, "expected 0..40: 41\n" in outcome.stderr) == (1, True)
+    np.save(folder / f"{VAL}.npy", np.repeat([0, 19, -1], [1000, 700, 300]))
+    outcome = run_main("view", VAL, "--pred", ".", "--png", cwd=folder)
+    assert (outcome.status, outcome.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

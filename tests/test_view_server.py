@@ -5,12 +5,20 @@ import json
 import re
 import signal
 import socket
+import struct
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 from commands import SCENES, TEST, TRAIN, VAL, run_main, start_command
+
+from scannet_prep.view.coloring import Coloring, ViewedScene
+from scannet_prep.view.server import SceneServer
 
 Get = Callable[..., tuple[int, bytes]]
 
@@ -80,7 +88,7 @@ def test_page_of_a_scene_leads_back_to_the_list(get: Get) -> None:
     "path",
     ["/scene/scene0999_00", "/scene/", f"/pages/{VAL}", f"/scene/{VAL}/", "/../../etc/passwd",
      "/scene/../../etc/passwd", "/scene/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", f"/thumbnail/{VAL}.png",
-     "/thumbnail/..", "/%00"],
+     "/thumbnail/..", "/%00", "http://[/", "http://evil.example/"],
 )  # fmt: skip
 def test_nothing_but_the_list_and_its_scenes_is_served(get: Get, path: str) -> None:
     assert get(path)[0] == 404
@@ -103,6 +111,30 @@ def test_this_machine_by_any_port_is_answered(get: Get, host: str) -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "NONSENSE"])
 def test_only_reading_is_allowed(get: Get, method: str) -> None:
     assert get("/", method)[0] == 405
+
+
+def test_browser_that_goes_away_is_no_reason_to_print(port: int) -> None:
+    for request in (b"", f"GET /scene/{VAL} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()):
+        with socket.create_connection(("127.0.0.1", port)) as browser:
+            browser.sendall(request)
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset, not closed
+    time.sleep(0.3)  # the fixture `port` looks at what was printed
+
+
+def test_page_that_is_asked_for_many_times_at_once_is_made_once() -> None:
+    asked = []
+
+    def load(scene_id: str) -> Any:
+        asked.append(scene_id)
+        time.sleep(0.1)
+        points = np.zeros((1, 3), np.float32)
+        rgb = Coloring("rgb", "colours of the scan", np.zeros((1, 3), np.uint8))
+        return ViewedScene(scene_id, "", "", points, None, None, {"rgb": rgb}), "rgb"
+
+    with SceneServer([], load, title="", port=0) as server, ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(server.page, [VAL] * 8))) == 1
+        assert len(set(pool.map(server.thumbnail, [VAL] * 8))) == 1
+    assert asked == [VAL, VAL]
 
 
 def test_head_has_no_content(get: Get) -> None:

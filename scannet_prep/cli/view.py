@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count
 from scannet_prep.errors import UsageError
-from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -108,10 +107,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     )
     _check_options(arguments, plan.kind)
     report = view.run(plan, progress=console.progress())
-    if report.unknown_ids:
-        noun = "vertices" if arguments.task == "semantic" else "instances"
-        found = list_some([f"{number}: {count:,} {noun}" for number, count in report.unknown_ids.items()])
-        console.warn(f"warning: predicted ids that are none of the classes: {found}")
     return console.result(_describe(report), report, 0)
 
 

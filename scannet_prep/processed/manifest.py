@@ -104,6 +104,9 @@ class _Head:
     format: str
     format_version: int
 
+    def __str__(self) -> str:
+        return f"{self.format!r}, version {self.format_version}"
+
 
 _OUR_HEAD = _Head(_FORMAT, FORMAT_VERSION)
 

@@ -14,11 +14,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import MissingFileError, ProcessedFileError, UnknownSceneError, UsageError
+from scannet_prep.errors import MissingFileError, PredictionError, ProcessedFileError, UnknownSceneError, UsageError
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.failures import list_some
 from scannet_prep.files import Buffer, check_is_folder, make_directory, write_atomically
-from scannet_prep.labels import SCANNET20, LabelSet
+from scannet_prep.labels import MAX_NYU40_ID, MAX_SCANNET_ID, SCANNET20, LabelSet
 from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.scene import find_problems, parse_processed, read_processed
 from scannet_prep.progress import Progress
@@ -66,14 +66,11 @@ class ViewReport:
         kind: As planned.
         colors: The colouring of each scene; of a page, the one that it begins with.
         files: Size in bytes of each file that was written.
-        unknown_ids: Predicted ids that are none of the classes, with the number of vertices, or of predicted
-            instances, that have them.
     """
 
     kind: Kind
     colors: Mapping[str, str] = field(hash=False)
     files: Mapping[str, int] = field(hash=False)
-    unknown_ids: Mapping[int, int] = field(hash=False)
 
 
 def plan(
@@ -154,7 +151,6 @@ def run(plan: ViewPlan, *, progress: Progress | None = None) -> ViewReport:
             colors[name] = scene.coloring(choose_color(plan, scene)).name
             find_below(scene.points, plan.options.ceiling)
             progress.advance()
-    unknown_ids = dict(plan.predictions.unknown_ids.most_common()) if plan.predictions else {}
     for path in set(plan.paths.values()):
         make_directory(path.parent)
     with progress.work("write", len(set(plan.paths.values())), "files"):
@@ -162,7 +158,7 @@ def run(plan: ViewPlan, *, progress: Progress | None = None) -> ViewReport:
             sizes[str(path)] = sum(map(len, content))
             write_atomically(path, content)
             progress.advance()
-    return ViewReport(plan.kind, colors, sizes, unknown_ids)
+    return ViewReport(plan.kind, colors, sizes)
 
 
 def _encode(plan: ViewPlan, colors: Mapping[str, str]) -> Iterator[tuple[Path, list[Buffer]]]:
@@ -211,8 +207,21 @@ def load_scene(plan: ViewPlan, name: str, *, only: str | None = None) -> ViewedS
         raise ProcessedFileError(path, problem, _HINT)
     prediction = None
     if plan.predictions is not None:
-        prediction = Prediction(plan.predictions.label_set, plan.predictions.read(name, len(scene.points)))
+        prediction = _read_prediction(plan.predictions, name, len(scene.points))
     return view_scene(scene, prediction=prediction, only=only)
+
+
+def _read_prediction(predictions: Predictions, name: str, vertex_count: int) -> Prediction:
+    """Read a prediction; ids that nothing has are an error. Raw ids of other classes are shown as unlabeled."""
+    predictions.unknown_ids.clear()
+    found, path, label_set = predictions.read(name, vertex_count), predictions.paths[name], predictions.label_set
+    max_raw_id = MAX_NYU40_ID if label_set.raw_ids_key == "nyu40_ids" else MAX_SCANNET_ID
+    known = range(max_raw_id + 1) if path.suffix == ".txt" else range(-1, len(label_set))
+    if unknown := [str(number) for number in predictions.unknown_ids if number not in known]:
+        problem = f"has ids that {label_set.name} does not have, expected {known[0]}..{known[-1]}: {list_some(unknown)}"
+        hint = "--labels says which label set is predicted; raw ids are in .txt, train ids in arrays"
+        raise PredictionError(path, problem, hint)
+    return Prediction(label_set, found)
 
 
 def choose_color(plan: ViewPlan, scene: ViewedScene) -> str:

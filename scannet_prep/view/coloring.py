@@ -225,9 +225,10 @@ def color_error(prediction: Prediction, truth: NDArray[np.int64]) -> Coloring:
 
 def color_numbers(numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
     """Give each number from 0 a bright colour, neighbours very different ones; black for -1."""
-    table = np.random.default_rng(0).integers(64, 256, (int(numbers.max(initial=0)) + 2, 3), np.uint8)
+    count = min(int(numbers.max(initial=0)) + 1, 1 << 16)  # beyond, they come again
+    table = np.random.default_rng(0).integers(64, 256, (count + 1, 3), np.uint8)
     table[-1] = 0
-    return table.take(numbers, axis=0, mode="wrap")
+    return table[np.where(numbers < 0, -1, numbers % count)]
 
 
 def _color_classes(name: str, title: str, train_ids: NDArray[np.integer[Any]], label_set: LabelSet) -> Coloring:

@@ -11,6 +11,7 @@ lead here (DNS rebinding) and read what is served. Paths are looked up among the
 from __future__ import annotations
 
 import errno
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +21,8 @@ from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from string import Template
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
+from urllib.parse import parse_qs
 
 from scannet_prep.errors import UsageError
 from scannet_prep.failures import explain
@@ -79,6 +81,7 @@ class SceneServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128  # connections beyond it wait for a second
 
     def __init__(
         self,
@@ -97,9 +100,14 @@ class SceneServer(ThreadingHTTPServer):
             raise UsageError(f"port {port} {problem}", "--serve 0 takes any that is free") from error
         self.url = f"http://{ADDRESS}:{self.server_port}/"
         self.title, self.scenes = title, {scene.scene_id: scene for scene in scenes}
-        self._load, self._turn = load, threading.Lock()  # browsers ask for many pictures at once
-        self.page = lru_cache(_KEPT_PAGES)(self._make_page)
-        self.thumbnail = lru_cache(_KEPT_THUMBNAILS)(self._make_thumbnail)
+        self._load, self._turn = load, threading.Lock()
+        self._pages = lru_cache(_KEPT_PAGES)(self._make_page)
+        self._thumbnails = lru_cache(_KEPT_THUMBNAILS)(self._make_thumbnail)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - by its base class
+        """Say nothing of browsers that have gone on; what is wrong with a scene has been answered."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
     def make_list(self, query: str) -> bytes:
         """Make the page with the scenes that a query leaves."""
@@ -135,15 +143,23 @@ class SceneServer(ThreadingHTTPServer):
         )
         return page.encode()
 
-    def _make_page(self, scene_id: str) -> bytes:
+    def page(self, scene_id: str) -> bytes:
+        """The page of a scene; one is made at a time, since browsers ask for many at once, some of them twice."""
         with self._turn:
-            scene, color = self._load(scene_id)
-            return make_page([scene], color=color, home="/")
+            return self._pages(scene_id)
+
+    def thumbnail(self, scene_id: str) -> bytes:
+        """The picture of a scene, likewise."""
+        with self._turn:
+            return self._thumbnails(scene_id)
+
+    def _make_page(self, scene_id: str) -> bytes:
+        scene, color = self._load(scene_id)
+        return make_page([scene], color=color, home="/")
 
     def _make_thumbnail(self, scene_id: str) -> bytes:
-        with self._turn:
-            scene, color = self._load(scene_id)
-            return encode_png(render_scene(scene, color if color in scene.colorings else "rgb", _THUMBNAIL))
+        scene, color = self._load(scene_id)
+        return encode_png(render_scene(scene, color if color in scene.colorings else "rgb", _THUMBNAIL))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -171,20 +187,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request."""
-        url = urlsplit(self.path)
-        kind, _, scene_id = url.path[1:].partition("/")
+        path, _, query = self.path.partition("?")
+        kind, _, scene_id = path[1:].partition("/")
         try:
-            if url.path == "/":
+            if path == "/":
                 policy = _POLICY.format(style=hash_source(read_asset("scenes.css")))
-                self._answer(self.server.make_list(url.query), "text/html; charset=utf-8", policy)
+                self._answer(self.server.make_list(query), "text/html; charset=utf-8", policy)
             elif scene_id not in self.server.scenes or kind not in {"scene", "thumbnail"}:
                 self.send_error(HTTPStatus.NOT_FOUND)
             elif kind == "scene":
                 self._answer(self.server.page(scene_id), "text/html; charset=utf-8")
             else:
                 self._answer(self.server.thumbnail(scene_id), "image/png")
-        except ConnectionError:
-            self.close_connection = True  # the browser has gone on
         except Exception as error:  # noqa: BLE001 - of the scene; the others can still be seen
             problem, hint, _ = explain(error)
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain=f"{problem}\n{hint}")

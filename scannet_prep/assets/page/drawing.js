@@ -87,6 +87,7 @@ void main() {
 }`;
 
 const PALETTE_WIDTH = 256;
+const MAX_GRID_M = 1000; // rooms have less than 20; a stray vertex may be anywhere
 const ATTRIBUTES = ["position", "color", "category", "normal"];
 const [POSITION, COLOR, CATEGORY, NORMAL] = ATTRIBUTES.keys();
 const AXIS_COLORS = [[0.9, 0.25, 0.25], [0.2, 0.7, 0.3], [0.3, 0.5, 1]];
@@ -228,15 +229,16 @@ class Drawing {
     gl.disable(gl.CULL_FACE);
   }
 
-  /** A grid of metres on the floor, and axes of a metre at its corner. */
+  /** A grid of metres on the floor, and axes of a metre at its corner; no grid where it would have too many lines. */
   #setLines({ origin, size, floor }) {
     const { gl } = this;
     const low = [0, 1].map((axis) => Math.floor(origin[axis]));
     const high = [0, 1].map((axis) => Math.ceil(origin[axis] + size[axis]));
     const numbers = [];
     const add = (from, to, color) => numbers.push(...from, ...color, ...to, ...color);
-    for (let x = low[0]; x <= high[0]; x++) add([x, low[1], floor], [x, high[1], floor], [0.5, 0.5, 0.5]);
-    for (let y = low[1]; y <= high[1]; y++) add([low[0], y, floor], [high[0], y, floor], [0.5, 0.5, 0.5]);
+    const isRoom = Math.max(...size) <= MAX_GRID_M;
+    for (let x = low[0]; isRoom && x <= high[0]; x++) add([x, low[1], floor], [x, high[1], floor], [0.5, 0.5, 0.5]);
+    for (let y = low[1]; isRoom && y <= high[1]; y++) add([low[0], y, floor], [high[0], y, floor], [0.5, 0.5, 0.5]);
     for (let axis = 0; axis < 3; axis++) {
       const start = [low[0], low[1], floor + 0.002];
       add(start, start.map((at, i) => at + (i === axis ? 1 : 0)), AXIS_COLORS[axis]);

@@ -89,10 +89,14 @@ function makeRow(category, index, share) {
   only.type = "button";
   only.setAttribute("aria-label", `Show only ${category.name}`);
   swatch.style.background = category.color;
-  label.title = `${category.name}: ${category.count.toLocaleString("en")} vertices`;
+  label.title = `${category.name}: ${countOf(category.count, "vertex", "vertices")}`;
   label.append(box, swatch, make("span", "name", category.name), make("span", "share", formatShare(share)));
   item.append(label, only);
   return { item, box, index, name: category.name.toLowerCase() };
+}
+
+function countOf(number, one, many) {
+  return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 }
 
 function formatShare(share) {

@@ -1,5 +1,7 @@
 /** The view as the part of the page's address behind `#`, and back. */
 
+const MAX_NUMBER = 1e9; // a view from farther away shows nothing
+
 /** What is seen, as text: scene, colouring, camera, what is off, and what differs from the defaults. */
 function writeLink({ scene, coloring, camera, hidden, options }) {
   const round = (number) => Number(number.toFixed(4)).toString();
@@ -23,15 +25,15 @@ function readLink(text) {
   const words = new URLSearchParams(text.replace(/^#/, ""));
   const view = (words.get("view") ?? "").split(",").map(Number);
   const found = { scene: words.get("scene"), color: words.get("color"), options: {} };
-  if (view.length === 6 && view.every(Number.isFinite) && view[2] > 0) {
+  if (view.length === 6 && view.every((number) => Math.abs(number) < MAX_NUMBER) && view[2] > 0) {
     found.view = { azimuth: view[0], elevation: view[1], distance: view[2], target: view.slice(3) };
   }
   for (const name of ["hide", "only"]) {
     if (words.has(name)) found[name] = new Set(words.getAll(name));
   }
-  for (const name of ["points", "ceiling"]) {
+  for (const [name, low, high] of [["points", 1 / 4, 4], ["ceiling", 0, MAX_NUMBER]]) {
     const number = Number.parseFloat(words.get(name));
-    if (Number.isFinite(number)) found.options[name] = number;
+    if (Number.isFinite(number)) found.options[name] = Math.min(high, Math.max(low, number));
   }
   for (const name of ["mesh", "grid", "backs", "light"]) {
     if (words.has(name)) found.options[name] = words.get(name) === "true";

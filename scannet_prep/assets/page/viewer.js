@@ -80,8 +80,11 @@ class Viewer {
       this.camera.reset(scene, positions, this.aspect);
     }
     if (link) {
-      if (link.view) Object.assign(this.camera, link.view);
-      else this.camera.reset(scene, positions, this.aspect);
+      if (link.view) {
+        Object.assign(this.camera, link.view);
+        this.camera.orbit(0, 0); // these keep angle and distance within their limits
+        this.camera.zoom(1);
+      } else this.camera.reset(scene, positions, this.aspect);
       this.#showOptions();
     }
     const wanted = scene.coloring(colorName) ?? scene.coloring(this.data.color) ?? scene.colorings[0];
@@ -245,8 +248,8 @@ class Viewer {
   #describeScene() {
     const { scene } = this;
     const size = scene.size.map((length) => length.toFixed(1)).join(" × ");
-    const facts = [scene.split, scene.frame, `${scene.vertices.toLocaleString("en")} vertices`];
-    if (scene.triangles) facts.push(`${scene.triangles.toLocaleString("en")} faces`);
+    const facts = [scene.split, scene.frame, countOf(scene.vertices, "vertex", "vertices")];
+    if (scene.triangles) facts.push(countOf(scene.triangles, "face", "faces"));
     $("scene-name").textContent = scene.name || this.data.title;
     $("facts").textContent = [...facts, `${size} m`].filter(Boolean).join(" · ");
     $("scenes").selectedIndex = this.scenes.indexOf(scene);

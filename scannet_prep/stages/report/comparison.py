@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import FileError, LockError, MissingFileError, UsageError
+from scannet_prep.errors import FileError, LockError, ManifestError, MissingFileError, UsageError
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.labels import LABEL_MAP_NAME, find_label_map
-from scannet_prep.processed.manifest import SceneEntry, parse_manifest
+from scannet_prep.processed.manifest import Manifest, SceneEntry, parse_manifest
 from scannet_prep.raw.lock import LockEntry, digest_file, parse_lock
 from scannet_prep.release import INPUT_KINDS
 from scannet_prep.scene import SceneId
@@ -66,7 +66,8 @@ class Comparison:
         verdict = "the same data" if self.is_same else "not the same data"
         versions = f" (by another version of the program: {self.other_version:,})" if self.other_version else ""
         only = f"only here: {len(self.only_here):,}, only there: {len(self.only_there):,}"
-        return f"{verdict}; same: {self.same:,}{versions}, different: {len(self.differences):,}, {only}"
+        errors = f", errors: {len(self.findings):,}" if self.findings else ""
+        return f"{verdict}; same: {self.same:,}{versions}, different: {len(self.differences):,}, {only}{errors}"
 
     @property
     def table(self) -> Table:
@@ -74,7 +75,7 @@ class Comparison:
         rows = [[name, what, *pair] for name, facts in self.differences.items() for what, pair in facts.items()]
         rows += [[name, "scene", "there", "-"] for name in self.only_here]
         rows += [[name, "scene", "-", "there"] for name in self.only_there]
-        rows += [[item.scene_id, "error", item.message, item.hint] for item in self.findings]
+        rows += [[item.scene_id, "error", f"{item.path}: {item.message}", item.hint] for item in self.findings]
         return Table("Differences", ["scene", "what", "here", "there"], rows)
 
 
@@ -174,7 +175,7 @@ def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) ->
     if len(places) == 1 and path.is_file() and not is_archive(path):
         data = read_file(path)
         if data.lstrip().startswith(b"{"):
-            side = _Side(str(path), "processed", parse_manifest(data, path).scenes)
+            side = _Side(str(path), "processed", _read_manifest(data, path).scenes)
         else:
             side = _read_lock(data, path)
     else:
@@ -187,6 +188,13 @@ def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) ->
     if not side.scenes:  # to find no difference would prove nothing
         raise FileError(side.name, "names no scene: there is nothing to compare", "give a place that holds scenes")
     return side
+
+
+def _read_manifest(data: bytes, path: Path) -> Manifest:
+    try:
+        return parse_manifest(data, path)
+    except ManifestError as error:
+        raise ManifestError(path, error.problem, "give a whole manifest.json, or a place that holds scenes") from None
 
 
 def _read_lock(data: bytes, path: Path) -> _Side:
