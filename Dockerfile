@@ -12,8 +12,8 @@ ARG EXTRAS=""
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY scannet_prep scannet_prep
-RUN python -m venv /opt/scannet-prep \
-    && /opt/scannet-prep/bin/python -m pip install --no-cache-dir ".${EXTRAS:+[$EXTRAS]}"
+RUN python -m venv --without-pip /opt/scannet-prep \
+    && python -m pip --python /opt/scannet-prep/bin/python install --no-cache-dir ".${EXTRAS:+[$EXTRAS]}"
 
 FROM ${PYTHON}
 COPY --from=build /opt/scannet-prep /opt/scannet-prep

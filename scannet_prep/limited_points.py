@@ -6,6 +6,7 @@ Its files `points20`, `points50`, `points100` and `points200` (in `limited-annot
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -86,7 +87,10 @@ def _read_file(path: Path) -> object:
             path, "is not JSON, and files of torch.save need PyTorch, which is not installed", hint
         ) from None
     try:
-        return torch.load(path, map_location="cpu", pickle_module=_PICKLE, weights_only=False)
+        try:
+            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:  # arrays of NumPy. A model of TorchScript, which is code, is another error
+            return torch.load(io.BytesIO(data), map_location="cpu", pickle_module=_PICKLE, weights_only=False)
     except Exception as error:  # what torch raises differs by version
         problem = f"cannot be read by torch.load ({type(error).__name__}); {_EXPECTED}"
         raise FileError(path, problem, "unpack the zip file, and name one of the lists in it") from error

@@ -25,13 +25,13 @@ from test_cli import run_on_terminal
 
 from scannet_prep.cli.main import main
 from scannet_prep.processed.folder import find_state, mark_unfinished
-from scannet_prep.stages.doctor import machine, probes
+from scannet_prep.stages.doctor import probes
 from scannet_prep.stages.doctor.check import Check, Severity
 from scannet_prep.stages.granted import find_granted_cores, find_granted_memory
 
 TOPICS = [
     "versions", "cores", "memory", "shared memory", "open files", "environment",
-    "folder", "locks", "scenes", "temporary folder", "locks in it", "server", "GPU",
+    "folder", "scenes", "server", "GPU",
 ]  # fmt: skip
 CLOSED = "http://127.0.0.1:9/"  # nobody listens there
 
@@ -53,7 +53,7 @@ def consult(*words: str | Path, stub_dir: Path, **variables: str) -> tuple[Outco
     assert [check["topic"] for check in checks] == [topic for topic in TOPICS if topic in {c["topic"] for c in checks}]
     for check in checks:
         assert check["severity"] in {"ok", "note", "problem"}
-        assert check["severity"] != "problem" or check["hint"] or check["topic"] == "GPU"
+        assert check["severity"] != "problem" or check["hint"]
     has_problems = any(check["severity"] == "problem" for check in checks)
     assert outcome.json["exit_status"] == outcome.status == (3 if has_problems else 0)
     return outcome, {check["topic"]: check for check in checks}
@@ -63,7 +63,7 @@ def test_findings_of_a_whole_folder_are_one_screen_and_one_object(whole_dir: Pat
     _, found = consult(whole_dir / "processed", stub_dir=stub_dir)
     assert list(found) == TOPICS
     assert found["scenes"]["message"].endswith("3 processed scenes")
-    assert (found["scenes"]["severity"], found["locks"]["severity"]) == ("ok", "ok")
+    assert (found["scenes"]["severity"], found["folder"]["values"]["locks"]) == ("ok", True)
     assert found["versions"]["values"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert found["cores"]["values"]["granted"] <= (os.cpu_count() or 1)
     assert found["open files"]["values"]["soft"] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -103,14 +103,13 @@ def test_a_file_system_that_never_answers_is_a_finding(tmp_path: Path, stub_dir:
         (stub_dir / "torch/__init__.py").write_text("import time\ntime.sleep(1000)\n")
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-            _, found = consult(folder / "processed", stub_dir=stub_dir, SCANNET_PREP_BASE_URL=url, TMPDIR=f"{folder}")
+            _, found = consult(folder / "processed", stub_dir=stub_dir, SCANNET_PREP_BASE_URL=url)
     finally:
         libc.umount2(os.fsencode(folder), 2)
         os.close(device)
     hanging = {topic: check["severity"] for topic, check in found.items() if "answer" in check["message"]}
     gpu = "problem" if list(Path("/dev").glob("nvidia[0-9]*")) else "note"
-    assert hanging == {"folder": "problem", "temporary folder": "problem", "server": "note", "GPU": gpu}
-    assert "locks" not in found
+    assert hanging == {"folder": "problem", "scenes": "problem", "server": "note", "GPU": gpu}
     assert "nvidia-smi" in found["GPU"]["hint"]
 
 
@@ -138,9 +137,7 @@ def test_what_is_wrong_with_a_folder_is_what_every_command_says(
     assert probes.check_scenes(str(archive_path)).message == f"{archive_path}: 3 processed scenes"
     mark_unfinished(out_dir, ["scene0000_00"])
     (fault,) = find_state(out_dir).faults
-    found = probes.check_scenes(str(out_dir))
-    assert (found.severity, found.hint) == (Severity.PROBLEM, fault.hint)
-    assert fault.problem in found.message
+    assert probes.check_scenes(str(out_dir)) == Check("scenes", fault.message, {}, Severity.PROBLEM, fault.hint)
     (out_dir / "manifest.json").write_text("{")
     assert probes.check_scenes(str(out_dir)).severity == "problem"
     archive_path.write_bytes(archive_path.read_bytes()[:-40])
@@ -160,16 +157,16 @@ def test_without_a_place_the_default_folder_counts_if_it_is_there(
     assert (found["scenes"]["severity"], found["scenes"]["message"]) == ("note", "data/processed is not there")
     assert found["folder"]["values"]["path"] == str(tmp_path)
     assert probes.check_scenes("").severity == "note"
-    assert probes.check_file_system("").values["path"] == str(tmp_path)
+    assert probes.check_folder("").values["path"] == str(tmp_path)
     shutil.copytree(whole_dir / "processed", "data/processed")
     assert probes.check_scenes("") == probes.check_scenes("data/processed")
 
 
 def test_locks_that_keep_nobody_out_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert probes.check_locks(str(tmp_path)).severity == "ok"
+    assert probes.check_folder(str(tmp_path)).values["locks"]
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)  # as file systems with `nolock` do
-    found = probes.check_locks(str(tmp_path))
-    assert (found.severity, "keeps no other process out" in found.message) == ("problem", True)
+    found = probes.check_folder(str(tmp_path))
+    assert (found.severity, "keep no other process out" in found.message) == ("problem", True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -194,20 +191,18 @@ def test_full_read_only_and_small_file_systems_are_told_with_what_to_do(tmp_path
         f"mount -t tmpfs -o nr_inodes=9 none {tmp_path}/files && mount -t tmpfs -o size=64m none /dev/shm"
     )
     code = (
-        "import sys\nfrom scannet_prep.stages.doctor import machine, probes\n"
-        "for name in sys.argv[1:]:\n    print(probes.check_file_system(name))\n"
-        "print(probes.check_locks(sys.argv[2]))\nprint(machine.check_shared_memory({}))\n"
+        "import sys\nfrom scannet_prep.stages.doctor import probes\n"
+        "for name in sys.argv[1:]:\n    print(probes.check_folder(name))\n"
+        "print(probes.check_shared_memory({}))\n"
     )
     paths = [str(tmp_path / name) for name in names]
-    full, fixed, files, locks, shared = in_mount_namespace(
-        setup, sys.executable, "-c", code, *paths
-    ).stdout.splitlines()
+    full, fixed, files, shared = in_mount_namespace(setup, sys.executable, "-c", code, *paths).stdout.splitlines()
     assert "problem" in full
     assert "it is full" in full
     assert "tmpfs" in full
     assert "nothing can be written here" in fixed
     assert "no more files can be made" in files
-    assert "not tried: nothing can be written" in locks
+    assert "locks were not tried" in fixed
     assert "--shm-size" in shared
     assert "collate_torch need no room" in shared
 
@@ -243,13 +238,19 @@ def test_a_server_that_is_not_there_is_a_note_and_an_address_that_is_none_a_prob
     assert probes.check_server("kaldir").severity == "problem"
 
 
+@pytest.mark.parametrize("user", ["me:secret", "me:se/cret", "me:se[cret", "me:se@cret", "me:%2Fsecret"])
+def test_passwords_in_addresses_never_show(user: str, stub_dir: Path) -> None:
+    url = f"http://{user}@127.0.0.1:9/"
+    outcome, _ = consult(f"{url}x.tar.zst", stub_dir=stub_dir, SCANNET_PREP_BASE_URL=url, HTTP_PROXY=url)
+    assert "cret" not in outcome.stdout + outcome.stderr
+
+
 def test_variables_that_lead_connections_elsewhere_show_without_passwords() -> None:
-    proxies = {"HTTPS_PROXY": "http://me:secret@proxy:3128", "http_proxy": "me:secret@proxy:3128"}
-    found = machine.check_environment({**proxies, "SSL_CERT_FILE": "/x.pem", "NCCL_DEBUG": "INFO"})
-    assert (found.severity, "secret" in str(found)) == ("ok", False)
-    assert "HTTPS_PROXY (http://proxy:3128)" in found.message
-    assert "http_proxy (proxy:3128)" in found.message
-    assert "SSL_CERT_FILE, " in found.message + ", "
+    proxies = {"HTTPS_PROXY": "http://me:sec/ret@proxy:3128", "http_proxy": "me:sec[ret@proxy"}
+    found = probes.check_environment({**proxies, "SSL_CERT_FILE": "/x.pem", "NCCL_DEBUG": "INFO", "no_proxy": ""})
+    assert found == Check("environment", "set: HTTPS_PROXY, SSL_CERT_FILE, http_proxy, NCCL_DEBUG=INFO", {
+        "set": ["HTTPS_PROXY", "SSL_CERT_FILE", "http_proxy", "NCCL_DEBUG=INFO"]
+    })  # fmt: skip
 
 
 def write_group(root: Path, files: dict[str, str]) -> dict[str, Path]:
@@ -281,17 +282,27 @@ def test_granted_cores_and_memory_are_the_least_of_machine_container_and_slurm(t
     assert "container" not in find_granted_cores({}, tmp_path, tmp_path / "none")
 
 
+def test_odd_words_in_control_groups_and_the_environment_are_no_limits(tmp_path: Path) -> None:
+    group = write_group(tmp_path, {"job/cpu.max": "100000 0", "job/step/cpu.max": "", "job/memory.max": "²"})
+    (tmp_path / "job/step/memory.max").write_bytes(b"\xff\xfe\0")
+    odd = {"SLURM_CPUS_PER_TASK": "²", "SLURM_MEM_PER_NODE": "8G", "SLURM_MEM_PER_CPU": "-1"}
+    assert list(find_granted_cores(odd, **group)) == ["affinity"]
+    assert set(find_granted_memory(odd, **group)) <= {"machine", "ulimit -v"}
+    (tmp_path / "membership").write_bytes(b"0::/\0\n::\n\xff\n0::/../../..\n")
+    assert list(find_granted_cores({}, **group)) == ["affinity"]
+
+
 def test_little_memory_few_files_and_a_limit_of_addresses_say_what_to_type() -> None:
     code = (
-        "import resource\nfrom scannet_prep.stages.doctor import machine\n"
+        "import resource\nfrom scannet_prep.stages.doctor import probes\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))\n"
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 31))\n"
-        "print(machine.check_open_files({}))\nprint(machine.check_memory({}))\n"
+        "print(probes.check_open_files({}))\nprint(probes.check_memory({}))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     files, memory = done.stdout.splitlines()
     assert "soft limit 256, hard limit 512" in files
-    assert "ulimit -n 512" in files
+    assert "ulimit -n 65536" in files
     assert "too little for several workers" in memory
     assert "ulimit -v unlimited" in memory
 
@@ -324,23 +335,19 @@ def test_ranks_that_agree_and_a_late_one_are_told_by_rank_0_alone_as_one_object(
     training_folder: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("torch")
-    statuses, (first, *others) = consult_ranks(
-        tmp_path, str(training_folder), "--json", "--max-points", "1600", count=3
-    )
+    statuses, (first, *others) = consult_ranks(tmp_path, str(training_folder), "--json", count=3)
     assert (statuses, others) == ([0, 0, 0], ["", ""])
     value = json.loads(first)
     assert [(check["topic"], check["severity"]) for check in value["checks"] if check["severity"] != "note"] == [
         ("ranks", "ok"), ("agreement", "ok"), ("all-reduce", "ok"),
     ]  # fmt: skip
     agreed = value["checks"][-2]["values"]
-    assert agreed["steps of the epoch"] > 1
+    assert agreed["steps of the epoch"] > 0
     assert {"digest of the scenes", "plan of the epoch", "numpy"} < set(agreed)
 
 
 @pytest.mark.torch
-def test_a_rank_that_cannot_read_or_has_other_scenes_is_named_by_itself_and_by_rank_0(
-    training_folder: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_a_rank_that_cannot_read_is_named_by_rank_0_alone(training_folder: Path, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     for name, target in (("0", training_folder), ("1", folder), ("2", tmp_path / "none")):
         (tmp_path / f"place{name}").symlink_to(target)
@@ -348,8 +355,7 @@ def test_a_rank_that_cannot_read_or_has_other_scenes_is_named_by_itself_and_by_r
     assert 3 in statuses
     named = r"^problem: ranks: rank 2 \(.*, process \d+\): place2: no such folder\n  to do: "
     assert re.search(named, outputs[0], re.MULTILINE)
-    assert re.search(named, outputs[2], re.MULTILINE)
-    assert outputs[1] == ""  # the same scenes, elsewhere
+    assert outputs[1:] == ["", ""]
 
 
 @pytest.mark.torch
@@ -358,8 +364,7 @@ def test_an_all_reduce_that_one_rank_cannot_make_is_told_with_its_rank(training_
     (tmp_path / "lame").touch()
     statuses, outputs = consult_ranks(tmp_path, str(training_folder), "--timeout", "5")
     assert 3 in statuses
-    for output in outputs:
-        assert re.search(r"^problem: all-reduce: rank 1 .*eth77", output, re.MULTILINE), output
+    assert re.search(r"^problem: all-reduce: rank 1 .*eth77", outputs[0], re.MULTILINE), outputs
 
 
 def torchrun(count: int, script: str, tmp_path: Path, *words: str) -> tuple[int, str]:
@@ -386,7 +391,7 @@ def test_torchrun_with_a_rank_that_never_comes_and_one_with_other_scenes_names_b
     assert "problem: ranks: rank 2 is missing: it never came\n  to do: was it started" in output
     assert "rank 0 is missing" not in output
     different = r"^problem: agreement: rank 1 \(.*\): digest of the scenes: \w+; 1 rank has \w+$"
-    assert len(re.findall(different, output, re.MULTILINE)) == 2  # by itself, and by rank 0
+    assert len(re.findall(different, output, re.MULTILINE)) == 1
     assert "all-reduce" not in output
 
 

@@ -46,8 +46,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
     ranks.add_argument(
         "--timeout", type=shared.positive_number, default=60, metavar="S", help="seconds to wait (default: 60)"
     )
-    what = "budget of a batch, as in training (default: 600000)"
-    ranks.add_argument("--max-points", type=shared.positive_number, default=600_000, metavar="N", help=what)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -55,25 +53,24 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.release import BASE_URL
     from scannet_prep.stages import doctor
 
-    def tell(report: doctor.DoctorReport) -> int:
-        status = 3 if report.problems else 0
-        if report.problems and (console.is_quiet or not is_first):
-            console.warn("\n".join(_describe(report.problems)))
-        lines = [*_describe(report.checks), _count(report)]
-        return console.result("\n".join(lines), report, status) if is_first else status
-
-    is_first = not arguments.ddp or os.environ.get("RANK") == "0"
+    place, environ = str(arguments.place or ""), os.environ
     if not arguments.ddp:
-        base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
-        return tell(doctor.run(str(arguments.place or ""), os.environ, base_url))
+        base_url = arguments.base_url or environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
+        return _tell(doctor.run(place, environ, base_url), console)
     from scannet_prep.stages.doctor import ranks
 
-    place, max_points = str(arguments.place or "data/processed"), arguments.max_points
-    report = ranks.run(place, os.environ, tell, max_points=max_points, timeout_s=arguments.timeout)
+    place = place or "data/processed"
+    report = ranks.run(place, environ, timeout_s=arguments.timeout)
+    status = _tell(report, console, is_first=environ["RANK"] == "0")
+    os._exit(status)  # what hangs would keep the process; all that was said is out
+
+
+def _tell(report: DoctorReport, console: Console, *, is_first: bool = True) -> int:
     status = 3 if report.problems else 0
-    if report.hangs:
-        os._exit(status)  # what hangs would keep the process; all that was said is out
-    return status
+    if report.problems and (console.is_quiet or not is_first):
+        console.warn("\n".join(_describe(report.problems)))
+    text = "\n".join([*_describe(report.checks), _count(report)])
+    return console.result(text, report, status) if is_first else status
 
 
 def _describe(checks: Iterable[Check]) -> Iterator[str]:

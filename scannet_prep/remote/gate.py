@@ -181,8 +181,9 @@ class Gate:
             self._failures.append(error)
             if not self._is_told and self._next_s - self._failures[0].failed_s >= policy.untold_outage_s:
                 self._is_told = True
-                hours, minutes = self._patience_s / 3600, max(1.0, self._patience_s / 60)
+                hours, minutes = self._patience_s / 3600, self._patience_s / 60
                 patience = f"{hours:.0f} hours" if hours >= 2 else f"{minutes:.0f} minutes"
+                patience = patience if minutes >= 2 else f"{self._patience_s:.0f} s"
                 note = (
                     f"the server serves nothing ({error.reason}). While it is down, the download pauses and retries "
                     f"at intervals, for up to {patience}"

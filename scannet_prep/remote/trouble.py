@@ -76,7 +76,8 @@ def public_url(url: str) -> str:
     """An address without what may be secret in it: user, password, and the query, which holds signatures and tokens."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # brackets that do not close
+        _ = parts.port
+    except ValueError:  # brackets that do not close, or a password with a slash in it, which is no port
         return f"{url.partition(':')[0]}://..."
     host = parts.netloc.rpartition("@")[2]
     return parts._replace(netloc=host, query="..." if parts.query else "", fragment="").geturl()

@@ -23,7 +23,7 @@ def find_granted_cores(
         membership_path: Where the system says in which of them this process is.
     """
     found = {"affinity": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1}
-    if (slurm := environ.get("SLURM_CPUS_PER_TASK", "")).isdigit():
+    if (slurm := environ.get("SLURM_CPUS_PER_TASK", "")).isdecimal():
         found["Slurm"] = int(slurm)
     quotas: list[int] = []
     names = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
@@ -46,17 +46,16 @@ def find_granted_memory(
     found = {"machine": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")}
     names = (("memory.max",), ("memory.limit_in_bytes",))
     limits = list(_iter_group_files("memory", names, cgroup_root, membership_path))
-    if bounds := [int(text) for text in limits if text.strip().isdigit() and int(text) < _NO_LIMIT_BYTES]:
+    if bounds := [int(text) for text in limits if text.strip().isdecimal() and int(text) < _NO_LIMIT_BYTES]:
         found["container"] = min(bounds)
-    for name, number in (("ulimit -v", resource.RLIMIT_AS), ("ulimit -d", resource.RLIMIT_DATA)):
-        if 0 <= (limit := resource.getrlimit(number)[0]) < _NO_LIMIT_BYTES:
-            found[name] = limit
+    if 0 <= (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) < _NO_LIMIT_BYTES:
+        found["ulimit -v"] = limit
     node, core = (environ.get(f"SLURM_MEM_PER_{name}", "") for name in ("NODE", "CPU"))  # megabytes; 0 for all
-    if node.isdigit() and int(node):
+    if node.isdecimal() and int(node):
         found["Slurm"] = int(node) << 20
-    elif core.isdigit() and int(core):
+    elif core.isdecimal() and int(core):
         cores = environ.get("SLURM_CPUS_ON_NODE", "")
-        found["Slurm"] = (int(core) << 20) * (int(cores) if cores.isdigit() else 1)
+        found["Slurm"] = (int(core) << 20) * (int(cores) if cores.isdecimal() else 1)
     return found
 
 
@@ -75,7 +74,7 @@ def _iter_group_files(
         directory = top / group.lstrip("/")
         for candidate in (directory, *directory.parents):
             for parts in names:
-                with suppress(OSError):  # no such group
-                    yield " ".join((candidate / name).read_text(encoding="ascii") for name in parts)
+                with suppress(OSError, ValueError):  # no such group
+                    yield " ".join((candidate / name).read_text(encoding="ascii", errors="replace") for name in parts)
             if candidate == top:
                 break

@@ -54,7 +54,8 @@ class Selection:
         wanted = {scene_id for scene_id, split in held.items() if self.wants(scene_id, split)}
         where = f" in {', '.join(self.splits)}" if self.splits else ""
         if unknown := sorted(set(self.scene_ids or ()) - wanted):
-            problem = f"has no scene {unknown[0]}{where}, which was asked for ({len(unknown):,} are not there)"
+            others = f", nor {len(unknown) - 1:,} more of those that were named" if len(unknown) > 1 else ""
+            problem = f"has no scene {unknown[0]}{where}{others}"
             raise UnknownSceneError(f"{place}: {problem}", hint)
         if self.splits and not wanted:
             names = ", ".join(sorted({split or "scenes of no list" for split in held.values()})) or "no scenes at all"

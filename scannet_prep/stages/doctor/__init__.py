@@ -1,19 +1,35 @@
-"""The stage `doctor`: what a maintainer would ask first, found out within ten seconds whatever hangs."""
+"""The stage `doctor`: what a maintainer would ask first, found out within ten seconds whatever hangs.
+
+A file system, a name server or a GPU driver that hangs blocks whoever asks it, for ever, and sometimes so that no
+signal ends it. So what may hang is asked by processes of their own, all at the same time, which are left behind.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
-from scannet_prep.stages.doctor.check import Check, Probe, Severity, run_probes
-from scannet_prep.stages.doctor.machine import check_machine
+from scannet_prep.stages.doctor.check import Check, Severity
+from scannet_prep.stages.doctor.probes import ARGUMENT, check_machine
+from scannet_prep.typed_json import parse_json
 
-_FOLDER_LIMIT_S, _SERVER_LIMIT_S, _GPU_LIMIT_S = 6.0, 6.0, 7.0
-_OFFLINE = "only download needs it; look at proxy and firewall, or download on another machine"
-_HANGING = "run nvidia-smi: if it hangs, too, the driver does; else PyTorch is on a file system that is slow or hangs"
+_LIMIT_S, _LAST_LOOK_S = 7.0, 0.2
+_CODE = "import sys; sys.path[:] = {!r}; from scannet_prep.stages.doctor.probes import main; main()"
+_STUCK = "the file system hangs, or is very slow; df hangs, too. Ask its administrator"
+# What to do where a check does not end in time.
+_HINTS = {
+    "folder": _STUCK,
+    "scenes": f"{_STUCK}; scannet-prep verify PLACE looks at every scene, however long it takes",
+    "server": "only download needs it; look at proxy and firewall, or download on another machine",
+    "GPU": "run nvidia-smi: if it hangs, too, the driver does; else PyTorch is on a file system that is slow or hangs",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +37,12 @@ class DoctorReport:
     """What was found.
 
     Attributes:
-        place: What was looked at; empty where nothing was named.
         checks: All findings, in a fixed order.
         seconds: How long it took.
-        hangs: Whether something in this process hangs still, so that nobody must wait for its end.
     """
 
-    place: str
     checks: tuple[Check, ...]
     seconds: float
-    hangs: bool = False
 
     @property
     def problems(self) -> list[Check]:
@@ -46,21 +58,35 @@ def run(place: str, environ: Mapping[str, str], base_url: str) -> DoctorReport:
         environ: The environment; the checks run in it.
         base_url: Of the server that `download` fetches from.
     """
-    started_s = time.monotonic()
-    stuck = "the file system hangs, or is very slow; df hangs, too. Ask its administrator"
-    probes = [
-        Probe("temporary", "", ("temporary folder", "locks in it"), _FOLDER_LIMIT_S, stuck),
-        Probe("server", base_url, ("server",), _SERVER_LIMIT_S, _OFFLINE, Severity.NOTE),
-    ]
+    started_s, processes = time.monotonic(), dict[str, subprocess.Popen[bytes]]()
+    arguments = {"folder": place, "scenes": place, "server": base_url, "GPU": ""}
     if "://" in place:
-        probes.insert(0, Probe("scenes", place, ("scenes",), _SERVER_LIMIT_S, "is the address right?"))
-    else:
-        slow = f"{stuck}; scannet-prep verify PLACE looks at every scene, however long it takes"
-        probes.insert(0, Probe("folder", place, ("folder", "locks", "scenes"), _FOLDER_LIMIT_S, slow))
-    if has_torch := find_spec("torch") is not None:
-        severity = Severity.PROBLEM if any(Path("/dev").glob("nvidia[0-9]*")) else Severity.NOTE
-        probes.append(Probe("gpu", "", ("GPU",), _GPU_LIMIT_S, _HANGING, severity))
-    found = check_machine(environ) + run_probes(probes, environ)
-    if not has_torch:
-        found.append(Check("GPU", "PyTorch is not installed").note("", "to train: pip install torch"))
-    return DoctorReport(place, tuple(found), round(time.monotonic() - started_s, 3))
+        del arguments["folder"]
+    command = [sys.executable, "-c", _CODE.format(sys.path)]
+    try:
+        for topic, argument in arguments.items():
+            processes[topic] = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [*command, topic], env={**environ, ARGUMENT: argument}, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        found = check_machine(environ)
+        found += [_collect(topic, process, started_s + _LIMIT_S) for topic, process in processes.items()]
+    finally:
+        for process in processes.values():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            try:
+                process.communicate(timeout=_LAST_LOOK_S)
+            except subprocess.TimeoutExpired:  # it cannot be ended: it is left behind
+                process.returncode = -signal.SIGKILL
+    return DoctorReport(tuple(found), round(time.monotonic() - started_s, 3))
+
+
+def _collect(topic: str, process: subprocess.Popen[bytes], deadline_s: float) -> Check:
+    why = f"no answer within {_LIMIT_S:.0f} s"
+    with suppress(subprocess.TimeoutExpired):
+        if output := process.communicate(timeout=max(_LAST_LOOK_S, deadline_s - time.monotonic()))[0]:
+            return parse_json(output, Check)
+        why = f"the check ended early, with status {process.returncode}"
+    is_bad = topic in ("folder", "scenes") or (topic == "GPU" and any(Path("/dev").glob("nvidia[0-9]*")))
+    return Check(topic, why, {}, Severity.PROBLEM if is_bad else Severity.NOTE, _HINTS[topic])
