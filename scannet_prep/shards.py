@@ -86,7 +86,7 @@ class Shard:
         Raises:
             UsageError: They say nothing, something impossible, or contradict each other.
         """
-        found: dict[str, Shard] = {}
+        found, environ = dict[str, Shard](), {name: value for name, value in environ.items() if value}
         for names in _VARIABLES:
             if all(name in environ for name in names):
                 index, count = (_parse_number(name, environ) for name in names)
@@ -116,7 +116,7 @@ class Shard:
         """
         loads = [(0, 0, index) for index in range(self.count)]  # bytes, names, shard: a heap
         chosen = []
-        for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        for name in sorted(sorted(sizes), key=sizes.__getitem__, reverse=True):
             size_bytes, number, index = loads[0]
             heapq.heapreplace(loads, (size_bytes + sizes[name], number + 1, index))
             if index == self.index:
