@@ -307,7 +307,8 @@ def test_exports_made_in_shards_are_what_one_run_makes(expected: Path, tmp_path:
 
     run(tmp_path / "one")
     made = run(tmp_path / "shards", Shard(1, 2)).made
-    assert run_main("verify", tmp_path / "shards").stdout.count("1 error") == 1
+    if name == "pointcept":
+        assert run_main("verify", tmp_path / "shards").stdout.count("1 error") == 1
     with pytest.raises(UsageError, match="this is shard 0/3"):
         run(tmp_path / "shards", Shard(0, 3))
     with pytest.raises(ScanNetPrepError, match="other options"):
@@ -315,7 +316,8 @@ def test_exports_made_in_shards_are_what_one_run_makes(expected: Path, tmp_path:
     made += run(tmp_path / "shards", Shard(0, 2)).made
     assert sorted(made) == sorted(SCENES)
     assert run(tmp_path / "shards", Shard(0, 2)).made == ()
-    assert "has not been merged" in run_main("verify", tmp_path / "shards").stdout
+    if name == "pointcept":
+        assert "has not been merged" in run_main("verify", tmp_path / "shards").stdout
     assert run(tmp_path / "shards").made == ()
     assert digests(tmp_path / "shards") == digests(tmp_path / "one")
 
