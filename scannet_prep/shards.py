@@ -86,7 +86,7 @@ class Shard:
         Raises:
             UsageError: They say nothing, something impossible, or contradict each other.
         """
-        found: dict[str, Shard] = {}
+        found, environ = dict[str, Shard](), {name: value for name, value in environ.items() if value}
         for names in _VARIABLES:
             if all(name in environ for name in names):
                 index, count = (_parse_number(name, environ) for name in names)
@@ -116,7 +116,7 @@ class Shard:
         """
         loads = [(0, 0, index) for index in range(self.count)]  # bytes, names, shard: a heap
         chosen = []
-        for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        for name in sorted(sorted(sizes), key=sizes.__getitem__, reverse=True):
             size_bytes, number, index = loads[0]
             heapq.heapreplace(loads, (size_bytes + sizes[name], number + 1, index))
             if index == self.index:
@@ -284,7 +284,7 @@ class Share:
             OutputError: It cannot be written.
         """
         make_directory(self.folder.path)
-        self._write(self.state)
+        self._write(_STATE_SUFFIX, encode_json(self.state))
 
     def finish(self, part: bytes) -> None:
         """Write the part, and say that the shard came to its end.
@@ -293,17 +293,23 @@ class Share:
             OutputError: It cannot be written, or another run has merged the shards in the meantime.
         """
         if not self.path(_STATE_SUFFIX).exists():
-            problem = f"{self.folder.path.parent}: another run has merged the shards while this one was at work"
-            raise OutputError(problem, f"run the same scannet-prep {self.folder.command} command without --shard")
-        write_if_changed(self.path(), part, is_durable=True)
-        self._write(replace(self.state, is_finished=True))
+            raise self._merged_error()
+        self._write("", part)
+        self._write(_STATE_SUFFIX, encode_json(replace(self.state, is_finished=True)))
 
     def path(self, suffix: str = "") -> Path:
         """The part of the shard, or another file of its own."""
         return self.folder.path / f"{self.shard.name}{suffix or self.folder.suffix}"
 
-    def _write(self, state: ShardState) -> None:
-        write_if_changed(self.path(_STATE_SUFFIX), encode_json(state), is_durable=True)
+    def _write(self, suffix: str, data: bytes) -> None:
+        try:
+            write_if_changed(self.path(suffix), data, is_durable=True)
+        except OutputError as error:
+            raise error if self.folder.exists() else self._merged_error() from error
+
+    def _merged_error(self) -> OutputError:
+        problem = f"{self.folder.path.parent}: another run has merged the shards while this one was at work"
+        return OutputError(problem, f"run the same scannet-prep {self.folder.command} command without --shard")
 
 
 def _parse_number(name: str, environ: Mapping[str, str]) -> int:

@@ -101,7 +101,7 @@ def test_shards_in_a_bucket_are_one_dataset_and_a_missing_one_is_named(
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_four_workers_read_from_a_bucket_that_their_parent_has_read_from(
+def test_workers_read_from_a_bucket_that_their_parent_has_read_from(
     server: BucketServer, archive: Path, start_method: str
 ) -> None:
     data = pytest.importorskip("torch.utils.data")
@@ -109,7 +109,8 @@ def test_four_workers_read_from_a_bucket_that_their_parent_has_read_from(
     dataset = ScanNet(URL, split="train", loop=4)
     expected = ScanNet(archive, split="train", loop=4)
     assert dataset[0]["points"].tobytes() == expected[0]["points"].tobytes()
-    loader = data.DataLoader(dataset, num_workers=4, batch_size=None, multiprocessing_context=start_method)
+    count = 4 if start_method == "fork" else 1  # which imports all by itself
+    loader = data.DataLoader(dataset, num_workers=count, batch_size=None, multiprocessing_context=start_method)
     for _ in range(2 if start_method == "fork" else 1):
         assert [item["points"].numpy().tobytes() for item in loader] == [item["points"].tobytes() for item in expected]
     assert dataset[0]["points"].tobytes() == expected[0]["points"].tobytes()

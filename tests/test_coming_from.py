@@ -303,10 +303,10 @@ def test_stick_is_an_object_of_the_200_classes(tmp_path: Path, export: Export) -
 def test_points_come_back_within_one_unit_of_the_last_place(
     release: Path, scenes: list[ProcessedScene], tmp_path: Path, export: Export
 ) -> None:
-    directory = release / f"data/ScanNet/scans/{TRAIN}"
-    aligned = tiny.process_written(RawScene(SceneId(TRAIN), directory), align_axis=True)
+    raw = RawScene(SceneId(TRAIN), release / "data/ScanNet/scans")
+    aligned = tiny.process_written(raw, align_axis=True)
     exact, back = (np.load(export([scene], "pointcept") / f"train/{TRAIN}/coord.npy") for scene in (scenes[0], aligned))
-    mesh = read_mesh(directory / f"{TRAIN}_vh_clean_2.ply")
+    mesh = read_mesh(raw.directory / f"{TRAIN}_vh_clean_2.ply")
     assert np.array_equal(exact, mesh.positions)
     assert not np.array_equal(exact, aligned.points)
     assert (np.abs(exact - back) <= np.spacing(np.abs(exact).max())).all()

@@ -44,7 +44,9 @@ Process = Callable[..., list[ProcessedScene]]
 def process(tmp_path_factory: pytest.TempPathFactory) -> Process:
     """Processes the drawn scenes with the options that are given."""
     raw_dir = tmp_path_factory.mktemp("raw")
-    raw = {scene_id: RawScene(SceneId(scene_id), write_scene(scene, raw_dir)) for scene_id, scene in DRAWN.items()}
+    raw = {
+        scene_id: RawScene(SceneId(scene_id), write_scene(scene, raw_dir).parent) for scene_id, scene in DRAWN.items()
+    }
     return lambda **options: [tiny.process_written(raw[scene_id], SPLITS[scene_id], **options) for scene_id in raw]
 
 
@@ -235,7 +237,7 @@ def test_mmdet3d_seg_info_samples_scenes_by_size_and_weighs_classes(tmp_path: Pa
     scenes = []
     for scene_id, vertices in ((TRAIN, 8000), (TRAIN_2, 21_000)):
         path = write_scene(make_scene(scene_id, vertices=vertices), tmp_path / "raw")
-        scenes.append(tiny.process_written(RawScene(SceneId(scene_id), path)))
+        scenes.append(tiny.process_written(RawScene(SceneId(scene_id), path.parent)))
     folder = write_export("mmdet3d", scenes, tmp_path / "out") / "seg_info"
     indices, weights = (np.load(folder / f"train_{name}.npy") for name in ("resampled_scene_idxs", "label_weight"))
     assert (indices.dtype, indices.tolist()) == (np.int32, [0, 1, 1])  # 3 samples: 0.83 and 2.17 of them
@@ -350,7 +352,7 @@ def test_hdf5_without_h5py_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.realdata
 @pytest.mark.skipif(not HAS_REAL_DATA, reason="SCANNET_PREP_REAL_DATA has no scans/scene0000_00")
 def test_real_scene_goes_through_the_formats_of_frameworks(tmp_path: Path) -> None:
-    raw = RawScene(SceneId("scene0000_00"), REAL_DIR / "scans/scene0000_00")
+    raw = RawScene(SceneId("scene0000_00"), REAL_DIR / "scans")
     scene = tiny.process_written(raw)
     matrix = np.load(write_export("mask3d", [scene], tmp_path / "mask3d") / "train/0000_00.npy")
     raw_ids = json.loads((raw.directory / "scene0000_00_vh_clean_2.0.010000.segs.json").read_bytes())["segIndices"]

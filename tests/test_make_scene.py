@@ -148,7 +148,7 @@ def test_a_labels_ply_of_another_mesh_is_refused(tmp_path, mesh: Ply, problem: s
 )
 def test_a_synthetic_scene_agrees_with_the_loops_and_comes_out_the_same_twice(tmp_path, options) -> None:
     made = with_known_irregularity(make_scene(tiny.SCENE_ID, vertices=600, seed=3))
-    raw_scene = RawScene(SceneId(tiny.SCENE_ID), write_scene(made, tmp_path))
+    raw_scene = RawScene(SceneId(tiny.SCENE_ID), write_scene(made, tmp_path).parent)
     scene = process_written(raw_scene, **options)
     assert encode_processed(scene) == encode_processed(process_written(raw_scene, **options))
     groups = [{"id": g.id, "label": g.raw_category, "segments": g.segments} for g in made.groups]

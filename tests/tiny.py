@@ -183,7 +183,7 @@ def write_tiny(raw_dir: Path, files: dict[str, bytes | None] | None = None, scen
     for suffix, data in (_DEFAULT | (files or {})).items():
         if data is not None:
             (directory / f"{scene_id}{suffix}").write_bytes(data)
-    return RawScene(SceneId(scene_id), directory)
+    return RawScene(SceneId(scene_id), directory.parent)
 
 
 def process_tiny(

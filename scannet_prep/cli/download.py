@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"left over from another download program, may be removed: {path}")
     text = _describe_report(report, console.seconds - waited_s, plan.share)
     status = 3 if report.failures else 0
-    return console.result(text, report.to_json(), status, seconds=console.seconds)
+    return console.result(text, report.to_json(), status, shard=plan.shard, seconds=console.seconds)
 
 
 def _says_yes() -> bool:
@@ -188,6 +188,7 @@ def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
         "dry_run": True,
         "data_dir": str(plan.data_dir),
         "base_url": plan.shown_base_url,
+        "shard": plan.shard,
         "files": len(plan.files),
         "present": len(plan.present),
         "missing_bytes": plan.needed_bytes,
@@ -212,7 +213,7 @@ def _describe_report(report: DownloadReport, seconds: float, share: Share | None
         lines.append(f"mended: {format_count(len(report.mended), 'file')} that had been damaged")
     if report.opened:
         lines.append(f"permissions repaired: {format_count(len(report.opened), 'file')}")
-    if share is not None:
+    if share is not None and share.folder.exists():
         lines.append(describe_merge(share))
     if report.failures:
         these = quote(f"@{report.data_dir / 'failed.txt' if share is None else share.path('.failed.txt')}")

@@ -86,11 +86,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         certificates=certificates_from(arguments, console),
         shard=shared.shard_from(arguments),
     )
+    shard = str(plan.share.shard) if plan.share else ""
     if arguments.dry_run:
         existing = plan.existing
         counts = f"{len(plan.scene_ids) - len(existing):,} to make, {len(existing):,} there already"
         value = {"dry_run": True, "out_dir": plan.out_dir, "settings": plan.format.settings, "left_out": plan.left_out}
-        value |= {"scenes": plan.scene_ids, "existing": existing}
+        value |= {"scenes": plan.scene_ids, "existing": existing, "shard": shard}
         return console.result(f"{_describe_start(plan)}\n{counts} (dry run: nothing was done)", value, 0)
     console.say(_describe_start(plan))
     report = export.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
@@ -98,7 +99,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         trace = f"\n{failure.trace}" if failure.trace else ""
         console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)
     text, status = _describe_report(plan, report, console.seconds), 3 if report.failures else 0
-    return console.result(text, report, status, seconds=console.seconds)
+    return console.result(text, report, status, shard=shard, seconds=console.seconds)
 
 
 def _describe_start(plan: ExportPlan) -> str:

@@ -108,6 +108,7 @@ def _describe_start(plan: ProcessPlan) -> str:
         )
     if plan.context.is_forced:
         lines.append(f"made again, because of --force: {format_count(len(plan.existing), 'scene')}")
+    lines += [f"warning: {fault.message}; only what is there is processed" for fault in plan.raw_faults]
     if plan.strangers:
         count_text, names = format_count(len(plan.strangers), "folder"), list_some(plan.strangers)
         lines.append(f"warning: left out: {count_text} whose names are not scene ids: {names}")

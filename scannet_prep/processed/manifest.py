@@ -139,9 +139,8 @@ def read_manifest(out_dir: Path) -> Manifest | None:
         scenes.update(manifest.scenes)
         failures.update(manifest.failures)
     is_complete = all(manifest.is_complete for manifest in found) and not shards.find_faults()
-    return Manifest(
-        dict(sorted(scenes.items())), dict(sorted(failures.items())), is_complete, found[-1].program_version
-    )
+    sorted_scenes = {name: scenes[name] for name in sorted(scenes)}
+    return Manifest(sorted_scenes, dict(sorted(failures.items())), is_complete, found[-1].program_version)
 
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:

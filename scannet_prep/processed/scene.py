@@ -29,6 +29,7 @@ _FLOATS_BY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np
 
 Description = TypeVar("Description")
 LabelsFrom = Literal["aggregation", "ply"]
+_LABELS_FROM = get_args(LabelsFrom)
 
 # Types and shapes of the arrays, in the order in which they are stored.
 _SHAPES = {
@@ -68,8 +69,8 @@ class ProcessOptions:
 
     def __post_init__(self) -> None:
         """Check the combination."""
-        if self.labels_from not in get_args(LabelsFrom):
-            raise UsageError(f"labels_from is {self.labels_from!r}, expected one of {get_args(LabelsFrom)}")
+        if self.labels_from not in _LABELS_FROM:
+            raise UsageError(f"labels_from is {self.labels_from!r}, expected one of {_LABELS_FROM}")
 
     @property
     def label_set(self) -> LabelSet:

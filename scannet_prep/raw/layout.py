@@ -21,14 +21,19 @@ class RawScene:
 
     Attributes:
         scene_id: Its name.
-        directory: The folder that holds its files.
+        parent: Where its folder lies.
         problem: Why the scene cannot be used, without the folder's name: it is not a folder, or there are two of that
             name; empty where nothing is wrong.
     """
 
     scene_id: SceneId
-    directory: Path
+    parent: Path
     problem: str = ""
+
+    @property
+    def directory(self) -> Path:
+        """The folder that holds its files."""
+        return self.parent / self.scene_id
 
     def path(self, kind: FileKind) -> Path:
         """The file of one kind."""
@@ -67,12 +72,12 @@ def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
             scenes[scene.scene_id] = scene
     if not scenes:
         raise MissingFileError(raw_dir, "holds no scene folders", _where_to_get_scenes(raw_dir))
-    return dict(sorted(scenes.items()))
+    return {scene_id: scenes[scene_id] for scene_id in sorted(scenes)}
 
 
 def find_parents(scenes: Iterable[RawScene]) -> set[Path]:
     """The folders that scenes lie in."""
-    return {Path(name) for name in {os.path.dirname(scene.directory) for scene in scenes}}  # noqa: PTH120 - of so many
+    return {scene.parent for scene in scenes}
 
 
 def find_strangers(parents: Iterable[Path]) -> list[Path]:
@@ -97,7 +102,7 @@ def _iter_scenes(parent: Path) -> Iterator[RawScene]:
         raise FileError(parent, problem)
     for entry in _list(parent):
         if SceneId.is_valid(entry.name):
-            yield RawScene(SceneId(entry.name), parent / entry.name, _find_problem(entry))
+            yield RawScene(SceneId(entry.name), parent, _find_problem(entry))
 
 
 def _list(folder: Path) -> list[os.DirEntry[str]]:

@@ -136,7 +136,9 @@ def _find_raw(source: Path, selection: Selection, level: int) -> tuple[Contents,
             groups.append(SourceGroup(scene_id, split, vertex_count, files))
     selection.check_found(source, splits, "leave it out, or: download the scene")
     others = [SourceFile.from_path(_name(source, path), path) for path in paths[""]]
-    if raw_lock.shards_of(source).exists():
+    if (shards := raw_lock.shards_of(source)).exists():
+        if faults := shards.find_faults():
+            raise faults[0]
         merged = SourceFile.from_content(raw_lock.LOCK_NAME, raw_lock.encode_lock(raw_lock.read_locks(source)))
         others = [*(file for file in others if file.name != raw_lock.LOCK_NAME), merged]
     head = Head(ArchiveKind.RAW, folder.TERMS_TEXT, {}, _PROGRAM, level)

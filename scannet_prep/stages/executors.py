@@ -46,7 +46,7 @@ def run_tasks(
     def call(task: Task) -> Future[Result]:
         try:
             return executor.submit(function, task, narrow(context, task) if narrow else context)
-        except RuntimeError as error:  # it is broken, or was shut down
+        except Exception as error:  # it is broken, was shut down, or cannot reach its workers
             hint = "what is done is kept: run it again, with an executor that works, or without one"
             raise WorkerDiedError(f"the executor takes no more tasks: {error}", hint) from error
 

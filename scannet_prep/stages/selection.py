@@ -81,11 +81,11 @@ def select_scenes(
         UnknownSceneError: A scene that was asked for is in none of the splits that were asked for, or is neither there
             nor in an official list.
     """
-    present = set(available)
+    present = dict.fromkeys(available)  # which keeps their order, so that they are sorted in no time
     only = selection.splits[0] if len(selection.splits) == 1 else None
     chosen: list[tuple[SceneId, Split]] = []
     failures: list[SceneFailure] = []
-    for scene_id in sorted(present if selection.scene_ids is None else set(selection.scene_ids)):
+    for scene_id in sorted(present if selection.scene_ids is None else {*selection.scene_ids}):
         before = (filed or {}).get(scene_id)  # which only naming the scene changes
         split = find_official_split(scene_id) or (only or before if selection.scene_ids is not None else before or only)
         if split is not None and not selection.wants(scene_id, split):

@@ -25,6 +25,7 @@ from scannet_prep.processed import folder as lists
 from scannet_prep.processed import manifest as manifests
 from scannet_prep.processed.folder import find_entries, find_mixture
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
+from scannet_prep.raw import lock as locks
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, parse_lock, read_locks, write_lock
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split, read_scene_list
@@ -91,7 +92,8 @@ class Target:
                 self._digests = read_locks(out_dir)
             else:
                 self._before = manifests.read_manifest(out_dir) or Manifest()
-        if faults := manifests.shards_of(out_dir).find_faults():
+        self._shards = (locks if self._is_raw else manifests).shards_of(out_dir)
+        if faults := self._shards.find_faults():
             raise faults[0]
 
     @property
@@ -153,7 +155,11 @@ class Target:
         """All has been done that could be: bring what the folder says of itself up to date."""
         if self._is_raw:
             self._end_raw()
-            return
+        else:
+            self._end_processed()
+        self._shards.remove()
+
+    def _end_processed(self) -> None:
         came = {name: entry for name, entry in self._came.scenes.items() if name in self.scenes}
         # What is damaged, and was not asked for now, `verify` names.
         scenes, _ = find_entries(self._out_dir, {**self._before.scenes, **came}, self.failures)
@@ -165,15 +171,15 @@ class Target:
         is_complete = self._before.is_complete and self._came.is_complete
         manifest = Manifest(scenes, failures, is_complete, self._came.program_version if is_same else VERSION)
         manifests.write_manifest(self._out_dir, manifest)
-        manifests.shards_of(self._out_dir).remove()
         lists.write_failed_list(self._out_dir / lists.FAILED_NAME, manifest.failures)
         lists.mark_finished(self._out_dir, self.scenes.keys() | self.failures.keys())
 
     def _end_raw(self) -> None:
         """Add what the `scannet.lock` of the archive says of the files that came of it, and the scenes that failed."""
         new = {file.name for file in self.files if file.outcome != "kept" or file.name not in self._digests}
-        if found := self._came_digests.keys() & new:
-            write_lock(self._out_dir / LOCK_NAME, self._digests | {name: self._came_digests[name] for name in found})
+        digests = self._digests | {name: self._came_digests[name] for name in self._came_digests.keys() & new}
+        if digests != self._digests or self._shards.exists():
+            write_lock(self._out_dir / LOCK_NAME, digests)
         failed = set(self.failures)
         with suppress(MissingFileError):
             failed.update(read_scene_list(self._out_dir / lists.FAILED_NAME))

@@ -69,7 +69,7 @@ def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
     are in no official list, go to `scans/` with everything.
     """
     split = find_official_split(scene.scene_id) or Split.TRAIN
-    files = RawScene(scene.scene_id, raw_dir / SPLIT_DIRS[split] / scene.scene_id)
+    files = RawScene(scene.scene_id, raw_dir / SPLIT_DIRS[split])
     make_directory(files.directory)
     write_atomically(files.path(MESH), _mesh_chunks(scene, scene.colors))
     write_atomically(files.path(INFO), [_info_text(scene)])

@@ -93,6 +93,19 @@ class DownloadPlan:
     orphans: tuple[Path, ...]  # left by the official download script where it was interrupted; nobody needs them
     partial_bytes: int  # what has arrived of the missing files, in an earlier run
     share: Share | None = None  # the shard that `files` fall to; None where they are all that was asked for
+    job_paths: frozenset[str] = frozenset()  # local paths of the files of all shards
+
+    @property
+    def shard(self) -> str:
+        """Which part of the job it is, such as `3/16`; empty for all of it."""
+        return str(self.share.shard) if self.share else ""
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether shards have been merged that had brought all of the job."""
+        if self.share is None or self.share.folder.exists():
+            return False
+        return self.job_paths <= self.read_locked().keys()
 
     @property
     def missing(self) -> list[RemoteFile]:
@@ -236,6 +249,7 @@ def plan(
         sizes[file.scene_id or ""] += file.kind.typical_bytes or 0
     settings = {"types": " ".join(sorted(kind.suffix for kind in kinds))}
     is_part = selection != Selection()
+    job_paths = frozenset(file.local_path for file in files)
     if share := shards_of(data_dir).take(shard, sizes, settings, is_restricted=is_part):
         files = tuple(file for file in files if (file.scene_id or "") in share.names)
     paths = {file.local_path: data_dir / file.local_path for file in files}
@@ -250,6 +264,7 @@ def plan(
         orphans=tuple(orphan for folder in folders for orphan in find_orphans(folder)),
         partial_bytes=sum(path.stat().st_size for path in partials if os.path.exists(path)),  # noqa: PTH110 - which never raises
         share=share,
+        job_paths=job_paths,
     )
 
 

@@ -69,7 +69,7 @@ def run(
     if needs_terms:
         plan.require_terms()
     make_directory(plan.data_dir)
-    if plan.share is not None:
+    if plan.share is not None and not plan.is_merged:
         plan.share.begin()
     with run_lock(plan.data_dir) if plan.share is None else nullcontext():
         client = Client(plan.base_url, policy or TransferPolicy(), certificates)
@@ -194,6 +194,8 @@ class _Run:
         """Record what is whole, and list the scenes that failed; of an earlier list, what is unfinished stays on it."""
         share, path, failed_path = self._plan.share, self._plan.data_dir / LOCK_NAME, self._plan.data_dir / FAILED_NAME
         locked = dict(self._locked)
+        if self._plan.is_merged and locked.items() <= self._plan.read_locked().items():
+            return  # there is nothing to say
         if share is not None:
             path, failed_path = share.path(), share.path(f".{FAILED_NAME}")
             own = {file.local_path for file in self._plan.files}

@@ -55,7 +55,8 @@ def read_previous(out_dir: Path, place: ProcessedPlace, settings: Mapping[str, b
     hint = "choose a new folder with -o"
     manifest = read_export(out_dir)
     if manifest is None:
-        for path in sorted(out_dir.iterdir()) if out_dir.exists() and not is_export(out_dir) else ():
+        found = sorted(out_dir.iterdir()) if out_dir.exists() else []  # before it is asked whether a shard has begun
+        for path in found if not is_export(out_dir) else ():
             is_source = place.folder is not None and place.folder.resolve().is_relative_to(path.resolve())
             if not (path.name.startswith(".") or is_source):
                 raise UsageError(f"{out_dir}: holds {path.name}, and was not made by scannet-prep export", hint)

@@ -19,6 +19,7 @@ from scannet_prep.processed.folder import find_state
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.progress import Progress
 from scannet_prep.raw.layout import RawScene, find_parents, find_raw_scenes, find_strangers
+from scannet_prep.raw.lock import shards_of
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release import MESH, SEGMENTS
 from scannet_prep.scene import Split
@@ -80,6 +81,7 @@ def read_raw_info(path: Path, *, jobs: int = 1, progress: Progress | None = None
         WorkerDiedError: Worker processes cannot be started.
     """
     findings = Findings()
+    findings.found += [Finding.from_exception(fault, path) for fault in shards_of(path).find_faults()]
     label_map = findings.attempt(path, label_map_for, path) or builtin_label_map()
     raw_scenes = find_raw_scenes(path)
     for scene in raw_scenes.values():
@@ -106,7 +108,7 @@ def read_raw_info(path: Path, *, jobs: int = 1, progress: Progress | None = None
 
 def _look(task: CheckTask, label_map: LabelMap, findings: Findings) -> _Scene:
     """Read one scene, in a worker."""
-    scene, found = RawScene(task.scene_id, task.path), _Scene()
+    scene, found = RawScene(task.scene_id, task.path.parent), _Scene()
     for path in task.path.iterdir():
         if path.is_file():
             is_named = path.name.startswith(scene.scene_id)

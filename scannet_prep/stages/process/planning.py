@@ -10,6 +10,7 @@ from pathlib import Path
 
 from scannet_prep.errors import (
     FileError,
+    ManifestError,
     MissingFileError,
     UnknownSplitError,
     UsageError,
@@ -25,6 +26,7 @@ from scannet_prep.processed.folder import (
 )
 from scannet_prep.processed.manifest import Manifest, read_manifest, shards_of
 from scannet_prep.processed.scene import ProcessOptions, read_meta
+from scannet_prep.raw import lock
 from scannet_prep.raw.layout import RawScene, find_parents, find_raw_scenes, find_strangers
 from scannet_prep.release import MESH, SPLIT_DIRS
 from scannet_prep.scene_warnings import WarningSummary
@@ -53,6 +55,7 @@ class ProcessPlan:
         outdated: Scenes of `tasks` that the folder has, made with other options, and what is different.
         unlisted: Scenes of `tasks` that no official list names; they go into the one split that was asked for.
         strangers: Folders beside those of the scenes that are left out, because their names are not scene ids.
+        raw_faults: What is missing of the raw tree, where shards of a download have not ended.
         is_restricted: Whether only a part of the scenes was asked for.
         share: The shard that `tasks` and `failures` fall to; None where they are all that was asked for.
     """
@@ -67,6 +70,7 @@ class ProcessPlan:
     outdated: Mapping[str, str] = field(hash=False)
     unlisted: tuple[str, ...]
     strangers: tuple[str, ...]
+    raw_faults: tuple[ManifestError, ...]
     is_restricted: bool
     share: Share | None
 
@@ -183,6 +187,7 @@ def plan(
         outdated={name: change for name, change in changes.items() if name in asked_for and change},
         unlisted=tuple(scene_id for scene_id, _ in selected if find_official_split(scene_id) is None),
         strangers=tuple(path.name for path in find_strangers(parents)),
+        raw_faults=tuple(lock.shards_of(raw_dir).find_faults()),
         is_restricted=selection != Selection(),
         share=share,
     )
@@ -221,6 +226,6 @@ def _find_options(manifest: Manifest, tasks: tuple[ProcessTask, ...]) -> dict[st
 def count_mesh_bytes(scene: RawScene) -> int:
     """Size of the mesh, as far as a scene can be made of it."""
     with suppress(OSError):  # that it cannot be read, the scene says
-        size_bytes = os.stat(f"{scene.directory}/{scene.scene_id}{MESH.suffix}").st_size  # noqa: PTH116 - of all scenes
+        size_bytes = os.stat(f"{scene.parent}/{scene.scene_id}/{scene.scene_id}{MESH.suffix}").st_size  # noqa: PTH116 - of all scenes
         return size_bytes if size_bytes <= MESH.max_bytes else 0
     return 0

@@ -82,7 +82,8 @@ def _run(plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | 
     finished, tasks = _keep_unchanged(plan, previous, read_seen(plan.out_dir))
     failures = {failure.scene_id: failure for failure in plan.failures}
     share, was_finished = plan.share, previous.is_complete and not is_unfinished(plan.out_dir)
-    if share is not None and not (tasks or failures) and share.is_covered_by(previous.scenes):
+    known = previous.scenes.keys() | previous.failures.keys()
+    if share is not None and not (tasks or failures) and share.is_covered_by(known):
         return _report(plan, finished, ())  # nothing to do, in a folder that was merged
     _check_room(plan.out_dir, tasks, plan.context.options)
     unfinished = frozenset(read_unfinished(plan.out_dir) | {task.scene.scene_id for task in tasks})

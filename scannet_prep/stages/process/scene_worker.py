@@ -189,7 +189,7 @@ def write_seen(path: Path, scenes: Mapping[str, str]) -> None:
 
 
 def _see_inputs(task: ProcessTask, label_map: LabelMap) -> str:
-    start = f"{task.scene.directory}/{task.scene.scene_id}"
+    start = f"{task.scene.parent}/{task.scene.scene_id}/{task.scene.scene_id}"
     return " ".join([label_map.digest, *(_see(start + kind.suffix) for kind in INPUT_KINDS)])
 
 
