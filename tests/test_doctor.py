@@ -319,7 +319,7 @@ def be_consulted(out_dir: Path, *words: str) -> None:
     if os.environ["RANK"] == "1" and (out_dir / "lame").exists():
         os.environ["GLOO_SOCKET_IFNAME"] = "eth77"
     if os.environ["RANK"] == "2" and (out_dir / "late").exists():
-        time.sleep(6)
+        time.sleep(4)
     sys.exit(main(["doctor", "--ddp", *(word.replace("{rank}", os.environ["RANK"]) for word in words)]))
 
 
@@ -331,14 +331,18 @@ def consult_ranks(tmp_path: Path, *words: str, count: int = 2) -> tuple[list[int
 
 
 @pytest.mark.torch
-def test_ranks_that_agree_are_told_by_rank_0_alone_as_one_object(training_folder: Path, tmp_path: Path) -> None:
+def test_ranks_that_agree_and_a_late_one_are_told_by_rank_0_alone_as_one_object(
+    training_folder: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
+    (tmp_path / "late").touch()
     statuses, (first, *others) = consult_ranks(tmp_path, str(training_folder), "--json", count=3)
     assert (statuses, others) == ([0, 0, 0], ["", ""])
     value = json.loads(first)
     assert [(check["topic"], check["severity"]) for check in value["checks"] if check["severity"] != "note"] == [
         ("ranks", "ok"), ("agreement", "ok"), ("all-reduce", "ok"),
     ]  # fmt: skip
+    assert re.search(r"rank 2 \(.*\) is slow: it was ready [1-9]", json.dumps(value["checks"]))
     agreed = value["checks"][-2]["values"]
     assert agreed["steps of the epoch"] > 0
     assert {"digest of the scenes", "plan of the epoch", "numpy"} < set(agreed)
