@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _only_damaged(report: TreeReport) -> str:
-    """The choice of the damaged scenes of a raw tree, if they are few: whoever has a few scenes may not want all."""
+    """The choice of the damaged scenes of a raw tree, if they are few; a tree of a few scenes need not become whole."""
     scenes = dict.fromkeys(finding.scene_id for finding in report.errors)
     return f" --scenes {' '.join(scenes)}" if report.kind == "raw" and "" not in scenes and len(scenes) < 6 else ""
 

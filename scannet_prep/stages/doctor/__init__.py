@@ -1,7 +1,7 @@
 """The stage `doctor`: what a maintainer would ask first, found out within ten seconds whatever hangs.
 
-A file system, a name server or a GPU driver that hangs blocks whoever asks it, for ever, and sometimes so that no
-signal ends it. So what may hang is asked by processes of their own, all at the same time, which are left behind.
+A file system, a name server or a GPU driver may hang, and then the process that asks it never goes on; sometimes no
+signal ends it. So other processes ask, all at the same time, and those that do not answer are left behind.
 """
 
 from __future__ import annotations
