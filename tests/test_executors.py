@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import digests, is_running
@@ -82,6 +83,18 @@ class Forgetful(Executor):
         return future
 
 
+class Wrong(Executor):
+    """Gives back something else than what the task made."""
+
+    def __init__(self, answer: object, *, is_future: bool) -> None:
+        self.answer, self.is_future = answer, is_future
+
+    def submit(self, *_: object) -> Any:  # type: ignore[override]
+        future: Future[object] = Future()
+        future.set_result(self.answer)
+        return future if self.is_future else self.answer
+
+
 class Unreachable(Executor):
     """Its scheduler is on a machine that is gone."""
 
@@ -127,6 +140,21 @@ def test_what_a_function_raises_is_told_and_an_executor_that_is_shut_down_too(tm
         list(run_tasks(multiply, [1], 5, executor=executor))
     with pytest.raises(WorkerDiedError, match="the executor takes no more tasks: no such host"):
         list(run_tasks(multiply, [1], 5, executor=Unreachable()))
+
+
+@pytest.mark.parametrize("answer", [None, "done", ("scene", 1)])
+def test_what_an_executor_gives_back_instead_of_a_result_is_named(
+    raw: Path, expected: Path, tmp_path: Path, answer: object
+) -> None:
+    report = make(raw, tmp_path / "out", Wrong(answer, is_future=True))
+    assert (report.made, len(report.failures)) == ((), len(SCENES))
+    assert f"lost twice by the executor: it gave back {answer!r} instead of" in report.failures[0].message
+    exported = export.run(export.plan([expected], tmp_path / "ply", "ply"), executor=Wrong(answer, is_future=True))
+    assert f"gave back {answer!r} instead of" in exported.failures[0].message
+    with pytest.raises(WorkerDiedError, match="expected a Future") as caught:
+        make(raw, tmp_path / "out", Wrong(answer, is_future=False))
+    assert repr(answer) in caught.value.message
+    assert "concurrent.futures" in caught.value.hint
 
 
 def test_a_process_pool_that_breaks_ends_the_run_and_the_next_one_goes_on(

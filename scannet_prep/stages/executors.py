@@ -6,10 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from queue import SimpleQueue
+from typing import get_type_hints
 
 from scannet_prep.errors import WorkerDiedError
 from scannet_prep.stages.pool import Context, Result, Task, run_in_workers
 
+_USABLE = "take an executor as those of concurrent.futures; for others, such as submitit's, see docs/cluster.md"
 _MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of the context for each
 
 
@@ -25,7 +27,8 @@ def run_tasks(
     """Call a function for each task, in worker processes or in an executor.
 
     Args:
-        function: A module-level function of task and context, which catches its own errors.
+        function: A module-level function of task and context, which catches its own errors, and says what it returns:
+            anything else that an executor gives back is a loss.
         tasks: What to do.
         context: Handed to every call.
         jobs: Number of worker processes, where there is no executor.
@@ -45,21 +48,25 @@ def run_tasks(
 
     def call(task: Task) -> Future[Result]:
         try:
-            return executor.submit(function, task, narrow(context, task) if narrow else context)
+            future = executor.submit(function, task, narrow(context, task) if narrow else context)
         except Exception as error:  # it is broken, was shut down, or cannot reach its workers
             hint = "what is done is kept: run it again, with an executor that works, or without one"
             raise WorkerDiedError(f"the executor takes no more tasks: {error}", hint) from error
+        if not isinstance(future, Future):
+            raise WorkerDiedError(f"the executor gave back {future!r:.200} for a task, expected a Future", _USABLE)
+        return future
 
-    for task, result in _run_ahead(call, tasks, _MOST_AHEAD):
+    kinds = get_type_hints(function)["return"]
+    for task, result in _run_ahead(call, kinds, tasks, _MOST_AHEAD):
         if isinstance(result, WorkerDiedError):
             lost.append(task)
         else:
             yield task, result
-    yield from _run_ahead(call, lost, 1)
+    yield from _run_ahead(call, kinds, lost, 1)
 
 
 def _run_ahead(
-    call: Callable[[Task], Future[Result]], tasks: Iterable[Task], most: int
+    call: Callable[[Task], Future[Result]], kinds: type, tasks: Iterable[Task], most: int
 ) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
     """Keep so many tasks going; an error where one is lost. Those that still wait are cancelled at the end."""
     waiting, running = deque(tasks), dict[Future[Result], Task]()
@@ -74,10 +81,10 @@ def _run_ahead(
             task = running.pop(future)
             try:
                 result = future.result()
+                loss = "" if isinstance(result, kinds) else f"it gave back {result!r} instead of a result"
             except Exception as error:  # noqa: BLE001 - functions catch their own: this is the executor's
-                yield task, WorkerDiedError(f"lost twice by the executor: {type(error).__name__}: {error}"[:1000])
-            else:
-                yield task, result
+                loss = f"{type(error).__name__}: {error}"
+            yield task, WorkerDiedError(f"lost twice by the executor: {loss}"[:1000]) if loss else result
     finally:
         for future in running:
             future.cancel()

@@ -63,14 +63,12 @@ def run_in_workers(
 
 
 def default_worker_count(
-    environ: Mapping[str, str],
-    cgroup_root: Path = CGROUP_ROOT,
-    membership_path: Path = MEMBERSHIP_PATH,
+    environ: Mapping[str, str], cgroup_root: Path = CGROUP_ROOT, membership_path: Path = MEMBERSHIP_PATH
 ) -> int:
     """How many workers this process may keep busy.
 
-    The smallest of: the processors it may run on (affinity), the quota of its control group (containers), and
-    `SLURM_CPUS_PER_TASK`; at least 1.
+    The smallest of: the processors it may run on (affinity), the quota of its control group (containers), and its
+    share of what Slurm grants; at least 1.
 
     Args:
         environ: The environment, where Slurm leaves its limit.
