@@ -91,9 +91,8 @@ class Shard:
         Raises:
             UsageError: They say nothing, something impossible, or contradict each other.
         """
-        environ = {name: value for name, value in environ.items() if value}
+        found, environ = dict[str, Shard](), {name: value for name, value in environ.items() if value}
         ignored = "SLURM_NTASKS" if "SLURM_JOB_ID" in environ else ""
-        found = dict[str, Shard]()
         for names in _VARIABLES:
             if all(name in environ and name != ignored for name in names):
                 index, count = (_parse_number(name, environ) for name in names)

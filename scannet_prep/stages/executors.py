@@ -11,7 +11,6 @@ from typing import get_type_hints
 from scannet_prep.errors import WorkerDiedError
 from scannet_prep.stages.pool import Context, Result, Task, run_in_workers
 
-_USABLE = "take an executor as those of concurrent.futures; for others, such as submitit's, see docs/cluster.md"
 _MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of the context for each
 
 
@@ -45,15 +44,15 @@ def run_tasks(
         yield from run_in_workers(function, tasks, context, jobs=jobs)
         return
     lost: list[Task] = []
+    hint = "what is done is kept: run it again, with an executor of concurrent.futures that works, or without one"
 
     def call(task: Task) -> Future[Result]:
         try:
             future = executor.submit(function, task, narrow(context, task) if narrow else context)
         except Exception as error:  # it is broken, was shut down, or cannot reach its workers
-            hint = "what is done is kept: run it again, with an executor that works, or without one"
             raise WorkerDiedError(f"the executor takes no more tasks: {error}", hint) from error
         if not isinstance(future, Future):
-            raise WorkerDiedError(f"the executor gave back {future!r:.200} for a task, expected a Future", _USABLE)
+            raise WorkerDiedError(f"the executor gave back {future!r:.200} for a task, expected a Future", hint)
         return future
 
     kinds = get_type_hints(function)["return"]

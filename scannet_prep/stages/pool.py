@@ -75,7 +75,7 @@ def default_worker_count(
         cgroup_root: Where the control groups are mounted.
         membership_path: Where the system says in which of them this process is.
     """
-    return max(1, min(find_granted_cores(environ, cgroup_root, membership_path).values()))
+    return min(find_granted_cores(environ, cgroup_root, membership_path).values())
 
 
 def _work(descriptor: int) -> None:

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
@@ -65,7 +65,7 @@ def check_versions(_environ: Mapping[str, str]) -> Check:
 def check_cores(environ: Mapping[str, str]) -> Check:
     """Processors: of the machine, and those that are granted."""
     granted, machine = find_granted_cores(environ), os.cpu_count() or 1
-    count = max(1, min(granted.values()))
+    count = min(granted.values())
     who = ", ".join(f"{name} {number}" for name, number in granted.items())
     check = Check("cores", f"{count} of {machine} may be used ({who})", {"granted": count, **granted})
     return check if count == machine else check.note("", "for more: srun --cpus-per-task=N, docker run --cpus=N")
@@ -222,12 +222,7 @@ def check_gpu(_argument: str) -> Check:
     return check
 
 
-PROBES: dict[str, Callable[[str], Check]] = {
-    "folder": check_folder,
-    "scenes": check_scenes,
-    "server": check_server,
-    "GPU": check_gpu,
-}
+PROBES = {"folder": check_folder, "scenes": check_scenes, "server": check_server, "GPU": check_gpu}
 
 
 def main() -> None:
