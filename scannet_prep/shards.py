@@ -38,7 +38,6 @@ _VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
     ("RANK", "WORLD_SIZE"),
 )
-_LAUNCH = "start it as a job array, or with srun or mpirun"
 _BY_HAND = "say which one of how many this is, counted from 0: --shard 0/16"
 
 
@@ -104,8 +103,9 @@ class Shard:
                 except UsageError as error:
                     raise UsageError(f"{words}: {error.message}", _BY_HAND) from None
         if not found:
-            what = f"looked for {', '.join(f'{index} with {count}' for index, count in _VARIABLES)}"
-            raise UsageError(f"--shard auto: the environment names no task; {what}", f"{_LAUNCH}; or {_BY_HAND}")
+            what = ", ".join(f"{index} with {count}" for index, count in _VARIABLES if count != ignored)
+            problem = f"--shard auto: the environment names no task; looked for {what}"
+            raise UsageError(problem, f"start it as a job array, or with srun or mpirun; or {_BY_HAND}")
         most = max((shard.count for words, shard in found.items() if "ARRAY" not in words), default=1)
         counting = {words: shard for words, shard in found.items() if shard.count == most or "ARRAY" in words}
         telling = {words: shard for words, shard in counting.items() if shard.count > 1} or found

@@ -295,6 +295,8 @@ def test_odd_words_in_control_groups_and_the_environment_are_no_limits(tmp_path:
     odd |= {"SLURM_MEM_PER_NODE": "8G", "SLURM_MEM_PER_CPU": "-1"}
     assert list(find_granted_cores(odd, **group)) == ["affinity"]
     assert set(find_granted_memory(odd, **group)) <= {"machine", "ulimit -v"}
+    (tmp_path / "job/cpu.max").write_text("100000 -1")
+    assert list(find_granted_cores(odd, **group)) == ["affinity"]
     (tmp_path / "membership").write_bytes(b"0::/\0\n::\n\xff\n0::/../../..\n")
     assert list(find_granted_cores({}, **group)) == ["affinity"]
 

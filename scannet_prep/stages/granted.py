@@ -34,9 +34,9 @@ def find_granted_cores(
     quotas: list[int] = []
     names = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
     for text in _iter_group_files("cpu", names, cgroup_root, membership_path):
-        with suppress(ValueError, ZeroDivisionError):  # no limit: "max"
+        with suppress(ValueError):  # no limit: "max"
             quota, period = map(int, text.split())
-            quotas += [math.ceil(quota / period)] if quota > 0 else []
+            quotas += [math.ceil(quota / period)] if min(quota, period) > 0 else []
     return found | ({"container": min(quotas)} if quotas else {})
 
 
