@@ -55,9 +55,8 @@ class Shard:
     def __post_init__(self) -> None:
         """Check the numbers."""
         if not 0 <= self.index < self.count <= MAX_COUNT:
-            last = f"of {self.count} shards, the last is {self.count - 1}/{self.count}"
-            known = last if 0 < self.count <= MAX_COUNT else f"there are 1 to {MAX_COUNT:,} shards"
-            raise UsageError(f"there is no shard {self}", f"they are counted from 0; {known}")
+            hint = f"they are counted from 0: the last of 16 is 15/16; there may be {MAX_COUNT:,}"
+            raise UsageError(f"there is no shard {self}", hint)
 
     def __str__(self) -> str:
         """As in `--shard`."""
