@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
-from scannet_prep.backports import StrEnum
 from scannet_prep.errors import FileError, WorkerDiedError
 from scannet_prep.failures import explain, list_some
 from scannet_prep.files import is_hidden_or_temporary
@@ -19,13 +18,6 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Task = TypeVar("Task", bound="CheckTask")
 Context = TypeVar("Context")
-
-
-class Severity(StrEnum):
-    """How bad a finding is."""
-
-    ERROR = "error"
-    NOTE = "note"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +35,7 @@ class Finding:
 
     path: Path | str
     scene_id: str
-    severity: Severity
+    severity: Literal["error", "note"]
     message: str
     hint: str = ""
     trace: str = ""
@@ -51,7 +43,7 @@ class Finding:
     @property
     def is_error(self) -> bool:
         """Whether something is wrong."""
-        return self.severity is Severity.ERROR
+        return self.severity == "error"
 
     @property
     def place(self) -> str:
@@ -66,7 +58,7 @@ class Finding:
         if isinstance(error, FileError) and not scene_id and SceneId.is_valid(error.path.stem):
             scene_id = error.path.stem
         problem = problem.removeprefix(f"{place}: ").removeprefix(f"{place}/")
-        return cls(place, scene_id, Severity.ERROR, problem, hint, trace)
+        return cls(place, scene_id, "error", problem, hint, trace)
 
 
 class Findings:
@@ -82,11 +74,11 @@ class Findings:
 
     def error(self, path: Path | str, message: str, hint: str = "", *, scene_id: str = "") -> None:
         """Something is wrong."""
-        self.found.append(Finding(path, scene_id or self._scene_id, Severity.ERROR, message, hint))
+        self.found.append(Finding(path, scene_id or self._scene_id, "error", message, hint))
 
     def note(self, path: Path | str, message: str, hint: str = "", *, scene_id: str = "") -> None:
         """Something is worth knowing."""
-        self.found.append(Finding(path, scene_id or self._scene_id, Severity.NOTE, message, hint))
+        self.found.append(Finding(path, scene_id or self._scene_id, "note", message, hint))
 
     def attempt(
         self, path: Path, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
