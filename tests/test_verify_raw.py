@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -86,19 +85,6 @@ def move_ply_vertex(scene_dir: Path) -> None:
     patch(path, header_size(path) + 7 * VERTEX_BYTES, b"\x01")
 
 
-def rename_segment(scene_dir: Path) -> None:
-    """Give a segment an id that is not one of its vertices, in both files."""
-    ids = json.loads(find_file(scene_dir, SEGMENTS).read_text())["segIndices"]
-
-    def rename(numbers: list[int]) -> list[int]:
-        return [100_000 if number == ids[0] else number for number in numbers]
-
-    edit(SEGMENTS, lambda value: value.update(segIndices=rename(ids)))(scene_dir)
-    edit(AGGREGATION, lambda value: [item.update(segments=rename(item["segments"])) for item in value["segGroups"]])(
-        scene_dir
-    )
-
-
 def make_pipe(scene_dir: Path) -> None:
     remove(INFO)(scene_dir)
     os.mkfifo(find_file(scene_dir, INFO))
@@ -161,7 +147,6 @@ DAMAGES: dict[str, tuple[Damage, str, FileKind | None, str]] = {
             f"{kind.suffix} says.*'scene0707_00'",
         ) for kind in (SEGMENTS, AGGREGATION)
     },
-    "segment not named after one of its vertices": (rename_segment, "note", SEGMENTS, "1 of.*for example 100000"),
     "group that is listed twice": (
         edit(AGGREGATION, lambda value: value["segGroups"].append(value["segGroups"][-1])), "note", None,
         "repeat an earlier group",
@@ -276,7 +261,7 @@ def test_high_resolution_groups_count_where_there_are_no_others_and_are_parsed_b
 
 def test_scene_of_no_official_split_is_an_error_until_a_split_is_given(raw_dir: Path, verify: Verify) -> None:
     write_scene(make_scene("scene0900_00", vertices=600), raw_dir)
-    check_one(verify(raw_dir), "error", "scene0900_00", "scans/scene0900_00", "none of the official split lists")
+    check_one(verify(raw_dir), "error", "scene0900_00", ".", "none of the official split lists")
     assert verify(raw_dir, "--scenes", "scene0900_00", "--splits", "val") == (0, [])
 
 
@@ -312,21 +297,6 @@ def test_split_without_scenes_is_an_error(raw_dir: Path, out_dir: Path, verify: 
     for path in (raw_dir, out_dir):
         assert verify(path, "--splits", "test")[0] == 2
         assert "holds no scenes of the splits test" in verify.value["message"]
-
-
-def test_own_lock_file_given_as_that_of_a_copy_counts_each_file_once_and_misses_lost_ones(
-    raw_dir: Path, verify: Verify
-) -> None:
-    names = [relative(scene_id, INFO.suffix) for scene_id in (TRAIN, VAL)]
-    lines = [
-        f"{hashlib.sha256(data).hexdigest()}  {len(data)}  " for data in ((raw_dir / n).read_bytes() for n in names)
-    ]
-    lock = raw_dir / "scannet.lock"
-    lock.write_text("".join(line + name + "\n" for line, name in zip(lines, names, strict=True)))
-    words = ("--against", str(raw_dir / "scans/../scannet.lock"), "--limit", "9")
-    assert (verify(raw_dir, *words), verify.value["compared_files"]) == ((0, []), 2)
-    lock.write_text(lock.read_text() + f"{'0' * 64}  3  {names[0]}.lost\n")
-    check_one(verify(raw_dir, *words), "error", TRAIN, names[0] + ".lost", "no such file, though scannet.lock records")
 
 
 def test_copies_are_compared_by_their_lock_files(raw_dir: Path, tmp_path: Path, verify: Verify) -> None:

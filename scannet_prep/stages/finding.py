@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
@@ -162,18 +162,18 @@ def look_at_scenes(
     """
     progress, tasks = progress or Progress(), list(tasks)
     results: dict[SceneId, Result] = {}
-    findings: list[Finding] = []
+    findings = Findings()
     with progress.work(title, len(tasks), "scenes"):
         for task, outcome in run_in_workers(_look, tasks, (look, context), jobs=jobs):
             if isinstance(outcome, WorkerDiedError):
-                findings.append(Finding.from_exception(outcome, task.path, task.scene_id))
+                findings.found.append(Finding.from_exception(outcome, task.path, task.scene_id))
             else:
                 result, found = outcome
-                findings += found
+                findings.found += found
                 if result is not None:
                     results[task.scene_id] = result
             progress.advance()
-    return dict(sorted(results.items())), sorted(findings, key=lambda item: (item.scene_id, str(item.path)))
+    return dict(sorted(results.items())), sorted(findings.found, key=lambda item: (item.scene_id, str(item.path)))
 
 
 def _look(
@@ -182,15 +182,14 @@ def _look(
     """Look at one scene, in a worker."""
     look, inner = context
     findings = Findings(task.scene_id)
-    result = findings.attempt(task.path, look, task, inner, findings)
-    return result, findings.found
+    return findings.attempt(task.path, look, task, inner, findings), findings.found
 
 
-def note_strangers(directory: Path, is_known: Callable[[str], bool], findings: Findings) -> None:
+def note_strangers(directory: Path, known: Collection[str], findings: Findings) -> None:
     """Note what interrupted runs have left in a folder, and entries whose names do not belong there."""
     names = sorted(path.name for path in directory.iterdir())
     temporary = [name for name in names if name.startswith("tmp") or (name.startswith(".") and name.endswith(".tmp"))]
-    strangers = [name for name in names if not is_hidden_or_temporary(name) and not is_known(name)]
+    strangers = [name for name in names if not is_hidden_or_temporary(name) and name not in known]
     if temporary:
         message = f"{len(temporary):,} temporary files of a run that was interrupted: {list_some(temporary)}"
         findings.note(directory, message, "remove them, unless a run is under way")

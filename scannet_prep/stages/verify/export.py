@@ -56,7 +56,7 @@ def plan_export(
             folders.setdefault(folder, set()).add(name)
     for folder, names in sorted(folders.items()):
         if folder and (out_dir / folder).is_dir():
-            findings.attempt(out_dir / folder, note_strangers, out_dir / folder, names.__contains__, findings)
+            findings.attempt(out_dir / folder, note_strangers, out_dir / folder, names, findings)
     present = {SceneId(name): entry.split for name, entry in manifest.scenes.items()}
     tasks = [
         ExportedTask(name, out_dir, manifest.scenes[name].files)

@@ -6,18 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.processed.folder import (
-    FAILED_NAME,
-    TERMS_NAME,
-    encode_failed_list,
     find_state,
     iter_processed_scenes,
     processed_path,
 )
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, shards_of
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, find_problems, parse_processed
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
@@ -48,11 +43,10 @@ def plan_processed(
     findings.found += [Finding.from_exception(fault, out_dir) for fault in state.faults]
     if not (state.has_manifest or state.faults):
         findings.error(out_dir / MANIFEST_NAME, "no such file", _AGAIN)
-    if manifest.is_complete and not shards_of(out_dir).exists():
-        _check_failed_list(out_dir, manifest, findings)
-    if not (out_dir / TERMS_NAME).exists():
-        findings.note(out_dir / TERMS_NAME, "no such file: the notice of ScanNet's terms of use", _AGAIN)
-    present = _find_scenes(out_dir, findings)
+    present = [(name, split) for name, split, _ in iter_processed_scenes(out_dir)]  # one may lie in two splits
+    for folder in (out_dir / split for split in Split):
+        if folder.is_dir():
+            findings.attempt(folder, note_strangers, folder, {f"{name}.npz" for name, _ in present}, findings)
     recorded = {(name, entry.split): entry for name, entry in manifest.scenes.items()}
     _check_records(out_dir, present, manifest, selection, findings)
     tasks = [
@@ -69,23 +63,11 @@ def check_processed_scene(task: ProcessedTask, context: None, findings: Findings
     data = read_file(task.path)
     scene = parse_processed(data, task.path)
     problems = [*_find_naming_problems(scene, task), *find_problems(scene)]
-    # The groups can be asked about only where they are known to be those of the scene.
-    problems = problems or list(_find_annotation_problems(scene))
     # One cause, one finding: a file that is wrong by itself cannot be the one on record either.
     problems = problems or list(_find_differences(scene, Fingerprint.from_bytes(data), task.entry))
     for problem in problems:
         findings.error(task.path, problem, _AGAIN)
     return len(scene.points), len(data)
-
-
-def _find_scenes(out_dir: Path, findings: Findings) -> list[tuple[SceneId, Split]]:
-    """Find the scenes by their names; one may lie in two splits."""
-    findings.attempt(out_dir, note_strangers, out_dir, lambda _: True, findings)
-    for folder in (out_dir / split for split in Split):
-        if folder.is_dir():
-            names = {f"{name}.npz" for name, *_ in iter_processed_scenes(out_dir)}
-            findings.attempt(folder, note_strangers, folder, names.__contains__, findings)
-    return [(name, split) for name, split, _ in iter_processed_scenes(out_dir)]
 
 
 def _check_records(
@@ -116,37 +98,11 @@ def _check_records(
         findings.error(out_dir, "is not here, or not in the splits that were asked for", scene_id=name)
 
 
-def _check_failed_list(out_dir: Path, manifest: Manifest, findings: Findings) -> None:
-    """Check `failed.txt`, which is there only while something has failed."""
-    path, expected = out_dir / FAILED_NAME, encode_failed_list(manifest.failures) if manifest.failures else b""
-    if not (expected or path.exists()):
-        return
-    found = findings.attempt(path, read_file, path)
-    if found is not None and found != expected:
-        problem = f"{len(found.splitlines()):,} lines, expected {len(expected.splitlines()):,}"
-        findings.error(path, f"disagrees with the manifest: {problem}", _AGAIN)
-
-
 def _find_naming_problems(scene: ProcessedScene, task: ProcessedTask) -> Iterator[str]:
     if scene.meta.scene_id != task.scene_id:
         yield f"holds {scene.meta.scene_id}"
     if scene.meta.split is not task.split:
         yield f"was made as a {scene.meta.split} scene, but lies in {task.split}"
-
-
-def _find_annotation_problems(scene: ProcessedScene) -> Iterator[str]:
-    """Find ids that the vertex's group does not have."""
-    arrays = {"scannet_ids": scene.scannet_ids, "nyu40_ids": scene.nyu40_ids}
-    if scene.meta.options.labels_from == "ply":
-        del arrays["nyu40_ids"]
-    for key, array in arrays.items():
-        # One entry more than there can be groups: the last one, reached by -1, stands for "no group".
-        table = np.zeros(np.iinfo(np.int16).max + 2, np.int64)
-        for item in scene.meta.groups:
-            table[item.id] = item.scannet_id if key == "scannet_ids" else item.nyu40_id
-        wrong = int(np.count_nonzero(table[scene.instances] != array))
-        if wrong:
-            yield f"{key} of {wrong:,} vertices are not those of their groups"
 
 
 def _find_differences(scene: ProcessedScene, fingerprint: Fingerprint, entry: SceneEntry | None) -> Iterator[str]:
