@@ -213,7 +213,7 @@ TREE_DAMAGES: dict[str, tuple[Damage, str, str, str]] = {
         "error", LABEL_MAP_NAME, "2 raw categories: crate, stick",
     ),
     "label map with a category of two meanings": (
-        edit_label_map(lambda text: text + "5\twall\twall\t0\t7" + 12 * "\t" + "\r\n"), "error", LABEL_MAP_NAME,
+        edit_label_map(lambda text: text + "5\twall\t7\r\n"), "error", LABEL_MAP_NAME,
         "1 raw categories: wall",
     ),
 }  # fmt: skip

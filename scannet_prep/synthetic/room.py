@@ -54,8 +54,8 @@ def _chair(x: float, y: float) -> Piece:
 
 
 _WALL = Piece("wall", (200, 196, 182), ())
-SHELL = (Piece("floor", (140, 115, 90), ()), Piece("ceiling", (225, 225, 222), ()), _WALL, _WALL, _WALL, _WALL)
-"""What every room has; where these are, `room` knows."""
+SHELL = (Piece("ceiling", (225, 225, 222), ()), _WALL, _WALL, _WALL, _WALL, Piece("floor", (140, 115, 90), ()))
+"""What every room has: the sides of a box, in the order of `_box_sides`."""
 
 ARRANGEMENTS = (
     # Raw categories of both label sets (bed), of ScanNet200 only (pillow), of ScanNet20 only (wardrobe cabinet:
@@ -116,25 +116,28 @@ class Room:
 def furnish(vertices: int, rng: np.random.Generator) -> Room:
     """Build a room of a size that suits a number of vertices, put things into it, and mesh it.
 
-    The mesh is the coarsest square grid with at least so many points.
+    The mesh is a square grid with at least so many points, and not many more.
     """
     columns = max(2, round(math.sqrt(vertices / _VERTICES_PER_CELL)))
     rows = max(2, round(vertices / _VERTICES_PER_CELL / columns))
     size = (columns * _CELL, rows * _CELL, _HEIGHT)
     count = min(columns * rows, max(1, vertices // _MIN_VERTICES_PER_ARRANGEMENT))
-    pieces, sides, owners = list(SHELL), [_shell_sides(size)], list(range(len(SHELL)))
+    shell = _box_sides((0, 0, 0, *size), has_bottom=True)[:, [0, 2, 1]]  # from inside: u and v change places
+    pieces, sides, owners = list(SHELL), [shell], list(range(len(SHELL)))
     for index, cell in enumerate(rng.permutation(columns * rows)[:count].tolist()):
         row, column = divmod(cell, columns)
         angle = math.radians(90 * int(rng.integers(4)) + rng.uniform(-8, 8))
         for piece in ARRANGEMENTS[index % len(ARRANGEMENTS)]:
             for box in piece.boxes:
-                sides.append(_place(_box_sides(box), angle, (column + 0.5) * _CELL, (row + 0.5) * _CELL))
+                own = _box_sides(box, has_bottom=box[2] > 0)  # nothing is seen of what stands on the floor
+                sides.append(_place(own, angle, (column + 0.5) * _CELL, (row + 0.5) * _CELL))
                 owners += [len(pieces)] * len(sides[-1])
             pieces.append(piece)
     all_sides = np.concatenate(sides)
     lengths = np.sqrt((all_sides[:, 1:] ** 2).sum(2))
-    spacing = _fit_spacing(lengths, vertices)
-    shapes = _grid_shapes(lengths, spacing)
+    spacing = 1.5 * math.sqrt(lengths.prod(1).sum() / vertices)
+    while (shapes := _grid_shapes(lengths, spacing)).prod(1).sum() < vertices:
+        spacing *= 0.995
     points, segments, triangles = [], [], []
     point_count = segment_count = 0
     for (origin, along_u, along_v), (rows, columns) in zip(all_sides, shapes.tolist(), strict=True):
@@ -150,18 +153,8 @@ def furnish(vertices: int, rng: np.random.Generator) -> Room:
     return Room(size, tuple(pieces), spacing, np.repeat(owners, shapes.prod(1)), *joined)
 
 
-def _shell_sides(size: tuple[float, float, float]) -> NDArray[np.float64]:
-    """Floor, ceiling and four walls, fronts inwards; float64 (6, 3, 3), as in `_box_sides`."""
-    x, y, z = size
-    up = (0, 0, z)
-    sides = [[(0, 0, 0), (x, 0, 0), (0, y, 0)], [up, (0, y, 0), (x, 0, 0)]]
-    sides += [[(x, 0, 0), (-x, 0, 0), up], [(x, y, 0), (0, -y, 0), up]]
-    sides += [[(0, y, 0), (x, 0, 0), up], [(0, 0, 0), (0, y, 0), up]]
-    return np.array(sides, np.float64)
-
-
-def _box_sides(box: Extent) -> NDArray[np.float64]:
-    """The sides of a box, without the one that stands on the floor, and without thin rims; float64 (S, 3, 3), metres.
+def _box_sides(box: Extent, *, has_bottom: bool) -> NDArray[np.float64]:
+    """The sides of a box, without thin rims; float64 (S, 3, 3), metres.
 
     For each side one corner, and the edges u and v from there. The front, where u x v points, is outwards.
     """
@@ -175,7 +168,7 @@ def _box_sides(box: Extent) -> NDArray[np.float64]:
         [(x0, y1, z0), (0, -dy, 0), (0, 0, dz)],
         [(x0, y0, z0), (0, dy, 0), (dx, 0, 0)],
     ]
-    array = np.array(sides if z0 > 0 else sides[:-1], np.float64)
+    array = np.array(sides if has_bottom else sides[:-1], np.float64)
     return array.compress(np.abs(array[:, 1:]).sum(2).min(1) > _MIN_SIDE, axis=0)
 
 
@@ -197,18 +190,6 @@ def _cut(row: NDArray[np.int64], column: NDArray[np.int64], rng: np.random.Gener
     segments = (is_first.cumsum() - 1).reshape(is_first.shape)[course, column]
     is_background = rng.random(int(segments.max()) + 1) < _BACKGROUND_PROBABILITY
     return np.where(is_background[segments], 0, segments + 1)
-
-
-def _fit_spacing(lengths: NDArray[np.float64], vertices: int) -> float:
-    """Find the coarsest spacing, metres, with which all sides have at least so many points; more than 4 a side."""
-    fine, coarse = 0.5 * math.sqrt(lengths.prod(1).sum() / vertices), 2.0 * float(lengths.max())
-    for _ in range(60):
-        middle = 0.5 * (fine + coarse)
-        if _grid_shapes(lengths, middle).prod(1).sum() >= vertices:
-            fine = middle
-        else:
-            coarse = middle
-    return fine
 
 
 def _grid_shapes(lengths: NDArray[np.float64], spacing: float) -> NDArray[np.int64]:
