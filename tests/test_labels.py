@@ -125,8 +125,8 @@ def test_a_copy_that_ends_within_a_row_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_label_map_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "map.tsv"
     texts = {
-        b"": "is empty",
-        b"\r\n\r\n": "is empty",
+        b"": "has no column raw_category or id or nyu40id",
+        b"\r\n\r\n": "its first line reads ''",
         b"<html>": "has no column",
         b"id\xff\n": "is not UTF-8 text: byte 2",
     }

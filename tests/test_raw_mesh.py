@@ -104,7 +104,7 @@ def test_a_mesh_that_cannot_be_right_is_refused(format_name: str, knobs: dict, p
         (b"<html><body>Not found</body></html>", "is a web page, expected a PLY file"),
         (b"\x00" * 500, "is nothing but zeros"),
         (b"plane", "is not a PLY file: it begins with b'plane'"),
-        (Ply().encode()[:60], "has no line end_header in 60 bytes"),
+        (Ply().encode()[:60], "has no line end_header in its first 60 bytes"),
         (Ply().encode()[:-1], "truncated .SIZE-1 bytes.: element 'face'"),
         (Ply().encode()[:300], "truncated .300 bytes.: element 'vertex'"),
         (Ply(tail=b"\n").encode(), "has SIZE+1 bytes, but its header accounts for SIZE"),

@@ -206,7 +206,7 @@ TREE_DAMAGES: dict[str, tuple[Damage, str, str, str]] = {
     "no label map": (lambda raw_dir: (raw_dir / LABEL_MAP_NAME).unlink(), "note", LABEL_MAP_NAME, "built-in"),
     "label map of version 1": (
         edit_label_map(lambda _: "index\tcategory\tcount\tnyuId\tnyu40id\teigen13id\tnyuClass\tnyu40class\n"), "error",
-        LABEL_MAP_NAME, "label map of ScanNet v1",
+        LABEL_MAP_NAME, "has no column raw_category or id",
     ),
     "label map with the misspelt categories of known copies": (
         edit_label_map(lambda text: text.replace("\tcrate\t", "\tcreate\t").replace("\tstick\t", "\tobject\t")),
