@@ -158,8 +158,6 @@ DAMAGES: dict[str, tuple[Damage, str, FileKind | None, str]] = {
         lambda path: shutil.copytree(path, path.parents[1] / "scans_test" / path.name), "error", None,
         "has the same scene as.*scans_test",
     ),
-    "leftover of a download": (lambda path: (path / "tmpabc").touch(), "note", None, "1 temporary files.*tmpabc"),
-    "strange file": (lambda path: (path / "mine.pth").touch(), "note", None, r"1 entries.*mine\.pth"),
     **{
         f"no {kind.content} in {split}": (remove(kind), "error", kind, "no such file")
         for split, kinds in (("val", (MESH, SEGMENTS, AGGREGATION, INFO)), ("test", (MESH, INFO))) for kind in kinds
@@ -202,7 +200,6 @@ def edit_label_map(change: Callable[[str], str]) -> Damage:
 
 
 TREE_DAMAGES: dict[str, tuple[Damage, str, str, str]] = {
-    "strange folder": (lambda raw_dir: (raw_dir / "scans/my_room").mkdir(), "note", "scans", "1 entries"),
     "no label map": (lambda raw_dir: (raw_dir / LABEL_MAP_NAME).unlink(), "note", LABEL_MAP_NAME, "built-in"),
     "label map of version 1": (
         edit_label_map(lambda _: "index\tcategory\tcount\tnyuId\tnyu40id\teigen13id\tnyuClass\tnyu40class\n"), "error",

@@ -23,7 +23,8 @@ Description: TypeAlias = tuple[list[str], dict[str, Sequence[str]]]
 
 SUMMARY = "tell what is in a raw or a processed tree, or in an archive"
 DESCRIPTION = """\
-Tells what is in a raw or a processed tree, or in an archive: scenes, vertices, bytes, the classes of both label sets.
+Tells what is in a raw or a processed tree, or in an archive: scenes, vertices, bytes, and of processed scenes the
+classes of both label sets.
 
 Of a processed tree it reads only the manifest; without one, every file. Of an archive, only the index and the manifest.
 Several archives count as the shards of one. Train ids are those of ScanNet(...): 0 for the first class. The figures as
@@ -88,7 +89,7 @@ def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
         yield from describe_list(title, items, has_all=has_all)
     if found.unreadable:
         yield f"\nerrors: {len(found.unreadable):,}; see above"
-    for name, table in found.label_sets.items():
+    for name, table in getattr(found, "label_sets", {}).items():
         yield from _describe_classes(name, table, has_all=has_all)
 
 
@@ -106,8 +107,7 @@ def _describe_archives(found: ArchiveInfo) -> Description:
 
 
 def _describe_raw(found: RawInfo) -> Description:
-    head = [f"{found.path}: raw scenes, label map: {found.label_map}"]
-    return head, {"folders left out, whose names are not scene ids": found.left_out}
+    return [f"{found.path}: raw scenes"], {"folders left out, whose names are not scene ids": found.left_out}
 
 
 def _describe_processed(found: ProcessedInfo) -> Description:
@@ -124,22 +124,17 @@ def _describe_processed(found: ProcessedInfo) -> Description:
 
 
 def _describe_classes(name: str, table: ClassTable, *, has_all: bool) -> Iterator[str]:
-    occurring = [count for count in table.classes if count.vertices]
+    shown = [row for row in table.classes if row.vertices or has_all]
+    occurring = sum(row.vertices > 0 for row in table.classes)
     yield (
-        f"\n{name}: {len(occurring):,} of {len(table.classes):,} classes occur; "
+        f"\n{name}: {occurring:,} of {len(table.classes):,} classes occur; "
         f"annotated scenes: {table.scenes:,} (those of test are not)"
     )
-    rows = [
-        [
-            "-" if row.train_id is None else str(row.train_id),
-            row.name,
-            f"{row.vertices:,}",
-            f"{row.share:.2%}",
-            f"{row.scenes:,}",
-            row.frequency or "",
-        ]
-        for row in (*(table.classes if has_all else occurring), table.unlabeled)
-    ]
+    rows = []
+    for row in (*shown, table.unlabeled):
+        number = "-" if row.train_id is None else str(row.train_id)
+        counts = [f"{row.vertices:,}", f"{row.share:.2%}", f"{row.scenes:,}"]
+        rows.append([number, row.name, *counts, row.frequency or ""])
     if table.scenes:
         header = ["train id", "class", "vertices", "share", "scenes", ""]
         yield format_table(header, rows, right=frozenset({0, 2, 3, 4}))

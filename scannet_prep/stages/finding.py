@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
 
 from scannet_prep.errors import FileError, WorkerDiedError
-from scannet_prep.failures import explain, list_some
-from scannet_prep.files import is_hidden_or_temporary
+from scannet_prep.failures import explain
 from scannet_prep.progress import Progress
 from scannet_prep.scene import SceneId
 from scannet_prep.stages.pool import run_in_workers
@@ -183,15 +182,3 @@ def _look(
     look, inner = context
     findings = Findings(task.scene_id)
     return findings.attempt(task.path, look, task, inner, findings), findings.found
-
-
-def note_strangers(directory: Path, known: Collection[str], findings: Findings) -> None:
-    """Note what interrupted runs have left in a folder, and entries whose names do not belong there."""
-    names = sorted(path.name for path in directory.iterdir())
-    temporary = [name for name in names if name.startswith("tmp") or (name.startswith(".") and name.endswith(".tmp"))]
-    strangers = [name for name in names if not is_hidden_or_temporary(name) and name not in known]
-    if temporary:
-        message = f"{len(temporary):,} temporary files of a run that was interrupted: {list_some(temporary)}"
-        findings.note(directory, message, "remove them, unless a run is under way")
-    if strangers:
-        findings.note(directory, f"{len(strangers):,} entries that do not belong there: {list_some(strangers)}")

@@ -23,9 +23,15 @@ Bytes: TypeAlias = NDArray[np.uint8]
 _FACE = np.dtype([("count", "u1"), ("vertex_indices", "<i4", (3,))])
 _PLY_TYPES = {"<f4": "float", "|u1": "uchar", "<u2": "ushort"}
 
-# As in the release, with fewer lines; the camera is made up.
+# As in the release; the camera is made up.
 _PARAMETERS = '\t"kThresh": "0.0001",\r\n\t"segMinVerts": "20"'
-_CAMERA = ("colorHeight = 968", "colorWidth = 1296", "fx_color = 1150.000000", "numColorFrames = 1000")
+_CAMERA = (
+    "colorHeight = 968, colorToDepthExtrinsics = 0.999950 0.010000 0.000000 -0.040000 -0.010000 0.999950 0.000000 "
+    "0.000000 0.000000 0.000000 1.000000 -0.020000 -0.000000 0.000000 -0.000000 1.000000, colorWidth = 1296, "
+    "depthHeight = 480, depthWidth = 640, fx_color = 1150.000000, fx_depth = 575.000000, fy_color = 1150.000000, "
+    "fy_depth = 575.000000, mx_color = 648.000000, mx_depth = 320.000000, my_color = 484.000000, "
+    "my_depth = 240.000000, numColorFrames = 1000, numDepthFrames = 1000, numIMUmeasurements = 2000"
+)
 
 
 def write_release(
@@ -128,7 +134,7 @@ def _aggregation_text(scene: SyntheticScene) -> bytes:
 
 
 def _info_text(scene: SyntheticScene) -> bytes:
-    lines = list(_CAMERA)
+    lines = _CAMERA.split(", ")
     if scene.axis_alignment is not None:
         # Adding 0 turns a negative zero into a positive one.
         numbers = "".join(f"{number + 0.0:.6f} " for number in scene.axis_alignment.ravel().tolist())

@@ -1,7 +1,7 @@
 """What is in a tree.
 
-Of a processed one, what the manifest says, or the files where there is none. Of a raw one, vertices by the meshes'
-headers, classes by the groups.
+Of a processed one, what the manifest says, or the files where there is none. Of a raw one, sizes, and vertices by the
+meshes' headers.
 """
 
 from __future__ import annotations
@@ -10,25 +10,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from scannet_prep.class_weights import ClassTable, make_class_tables
 from scannet_prep.failures import SceneFailure
-from scannet_prep.labels import LabelMap, builtin_label_map, label_map_for
 from scannet_prep.processed.folder import find_state
-from scannet_prep.processed.manifest import count_ids
 from scannet_prep.progress import Progress
 from scannet_prep.raw.layout import RawScene, find_parents, find_raw_scenes, find_strangers
 from scannet_prep.raw.lock import shards_of
 from scannet_prep.raw.mesh import count_elements
-from scannet_prep.release import MESH, SEGMENTS, FileKind
+from scannet_prep.release import MESH
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, look_at_scenes
-from scannet_prep.stages.process.make_scene import RawFiles, make_annotation, read_raw_file
-
-IdCounts: TypeAlias = tuple[dict[int, int], dict[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +33,18 @@ class RawInfo:
     Attributes:
         path: The tree.
         kind: `raw`.
-        label_map: The label map that the counts were made with.
-        splits: Scenes, annotated ones, vertices and bytes of each split, and of all.
+        splits: Scenes, vertices and bytes of each split, and of all.
         scene_ids: The scenes.
         left_out: Folders beside those of the scenes whose names are not scene ids.
         unreadable: What could not be read, and why.
-        label_sets: How often the classes of each label set occur in annotated scenes.
     """
 
     path: Path
     kind: str
-    label_map: str
     splits: dict[str, dict[str, int]] = field(hash=False)
     scene_ids: tuple[str, ...]
     left_out: tuple[str, ...]
     unreadable: tuple[Finding, ...]
-    label_sets: dict[str, ClassTable] = field(hash=False)
 
 
 def read_raw_info(path: Path, *, jobs: int = 1, progress: Progress | None = None) -> RawInfo:
@@ -70,42 +61,28 @@ def read_raw_info(path: Path, *, jobs: int = 1, progress: Progress | None = None
     """
     findings = Findings()
     findings.found += [Finding.from_exception(fault, path) for fault in shards_of(path).find_faults()]
-    label_map = findings.attempt(path, label_map_for, path) or builtin_label_map()
     raw_scenes = find_raw_scenes(path)
     for scene in raw_scenes.values():
         if scene.problem:
             findings.error(scene.directory, scene.problem, scene_id=scene.scene_id)
     tasks = [CheckTask(name, scene.directory) for name, scene in raw_scenes.items() if not scene.problem]
-    scenes, found = look_at_scenes(_look, tasks, label_map, title="info", jobs=jobs, progress=progress)
+    scenes, found = look_at_scenes(_look, tasks, None, title="info", jobs=jobs, progress=progress)
     return RawInfo(
         path=path,
         kind="raw",
-        label_map=label_map.source,
-        splits=count_by_split((find_official_split(name), numbers) for name, (numbers, _) in scenes.items()),
+        splits=count_by_split((find_official_split(name), numbers) for name, numbers in scenes.items()),
         scene_ids=tuple(scenes),
         left_out=tuple(stranger.name for stranger in find_strangers(find_parents(raw_scenes.values()))),
         unreadable=(*findings.found, *found),
-        label_sets=make_class_tables([id_counts for _, id_counts in scenes.values() if id_counts]),
     )
 
 
-def _look(task: CheckTask, label_map: LabelMap, findings: Findings) -> tuple[dict[str, int], IdCounts | None]:
-    """Read one scene, in a worker; gives its numbers, and vertices by nyu40 id and by ScanNet id."""
-    scene = RawScene(task.scene_id, task.path.parent)
+def _look(task: CheckTask, context: None, findings: Findings) -> dict[str, int]:  # noqa: ARG001
+    """Count the vertices and bytes of one scene, in a worker."""
+    path = RawScene(task.scene_id, task.path.parent).path(MESH)
+    vertices, _ = findings.attempt(path, count_elements, path) or (0, 0)
     size_bytes = sum(path.stat().st_size for path in task.path.iterdir() if path.is_file())
-    counts = findings.attempt(scene.path(MESH), count_elements, scene.path(MESH))
-    vertices, id_counts = counts[0] if counts else 0, None
-    groups = scene.find_groups_kind()
-    if vertices and groups and scene.path(SEGMENTS).exists() and find_official_split(scene.scene_id) is not Split.TEST:
-        id_counts = findings.attempt(task.path, _count_ids, scene, groups, vertices, label_map)
-    return {"annotated": int(id_counts is not None), "vertices": vertices, "size_bytes": size_bytes}, id_counts
-
-
-def _count_ids(scene: RawScene, groups: FileKind, vertices: int, label_map: LabelMap) -> IdCounts:
-    files = RawFiles(scene.scene_id, Split.TRAIN, {kind: scene.path(kind) for kind in (SEGMENTS, groups)})
-    contents = {kind: read_raw_file(kind, path) for kind, path in files.paths.items()}
-    annotation = make_annotation(files, contents, vertices, label_map)
-    return count_ids(annotation.nyu40_ids), count_ids(annotation.scannet_ids)
+    return {"vertices": vertices, "size_bytes": size_bytes}
 
 
 @dataclass(frozen=True, slots=True)

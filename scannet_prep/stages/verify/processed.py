@@ -15,7 +15,7 @@ from scannet_prep.processed.folder import (
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, find_problems, parse_processed
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
+from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.selection import Selection
 
 _AGAIN = "process again with the same options and --checksum: whole scenes are kept, and the others are made"
@@ -44,9 +44,6 @@ def plan_processed(
     if not (state.has_manifest or state.faults):
         findings.error(out_dir / MANIFEST_NAME, "no such file", _AGAIN)
     present = [(name, split) for name, split, _ in iter_processed_scenes(out_dir)]  # one may lie in two splits
-    for folder in (out_dir / split for split in Split):
-        if folder.is_dir():
-            findings.attempt(folder, note_strangers, folder, {f"{name}.npz" for name, _ in present}, findings)
     recorded = {(name, entry.split): entry for name, entry in manifest.scenes.items()}
     _check_records(out_dir, present, manifest, selection, findings)
     tasks = [

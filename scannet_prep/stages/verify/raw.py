@@ -25,12 +25,12 @@ from scannet_prep.labels import (
     read_label_map,
 )
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
-from scannet_prep.raw.layout import RawScene, find_parents, find_raw_scenes
-from scannet_prep.raw.lock import LOCK_NAME, PARTS_NAME, LockEntry, digest_file, read_lock, read_locks, shards_of
+from scannet_prep.raw.layout import RawScene, find_raw_scenes
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock, read_locks, shards_of
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.splits import find_official_split
-from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
+from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.process.make_scene import RawFiles, is_there, make_scene, match_ply_labels, read_raw_file
 from scannet_prep.stages.selection import Selection, select_scenes
 
@@ -106,9 +106,6 @@ def plan_raw(
         hint = f"its paths must begin as here, for example {tasks[0].path.relative_to(raw_dir)}/..." if tasks else ""
         findings.error(against, "names no file of the scenes that are checked here: none was compared", hint)
     compared += [item for item in beside_scenes if item.source == against]
-    known = {LABEL_MAP_NAME, LOCK_NAME, PARTS_NAME, *release.SPLIT_DIRS.values(), *scenes}
-    for parent in find_parents(scenes.values()):  # anything may lie elsewhere
-        findings.attempt(parent, note_strangers, parent, known, findings)
     present = {scene_id: find_official_split(scene_id) for scene_id in scenes}
     return tasks, present, _check_label_map(raw_dir, findings), None if against is None else len(compared)
 
@@ -171,7 +168,6 @@ def check_raw_scene(task: RawTask, label_map: LabelMap, findings: Findings) -> t
         findings.error(task.path, task.scene.problem)
     if not task.path.is_dir():
         return 0, 0
-    note_strangers(task.path, {f"{task.scene_id}{suffix}" for suffix in release.KINDS}, findings)
     paths = _find_files(task, findings)
     check_digests(task.recorded, findings)
     read = {kind: findings.attempt(path, read_raw_file, kind, path) for kind, path in paths.items()}
