@@ -48,7 +48,7 @@ SECONDS_EACH = 20
 LABELS = (0, 1, 2, 39, 40, 50)
 # Files of a scene, and of how many damaged ones one is read.
 KINDS = {"mesh": MESH, "labels": LABELS_MESH, "segments": SEGMENTS, "aggregation": AGGREGATION, "info": INFO}
-STEPS = {"mesh": 4, "labels": 8, "processed": 4}
+STEPS = {"mesh": 4, "labels": 4, "processed": 4}
 ROWS = ("id\traw_category\tcategory\tnyu40id\tlast", "1\twall\twall\t1\tx", "2\tchair\tchair\t5\tx")
 LABEL_MAP = "".join(f"{row}\r\n" for row in ROWS).encode()
 
