@@ -120,7 +120,6 @@ def test_a_scene_folder_without_permission_is_one_failed_scene(two_dir: Path, mo
     for command in commands:
         outcome = run_main(command[0], two_dir / "raw", *command[1:], "--json")
         assert (outcome.status, OTHER in outcome.stdout, "Permission denied" in outcome.stdout) == (3, True, True)
-        assert "none of the scene's files" not in outcome.stdout
 
 
 @pytest.mark.parametrize("kind", ["named pipe", "device", "folder"])

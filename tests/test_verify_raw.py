@@ -107,7 +107,6 @@ DAMAGES: dict[str, tuple[Damage, str, FileKind | None, str]] = {
         replace_folder(lambda path: path.symlink_to(path.name)), "error", None, "cannot be looked at",
     ),
     "pipe for a folder": (replace_folder(os.mkfifo), "error", None, "is a named pipe, expected a folder"),
-    "empty folder": (replace_folder(Path.mkdir), "error", None, "none of the scene's files"),
     "segments for another mesh": (
         edit(SEGMENTS, lambda value: value["segIndices"].pop()), "error", None,
         rf"\d{SEGMENTS.suffix}: is for 599 vertices.* has 600",

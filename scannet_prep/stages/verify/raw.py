@@ -184,17 +184,15 @@ def check_raw_scene(task: RawTask, label_map: LabelMap, findings: Findings) -> t
 def _find_files(task: RawTask, findings: Findings) -> dict[release.FileKind, Path]:
     """Find the files that are there, and tell of those that are not."""
     paths = {kind: path for kind in release.INPUT_KINDS if is_there(path := task.scene.path(kind))}
-    required = [kind for kind in release.SEGMENTATION_KINDS if task.split in kind.splits]
-    missing = [kind for kind in required if kind not in paths]
-    if missing == required:
-        findings.error(task.path, "holds none of the scene's files", "download the scene")
-        return {}
     scenes = "test scene" if task.split is Split.TEST else "train and val scene"
-    for kind in missing:
+    for kind in release.SEGMENTATION_KINDS:
+        path = task.scene.path(kind)
+        if kind in paths or task.split not in kind.splits:
+            continue
         if kind is release.LABELS_MESH:
-            findings.note(task.scene.path(kind), "no such file; it is needed only to take the labels from it")
+            findings.note(path, "no such file; it is needed only to take the labels from it")
         else:
-            findings.error(task.scene.path(kind), "no such file", f"download it: every {scenes} has one")
+            findings.error(path, "no such file", f"download it: every {scenes} has one")
     return paths
 
 
