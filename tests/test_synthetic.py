@@ -109,49 +109,27 @@ def test_too_small_arguments_and_malformed_ids_are_refused_before_anything_is_wr
     assert not (tmp_path / "raw").exists()
 
 
-def test_mesh_bytes_are_those_of_the_release(tmp_path: Path) -> None:
-    directory = write_scene(tiny_scene(Group(0, 0, "chair", (3,))), tmp_path)
+def test_files_have_the_layout_of_the_release(tmp_path: Path) -> None:
+    start = str(write_scene(tiny_scene(Group(0, 0, "chair", (3, 2)), Group(4, 1, 'a "b"', (2,))), tmp_path) / TRAIN_ID)
     faces = b"\x03\0\0\0\0\x01\0\0\0\x02\0\0\0\x03\x03\0\0\0\x04\0\0\0\x05\0\0\0"
-    for name, label in (("", ""), (".labels", "property ushort label\n")):
-        mesh = (directory / f"{TRAIN_ID}_vh_clean_2{name}.ply").read_bytes()
+    for name, label, size in (("", "", 16), (".labels", "property ushort label\n", 18)):
+        mesh = Path(f"{start}_vh_clean_2{name}.ply").read_bytes()
         header = MESH_HEADER.format(label=label).encode()
-        size = 18 if label else 16
-        assert mesh.startswith(header)
-        assert len(mesh) == len(header) + size * 6 + len(faces)
+        assert (mesh[: len(header)], len(mesh), mesh[-len(faces) :]) == (header, len(header) + 6 * size + 26, faces)
         assert mesh[len(header) + size :][:12] == b"\0\0\x80\x3f" + bytes(8)
         assert mesh[len(header) + 15 :: size][:6] == b"\xff" * 6, "alpha"
-        assert label or mesh[len(header) + size + 12 :][:3] == b"\x03\x04\x05"
-        assert not label or mesh[len(header) + size * 5 + 16 :][:2] == b"\x05\0"
-        assert mesh.endswith(faces)
-
-
-def test_text_files_have_the_layout_of_the_release(tmp_path: Path) -> None:
-    groups = (Group(0, 0, "chair", (3, 2)), Group(4, 1, 'a "b"', (2,)))
-    directory = write_scene(tiny_scene(*groups), tmp_path)
-    segments = (directory / f"{TRAIN_ID}_vh_clean_2.0.010000.segs.json").read_bytes()
-    info = (directory / f"{TRAIN_ID}.txt").read_bytes()
-
-    assert (directory / f"{TRAIN_ID}.aggregation.json").read_bytes().split(b"\r\n") == [
-        b"{",
-        b'"sceneId": "scannet.scene0000_00",',
-        b'"appId": "Aggregator.v2",',
-        b'"segGroups": [',
-        b"\t{", b'\t"id": 0,', b'\t"objectId": 0,', b'\t"segments": [3,2],', b'\t"label": "chair"', b"\t},",
-        b"\t{", b'\t"id": 4,', b'\t"objectId": 1,', b'\t"segments": [2],', b'\t"label": "a \\"b\\""', b"\t}",
-        b"],",
-        b'"segmentsFile": "scannet.scene0000_00_vh_clean_2.0.010000.segs.json"}',
-        b"",
-    ]  # fmt: skip
+    assert mesh[len(header) + size * 5 + 16 :][:2] == b"\x05\0", "a chair"
+    assert Path(f"{start}.aggregation.json").read_bytes() == (
+        b'{\r\n"sceneId": "scannet.scene0000_00",\r\n"appId": "Aggregator.v2",\r\n"segGroups": [\r\n'
+        b'\t{\r\n\t"id": 0,\r\n\t"objectId": 0,\r\n\t"segments": [3,2],\r\n\t"label": "chair"\r\n\t},\r\n'
+        b'\t{\r\n\t"id": 4,\r\n\t"objectId": 1,\r\n\t"segments": [2],\r\n\t"label": "a \\"b\\""\r\n\t}\r\n'
+        b'],\r\n"segmentsFile": "scannet.scene0000_00_vh_clean_2.0.010000.segs.json"}\r\n'
+    )
+    segments, info = (Path(start + name).read_bytes() for name in ("_vh_clean_2.0.010000.segs.json", ".txt"))
     assert segments.startswith(b'{\r\n"params": {\r\n\t"kThresh": "0.0001",\r\n')
-    assert segments.endswith(
-        b'\t"segMinVerts": "20"\r\n}\r\n,\r\n"sceneId": "scene0000_00",\r\n"segIndices": [2,2,2,3,3,3]\r\n}\r\n'
-    )
-    assert info.startswith(
-        b"axisAlignment = 0.600000 0.800000 0.000000 0.000000 -0.800000 0.600000 0.000000 1.250000 "
-        b"0.000000 0.000000 1.000000 -0.050000 0.000000 0.000000 0.000000 1.000000 \r\ncolorHeight = 968\r\n"
-    )
+    assert segments.endswith(b'}\r\n,\r\n"sceneId": "scene0000_00",\r\n"segIndices": [2,2,2,3,3,3]\r\n}\r\n')
+    assert info.startswith(b"axisAlignment = 0.600000 0.800000 0.000000 0.000000 -0.800000 0.600000 0.000000 1.250000 ")
     assert info.endswith(b"\r\nsceneType = Bedroom / Hotel\r\n")
-    assert info.count(b"\n") == info.count(b"\r\n")
 
 
 def test_files_of_a_scene_are_those_of_its_split(tmp_path: Path) -> None:
