@@ -114,8 +114,9 @@ def test_failures_an_unfinished_run_and_different_options_are_told(raw_dir: Path
     outcome = info(out_dir)
     assert ["processing has not finished" in outcome.stderr, "different options" in outcome.stderr] == [True, True]
     lines = outcome.stdout.splitlines()
-    assert "labels: ScanNet200 from aggregation, frame of the scan, without faces; scenes: 2" in lines
-    assert "labels: ScanNet20 from aggregation, axis-aligned, with faces; scenes: 1" in lines
+    for is_200, is_aligned, count in ((True, False, 2), (False, True, 1)):
+        options = f"scannet200 {is_200}, align_axis {is_aligned}, faces {is_aligned}, labels_from aggregation"
+        assert f"options: {options}; scenes: {count}" in lines
     assert ["scenes failed: 1" in lines, "empty" in outcome.stdout] == [True, True]
 
 

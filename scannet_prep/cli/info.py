@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from scannet_prep.cli import arguments as shared
@@ -98,7 +99,7 @@ def _describe_archives(found: ArchiveInfo) -> Description:
     if not found.complete:
         head.append("not complete: processing had not finished when it was packed")
     if found.options:
-        head.append("options: " + ", ".join(f"{key}: {value}" for key, value in found.options.items()))
+        head.append(_describe_options(found.options))
     levels, ratio = ", ".join(map(str, found.levels)), found.size_bytes / max(1, found.content_bytes)
     sizes = f"{format_bytes(found.size_bytes)} for {format_bytes(found.content_bytes)} unpacked ({ratio:.1%})"
     head.append(f"{sizes}, zstd level {levels}; files: {found.files:,}")
@@ -113,14 +114,14 @@ def _describe_raw(found: RawInfo) -> Description:
 def _describe_processed(found: ProcessedInfo) -> Description:
     source = f"by scannet-prep {found.program_versions[0]}" if found.has_manifest else "no usable manifest.json"
     head = [f"{found.path}: processed scenes, {source}"]
-    for item in found.options:
-        options = item["options"]
-        labels = f"labels: {options.label_set.name} from {options.labels_from}"
-        frame = "axis-aligned" if options.align_axis else "frame of the scan"
-        head.append(f"{labels}, {frame}, {'with' if options.faces else 'without'} faces; scenes: {item['scenes']:,}")
+    head += [f"{_describe_options(asdict(item['options']))}; scenes: {item['scenes']:,}" for item in found.options]
     failures = [f"{item.scene_id}: {item.message}" for item in found.failures]
     warnings = [f"{item.text} (scenes: {len(item.scenes):,})" for item in found.warnings]
     return head, {"scenes failed": failures, "warnings": warnings}
+
+
+def _describe_options(options: Mapping[str, bool | str]) -> str:
+    return "options: " + ", ".join(f"{name} {value}" for name, value in options.items())
 
 
 def _describe_classes(name: str, table: ClassTable, *, has_all: bool) -> Iterator[str]:
