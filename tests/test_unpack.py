@@ -80,8 +80,8 @@ def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_pa
     unpack.run(unpack.plan([packed], out_dir))
     kept = {path: path.stat().st_ino for path in out_dir.rglob("*") if path.is_file() and path != out_dir / name}
     (out_dir / name).write_bytes(bytes(1_999_999) + b"\1")
-    for expected in ([name], []):
-        assert unpack.run(unpack.plan([packed], out_dir)).replaced == tuple(expected)
+    for replaced in (1, 0):
+        assert unpack.run(unpack.plan([packed], out_dir)).files["replaced"] == replaced
         assert read_tree(out_dir) == TREE
         assert {path: path.stat().st_ino for path in kept} == kept
     (out_dir / name).unlink()
@@ -134,11 +134,10 @@ def test_shards_are_unpacked_together_or_one_by_one_and_each_gives_a_folder_that
     ("words", "message"),
     [
         (["-", "a.tar.zst"], "- is the only archive where it is given"),
-        (["-", "--dry-run"], "--dry-run cannot look into a pipe"),
         (["a.tar.zst", "--scenes", "scene0500_00"], "has no scene scene0500_00"),
         (["a.tar.zst", "--splits", "test", "--scenes", TRAIN], f"has no scene {TRAIN} in test"),
-        (["a.tar.zst", "a.tar.zst"], "the same archive is named twice"),
-        (["a.tar.zst", "b.tar.zst"], f"{TRAIN} is in a.tar.zst and in b.tar.zst"),
+        (["a.tar.zst", "a.tar.zst"], f"a.tar.zst: holds {TRAIN}, and so does a.tar.zst"),
+        (["a.tar.zst", "b.tar.zst"], f"b.tar.zst: holds {TRAIN}, and so does a.tar.zst"),
         (["a.tar.zst", "c.tar.zst"], "hold raw and processed scenes"),
     ],
 )
@@ -179,9 +178,7 @@ def test_scenes_of_a_pipe_that_do_not_come_are_failures_and_a_limit_ends_it(pack
     assert len(unpack_pipe(packed, "-o", tmp_path / "few", "--limit", "1", "--json").json["scenes"]) == 1
 
 
-def test_nothing_is_written_in_a_dry_run_without_space_or_beside_another_run(packed: Path, tmp_path: Path) -> None:
-    outcome = call("unpack", packed, "-o", tmp_path / "out", "--dry-run", "--json")
-    assert outcome.json["missing_bytes"] == sum(map(len, TREE.values()))
+def test_nothing_is_written_without_space_or_beside_another_run(packed: Path, tmp_path: Path) -> None:
     plan = unpack.plan([packed], tmp_path / "out")
     with pytest.raises(DiskFullError, match="and a reserve of"):
         unpack.run(replace(plan, needed_bytes=1 << 60))
@@ -223,4 +220,4 @@ def test_splits_of_which_an_archive_holds_nothing_are_an_error_that_names_those_
     words = (tmp_path / "a.tar.zst", "-o", tmp_path / "out", "--splits", "val")
     outcome = call("unpack", *words) if way == "file" else unpack_pipe(*words)
     assert (outcome.status, "has no scenes in val; it has: test, train" in outcome.stderr) == (2, True)
-    assert (tmp_path / "out").exists() == ((kind, way) == ("raw", "pipe"))
+    assert (tmp_path / "out").exists() == (way == "pipe")

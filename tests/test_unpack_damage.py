@@ -125,7 +125,7 @@ def test_a_flip_in_the_seek_table_or_a_checksum_or_a_second_archive_behind_it_co
     archive.write_bytes(data + data)
     for report in unpack_both(archive, tmp_path):
         assert len(report.scenes) == 12
-        assert any(f"{len(data):,} bytes follow the end" in warning for warning in report.warnings)
+        assert any("something follows the end" in warning for warning in report.warnings)
 
 
 def test_truncated_anywhere_all_whole_scenes_come_out_by_file_and_by_pipe(damaged_source: Path, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_damage_costs_a_file_its_scene_and_a_pipe_what_follows_where_no_frame_
     archive.write_bytes(data[:start] + bytes(end - start) + data[end:])
     from_file, from_pipe = unpack_both(archive, tmp_path)
     assert (len(from_file.scenes), len(from_pipe.scenes)) == (11, 5)
-    assert "cannot be read any further" in from_pipe.damages[0]
+    assert "is truncated or damaged behind byte" in from_pipe.damages[0]
     for place in (13, 600):  # where the name is, and where the file is; the index that comes later names the scene
         archive.write_bytes(data)
         _, report = unpack_both(flip(archive, start + place), tmp_path / str(place))

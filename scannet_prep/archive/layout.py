@@ -11,12 +11,13 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
 from scannet_prep.backports import StrEnum
-from scannet_prep.errors import ContentError
+from scannet_prep.errors import ContentError, UsageError
 from scannet_prep.files import Buffer
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
@@ -162,12 +163,19 @@ class Index:
         """The scenes, sorted by id."""
         return self.groups[1:]
 
+    @property
+    def end(self) -> int:
+        """The byte after the last of them, where the frame of the index begins."""
+        return self.groups[-1].end
 
-def find_twice(archives: Iterable[tuple[str, Iterable[str]]]) -> list[tuple[str, str, str]]:
-    """Find scenes that are in several archives, by name and scenes: id, names of the first archive and of another."""
+
+def check_held_once(archives: Iterable[tuple[str, Iterable[str]]]) -> None:
+    """Check that no scene is in several archives, by their names and scenes; else a `UsageError`."""
     holders: dict[str, str] = {}
-    held = [(scene_id, name) for name, scene_ids in archives for scene_id in scene_ids]
-    return [(scene_id, first, name) for scene_id, name in held if (first := holders.setdefault(scene_id, name)) != name]
+    for name, scene_id in [(name, scene_id) for name, scene_ids in archives for scene_id in scene_ids]:
+        if scene_id in holders:
+            raise UsageError(f"{name}: holds {scene_id}, and so does {holders[scene_id]}", "name only one of them")
+        holders[scene_id] = name
 
 
 def identify_scene(name: str) -> tuple[ArchiveKind, str, str] | None:
@@ -214,14 +222,9 @@ def encode_header(name: str, size_bytes: int) -> bytes:
     return info.tobuf(tarfile.USTAR_FORMAT)
 
 
-def padding_bytes(size_bytes: int) -> int:
-    """How many zeros follow a file."""
-    return -size_bytes % BLOCK_BYTES
-
-
 def member_bytes(size_bytes: int) -> int:
-    """How much a file takes: header, content and padding."""
-    return BLOCK_BYTES + size_bytes + padding_bytes(size_bytes)
+    """How much a file takes: header, content, and zeros up to a whole block."""
+    return BLOCK_BYTES + size_bytes + -size_bytes % BLOCK_BYTES
 
 
 def parse_header(header: Buffer) -> tuple[str, int]:
@@ -286,23 +289,13 @@ def _check_groups(index: Index) -> None:
         raise ContentError("its scenes are not sorted, one is there twice, or something is not a scene id")
     end = 0
     for group in index.groups:
-        if group.offset != end:
-            raise ContentError(f"{group.name}: does not follow the one before it")
-        if group.size_bytes > MAX_CONTENT_BYTES or group.stored_bytes > FREE_BYTES + group.size_bytes * 257 // 256:
-            raise ContentError(f"{group.name}: is said to take {group.stored_bytes:,} for {group.size_bytes:,} bytes")
-        end = group.end
-        _check_members(index.head.kind, group)
-
-
-def _check_members(kind: ArchiveKind, group: Group) -> None:
-    position = 0
-    for member in group.members:
-        if member.offset != position + BLOCK_BYTES:
-            raise ContentError(f"{group.name}: {member.name[:100]!a} does not lie where tar would have it")
-        position += member_bytes(member.size_bytes)
-    if position != group.size_bytes or not position:
-        raise ContentError(f"{group.name}: is said to have {group.size_bytes:,} bytes, its files have {position:,}")
-    names = [member.name for member in group.members]
-    check_names(kind, group.scene_id, names)
-    if group.scene_id and kind is ArchiveKind.PROCESSED and names != [f"{group.split}/{group.scene_id}.npz"]:
-        raise ContentError(f"{group.name}: holds {names[0][:100]!a}, expected its .npz in {group.split or 'a split'}")
+        *starts, size_bytes = accumulate((member_bytes(member.size_bytes) for member in group.members), initial=0)
+        found = [group.offset, group.size_bytes, *(member.offset - BLOCK_BYTES for member in group.members)]
+        if found != [end, size_bytes, *starts] or not starts:
+            raise ContentError(f"{group.name}: it or its files do not lie where this program would put them")
+        if size_bytes > MAX_CONTENT_BYTES or group.stored_bytes > FREE_BYTES + size_bytes * 257 // 256:
+            raise ContentError(f"{group.name}: is said to take {group.stored_bytes:,} for {size_bytes:,} bytes")
+        names, kind, end = [member.name for member in group.members], index.head.kind, group.end
+        check_names(kind, group.scene_id, names)
+        if group.scene_id and kind is ArchiveKind.PROCESSED and names != [f"{group.split}/{group.scene_id}.npz"]:
+            raise ContentError(f"{group.name}: holds {names[0][:100]!a}, which is not in the split {group.split!a}")

@@ -19,8 +19,15 @@ from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_man
 LOOK_BYTES = 1 << 18
 
 DAMAGED_HINT = "copy or fetch the archive again, or pack it again; scannet-prep unpack gets out all that is whole"
-_COMMANDS = {"a zip file": "unzip", "a 7z file": "7z x"}
-_COMMANDS |= dict.fromkeys(("a tar file", "a gzip file", "an xz file", "a bzip2 file"), "tar -xf")
+_OTHER_HINT = f"name a {SUFFIX} that scannet-prep pack made"
+_HINTS = {
+    "empty": "write it again with scannet-prep pack, or copy it again",
+    "a web page": "open it in a browser: it may ask for a login; then fetch the archive again",
+    "a zip file": "unzip {}",
+    "a 7z file": "7z x {}",
+    "a zstd file": "zstd -d {}",
+    **dict.fromkeys(("a tar file", "a gzip file", "an xz file", "a bzip2 file"), "tar -xf {}"),
+}
 
 
 class Archive(AbstractContextManager["Archive"]):
@@ -30,7 +37,7 @@ class Archive(AbstractContextManager["Archive"]):
         source: Its bytes.
         name: Path or address.
         index: What is in it.
-        rows: What the seek table says of each frame.
+        index_frame: The frame that holds the index.
 
     Raises:
         ArchiveError: It is truncated, damaged at its end, or was written by something else.
@@ -41,12 +48,16 @@ class Archive(AbstractContextManager["Archive"]):
         self.source = open_source(place, certificates=certificates)
         self.name = self.source.name
         try:
-            self.rows = frames.read_seek_table(self.source)
-            self.index = _read_index(self.source, self.rows)
-        except (ContentError, MemoryError) as error:
+            offset, stored_bytes, count = frames.find_index(self.source)
+            layout.check_index_size(stored_bytes, count)
+            self.index_frame = self.source.read(offset, stored_bytes)
+            self.index = decode_index(self.index_frame, count)
+            if self.index.groups[-1].end != offset:
+                raise ContentError("the frames that the index names do not end where it begins")  # noqa: TRY301
+        except ContentError as error:
             self.source.close()
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
-            raise ArchiveError(self.name, f"is damaged or truncated: {tell(error)}", DAMAGED_HINT) from None
+            raise ArchiveError(self.name, f"is damaged or truncated: {error.message}", DAMAGED_HINT) from None
 
     def read_member(self, group: Group, member: Member) -> memoryview:
         """Do what the function of this name does."""
@@ -64,21 +75,16 @@ class Archive(AbstractContextManager["Archive"]):
 open_archive = Archive
 
 
-def _read_index(source: ByteSource, rows: Sequence[frames.FrameRow]) -> Index:
-    """Read the index by the seek table; an end that is damaged, or of another file, is a `ContentError`."""
-    if len(rows) < 3:
-        raise ContentError(f"the seek table names {len(rows)} frames, at least 3 are expected")
-    offset = sum(row.stored_bytes for row in rows[:-2])
-    layout.check_index_size(rows[-2].stored_bytes, len(rows))
-    index = decode_index(source.read(offset, rows[-2].stored_bytes), len(rows) - 2)
-    if index.groups[-1].end != offset:
-        raise ContentError("the frames that the index names do not end where it begins")
-    return index
+def open_archives(places: Sequence[Place], *, certificates: bool | Path = True) -> list[Archive]:
+    """Open archives that are to be read together; a scene that is in two of them is a `UsageError`."""
+    archives = [Archive(place, certificates=certificates) for place in places]
+    layout.check_held_once((item.name, [scene.scene_id for scene in item.index.scenes]) for item in archives)
+    return archives
 
 
 def decode_index(stored: Buffer, frame_count: int) -> Index:
     """Read the index from its frame; a `ContentError` where it is damaged."""
-    size_bytes = frames.read_size(stored[: frames.MAX_HEADER_BYTES])
+    size_bytes = frames.read_size(stored)
     layout.check_index_size(size_bytes, frame_count)
     content, has_checksum = frames.decompress(stored, size_bytes)
     (name, start, length), *more = layout.split_members(content)
@@ -91,10 +97,10 @@ def decode_index(stored: Buffer, frame_count: int) -> Index:
 
 
 def read_stored(source: ByteSource, group: Group) -> bytes:
-    """Read the frame of a group; a `TruncatedError` where the file ends first."""
+    """Read the frame of a group; a `ContentError` where the file ends first."""
     stored = source.read(group.offset, group.stored_bytes)
     if len(stored) < group.stored_bytes:
-        raise frames.TruncatedError(f"the archive ends after {len(stored):,} of its {group.stored_bytes:,} bytes")
+        raise ContentError(f"the archive ends after {len(stored):,} of its {group.stored_bytes:,} bytes")
     return stored
 
 
@@ -110,8 +116,8 @@ def read_member(source: ByteSource, group: Group, member: Member) -> memoryview:
         data = member.of(content)
         if not has_checksum:
             member.check(data)
-    except (ContentError, MemoryError) as error:
-        raise ArchiveError(source.name, f"{group.name}: is damaged: {tell(error)}", DAMAGED_HINT) from None
+    except ContentError as error:
+        raise ArchiveError(source.name, f"{group.name}: is damaged: {error.message}", DAMAGED_HINT) from None
     return data
 
 
@@ -128,11 +134,6 @@ def read_entries(source: ByteSource, files: Group) -> dict[str, SceneEntry] | No
     return dict(parse_manifest(bytes(read_member(source, files, member)), f"{source.name}: {MANIFEST_NAME}").scenes)
 
 
-def tell(error: ContentError | MemoryError) -> str:
-    """What is wrong, in words."""
-    return "memory ran out" if isinstance(error, MemoryError) else error.message
-
-
 def check_beginning(start: bytes, name: str) -> None:
     """Refuse a file that begins as no archive of this version does, by `LOOK_BYTES` of it, or all there is.
 
@@ -141,7 +142,7 @@ def check_beginning(start: bytes, name: str) -> None:
         ArchiveError: It is empty, or was made by a newer version.
     """
     what = describe_beginning(start) or "a file of another kind"
-    quoted = shlex.quote(name)
+    problem, hint = f"is {what}, not an archive of this program ({SUFFIX})", _HINTS.get(what, _OTHER_HINT)
     if what == "a zstd file":
         content = frames.decompress_start(start, 8 * layout.BLOCK_BYTES)
         if not content or b"scannet-prep" in content:  # the name of the first file has it, and its text
@@ -151,15 +152,6 @@ def check_beginning(start: bytes, name: str) -> None:
             problem = f"was made by a newer scannet-prep, in version {int(version[1])} of its format"
             raise ArchiveError(name, problem, "update it: pip install --upgrade scannet-prep")
         if content[257:262] == b"ustar":
-            problem, hint = "is a .tar.zst of another program", f"tar --zstd -xf {quoted}"
-        else:
-            problem, hint = "is a zstd file, but not an archive", f"zstd -d {quoted}"
-    elif what == "empty":
-        raise ArchiveError(name, "is empty", "write it again with scannet-prep pack, or copy it again")
-    elif what == "a web page":
-        problem = "is a web page, not an archive: the server sent something else than the file"
-        hint = "open it in a browser: it may ask for a login; then fetch the archive again"
-    else:
-        problem = f"is {what}, not an archive of this program ({SUFFIX})"
-        hint = f"{_COMMANDS[what]} {quoted}" if what in _COMMANDS else f"name a {SUFFIX} that scannet-prep pack made"
-    raise ForeignFileError(name, problem, hint)
+            problem, hint = "is a .tar.zst of another program", "tar --zstd -xf {}"
+    kind = ArchiveError if what == "empty" else ForeignFileError
+    raise kind(name, problem, hint.format(shlex.quote(name)))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from shlex import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.archive.layout import ArchiveKind, find_twice
-from scannet_prep.archive.reader import Archive, read_entries, read_member
-from scannet_prep.archive.source import Place, find_missing_shards, open_sources
+from scannet_prep.archive.layout import ArchiveKind
+from scannet_prep.archive.reader import Archive, open_archives, read_entries, read_member
+from scannet_prep.archive.source import Place, find_missing_shards
 from scannet_prep.errors import ArchiveError, ManifestError, UsageError
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry
 from scannet_prep.processed.reader import SceneSource, check_split, warn_of_failures
@@ -34,7 +34,7 @@ class ArchiveReader(SceneSource):
             shard of a set is missing.
         ManifestError: Processing had not finished when it was packed.
         UnknownSplitError: There are no scenes of that split.
-        ScanNetPrepError: What `open_sources` raises.
+        ScanNetPrepError: What `open_archives` raises.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ArchiveReader(SceneSource):
     ) -> None:
         if not archives:
             raise UsageError("the list of archives is empty", "name a folder, an archive, or all of its shards")
-        opened = [Archive(source) for source in open_sources(archives, certificates=certificates)]
+        opened = open_archives(archives, certificates=certificates)
         names = [archive.name for archive in opened]
         check_archives(opened)
         held = [(archive.source, scene) for archive in opened for scene in archive.index.scenes]
@@ -117,9 +117,6 @@ def check_archives(archives: Sequence[Archive]) -> None:
                 raise ArchiveError(archive.name, problem, "name archives whose scenes were made with the same options")
     missing = find_missing_shards(archive.name for archive in archives)
     if missing:
-        problem = f"belongs to a set of shards, of which {PurePosixPath(missing[0]).name} is missing"
+        problem = f"belongs to a set of shards, of which {missing[0]} is missing"
         hint = "name all shards: ScanNet(sorted(glob.glob('...-of-...tar.zst')), ...); a part that is to be used alone "
         raise ArchiveError(first.name, problem, f"{hint}needs a name of its own")
-    held = [(archive.name, [scene.scene_id for scene in archive.index.scenes]) for archive in archives]
-    for scene_id, holder, name in find_twice(held):
-        raise ArchiveError(name, f"holds {scene_id}, and so does {holder}", "name only one of them")

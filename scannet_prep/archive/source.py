@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -15,9 +15,8 @@ from scannet_prep.files import describe_kind
 SUFFIX = ".tar.zst"
 
 # Several archives instead of one, for services with a largest size: `name-00000-of-00004.tar.zst`.
-_SHARD_NAME = re.compile(rf"(.+)-(\d{{5}})-of-(\d{{5}}){re.escape(SUFFIX)}", re.ASCII | re.DOTALL)
-_PIECE_BYTES = 1 << 20
-_MAX_WALK_BYTES = 1 << 23
+_SHARD_NAME = re.compile(rf"([^/]+)-(\d{{5}})-of-(\d{{5}}){re.escape(SUFFIX)}(?=\?|\Z)", re.ASCII)
+_PIECE_BYTES = 1 << 22
 
 
 class ByteSource(Protocol):
@@ -78,14 +77,6 @@ def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource
     return FileSource(Path(place).expanduser())
 
 
-def open_sources(places: Sequence[Place], *, certificates: bool | Path = True) -> list[ByteSource]:
-    """Do what `open_source` does for several archives; the same one twice is a `UsageError`."""
-    keys = [Path(place) if isinstance(place, str | Path) and not is_address(place) else place for place in places]
-    if any(key in keys[:number] for number, key in enumerate(keys)):
-        raise UsageError("the same archive is named twice", "name each once")
-    return [open_source(place, certificates=certificates) for place in places]
-
-
 class FileSource:
     """An archive on a disk, read by `pread` only, so that processes and threads share no position.
 
@@ -96,14 +87,8 @@ class FileSource:
     """
 
     def __init__(self, path: Path) -> None:
-        self.name = str(path)
-        self._identity: tuple[int, int] | None = None
+        self.name, self.size_bytes = str(path), 0
         self._open()
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the file when it was opened."""
-        return self._identity[0] if self._identity else 0
 
     def read(self, offset: int, size: int, /) -> bytes:
         """Read so many bytes at an offset; fewer only where the file ends."""
@@ -119,7 +104,7 @@ class FileSource:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the open file, which belongs to this process; it is opened again where it is read."""
-        return {"name": self.name, "_identity": self._identity}
+        return {key: value for key, value in self.__dict__.items() if key != "_file"}
 
     def _open(self) -> _OpenFile:
         if not hasattr(os, "pread"):  # Windows
@@ -135,9 +120,8 @@ class FileSource:
         status = os.fstat(file.descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ArchiveError(self.name, f"is {describe_kind(status.st_mode)}, expected an archive ({SUFFIX})")
-        identity = status.st_size, status.st_mtime_ns
-        self._identity = self._identity or identity
-        if identity != self._identity:
+        self.size_bytes, identity = status.st_size, (status.st_size, status.st_mtime_ns)
+        if self.__dict__.setdefault("_identity", identity) != identity:
             raise ArchiveError(self.name, "was replaced or changed since it was opened", "open it again")
         # Without a lock, which a fork may copy while it is held. Of two threads that open at once, one keeps its own.
         kept: _OpenFile = self.__dict__.setdefault("_file", file)
@@ -179,33 +163,22 @@ class Stream:
 
     def __init__(self, source: ByteSource, offset: int = 0) -> None:
         self._source, self._buffer, self.offset = source, bytearray(), offset
-        self._piece_bytes = _PIECE_BYTES if isinstance(source, PipeSource | FileSource) else _MAX_WALK_BYTES
 
     def peek(self, start: int, size: int) -> bytes:
         """Look at bytes that have not been taken, without taking them; fewer are given only where the source ends."""
-        self._fill(start + size)
+        while (lacking := start + size - len(self._buffer)) > 0:
+            piece = self._source.read(self.offset + len(self._buffer), max(_PIECE_BYTES, lacking))
+            if not piece:
+                break
+            self._buffer += piece
         return bytes(self._buffer[start : start + size])
 
     def take(self, size: int) -> bytes:
         """Take the next bytes; fewer only where the source ends."""
-        self._fill(size)
-        taken = bytes(self._buffer[:size])
-        del self._buffer[:size]
+        taken = self.peek(0, size)
+        del self._buffer[: len(taken)]
         self.offset += len(taken)
         return taken
-
-    def skip_rest(self) -> int:
-        """Read to the end; gives how many bytes were left."""
-        start = self.offset
-        while self.take(_PIECE_BYTES):
-            pass
-        return self.offset - start
-
-    def _fill(self, size: int) -> None:
-        piece: bytes | None = None
-        while (lacking := size - len(self._buffer)) > 0 and piece != b"":
-            piece = self._source.read(self.offset + len(self._buffer), max(self._piece_bytes, lacking))
-            self._buffer += piece
 
 
 def shard_path(path: Path, number: int, count: int) -> Path:
@@ -216,23 +189,16 @@ def shard_path(path: Path, number: int, count: int) -> Path:
 def find_shards(path: Path) -> tuple[Path, ...]:
     """All shards of `name.tar.zst` that lie in its folder, also those of several sets; sorted."""
     stem, items = path.name.removesuffix(SUFFIX), path.parent.glob(f"*{SUFFIX}")
-    return tuple(sorted(item for item in items if (match := _SHARD_NAME.fullmatch(item.name)) and match[1] == stem))
+    return tuple(sorted(item for item in items if (match := _SHARD_NAME.search(str(item))) and match[1] == stem))
 
 
 def find_missing_shards(names: Iterable[str | Path]) -> tuple[str, ...]:
-    """The shards that are needed to make whole sets of those that are there; sorted.
+    """Names of the shards that are needed to make whole sets of those that are there, without folders; sorted.
 
     A set may lie on several disks, or partly on the web: what belongs together is told by the last part of the names,
-    which are paths, or addresses as messages show them. Each is put beside the first that there is of its set.
+    which are paths, or addresses as messages show them.
     """
-    sets: dict[tuple[str, int], dict[int, str]] = {}  # of each set the folders of its shards, by number
-    for name in map(str, names):
-        path = name.partition("?")[0] if is_address(name) else name
-        folder, slash, last = path.rpartition("/")
-        if match := _SHARD_NAME.fullmatch(last):
-            sets.setdefault((match[1], int(match[3])), {})[int(match[2])] = folder + slash
-    missing = []
-    for (stem, count), folders in sets.items():
-        path_of_set, first = Path(f"{stem}{SUFFIX}"), next(iter(folders.values()))
-        missing += [f"{first}{shard_path(path_of_set, item, count)}" for item in range(count) if item not in folders]
-    return tuple(sorted(missing))
+    there = {match.groups() for name in names if (match := _SHARD_NAME.search(str(name)))}
+    sets = {(stem, count) for stem, _, count in there}
+    wanted = {(stem, f"{number:05d}", count) for stem, count in sets for number in range(int(count))}
+    return tuple(f"{stem}-{number}-of-{count}{SUFFIX}" for stem, number, count in sorted(wanted - there))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from scannet_prep.archive import frames, layout
 from scannet_prep.archive.frames import FrameRow
 from scannet_prep.archive.layout import BLOCK_BYTES, Group, Head, Index, Member
 from scannet_prep.errors import FileError
-from scannet_prep.files import Fingerprint, describe_kind, open_file, write_atomically
+from scannet_prep.files import Fingerprint, open_file, write_atomically
 from scannet_prep.progress import Progress
 from scannet_prep.typed_json import encode_json
 
@@ -45,14 +44,12 @@ class SourceFile:
 
     @classmethod
     def from_path(cls, name: str, path: Path, fingerprint: Fingerprint | None = None) -> SourceFile:
-        """Describe a file on the disk; a `FileError` where it is not one, gone, or a link that leads nowhere."""
-        hint = "remove it, then pack again"
+        """Describe a file on the disk; a `FileError` where it is gone, or a link that leads nowhere."""
         try:
             status = path.stat()
         except OSError as error:
-            raise FileError(path, f"cannot be read: {error.strerror or error}", hint) from error
-        if not stat.S_ISREG(status.st_mode):
-            raise FileError(path, f"is {describe_kind(status.st_mode)}, expected a file", hint)
+            problem = f"cannot be read: {error.strerror or error}"
+            raise FileError(path, problem, "mend or remove it, then pack again") from error
         return cls(name, path, status.st_size, status.st_mtime_ns, fingerprint)
 
     @classmethod
@@ -152,15 +149,16 @@ def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None
     progress = progress or Progress()
     groups, rows, offset = list[Group](), list[FrameRow](), 0
     make_frame = partial(_pack, contents.head)
-    for group, stored in frames.map_in_threads(make_frame, contents.groups, jobs=jobs, weigh=_weigh):
+    sources = ((2 * group.size_bytes, group) for group in contents.groups)
+    for group, stored in frames.map_in_threads(make_frame, sources, jobs=jobs):
         groups.append(replace(group, offset=offset))
         rows.append(FrameRow.of(stored))
         offset += len(stored)
         yield stored
         progress.advance(group.size_bytes)
     text = layout.encode_index(Index(contents.head, tuple(groups), contents.failures))
-    index = layout.encode_header(layout.INDEX_NAME, len(text)) + text + bytes(layout.padding_bytes(len(text)))
-    for content in (index, layout.END_OF_ARCHIVE):
+    index = layout.encode_header(layout.INDEX_NAME, len(text)) + text
+    for content in (index.ljust(layout.member_bytes(len(text)), b"\0"), layout.END_OF_ARCHIVE):
         stored = frames.compress(content, contents.head.level)
         rows.append(FrameRow.of(stored))
         yield stored
@@ -172,10 +170,6 @@ def write_archive(contents: Contents, path: Path, *, jobs: int = 1, progress: Pr
     write_atomically(path, iter_archive(contents, jobs=jobs, progress=progress), is_durable=True)
 
 
-def _weigh(source: SourceGroup) -> int:
-    return 2 * source.size_bytes
-
-
 def _pack(head: Head, source: SourceGroup) -> tuple[Group, bytes]:
     """Make the frame of a group, which is said to begin at 0."""
     layout.check_names(head.kind, source.scene_id, [file.name for file in source.files])
@@ -183,11 +177,11 @@ def _pack(head: Head, source: SourceGroup) -> tuple[Group, bytes]:
     members, position = list[Member](), 0
     for file in source.files:
         start = position + BLOCK_BYTES
-        end = start + file.size_bytes
         content[position:start] = layout.encode_header(file.name, file.size_bytes)
-        file.read_into(content[start:end])
-        members.append(Member(file.name, start, file.size_bytes, hashlib.sha256(content[start:end]).hexdigest()))
-        position = end + layout.padding_bytes(file.size_bytes)
+        data = content[start : start + file.size_bytes]
+        file.read_into(data)
+        members.append(Member(file.name, start, file.size_bytes, hashlib.sha256(data).hexdigest()))
+        position += layout.member_bytes(file.size_bytes)
     stored = frames.compress(content, head.level)
     group = Group(source.scene_id, source.split, source.vertex_count, 0, len(stored), len(content), tuple(members))
     return group, stored

@@ -54,7 +54,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
     shared.add_jobs_argument(run_options, "threads")
-    run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
 
@@ -71,17 +70,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     plan = unpack.plan(archives, arguments.output, selection=selection, certificates=certificates)
     if missing := plan.archives.missing_shards:
         console.warn(f"warning: {format_count(len(missing), 'shard')} of the set not given: {list_some(missing)}")
-    if arguments.dry_run:
-        to_write = f"{format_count(plan.needed_files, 'file')}, {format_bytes(plan.needed_bytes)}"
-        text = f"{_describe_start(plan)}\nto write: {to_write} (dry run: nothing was written)"
-        scene_ids = sorted(group.scene_id for group in plan.archives.chosen)
-        value = {"dry_run": True, "out_dir": plan.out_dir, "archives": plan.archives.names, "scenes": scene_ids}
-        value |= {"present": plan.there_count, "missing_files": plan.needed_files, "missing_bytes": plan.needed_bytes}
-        return console.result(text, value, 0)
     console.say(_describe_start(plan))
     report = unpack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
-    for name in report.replaced if console.is_verbose else ():
-        console.say(f"replaced: {name}")
     for text in (*(f"warning: {item}" for item in report.warnings), *(f"damaged: {item}" for item in report.damages)):
         console.warn(text)
     text = _describe_report(report, console.seconds)
@@ -91,8 +81,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _check_pipe(arguments: argparse.Namespace) -> None:
     if len(arguments.archives) > 1:
         raise UsageError("- is the only archive where it is given", "unpack the others by a command of their own")
-    if arguments.dry_run:
-        raise UsageError("--dry-run cannot look into a pipe without emptying it", "name a file")
     if sys.stdin is None or sys.stdin.isatty():
         hint = "name a file, or put a pipe before it: cat FILE | scannet-prep unpack -"
         raise UsageError("- reads an archive from a pipe, but standard input is a terminal", hint)
@@ -102,9 +90,8 @@ def _describe_start(plan: UnpackPlan) -> str:
     archives, names = plan.archives, list_some(plan.archives.names)
     if not archives.has_indexes:
         return f"unpack: {names}, from its beginning to its end"
-    scenes = format_count(len(archives.chosen), f"{plan.kind} scene")
-    there = f", {plan.there_count:,} of them there already (and checked now)" if plan.there_count else ""
-    return f"unpack: {names} -> {plan.out_dir}: {scenes}{there}, {format_bytes(archives.size_bytes)}"
+    scenes = format_count(len(archives.chosen), f"{archives.kind} scene")
+    return f"unpack: {names} -> {plan.out_dir}: {scenes}, {format_bytes(archives.size_bytes)}"
 
 
 def _describe_report(report: UnpackReport, seconds: float) -> str:
@@ -112,8 +99,8 @@ def _describe_report(report: UnpackReport, seconds: float) -> str:
     counts = f"{len(report.new_scenes):,} unpacked, {kept:,} already there, {len(report.failures):,} failed"
     files = format_count(sum(report.files.values()), "file")
     lines = [f"{counts}, in {format_duration(seconds)}: {files}, {format_bytes(report.size_bytes)} in {report.out_dir}"]
-    if report.replaced:
-        lines.append(f"replaced, because they differed: {format_count(len(report.replaced), 'file')} (-v names them)")
+    if replaced := report.files["replaced"]:
+        lines.append(f"replaced, because they differed: {format_count(replaced, 'file')}")
     if report.failures:
         again = quote(f"@{report.out_dir}/failed.txt")
         lines.append(f"to try the failed ones again, add --scenes {again} to the same command")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scannet_prep.archive.layout import Group
-from scannet_prep.archive.reader import Archive, read_entries
-from scannet_prep.archive.source import Place, find_missing_shards, open_sources
+from scannet_prep.archive.reader import open_archives, read_entries
+from scannet_prep.archive.source import Place, find_missing_shards
 from scannet_prep.class_weights import ClassTable, make_class_tables
 from scannet_prep.errors import FileError
 from scannet_prep.processed.manifest import SceneEntry
@@ -28,7 +28,6 @@ class ArchiveInfo:
         archive_kind: `processed` or `raw`, or both, if somebody mixed them.
         scenes: How many scenes.
         scene_ids: The scenes, sorted.
-        vertices: Of all scenes; 0 where they were not counted.
         files: How many files, without those that describe the archives themselves.
         size_bytes: Size of the archives.
         content_bytes: Size of the tar bytes.
@@ -38,7 +37,6 @@ class ArchiveInfo:
         programs: Names and versions of the programs that wrote the archives.
         levels: Compression levels.
         complete: Whether processing had come to its end when they were packed.
-        notice: Under which terms the content is.
         failures: Why scenes are missing that were asked for, by id.
         missing_shards: Shards that are needed to make the set whole.
         unreadable: What could not be read now, and why.
@@ -51,7 +49,6 @@ class ArchiveInfo:
     archive_kind: str
     scenes: int
     scene_ids: tuple[str, ...]
-    vertices: int
     files: int
     size_bytes: int
     content_bytes: int
@@ -60,7 +57,6 @@ class ArchiveInfo:
     programs: tuple[str, ...]
     levels: tuple[int, ...]
     complete: bool
-    notice: str
     failures: Mapping[str, str] = field(hash=False)
     missing_shards: tuple[str, ...]
     unreadable: tuple[Finding, ...]
@@ -76,15 +72,15 @@ def read_archives(archives: Sequence[Place], *, certificates: bool | Path = True
 
     Raises:
         ArchiveError: One is truncated, damaged at its end, or was written by something else.
-        ScanNetPrepError: What `open_sources` raises.
+        ScanNetPrepError: What `open_archives` raises.
     """
-    opened = [Archive(source) for source in open_sources(archives, certificates=certificates)]
+    opened = open_archives(archives, certificates=certificates)
     names = tuple(archive.name for archive in opened)
     indexes = [archive.index for archive in opened]
     heads = [index.head for index in indexes]
     groups = [group for index in indexes for group in index.groups]
-    scenes = [group for group in groups if group.scene_id]
-    held = sorted({scene.scene_id for scene in scenes})
+    scenes = {group.scene_id: group for group in groups if group.scene_id}
+    held = sorted(scenes)
     entries, unreadable = dict[str, SceneEntry](), list[Finding]()
     for archive in opened:  # the manifests of shards name all scenes, and are the same
         try:
@@ -101,16 +97,14 @@ def read_archives(archives: Sequence[Place], *, certificates: bool | Path = True
         archive_kind=" and ".join(sorted({str(head.kind) for head in heads})),
         scenes=len(scenes),
         scene_ids=tuple(held),
-        vertices=sum(scene.vertex_count for scene in scenes),
         files=sum(len(group.members) for group in groups) - len(indexes),
         size_bytes=sum(archive.source.size_bytes for archive in opened),
         content_bytes=sum(group.size_bytes for group in groups),
-        splits=count_by_split((scene.split or None, _count(scene)) for scene in scenes),
+        splits=count_by_split((scene.split or None, _count(scene)) for scene in scenes.values()),
         options=heads[0].options,
         programs=tuple(sorted({head.program for head in heads})),
         levels=tuple(sorted({head.level for head in heads})),
         complete=all(head.is_complete for head in heads),
-        notice=heads[0].notice,
         failures={name: text for index in indexes for name, text in index.failures.items() if name not in held},
         missing_shards=find_missing_shards(names),
         unreadable=tuple(unreadable),

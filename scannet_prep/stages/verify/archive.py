@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.archive.groups import ArchiveSet
-from scannet_prep.archive.layout import find_twice
+from scannet_prep.archive.layout import Group
 from scannet_prep.archive.source import Place
 from scannet_prep.errors import UsageError
 from scannet_prep.files import Fingerprint
@@ -20,7 +20,6 @@ from scannet_prep.stages.selection import Selection
 
 _DAMAGED_HINT = "copy the archive again, or pack it again; the other scenes can be used, and unpack gets them out"
 _WARNING_HINT = "the files are whole; to mend the archive, copy it again, or pack it again with --force"
-
 _MANIFEST_HINT = (
     "pack the processed folder again with --force; if it is gone: unpack, then scannet-prep process --checksum"
 )
@@ -33,27 +32,22 @@ class ArchivesReport(CheckReport):
     Attributes:
         paths: Paths or addresses of all.
         archive_kind: `processed` or `raw`.
-        quick: Whether no scene was read.
-        content_bytes: Size of the tar bytes that were checked.
+        content_bytes: Size of the tar bytes of the scenes that were checked.
         whole_scenes: Scenes whose files are whole.
         damaged_scenes: The others, as far as they can be named.
-        truncated: Whether an archive ends too early.
     """
 
     paths: tuple[str, ...]
     archive_kind: str
-    quick: bool
     content_bytes: int
     whole_scenes: tuple[str, ...]
     damaged_scenes: tuple[str, ...]
-    truncated: bool
 
 
 def run(
     archives: Sequence[Place],
     *,
     selection: Selection | None = None,
-    is_quick: bool = False,
     must_be_complete: bool = False,
     certificates: bool | Path = True,
     jobs: int = 1,
@@ -64,8 +58,6 @@ def run(
     Args:
         archives: Paths, addresses, or objects that read the bytes; several count as the shards of one.
         selection: Which scenes; all by default.
-        is_quick: Whether to read no scene, where there is an index: only that, the seek table, and the files that
-            belong to no scene.
         must_be_complete: Whether a scene of the official lists that is not there is an error.
         certificates: Of addresses, whom to trust, as `RangeSource` takes it.
         jobs: Number of threads.
@@ -80,22 +72,19 @@ def run(
     if must_be_complete and not selection.has_whole_splits:
         raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
     opened = ArchiveSet(archives, selection.wants, selection.limit, certificates)
-    checked, damaged, crcs = dict[str, int](), set[str](), dict[str, str]()
+    checked, damaged, crcs = dict[str, Group](), set[str](), dict[str, str]()
 
     def note_crc(scene_id: str, contents: Mapping[str, memoryview]) -> None:
         crcs[scene_id] = Fingerprint.from_bytes(*contents.values()).crc32
 
-    with progress.work("verify", 0 if is_quick else opened.size_bytes, "B"):
+    with progress.work("verify", opened.size_bytes, "B"):
         for reader in opened.readers:
-            if is_quick and reader.index is not None:
-                checked |= {scene.scene_id: scene.vertex_count for scene in reader.chosen}
-            else:
-                for group, problem in reader.read(note_crc, jobs, progress):
-                    checked[group.scene_id] = 0 if problem else group.vertex_count
-                    if problem:
-                        damaged.add(group.scene_id)
-                        message = f"is damaged (bytes {group.offset:,} to {group.end:,}): {problem}"
-                        findings.error(reader.name, message, _DAMAGED_HINT, scene_id=group.scene_id)
+            for group, problem in reader.read(note_crc, jobs, progress):
+                checked[group.scene_id] = group
+                if problem:
+                    damaged.add(group.scene_id)
+                    message = f"is damaged (bytes {group.offset:,} to {group.end:,}): {problem}"
+                    findings.error(reader.name, message, _DAMAGED_HINT, scene_id=group.scene_id)
             for problem in reader.problems:
                 findings.error(reader.name, problem, _DAMAGED_HINT)
             for warning in reader.warnings:
@@ -105,69 +94,63 @@ def run(
                 findings.error(reader.name, "processing had not finished when it was packed", hint)
             reader.source.close()
     # Not before: where its end is damaged, the index of an archive is found on the way.
-    _check_set(opened, set(checked), selection, findings, must_be_complete=must_be_complete)
-    whole = {name: vertex_count for name, vertex_count in checked.items() if name not in damaged}
+    _check_set(opened, checked.keys(), selection, findings, must_be_complete=must_be_complete)
+    whole = {name: group for name, group in sorted(checked.items()) if name not in damaged}
     _check_manifests(opened, whole, crcs, findings)
     return ArchivesReport(
         path=opened.names[0],
         paths=tuple(opened.names),
         kind="archive",
-        archive_kind=str(opened.readers[0].head.kind),
-        quick=is_quick,
+        archive_kind=str(opened.kind),
         scenes=len(checked),
-        vertices=sum(checked.values()),
+        vertices=sum(group.vertex_count for group in whole.values()),
         size_bytes=sum(reader.source.size_bytes for reader in opened.readers),
-        content_bytes=sum(reader.content_bytes for reader in opened.readers),
-        whole_scenes=tuple(sorted(whole)),
+        content_bytes=sum(group.size_bytes for group in checked.values()),
+        whole_scenes=tuple(whole),
         damaged_scenes=tuple(sorted(damaged)),
-        truncated=any(reader.is_truncated for reader in opened.readers),
         findings=sort_findings(findings.found),
     )
 
 
 def _check_set(
-    archives: ArchiveSet, checked: set[str], selection: Selection, findings: Findings, *, must_be_complete: bool
+    archives: ArchiveSet, checked: Collection[str], selection: Selection, findings: Findings, *, must_be_complete: bool
 ) -> None:
-    """Check what concerns several archives together: missing shards, scenes that are there twice or not at all."""
-    names, missing, held = archives.names, archives.missing_shards, archives.held
+    """Check what concerns several archives together: missing shards and scenes."""
+    name, missing, held = archives.names[0], archives.missing_shards, archives.held
     if missing:
-        tell = findings.error if len(names) > 1 else findings.note
+        tell = findings.error if len(archives.names) > 1 else findings.note
         message = f"of its set of shards, {len(missing):,} were not given, for example {missing[0]}"
-        tell(names[0], message, "copy or download them too, and name all of them")
-    for scene_id, holder, name in find_twice((reader.name, reader.held) for reader in archives.readers):
-        hint = "are these shards of different sets? Leave one out"
-        findings.error(name, f"is also in {Path(holder).name}", hint, scene_id=scene_id)
+        tell(name, message, "copy or download them too, and name all of them")
     if selection.scene_ids is None and not checked:  # to find nothing wrong would be no check
-        selection.check_found(names[0], held, "choose other splits")
-    for scene_id in sorted(set(selection.scene_ids or ()) - checked) if selection.limit is None else ():
-        where = f"is not in {', '.join(selection.splits)}" if scene_id in held else "is not in the archive"
-        findings.error(names[0], where, scene_id=scene_id)
+        selection.check_found(name, held, "choose other splits")
+    for scene_id in sorted(set(selection.scene_ids or ()).difference(checked)) if selection.limit is None else ():
+        findings.error(name, "no such scene in the splits that were asked for", scene_id=scene_id)
     for split in (selection.splits or tuple(Split)) if must_be_complete else ():
         message = f"no such scene, though the official list of {split} has it"
         for scene_id in sorted(set(official_scenes(split)) - held.keys()):
-            findings.error(names[0], message, scene_id=scene_id)
+            findings.error(name, message, scene_id=scene_id)
 
 
 def _check_manifests(
-    archives: ArchiveSet, vertex_counts: Mapping[str, int], crcs: Mapping[str, str], findings: Findings
+    archives: ArchiveSet, whole: Mapping[str, Group], crcs: Mapping[str, str], findings: Findings
 ) -> None:
     """Check whole scenes against the manifests in the archives; tables, class weights and unpacked folders use them."""
     wrong, held, words = dict[str, str](), archives.held, "{}, {:,} vertices, CRC-32 {}"
     has_all = archives.has_indexes and not archives.missing_shards
     for reader in archives.readers:
         manifest = findings.attempt(Path(reader.name), reader.read_manifest)
-        for name, entry in manifest.scenes.items() if manifest is not None else ():
-            expected = str(entry.split), entry.vertex_count, entry.crc32
-            if name not in held and has_all:
-                wrong[name] = "is not in the archive"
-            elif name in vertex_counts:  # what was not read, or has no index, is not known
-                found = held[name], vertex_counts[name] or entry.vertex_count, crcs.get(name, entry.crc32)
+        if manifest is None:
+            continue
+        for name in (whole.keys() & reader.held.keys()) | (manifest.scenes.keys() if has_all else set()):
+            entry, group = manifest.scenes.get(name), whole.get(name)
+            if entry is None:
+                wrong[name] = f"is not in {MANIFEST_NAME}"
+            elif name not in held:
+                wrong[name] = f"is not in the archive, though {MANIFEST_NAME} names it"
+            elif group is not None:  # what was not read is not known; without an index, nor is the number of vertices
+                found = held[name], group.vertex_count or entry.vertex_count, crcs[name]
+                expected = str(entry.split), entry.vertex_count, entry.crc32
                 if found != expected:
-                    wrong[name] = f"is {words.format(*found)}; the manifest says {words.format(*expected)}"
-        if manifest is not None:
-            unnamed = (reader.held.keys() & vertex_counts) - manifest.scenes.keys()
-            wrong |= dict.fromkeys(unnamed, "is not in the manifest")
-    if wrong:
-        name, problem = min(wrong.items())
-        message = f"{MANIFEST_NAME} does not fit the scenes, {len(wrong):,} of them; for example {name} {problem}"
-        findings.error(archives.names[0], message, _MANIFEST_HINT)
+                    wrong[name] = f"is {words.format(*found)}; {MANIFEST_NAME} says {words.format(*expected)}"
+    for name, problem in wrong.items():
+        findings.error(archives.names[0], problem, _MANIFEST_HINT, scene_id=name)
