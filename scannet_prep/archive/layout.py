@@ -32,7 +32,7 @@ BLOCK_BYTES = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK_BYTES)
 DEFAULT_LEVEL = 1
 
-FORMAT_VERSION: Literal[1] = 1
+_NEWER = "was made by a newer scannet-prep, which pip install --upgrade scannet-prep gives"
 _MAX_INDEX_BYTES = 1 << 24
 _FREE_INDEX_BYTES, _INDEX_BYTES_PER_FRAME = 1 << 20, 1 << 13
 _SplitName = Annotated[str, msgspec.Meta(pattern=r"^(train|val|test)?\Z")]
@@ -136,7 +136,7 @@ class Head:
     level: int = DEFAULT_LEVEL
     is_complete: bool = True
     format: Literal["scannet-prep archive"] = "scannet-prep archive"
-    version: Literal[1] = FORMAT_VERSION
+    version: Literal[1] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ def parse_head(data: bytes) -> Head:
     try:
         return parse_json(data, Head)
     except ContentError as error:
-        raise ContentError(f"{FORMAT_NAME} is damaged: {error}") from None
+        raise ContentError(f"{FORMAT_NAME} is damaged, or {_NEWER}: {error}") from None
 
 
 def parse_index(data: bytes) -> Index:
@@ -279,7 +279,7 @@ def parse_index(data: bytes) -> Index:
         index = parse_json(data, Index)
         _check_groups(index)
     except ContentError as error:
-        raise ContentError(f"the index is damaged: {error}") from None
+        raise ContentError(f"the index is damaged, or {_NEWER}: {error}") from None
     return index
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -139,18 +138,14 @@ def check_beginning(start: bytes, name: str) -> None:
 
     Raises:
         ForeignFileError: It is of another kind; says which.
-        ArchiveError: It is empty, or was made by a newer version.
+        ArchiveError: It is empty.
     """
     what = describe_beginning(start) or "a file of another kind"
     problem, hint = f"is {what}, not an archive of this program ({SUFFIX})", _HINTS.get(what, _OTHER_HINT)
     if what == "a zstd file":
         content = frames.decompress_start(start, 8 * layout.BLOCK_BYTES)
         if not content or b"scannet-prep" in content:  # the name of the first file has it, and its text
-            version = re.search(rb'"version":(\d{1,9})', content)
-            if version is None or int(version[1]) <= layout.FORMAT_VERSION:
-                return  # one of ours, or damaged: who reads it says where
-            problem = f"was made by a newer scannet-prep, in version {int(version[1])} of its format"
-            raise ArchiveError(name, problem, "update it: pip install --upgrade scannet-prep")
+            return  # one of ours, or damaged: who reads it says where
         if content[257:262] == b"ustar":
             problem, hint = "is a .tar.zst of another program", "tar --zstd -xf {}"
     kind = ArchiveError if what == "empty" else ForeignFileError

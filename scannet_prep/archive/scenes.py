@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.reader import Archive, open_archives, read_entries, read_member
 from scannet_prep.archive.source import Place, find_missing_shards
-from scannet_prep.errors import ArchiveError, ManifestError, UsageError
-from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry
+from scannet_prep.errors import ArchiveError, UsageError
+from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.reader import SceneSource, check_split, warn_of_failures
 from scannet_prep.scene import Split
 
@@ -32,7 +32,6 @@ class ArchiveReader(SceneSource):
     Raises:
         ArchiveError: An archive is damaged, holds no processed scenes, or does not go together with the others; or a
             shard of a set is missing.
-        ManifestError: Processing had not finished when it was packed.
         UnknownSplitError: There are no scenes of that split.
         ScanNetPrepError: What `open_archives` raises.
     """
@@ -98,7 +97,6 @@ def check_archives(archives: Sequence[Archive]) -> None:
 
     Raises:
         ArchiveError: They do not, or a shard of a set is missing.
-        ManifestError: Processing had not finished when one was packed.
     """
     first = archives[0]
     for archive in archives:
@@ -106,10 +104,6 @@ def check_archives(archives: Sequence[Archive]) -> None:
         if index.head.kind is not ArchiveKind.PROCESSED:
             hint = f"scannet-prep unpack {quote(archive.name)} -o data/ScanNet, then scannet-prep process and pack"
             raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
-        if not index.head.is_complete:
-            problem = "says that processing had not finished when it was packed"
-            hint = "run the same scannet-prep process command again, then scannet-prep pack"
-            raise ManifestError(f"{archive.name}: {MANIFEST_NAME}", problem, hint)
         for key in ("align_axis", "labels_from"):  # a sample shows them: they do not go together in one dataset
             mine, theirs = first.index.head.options.get(key), index.head.options.get(key)
             if mine != theirs:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from scannet_prep.errors import ArchiveError, MissingFileError, UsageError
+from scannet_prep.errors import ArchiveError, MissingFileError
 from scannet_prep.files import describe_kind
 
 SUFFIX = ".tar.zst"
@@ -70,10 +70,6 @@ def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource
         return RangeSource(str(place), certificates=certificates)
     if not isinstance(place, str | Path):
         return place
-    kind, colon, _ = str(place).partition("://")
-    if colon and not Path(place).exists():
-        hint = "copy it first, or name an address that is https://, s3://, gs:// or az://"
-        raise UsageError(f"{place}: addresses of the kind {kind}:// are not read", hint)
     return FileSource(Path(place).expanduser())
 
 
@@ -113,7 +109,7 @@ class FileSource:
             # Not blocking: a pipe is to be refused, not waited for.
             file = _OpenFile(os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         except FileNotFoundError:
-            hint = "name an archive (.tar.zst) that scannet-prep pack made"
+            hint = "name an archive that scannet-prep pack made: a path, or https://, s3://, gs:// or az://"
             raise MissingFileError(self.name, "no such archive", hint) from None
         except OSError as error:
             raise ArchiveError(self.name, f"cannot be read: {error.strerror or error}") from error
@@ -141,11 +137,10 @@ class _OpenFile:
 class PipeSource:
     """An archive that comes through a pipe, by the number of the open file, from its beginning to its end."""
 
-    size_bytes = 0  # nobody knows
+    name, size_bytes = "standard input", 0  # nobody knows
 
-    def __init__(self, descriptor: int, name: str = "standard input") -> None:
+    def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self.name = name
 
     def read(self, _offset: int, size: int, /) -> bytes:
         """Read the next bytes, at most so many; none where the pipe ends."""

@@ -49,7 +49,9 @@ class SourceFile:
             status = path.stat()
         except OSError as error:
             problem = f"cannot be read: {error.strerror or error}"
-            raise FileError(path, problem, "mend or remove it, then pack again") from error
+            raise FileError(
+                path, problem, "process or download the scene again, or remove it; then pack again"
+            ) from error
         return cls(name, path, status.st_size, status.st_mtime_ns, fingerprint)
 
     @classmethod

@@ -90,15 +90,12 @@ def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
 
 def _describe_archives(found: ArchiveInfo, *, has_all: bool) -> Iterator[str]:
     """What `info` says about archives, but for the classes."""
-    yield f"{name_places(found.paths)}: archive of {found.archive_kind} scenes, by {', '.join(found.programs)}"
-    if not found.complete:
-        yield "not complete: processing had not finished when it was packed"
-    if found.options:
-        yield "options: " + ", ".join(f"{key}: {value}" for key, value in found.options.items())
-    levels = ", ".join(map(str, found.levels))
+    yield f"{name_places(found.paths)}: archive of {found.head.kind} scenes, by {found.head.program}"
+    if found.head.options:
+        yield "options: " + ", ".join(f"{key}: {value}" for key, value in found.head.options.items())
     ratio = found.size_bytes / max(1, found.content_bytes)
     sizes = f"{format_bytes(found.size_bytes)} for {format_bytes(found.content_bytes)} unpacked ({ratio:.1%})"
-    yield f"{sizes}, zstd level {levels}; files: {found.files:,}"
+    yield f"{sizes}, zstd level {found.head.level}; files: {found.files:,}"
     yield "\n" + format_splits(found.splits)
     yield from describe_list("missing shards of the set", found.missing_shards, has_all=has_all)
     failures = [f"{scene_id}: {text}" for scene_id, text in found.failures.items()]

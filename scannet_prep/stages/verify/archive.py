@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +10,6 @@ from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import Group
 from scannet_prep.archive.source import Place
 from scannet_prep.errors import UsageError
-from scannet_prep.files import Fingerprint
-from scannet_prep.processed.manifest import MANIFEST_NAME
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
@@ -20,9 +18,6 @@ from scannet_prep.stages.selection import Selection
 
 _DAMAGED_HINT = "copy the archive again, or pack it again; the other scenes can be used, and unpack gets them out"
 _WARNING_HINT = "the files are whole; to mend the archive, copy it again, or pack it again with --force"
-_MANIFEST_HINT = (
-    "pack the processed folder again with --force; if it is gone: unpack, then scannet-prep process --checksum"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +67,10 @@ def run(
     if must_be_complete and not selection.has_whole_splits:
         raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
     opened = ArchiveSet(archives, selection.wants, selection.limit, certificates)
-    checked, damaged, crcs = dict[str, Group](), set[str](), dict[str, str]()
-
-    def note_crc(scene_id: str, contents: Mapping[str, memoryview]) -> None:
-        crcs[scene_id] = Fingerprint.from_bytes(*contents.values()).crc32
-
+    checked, damaged = dict[str, Group](), set[str]()
     with progress.work("verify", opened.size_bytes, "B"):
         for reader in opened.readers:
-            for group, problem in reader.read(note_crc, jobs, progress):
+            for group, problem in reader.read(lambda *_: None, jobs, progress):
                 checked[group.scene_id] = group
                 if problem:
                     damaged.add(group.scene_id)
@@ -89,14 +80,11 @@ def run(
                 findings.error(reader.name, problem, _DAMAGED_HINT)
             for warning in reader.warnings:
                 findings.note(reader.name, warning, _WARNING_HINT)
-            if not reader.head.is_complete:
-                hint = "run the same scannet-prep process command again, then scannet-prep pack"
-                findings.error(reader.name, "processing had not finished when it was packed", hint)
+            findings.attempt(Path(reader.name), reader.read_manifest)
             reader.source.close()
     # Not before: where its end is damaged, the index of an archive is found on the way.
     _check_set(opened, checked.keys(), selection, findings, must_be_complete=must_be_complete)
     whole = {name: group for name, group in sorted(checked.items()) if name not in damaged}
-    _check_manifests(opened, whole, crcs, findings)
     return ArchivesReport(
         path=opened.names[0],
         paths=tuple(opened.names),
@@ -129,28 +117,3 @@ def _check_set(
         message = f"no such scene, though the official list of {split} has it"
         for scene_id in sorted(set(official_scenes(split)) - held.keys()):
             findings.error(name, message, scene_id=scene_id)
-
-
-def _check_manifests(
-    archives: ArchiveSet, whole: Mapping[str, Group], crcs: Mapping[str, str], findings: Findings
-) -> None:
-    """Check whole scenes against the manifests in the archives; tables, class weights and unpacked folders use them."""
-    wrong, held, words = dict[str, str](), archives.held, "{}, {:,} vertices, CRC-32 {}"
-    has_all = archives.has_indexes and not archives.missing_shards
-    for reader in archives.readers:
-        manifest = findings.attempt(Path(reader.name), reader.read_manifest)
-        if manifest is None:
-            continue
-        for name in (whole.keys() & reader.held.keys()) | (manifest.scenes.keys() if has_all else set()):
-            entry, group = manifest.scenes.get(name), whole.get(name)
-            if entry is None:
-                wrong[name] = f"is not in {MANIFEST_NAME}"
-            elif name not in held:
-                wrong[name] = f"is not in the archive, though {MANIFEST_NAME} names it"
-            elif group is not None:  # what was not read is not known; without an index, nor is the number of vertices
-                found = held[name], group.vertex_count or entry.vertex_count, crcs[name]
-                expected = str(entry.split), entry.vertex_count, entry.crc32
-                if found != expected:
-                    wrong[name] = f"is {words.format(*found)}; {MANIFEST_NAME} says {words.format(*expected)}"
-    for name, problem in wrong.items():
-        findings.error(archives.names[0], problem, _MANIFEST_HINT, scene_id=name)
