@@ -6,7 +6,6 @@ truncated file, a damaged end), frame after frame from the beginning, until the 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import TypeAlias
 
 from scannet_prep.archive import frames, layout, reader
 from scannet_prep.archive.frames import FrameRow
-from scannet_prep.archive.layout import ArchiveKind, Group, Head, Index, Member
+from scannet_prep.archive.layout import ArchiveKind, Group, Head, Index
 from scannet_prep.archive.source import ByteSource, PipeSource, Place, Stream, find_missing_shards, open_source
 from scannet_prep.errors import ArchiveError, ContentError, UsageError
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, parse_manifest
@@ -218,10 +217,7 @@ class GroupReader:
     def _name(self, group: Group, content: memoryview) -> Group:
         """Find out what a frame holds that no index names, and whose checksum holds; refuse what is not ours."""
         try:
-            members = tuple(
-                Member(name, start, size_bytes, hashlib.sha256(content[start : start + size_bytes]).hexdigest())
-                for name, start, size_bytes in layout.split_members(content)
-            )
+            members = layout.read_members(content)
             if not group.offset:
                 self._head = layout.parse_head(bytes(members[0].of(content)))
             if self._head is None or (not group.scene_id and group.offset):

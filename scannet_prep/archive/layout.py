@@ -154,11 +154,6 @@ class Index:
     failures: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
-    def files(self) -> Group:
-        """The files that belong to no scene."""
-        return self.groups[0]
-
-    @property
     def scenes(self) -> tuple[Group, ...]:
         """The scenes, sorted by id."""
         return self.groups[1:]
@@ -239,16 +234,17 @@ def parse_header(header: Buffer) -> tuple[str, int]:
     return info.name, info.size
 
 
-def split_members(content: memoryview) -> list[tuple[str, int, int]]:
-    """Find the files in the tar bytes of a frame: name, offset and size of each; a `ContentError` where one is cut."""
-    members, position = [], 0
+def read_members(content: memoryview) -> tuple[Member, ...]:
+    """Find the files in the tar bytes of a frame; a `ContentError` where one is cut, or a header is not ours."""
+    members, position = list[Member](), 0
     while position < len(content):
         name, size_bytes = parse_header(content[position : position + BLOCK_BYTES])
-        members.append((name, position + BLOCK_BYTES, size_bytes))
-        position += member_bytes(size_bytes)
+        start, position = position + BLOCK_BYTES, position + member_bytes(size_bytes)
+        digest = hashlib.sha256(content[start : start + size_bytes]).hexdigest()
+        members.append(Member(name, start, size_bytes, digest))
     if position != len(content) or not members:
         raise ContentError("a frame ends in the middle of a file")
-    return members
+    return tuple(members)
 
 
 def check_index_size(size_bytes: int, frame_count: int) -> None:

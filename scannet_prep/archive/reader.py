@@ -86,10 +86,10 @@ def decode_index(stored: Buffer, frame_count: int) -> Index:
     size_bytes = frames.read_size(stored)
     layout.check_index_size(size_bytes, frame_count)
     content, has_checksum = frames.decompress(stored, size_bytes)
-    (name, start, length), *more = layout.split_members(content)
-    if not has_checksum or more or name != layout.INDEX_NAME:
+    member, *more = layout.read_members(content)
+    if not has_checksum or more or member.name != layout.INDEX_NAME:
         raise ContentError("the index is damaged: its checksum does not hold")
-    index = layout.parse_index(bytes(content[start : start + length]))
+    index = layout.parse_index(bytes(member.of(content)))
     if len(index.groups) != frame_count:
         raise ContentError(f"the index names {len(index.groups):,} frames, the archive has {frame_count:,}")
     return index

@@ -55,7 +55,7 @@ class ArchiveReader(SceneSource):
             hint = f"pack them: scannet-prep process --splits {split}, then pack again"
             check_split(self.name, split, {scene.split for _, scene in held}, hint)
         self._scenes = scenes
-        self._homes = [(archive.source, archive.index.files) for archive in opened]
+        self._homes = [(archive.source, archive.index.groups[0]) for archive in opened]
         if failures and split is not None:
             warn_of_failures(self.name, failures, f"scannet-prep info {quote(names[0])} lists them")
 

@@ -41,11 +41,6 @@ class ByteSource(Protocol):
 Place: TypeAlias = str | Path | ByteSource
 
 
-def is_address(place: object) -> bool:
-    """Whether it is an address on the web, or in a bucket; a `Path` is none, also where it looks like one."""
-    return is_bucket(place) or (isinstance(place, str) and place.lower().startswith(("https://", "http://")))
-
-
 def is_bucket(place: object) -> bool:
     """Whether it is an address of an object in a bucket."""
     return isinstance(place, str) and place.lower().startswith(("s3://", "gs://", "az://"))
@@ -64,10 +59,10 @@ def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource
         from scannet_prep.remote.bucket import BucketSource
 
         return BucketSource(str(place), certificates=certificates)
-    if is_address(place):
+    if isinstance(place, str) and place.lower().startswith(("https://", "http://")):
         from scannet_prep.remote.ranges import RangeSource  # requests is not for those who train from a file
 
-        return RangeSource(str(place), certificates=certificates)
+        return RangeSource(place, certificates=certificates)
     if not isinstance(place, str | Path):
         return place
     return FileSource(Path(place).expanduser())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from scannet_prep.archive import frames, layout
 from scannet_prep.archive.frames import FrameRow
-from scannet_prep.archive.layout import BLOCK_BYTES, Group, Head, Index, Member
+from scannet_prep.archive.layout import Group, Head, Index
 from scannet_prep.errors import FileError
 from scannet_prep.files import Fingerprint, open_file, write_atomically
 from scannet_prep.progress import Progress
@@ -176,14 +175,11 @@ def _pack(head: Head, source: SourceGroup) -> tuple[Group, bytes]:
     """Make the frame of a group, which is said to begin at 0."""
     layout.check_names(head.kind, source.scene_id, [file.name for file in source.files])
     content = memoryview(bytearray(source.size_bytes))
-    members, position = list[Member](), 0
+    position = 0
     for file in source.files:
-        start = position + BLOCK_BYTES
+        start = position + layout.BLOCK_BYTES
         content[position:start] = layout.encode_header(file.name, file.size_bytes)
-        data = content[start : start + file.size_bytes]
-        file.read_into(data)
-        members.append(Member(file.name, start, file.size_bytes, hashlib.sha256(data).hexdigest()))
+        file.read_into(content[start : start + file.size_bytes])
         position += layout.member_bytes(file.size_bytes)
-    stored = frames.compress(content, head.level)
-    group = Group(source.scene_id, source.split, source.vertex_count, 0, len(stored), len(content), tuple(members))
-    return group, stored
+    stored, members = frames.compress(content, head.level), layout.read_members(content)
+    return Group(source.scene_id, source.split, source.vertex_count, 0, len(stored), len(content), members), stored

@@ -119,6 +119,6 @@ def _describe_report(plan: PackPlan, report: PackReport, seconds: float) -> str:
         return f"up to date: {names} was read and holds the same {scenes}, {size}, in {format_duration(seconds)}"
     share = f"{report.size_bytes / source_bytes:.0%} of {format_bytes(source_bytes)}"
     text = f"{names}: {scenes}, {size} ({share}), in {format_duration(seconds)}"
-    if plan.shard_bytes is None and plan.target is not None and report.kind == "processed":
+    if plan.shard_bytes is None and plan.target is not None and plan.contents.head.kind == "processed":
         text += f'\nin Python: ScanNet("{names}", split="{plan.contents.scenes[0].split}")'
     return text

@@ -11,9 +11,9 @@ from pathlib import Path
 from shlex import quote
 
 from scannet_prep.archive.frames import MAX_LEVEL
-from scannet_prep.archive.layout import DEFAULT_LEVEL, ArchiveKind
+from scannet_prep.archive.layout import DEFAULT_LEVEL
 from scannet_prep.archive.reader import Archive
-from scannet_prep.archive.source import SUFFIX, Stream, find_shards, is_bucket, open_source, shard_path
+from scannet_prep.archive.source import SUFFIX, Stream, find_shards, open_source, shard_path
 from scannet_prep.archive.writer import Contents, iter_archive, write_archive
 from scannet_prep.errors import (
     FileError,
@@ -59,7 +59,6 @@ class PackReport:
 
     Attributes:
         archives: Sizes of the archive or the shards that were written, or are up to date, by path.
-        kind: What was packed.
         scenes: How many scenes are in all archives.
         size_bytes: Size of all archives.
         up_to_date: Whether nothing had to be done: the archive was read, and holds just what the folder does.
@@ -67,7 +66,6 @@ class PackReport:
     """
 
     archives: Mapping[str, int] = field(hash=False)
-    kind: ArchiveKind
     scenes: int
     size_bytes: int
     up_to_date: bool
@@ -111,8 +109,7 @@ def plan(
     selection = selection or Selection()
     contents, left_out = find_contents(source, selection, level=level)
     if not contents.scenes:
-        problem = "holds no scenes of those that were asked for"
-        raise FileError(source, problem, "name other splits, or another folder")
+        raise FileError(source, "holds no scenes of those that were asked for", "name others, or another folder")
     if target is not None and not is_forced:
         for place in (target,) if isinstance(target, str) or shard_bytes is None else find_shards(target):
             _check_replaced(place, contents)
@@ -159,7 +156,6 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
         raise output_error(Path(target or _PIPE_NAME), error, "then pack again") from error
     return PackReport(
         archives=archives,
-        kind=contents.head.kind,
         scenes=len(contents.scenes),
         size_bytes=sum(archives.values()),
         up_to_date=is_same,
@@ -170,27 +166,22 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
 def _check_target(target: Path | str, shard_bytes: int | None) -> Path | str:
     """Refuse what cannot be an archive; follow a link to the file that is going to be replaced, so that it stays."""
     if isinstance(target, str):
-        if not is_bucket(target):
-            kind = target.partition("://")[0]
-            raise UsageError(
-                f"archives are not written to {kind}:// addresses", "name a file, or s3://, gs:// or az://"
-            )
         from scannet_prep.remote.bucket import split_address
 
         split_address(target)  # refuses other addresses, and does not show what is secret
-    if not str(target).endswith(SUFFIX):
-        name = str(target).removesuffix(".zip")
-        raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it so: -o {quote(name + SUFFIX)}")
-    if isinstance(target, str):
-        if shard_bytes is not None:  # which could not appear all at once
+        if shard_bytes is not None:
             hint = "pack them into a folder and copy them, or leave out --shard-size: an object may have 5 TB"
             raise UsageError("shards are not written to a bucket, where they would take their places one by one", hint)
+    if not str(target).endswith(SUFFIX):
+        raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it so: -o {quote(f'{target}{SUFFIX}')}")
+    if isinstance(target, str):
         return target
     if target.is_symlink():
         target = target.resolve()
     if target.exists() and not target.is_file():
-        problem = f"{target}: is not a regular file, and would be replaced"
-        raise OutputError(problem, f"name a file, or write to a pipe: scannet-prep pack - > {target}")
+        raise OutputError(
+            f"{target}: is not a regular file", f"name one, or write to it: scannet-prep pack - > {target}"
+        )
     return target
 
 

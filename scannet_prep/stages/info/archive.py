@@ -69,7 +69,7 @@ def read_archives(archives: Sequence[Place], *, certificates: bool | Path = True
     entries, unreadable = dict[str, SceneEntry](), list[Finding]()
     for archive in opened:  # the manifests of shards name all scenes, and are the same
         try:
-            entries |= read_entries(archive.source, archive.index.files) or {}
+            entries |= read_entries(archive.source, archive.index.groups[0]) or {}
         except FileError as error:
             unreadable.append(Finding.from_exception(error, archive.name))
         archive.close()
