@@ -123,9 +123,8 @@ def test_shards_are_unpacked_together_or_one_by_one_and_each_gives_a_folder_that
         assert (outcome.status, "of the set not given" in outcome.stderr) == (0, True)
         assert verify(tmp_path / "single") == (0, [])
     assert digests(tmp_path / "single") == digests(whole_dir / "processed")
-    with pytest.raises(UsageError, match=r"1 shards of the set are not among the archives: .*s-00001-of-"):
+    with pytest.raises(UsageError, match=r"shards of the set are not among the archives: s-00001-of-"):
         unpack.plan([shards[0], *shards[2:]], tmp_path / "out")
-    assert call("unpack", shards[0], *shards[2:], "-o", tmp_path / "out", "--scenes", TRAIN).status == 0
     outcome = call("unpack", shards[0], "-o", tmp_path / "out", "--scenes", TEST)
     assert (outcome.status, "it may be in a shard that was not given" in outcome.stderr) == (2, True)
 

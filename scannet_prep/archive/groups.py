@@ -18,6 +18,7 @@ from scannet_prep.archive.frames import FrameRow
 from scannet_prep.archive.layout import ArchiveKind, Group, Head, Index
 from scannet_prep.archive.source import ByteSource, PipeSource, Place, Stream, find_missing_shards, open_source
 from scannet_prep.errors import ArchiveError, ContentError, UsageError
+from scannet_prep.failures import list_some
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, parse_manifest
 from scannet_prep.progress import Progress
 
@@ -256,12 +257,12 @@ class ArchiveSet:
         readers: The archives.
         names: Their paths or addresses.
         kind: What they were made from.
-        missing_shards: Names of shards that belong to them and were not given.
+        missing_shards: Names of the shards that belong to a single one.
         chosen: The scenes that are wanted, as far as the indexes could be read at once.
         size_bytes: Tar bytes of those.
 
     Raises:
-        UsageError: They are of two kinds, or a scene is in two of them.
+        UsageError: They are of two kinds, a scene is in two of them, or they lack shards of a set.
         ScanNetPrepError: What `open_source` and `GroupReader` raise.
     """
 
@@ -279,6 +280,9 @@ class ArchiveSet:
             raise UsageError("the archives hold raw and processed scenes", "name those of one kind")
         layout.check_held_once((reader.name, reader.held) for reader in self.readers)
         self.missing_shards = find_missing_shards(self.names)
+        if self.missing_shards and len(self.names) > 1:
+            problem = f"shards of the set are not among the archives: {list_some(self.missing_shards)}"
+            raise UsageError(problem, "name all of them, or one at a time")
         self.size_bytes = sum(group.size_bytes for group in self.chosen)
 
     @property

@@ -23,37 +23,28 @@ SUMMARY = "write the files of an archive, or of some of its scenes"
 DESCRIPTION = """\
 Writes the files of an archive that scannet-prep pack made: all of them, or those of some scenes.
 
-Of a file only what is asked for is read, of an https:// address only that is fetched; - reads a pipe, in one pass.
 Every file is checked by its SHA-256 before it gets its name. What is there already, and right, is kept, so that running
 the command again goes on where it stopped. Of a truncated or damaged archive, all whole scenes are unpacked, and the
-others are named. After a part of a processed archive, the folder is a whole processed folder of just those scenes.
+others are named.
 """
 EPILOG = """\
 examples:
   scannet-prep unpack data/scannet.tar.zst                     -> data/processed
   scannet-prep unpack data/scannet-*.tar.zst -o /fast/scannet  all shards
-  scannet-prep unpack data/scannet.tar.zst --splits val --scenes scene0011_00 scene0011_01
   scannet-prep unpack https://host/scannet.tar.zst --scenes @wanted.txt -o part
   scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
-
-Other programs open these archives too: tar --zstd -xf data/scannet.tar.zst -C somewhere
 """
 _PIPE = Path("-")
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
-        "archives", type=shared.place_argument, nargs="+", metavar="ARCHIVE",
-        help="path or address of an archive, or several (shards); - for standard input",
-    )  # fmt: skip
-    parser.add_argument(
-        "-o", "--output", type=shared.path_argument, metavar="DIR",
-        help="where the files go (default: data/processed or data/ScanNet, by what is in the archive)",
-    )  # fmt: skip
+    archives = "path or address of an archive, or several (shards); - for standard input"
+    parser.add_argument("archives", type=shared.place_argument, nargs="+", metavar="ARCHIVE", help=archives)
+    target = "where the files go (default: data/processed or data/ScanNet, by what is in the archive)"
+    parser.add_argument("-o", "--output", type=shared.path_argument, metavar="DIR", help=target)
     shared.add_selection_arguments(parser)
-    run_options = parser.add_argument_group("how to run")
-    shared.add_jobs_argument(run_options, "threads")
+    shared.add_jobs_argument(parser.add_argument_group("how to run"), "threads")
     add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
 

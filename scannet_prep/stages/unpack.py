@@ -12,8 +12,8 @@ from shlex import quote
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import ArchiveError, UnknownSceneError, UsageError
-from scannet_prep.failures import SceneFailure
+from scannet_prep.errors import ArchiveError, UnknownSceneError
+from scannet_prep.failures import SceneFailure, list_some
 from scannet_prep.files import make_directory, run_lock
 from scannet_prep.progress import Progress
 from scannet_prep.space import check_space
@@ -31,14 +31,12 @@ class UnpackPlan:
     Attributes:
         archives: The archives, and which scenes are chosen of each.
         needed_bytes: Size of the files that are chosen and not there, as far as it is known.
-        needed_files: How many they are.
     """
 
     archives: ArchiveSet
     out_dir: Path
     selection: Selection
     needed_bytes: int
-    needed_files: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,6 @@ class UnpackReport:
     """What a run did.
 
     Attributes:
-        archives: Paths, addresses, or the name of a pipe.
-        kind: What the archives were made from.
         out_dir: Where the files are.
         files: How many files had each outcome: `written`, `replaced` and `kept`.
         size_bytes: Size of all files.
@@ -58,8 +54,6 @@ class UnpackReport:
         warnings: What is damaged and harms no file.
     """
 
-    archives: tuple[str, ...]
-    kind: ArchiveKind
     out_dir: Path
     files: Mapping[str, int] = field(hash=False)
     size_bytes: int
@@ -92,25 +86,18 @@ def plan(
 
     Raises:
         UnknownSceneError: A scene was asked for that no archive has.
-        UsageError: The archives do not fit together, or shards are missing among several.
         ScanNetPrepError: What `ArchiveSet` raises.
     """
     selection = selection or Selection()
     found = ArchiveSet(archives, selection.wants, selection.limit, certificates)
-    missing = found.missing_shards
-    if missing and len(found.readers) > 1 and selection.scene_ids is None:
-        problem = f"{len(missing):,} shards of the set are not among the archives: {', '.join(missing[:3])}"
-        raise UsageError(problem, "name all of them, or unpack them one at a time, or name the scenes that you want")
     if found.has_indexes:  # else nobody knows yet what there is
-        hint = f"see scannet-prep info {quote(found.names[0])} --scenes"
-        if missing:
-            hint = f"it may be in a shard that was not given: {', '.join(missing[:3])}"
+        others = f"it may be in a shard that was not given: {list_some(found.missing_shards)}"
+        hint = others if found.missing_shards else f"see scannet-prep info {quote(found.names[0])} --scenes"
         selection.check_found(found.names[0], found.held, hint)
     out_dir = out_dir or _DEFAULT_DIRS[found.kind]
-    members = [member for group in found.chosen for member in group.members]
     is_there = os.path.exists  # which asks without raising
-    lacking = [member.size_bytes for member in members if not is_there(out_dir / member.name)]
-    return UnpackPlan(found, out_dir, selection, sum(lacking), len(lacking))
+    members = [member for group in found.chosen for member in group.members if not is_there(out_dir / member.name)]
+    return UnpackPlan(found, out_dir, selection, sum(member.size_bytes for member in members))
 
 
 def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) -> UnpackReport:
@@ -132,7 +119,7 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
         TransferError: The server does not give it.
     """
     progress, archives, out_dir, damages = progress or Progress(), plan.archives, plan.out_dir, list[str]()
-    check_space(out_dir, plan.needed_bytes, plan.needed_files)
+    check_space(out_dir, plan.needed_bytes, needed_files=bool(plan.needed_bytes))
     make_directory(out_dir)
     with progress.work("unpack", archives.size_bytes, "B"), run_lock(out_dir):
         target = Target(archives.kind, out_dir, plan.selection)
@@ -155,8 +142,6 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
         plan.selection.check_found(archives.names[0], archives.held, "ask for other splits")
     new = [name for name, files in target.scenes.items() if any(file.outcome != "kept" for file in files)]
     return UnpackReport(
-        archives=tuple(archives.names),
-        kind=archives.kind,
         out_dir=out_dir,
         files={"written": 0, "replaced": 0, "kept": 0} | Counter(file.outcome for file in target.files),
         size_bytes=sum(file.size_bytes for file in target.files),

@@ -10,6 +10,7 @@ from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import Group
 from scannet_prep.archive.source import Place
 from scannet_prep.errors import UsageError
+from scannet_prep.failures import list_some
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
@@ -106,14 +107,12 @@ def _check_set(
     """Check what concerns several archives together: missing shards and scenes."""
     name, missing, held = archives.names[0], archives.missing_shards, archives.held
     if missing:
-        tell = findings.error if len(archives.names) > 1 else findings.note
-        message = f"of its set of shards, {len(missing):,} were not given, for example {missing[0]}"
-        tell(name, message, "copy or download them too, and name all of them")
+        message = f"of its set of shards, {len(missing):,} were not given: {list_some(missing)}"
+        findings.note(name, message, "copy or download them too, and name all of them")
     if selection.scene_ids is None and not checked:  # to find nothing wrong would be no check
         selection.check_found(name, held, "choose other splits")
     for scene_id in sorted(set(selection.scene_ids or ()).difference(checked)) if selection.limit is None else ():
         findings.error(name, "no such scene in the splits that were asked for", scene_id=scene_id)
     for split in (selection.splits or tuple(Split)) if must_be_complete else ():
-        message = f"no such scene, though the official list of {split} has it"
         for scene_id in sorted(set(official_scenes(split)) - held.keys()):
-            findings.error(name, message, scene_id=scene_id)
+            findings.error(name, f"no such scene, though the official list of {split} has it", scene_id=scene_id)
