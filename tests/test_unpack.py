@@ -132,7 +132,6 @@ def test_shards_are_unpacked_together_or_one_by_one_and_each_gives_a_folder_that
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-", "a.tar.zst"], "- is the only archive where it is given"),
         (["a.tar.zst", "--scenes", "scene0500_00"], "has no scene scene0500_00"),
         (["a.tar.zst", "--splits", "test", "--scenes", TRAIN], f"has no scene {TRAIN} in test"),
         (["a.tar.zst", "a.tar.zst"], f"a.tar.zst: holds {TRAIN}, and so does a.tar.zst"),

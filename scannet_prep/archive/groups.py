@@ -58,7 +58,7 @@ class GroupReader:
         self.source, self.name = source, source.name
         self.index: Index | None = None
         self._head: Head | None = None
-        self.chosen: tuple[Group, ...] = ()
+        self.chosen: list[Group] = []
         self.files: dict[str, bytes] = {}
         self.held: dict[str, str] = {}
         self.problems: list[str] = []
@@ -95,7 +95,7 @@ class GroupReader:
             ArchiveError: The archive is refused.
             TransferError: It is on a web server, which does not give it.
         """
-        seen, is_walk = list[tuple[Group, str]](), self.index is None
+        seen: list[tuple[Group, str]] = []
         weighed = ((group.stored_bytes + group.size_bytes, (group, stored)) for group, stored in self._frames)
         for group, problem in frames.map_in_threads(
             lambda frame: self._check(*frame, work), weighed, jobs=jobs, on_error=self.source.close
@@ -103,8 +103,7 @@ class GroupReader:
             progress.advance(group.size_bytes)
             if group.scene_id:
                 yield group, problem
-            if is_walk:
-                seen.append((group, problem))
+            seen.append((group, problem))
         entries = {group.offset: group for group in self.index.groups} if self.index is not None else {}
         for group, problem in seen:
             entry = entries.get(group.offset, group)
@@ -120,19 +119,16 @@ class GroupReader:
 
     def _find_frames(self, archive: reader.Archive) -> Iterator[_Frame]:
         """Choose scenes by the index."""
-        files, *scenes = archive.index.groups
-        self._take_index(
-            archive.index, archive.index_frame, Stream(self.source, archive.index.end + len(archive.index_frame))
-        )
-        self._head = archive.index.head
-        chosen = [scene for scene in scenes if self._wants(scene.scene_id, scene.split)][: self._limit]
-        self.chosen = tuple(chosen)
-        return ((group, None) for group in (files, *chosen))
+        index, row = archive.index, archive.index_row
+        self._take_index(index, row, Stream(self.source, index.end + row.stored_bytes))
+        self._head = index.head
+        self.chosen = [scene for scene in index.scenes if self._wants(scene.scene_id, scene.split)][: self._limit]
+        return ((group, None) for group in (index.groups[0], *self.chosen))
 
-    def _take_index(self, index: Index, frame: bytes, stream: Stream) -> None:
-        self.index, self._end = index, stream
+    def _take_index(self, index: Index, row: FrameRow, end: Stream) -> None:
+        self.index, self._end = index, end
         self.held = {scene.scene_id: scene.split for scene in index.scenes}
-        self._rows[index.end] = FrameRow.of(frame)
+        self._rows[index.end] = row
 
     def _read_files(self) -> None:
         """Read the files that belong to no scene: who works on scenes needs to know what they say."""
@@ -177,7 +173,7 @@ class GroupReader:
             if count == self._limit:
                 return
         try:
-            self._take_index(reader.decode_index(stored, frame_count), stored, stream)
+            self._take_index(reader.decode_index(stored, frame_count), FrameRow.of(stored), stream)
         except ContentError as error:
             self.problems.append(error.message)
 

@@ -36,7 +36,7 @@ class Archive(AbstractContextManager["Archive"]):
         source: Its bytes.
         name: Path or address.
         index: What is in it.
-        index_frame: The frame that holds the index.
+        index_row: What the seek table has to say of the frame that holds the index.
 
     Raises:
         ArchiveError: It is truncated, damaged at its end, or was written by something else.
@@ -49,9 +49,9 @@ class Archive(AbstractContextManager["Archive"]):
         try:
             offset, stored_bytes, count = frames.find_index(self.source)
             layout.check_index_size(stored_bytes, count)
-            self.index_frame = self.source.read(offset, stored_bytes)
-            self.index = decode_index(self.index_frame, count)
-            if self.index.groups[-1].end != offset:
+            stored = self.source.read(offset, stored_bytes)
+            self.index, self.index_row = decode_index(stored, count), frames.FrameRow.of(stored)
+            if self.index.end != offset:
                 raise ContentError("the frames that the index names do not end where it begins")  # noqa: TRY301
         except ContentError as error:
             self.source.close()
@@ -59,8 +59,31 @@ class Archive(AbstractContextManager["Archive"]):
             raise ArchiveError(self.name, f"is damaged or truncated: {error.message}", DAMAGED_HINT) from None
 
     def read_member(self, group: Group, member: Member) -> memoryview:
-        """Do what the function of this name does."""
-        return read_member(self.source, group, member)
+        """Read a file: one range of the archive, into memory that is nobody else's and writable.
+
+        Raises:
+            ArchiveError: Neither the checksum of its frame holds nor its SHA-256, or the archive cannot be read.
+            TransferError: The archive is on a web server, which does not give it.
+        """
+        try:
+            content, has_checksum = frames.decompress(read_stored(self.source, group), group.size_bytes)
+            data = member.of(content)
+            if not has_checksum:
+                member.check(data)
+        except ContentError as error:
+            raise ArchiveError(self.name, f"{group.name}: is damaged: {error.message}", DAMAGED_HINT) from None
+        return data
+
+    def read_entries(self) -> dict[str, SceneEntry]:
+        """Read what the manifest says of processed scenes; empty where there is no manifest.
+
+        Raises:
+            ManifestError: It is damaged.
+            ScanNetPrepError: What `read_member` raises.
+        """
+        files = self.index.groups[0]
+        found = [bytes(self.read_member(files, item)) for item in files.members if item.name == MANIFEST_NAME]
+        return dict(parse_manifest(found[0], f"{self.name}: {MANIFEST_NAME}").scenes) if found else {}
 
     def close(self) -> None:
         """Close the file; reading opens it again."""
@@ -101,36 +124,6 @@ def read_stored(source: ByteSource, group: Group) -> bytes:
     if len(stored) < group.stored_bytes:
         raise ContentError(f"the archive ends after {len(stored):,} of its {group.stored_bytes:,} bytes")
     return stored
-
-
-def read_member(source: ByteSource, group: Group, member: Member) -> memoryview:
-    """Read a file: one range of the archive, into memory that is nobody else's and writable.
-
-    Raises:
-        ArchiveError: Neither the checksum of its frame holds nor its SHA-256, or the archive cannot be read.
-        TransferError: The archive is on a web server, which does not give it.
-    """
-    try:
-        content, has_checksum = frames.decompress(read_stored(source, group), group.size_bytes)
-        data = member.of(content)
-        if not has_checksum:
-            member.check(data)
-    except ContentError as error:
-        raise ArchiveError(source.name, f"{group.name}: is damaged: {error.message}", DAMAGED_HINT) from None
-    return data
-
-
-def read_entries(source: ByteSource, files: Group) -> dict[str, SceneEntry] | None:
-    """Read what the manifest says of processed scenes, by the files of no scene; None where there is no manifest.
-
-    Raises:
-        ManifestError: It is damaged.
-        ScanNetPrepError: What `read_member` raises.
-    """
-    member = next((item for item in files.members if item.name == MANIFEST_NAME), None)
-    if member is None:
-        return None
-    return dict(parse_manifest(bytes(read_member(source, files, member)), f"{source.name}: {MANIFEST_NAME}").scenes)
 
 
 def check_beginning(start: bytes, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.archive.layout import ArchiveKind
-from scannet_prep.archive.reader import Archive, open_archives, read_entries, read_member
+from scannet_prep.archive.reader import Archive, open_archives
 from scannet_prep.archive.source import Place, find_missing_shards
 from scannet_prep.errors import ArchiveError, UsageError
 from scannet_prep.processed.manifest import SceneEntry
@@ -44,7 +45,7 @@ class ArchiveReader(SceneSource):
         opened = open_archives(archives, certificates=certificates)
         names = [archive.name for archive in opened]
         check_archives(opened)
-        held = [(archive.source, scene) for archive in opened for scene in archive.index.scenes]
+        held = [(archive, scene) for archive in opened for scene in archive.index.scenes]
         wanted = [item for item in held if split in (None, item[1].split)]
         scenes = sorted(wanted, key=lambda item: item[1].scene_id)
         vertex_counts = {scene.scene_id: scene.vertex_count for _, scene in scenes}
@@ -55,7 +56,9 @@ class ArchiveReader(SceneSource):
             hint = f"pack them: scannet-prep process --splits {split}, then pack again"
             check_split(self.name, split, {scene.split for _, scene in held}, hint)
         self._scenes = scenes
-        self._homes = [(archive.source, archive.index.groups[0]) for archive in opened]
+        self._archives = opened
+        for archive in opened:  # of the groups, only those of the split stay
+            archive.index = replace(archive.index, groups=archive.index.groups[:1])
         if failures and split is not None:
             warn_of_failures(self.name, failures, f"scannet-prep info {quote(names[0])} lists them")
 
@@ -66,8 +69,8 @@ class ArchiveReader(SceneSource):
 
     def file_path(self, index: int) -> str:
         """The file of a scene, for messages."""
-        source, scene = self._scenes[index]
-        return f"{source.name}: {scene.members[0].name}"
+        archive, scene = self._scenes[index]
+        return f"{archive.name}: {scene.members[0].name}"
 
     def how_to_add(self, scene_id: str) -> str:
         """What to type to get a scene that is missing."""
@@ -75,21 +78,21 @@ class ArchiveReader(SceneSource):
 
     def read(self, index: int) -> memoryview:
         """Read the whole file of a scene, into memory that is nobody else's and writable."""
-        source, scene = self._scenes[index]
-        return read_member(source, scene, scene.members[0])
+        archive, scene = self._scenes[index]
+        return archive.read_member(scene, scene.members[0])
 
     def read_entries(self) -> dict[str, SceneEntry] | None:
         """What the manifests say of the scenes, by id; None where they do not tell of all."""
         names, entries = self.scene_ids, dict[str, SceneEntry]()
-        for source, files in self._homes:
+        for archive in self._archives:
             if not entries.keys() >= set(names):  # the shards of a set have all the same manifest
-                entries |= read_entries(source, files) or {}
+                entries |= archive.read_entries()
         return {name: entries[name] for name in names} if entries.keys() >= set(names) else None
 
     def close(self) -> None:
         """Close the archives; reading opens them again."""
-        for source, _ in self._homes:
-            source.close()
+        for archive in self._archives:
+            archive.close()
 
 
 def check_archives(archives: Sequence[Archive]) -> None:

@@ -34,7 +34,6 @@ examples:
   scannet-prep unpack https://host/scannet.tar.zst --scenes @wanted.txt -o part
   scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
 """
-_PIPE = Path("-")
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -54,8 +53,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages import unpack
 
     archives: list[str | Path | ByteSource] = arguments.archives
-    if _PIPE in archives:
-        _check_pipe(arguments)
+    if archives == [Path("-")]:
+        if sys.stdin is None or sys.stdin.isatty():
+            hint = "name a file, or put a pipe before it: cat FILE | scannet-prep unpack -"
+            raise UsageError("- reads an archive from a pipe, but standard input is a terminal", hint)
         archives = [PipeSource(sys.stdin.fileno())]
     selection, certificates = shared.selection_from(arguments), certificates_from(arguments, console)
     plan = unpack.plan(archives, arguments.output, selection=selection, certificates=certificates)
@@ -67,14 +68,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.warn(text)
     text = _describe_report(report, console.seconds)
     return console.result(text, report, 0 if report.is_whole else 3, seconds=console.seconds)
-
-
-def _check_pipe(arguments: argparse.Namespace) -> None:
-    if len(arguments.archives) > 1:
-        raise UsageError("- is the only archive where it is given", "unpack the others by a command of their own")
-    if sys.stdin is None or sys.stdin.isatty():
-        hint = "name a file, or put a pipe before it: cat FILE | scannet-prep unpack -"
-        raise UsageError("- reads an archive from a pipe, but standard input is a terminal", hint)
 
 
 def _describe_start(plan: UnpackPlan) -> str:

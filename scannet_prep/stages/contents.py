@@ -143,7 +143,11 @@ def _look_through(
     paths: dict[str, list[Path]] = {"": []}
     left_out: list[str] = []
     folders = {source, source / "tasks", *folders}
-    for path in [path for parent in sorted(folders) for path in _list(parent)]:
+    try:
+        found = [path for parent in sorted(folders) if parent.is_dir() for path in sorted(parent.iterdir())]
+    except OSError as error:
+        raise FileError(source, f"cannot be read: {error}") from error
+    for path in found:
         name = _name(source, path)
         # The lock of a run, what tar unpacks, parts of what is packed as one.
         if name.startswith(_PASSED_OVER) or path in folders:
@@ -159,13 +163,3 @@ def _look_through(
 
 def _name(source: Path, path: Path) -> str:
     return path.relative_to(source).as_posix()
-
-
-def _list(directory: Path) -> list[Path]:
-    """What lies in a folder, sorted; nothing where there is none."""
-    try:
-        return sorted(directory.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise FileError(directory, f"cannot be read: {error.strerror or error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,7 +131,6 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
         LockedError: Another run is writing into the same folder.
     """
     progress, contents, target = progress or Progress(), plan.contents, plan.target
-    parts = contents.split(plan.shard_bytes) if plan.shard_bytes is not None else [contents]
     try:
         with ExitStack() as stack:
             if isinstance(target, Path):
@@ -140,10 +139,10 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
             archives = _find_same(plan, jobs, progress)
             is_same = bool(archives)
             if not is_same:
-                stack.enter_context(progress.work("pack", sum(part.size_bytes for part in parts), "B"))
+                stack.enter_context(progress.work("pack", contents.size_bytes, "B"))
                 pieces = iter_archive(contents, jobs=jobs, progress=progress)  # which begins when they are taken
                 if isinstance(target, Path):
-                    archives = _write_files(plan, target, parts, jobs, progress)
+                    archives = _write_files(plan, target, jobs, progress)
                 elif target is None:
                     archives = {_PIPE_NAME: _write_pipe(pieces, pipe)}
                 else:
@@ -225,17 +224,16 @@ def _write_pipe(pieces: Iterable[bytes], pipe: int) -> int:
         raise OutputError(problem, "check its error message") from None
 
 
-def _write_files(
-    plan: PackPlan, target: Path, parts: Sequence[Contents], jobs: int, progress: Progress
-) -> dict[str, int]:
+def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) -> dict[str, int]:
     """Write one archive or all shards into a folder of their own, then let them take the places of earlier ones.
 
     A run that is killed meanwhile leaves the old ones, or a set that lacks shards, which readers refuse; never a
     mixture.
     """
-    paths, old_paths = [target], tuple[Path, ...]()
+    parts, paths, old_paths = [plan.contents], [target], tuple[Path, ...]()
     if plan.shard_bytes is not None:
-        paths, old_paths = [shard_path(target, number, len(parts)) for number in range(len(parts))], find_shards(target)
+        parts, old_paths = plan.contents.split(plan.shard_bytes), find_shards(target)
+        paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
     for left in target.parent.glob(f".*{_PARTIAL_SUFFIX}"):  # by killed runs
         shutil.rmtree(left, ignore_errors=True)
     check_space(target.parent, plan.contents.size_bytes // 5)  # of a raw scene, 0.28 and more was measured

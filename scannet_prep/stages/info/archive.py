@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scannet_prep.archive.layout import Head
-from scannet_prep.archive.reader import open_archives, read_entries
+from scannet_prep.archive.reader import open_archives
 from scannet_prep.archive.source import Place, find_missing_shards
 from scannet_prep.class_weights import ClassTable, make_class_tables
 from scannet_prep.errors import FileError
@@ -69,7 +69,7 @@ def read_archives(archives: Sequence[Place], *, certificates: bool | Path = True
     entries, unreadable = dict[str, SceneEntry](), list[Finding]()
     for archive in opened:  # the manifests of shards name all scenes, and are the same
         try:
-            entries |= read_entries(archive.source, archive.index.groups[0]) or {}
+            entries |= archive.read_entries()
         except FileError as error:
             unreadable.append(Finding.from_exception(error, archive.name))
         archive.close()
