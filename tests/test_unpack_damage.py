@@ -125,7 +125,7 @@ def test_a_flip_in_the_seek_table_or_a_checksum_or_a_second_archive_behind_it_co
     archive.write_bytes(data + data)
     for report in unpack_both(archive, tmp_path):
         assert len(report.scenes) == 12
-        assert any("something follows the end" in warning for warning in report.warnings)
+        assert any("something follows" in warning for warning in report.warnings)
 
 
 def test_truncated_anywhere_all_whole_scenes_come_out_by_file_and_by_pipe(damaged_source: Path, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class GroupReader:
         name: Path, address, or the name of a pipe.
         index: What is in it; None where it has not come, or is lost.
         head: What holds for all of it.
-        chosen: The scenes that are wanted, if the index could be read at once.
+        chosen: The scenes that are wanted, as far as they are known: all, if the index could be read at once.
         files: The files that belong to no scene, by name; none where they are lost.
         held: The splits of the scenes that are known to be in it, by id: of all, where there is an index.
         problems: What is lost beside scenes that can be named, in words.
@@ -142,7 +142,7 @@ class GroupReader:
 
     def _walk(self) -> Iterator[_Frame]:
         """Find the frames from the beginning on; ends with the index, or where no frame can be found any more."""
-        stream, frame_count, last_scene, count = Stream(self.source), 0, "", 0
+        stream, frame_count = Stream(self.source), 0
         reader.check_beginning(stream.peek(0, reader.LOOK_BYTES), self.name)
         while True:
             offset, name = stream.offset, ""
@@ -161,16 +161,15 @@ class GroupReader:
             if offset and (found := layout.identify_scene(name)) is not None:
                 kind, scene_id, split = found
                 self._head = self._head or Head(kind)  # of an archive whose first frame is lost
-                if scene_id <= last_scene:
-                    raise ArchiveError(self.name, f"holds {scene_id} after {last_scene}", _REFUSED_HINT)
-                last_scene = scene_id
+                if scene_id <= (last := next(reversed(self.held), "")):
+                    raise ArchiveError(self.name, f"holds {scene_id} after {last}", _REFUSED_HINT)
                 self.held[scene_id] = split
                 group = replace(group, scene_id=scene_id, split=split)
                 if not self._wants(scene_id, split):
                     continue
-                count += 1
+                self.chosen.append(group)
             yield group, stored
-            if count == self._limit:
+            if len(self.chosen) == self._limit:
                 return
         try:
             self._take_index(reader.decode_index(stored, frame_count), FrameRow.of(stored), stream)
@@ -179,7 +178,6 @@ class GroupReader:
 
     def _check(self, group: Group, stored: bytes | None, work: Work) -> tuple[Group, str]:
         """Read a frame, check it, and hand its files on; gives as much as is known of it, and what is damaged."""
-        has_come = stored is not None
         try:
             stored = stored or reader.read_stored(self.source, group)
             content, has_checksum = frames.decompress(stored, group.size_bytes)
@@ -195,7 +193,7 @@ class GroupReader:
         except ContentError as error:
             return group, error.message
         except ArchiveError as error:
-            if has_come:
+            if not group.members:
                 raise  # refused
             return group, str(error)
         self._rows[group.offset] = row
@@ -233,11 +231,9 @@ class GroupReader:
             content, _ = frames.decompress(end, len(layout.END_OF_ARCHIVE))
             rows = [self._rows.get(offset) for offset in (*(group.offset for group in index.groups), index.end)]
             is_whole = content == layout.END_OF_ARCHIVE and frames.has_seek_table(self._end, [*rows, FrameRow.of(end)])
-        if not is_whole:
-            what = "the end of the tar stream or the seek table is damaged"
+        if not is_whole or self._end.peek(0, 1):
+            what = "the end of the tar stream or the seek table is damaged, or something follows it"
             self.warnings.append(f"{what}; other programs need it, the files are whole")
-        elif self._end.peek(0, 1):
-            self.warnings.append("something follows the end of the archive; it was not read")
 
 
 class ArchiveSet:
@@ -254,7 +250,7 @@ class ArchiveSet:
         names: Their paths or addresses.
         kind: What they were made from.
         missing_shards: Names of the shards that belong to a single one.
-        chosen: The scenes that are wanted, as far as the indexes could be read at once.
+        chosen: The scenes that are wanted, as far as they are known before all is read.
         size_bytes: Tar bytes of those.
 
     Raises:

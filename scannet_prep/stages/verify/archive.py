@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import Group
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import UsageError
 from scannet_prep.failures import list_some
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
@@ -61,12 +60,9 @@ def run(
 
     Raises:
         UnknownSceneError: No scene is of the splits that were asked for.
-        UsageError: Some scenes only, and yet complete.
         ScanNetPrepError: What `ArchiveSet` raises.
     """
     selection, progress, findings = selection or Selection(), progress or Progress(), Findings()
-    if must_be_complete and not selection.has_whole_splits:
-        raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
     opened = ArchiveSet(archives, selection.wants, selection.limit, certificates)
     checked, damaged = dict[str, Group](), set[str]()
     with progress.work("verify", opened.size_bytes, "B"):
@@ -84,10 +80,20 @@ def run(
             findings.attempt(Path(reader.name), reader.read_manifest)
             reader.source.close()
     # Not before: where its end is damaged, the index of an archive is found on the way.
-    _check_set(opened, checked.keys(), selection, findings, must_be_complete=must_be_complete)
+    name, missing, held = opened.names[0], opened.missing_shards, opened.held
+    if missing:
+        message = f"of its set of shards, {len(missing):,} were not given: {list_some(missing)}"
+        findings.note(name, message, "copy or download them too, and name all of them")
+    if selection.scene_ids is None and not checked:  # to find nothing wrong would be no check
+        selection.check_found(name, held, "choose other splits")
+    for scene_id in sorted(set(selection.scene_ids or ()) - checked.keys()) if selection.limit is None else ():
+        findings.error(name, "no such scene in the splits that were asked for", scene_id=scene_id)
+    wanted = selection.splits or tuple(Split) if must_be_complete else ()
+    for scene_id in sorted({scene_id for split in wanted for scene_id in official_scenes(split)} - held.keys()):
+        findings.error(name, "no such scene, though an official list has it", scene_id=scene_id)
     whole = {name: group for name, group in sorted(checked.items()) if name not in damaged}
     return ArchivesReport(
-        path=opened.names[0],
+        path=name,
         paths=tuple(opened.names),
         kind="archive",
         archive_kind=str(opened.kind),
@@ -99,20 +105,3 @@ def run(
         damaged_scenes=tuple(sorted(damaged)),
         findings=sort_findings(findings.found),
     )
-
-
-def _check_set(
-    archives: ArchiveSet, checked: Collection[str], selection: Selection, findings: Findings, *, must_be_complete: bool
-) -> None:
-    """Check what concerns several archives together: missing shards and scenes."""
-    name, missing, held = archives.names[0], archives.missing_shards, archives.held
-    if missing:
-        message = f"of its set of shards, {len(missing):,} were not given: {list_some(missing)}"
-        findings.note(name, message, "copy or download them too, and name all of them")
-    if selection.scene_ids is None and not checked:  # to find nothing wrong would be no check
-        selection.check_found(name, held, "choose other splits")
-    for scene_id in sorted(set(selection.scene_ids or ()).difference(checked)) if selection.limit is None else ():
-        findings.error(name, "no such scene in the splits that were asked for", scene_id=scene_id)
-    for split in (selection.splits or tuple(Split)) if must_be_complete else ():
-        for scene_id in sorted(set(official_scenes(split)) - held.keys()):
-            findings.error(name, f"no such scene, though the official list of {split} has it", scene_id=scene_id)
