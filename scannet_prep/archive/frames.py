@@ -24,8 +24,6 @@ from scannet_prep.files import Buffer
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MAX_LEVEL = 22
-
 _MAX_HEADER_BYTES = 18
 _MAX_HELD_BYTES = 160 << 20
 _MAX_WINDOW_BYTES = 1 << 27  # what `zstd -d` and `tar --zstd` accept without further options

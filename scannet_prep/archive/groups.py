@@ -275,6 +275,8 @@ class ArchiveSet:
         if self.missing_shards and len(self.names) > 1:
             problem = f"shards of the set are not among the archives: {list_some(self.missing_shards)}"
             raise UsageError(problem, "name all of them, or one at a time")
+        if self.missing_shards:
+            self.readers[0].warnings.append(f"shards of its set were not given: {list_some(self.missing_shards)}")
         self.size_bytes = sum(group.size_bytes for group in self.chosen)
 
     @property

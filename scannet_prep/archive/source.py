@@ -41,11 +41,6 @@ class ByteSource(Protocol):
 Place: TypeAlias = str | Path | ByteSource
 
 
-def is_bucket(place: object) -> bool:
-    """Whether it is an address of an object in a bucket."""
-    return isinstance(place, str) and place.lower().startswith(("s3://", "gs://", "az://"))
-
-
 def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource:
     """Make an object that reads the bytes of an archive; `certificates` are what `RangeSource` takes.
 
@@ -55,10 +50,10 @@ def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource
         UsageError: It is not an address that this program reads.
         TransferError: It is on a web server or in a bucket, which does not give it.
     """
-    if is_bucket(place):
+    if isinstance(place, str) and place.lower().startswith(("s3://", "gs://", "az://")):
         from scannet_prep.remote.bucket import BucketSource
 
-        return BucketSource(str(place), certificates=certificates)
+        return BucketSource(place, certificates=certificates)
     if isinstance(place, str) and place.lower().startswith(("https://", "http://")):
         from scannet_prep.remote.ranges import RangeSource  # requests is not for those who train from a file
 

@@ -67,12 +67,10 @@ class SourceFile:
             done = os.readv(file.fileno(), [target])
             status = os.fstat(file.fileno())
         if (done, status.st_size, status.st_mtime_ns) != (len(target), self.size_bytes, self.modified_ns):
-            problem = f"changed while it was packed: {self.size_bytes:,} bytes at first, then {status.st_size:,}"
-            raise FileError(self.path, problem, "wait until nothing writes there any more, then pack again")
+            raise FileError(self.path, "changed while it was packed", "pack again when nothing writes there any more")
         if self.fingerprint is not None and (found := Fingerprint.from_bytes(target)) != self.fingerprint:
             problem = f"is not what the manifest says: {found.size_bytes:,} bytes with CRC-32 {found.crc32}"
-            hint = "it is damaged or was replaced: process the scene again, then pack again"
-            raise FileError(self.path, problem, hint)
+            raise FileError(self.path, problem, "process the scene again, then pack again")
 
 
 @dataclass(frozen=True, slots=True)

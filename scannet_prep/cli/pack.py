@@ -42,7 +42,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help=target)
     options = parser.add_argument_group("what to make")
     level = "compression level of zstd, 1..22 (default: 1); 0 stores: 11 %% larger, and a scene reads twice as fast"
-    options.add_argument("--level", type=int, default=1, metavar="N", help=level)
+    options.add_argument("--level", type=int, choices=range(23), default=1, metavar="N", help=level)
     size = "several archives of at most this size, such as 4GB or 500MiB"
     options.add_argument("--shard-size", type=shared.size_argument, metavar="SIZE", help=size)
     force = "pack again, even where the archive is up to date or holds more scenes"
@@ -86,13 +86,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _check_pipe(arguments: argparse.Namespace) -> None:
     if arguments.output not in (None, _PIPE):
         raise UsageError(f"both - and -o {arguments.output} say where the archive goes", "leave out one of them")
-    if arguments.json:
-        raise UsageError("--json and the archive cannot both go to standard output", "name a file: -o FILE")
-    if sys.__stdout__ is None:
-        raise UsageError("standard output is closed", "name a file: -o FILE")
-    if sys.stdout.isatty():
+    if arguments.json or sys.__stdout__ is None or sys.stdout.isatty():
         hint = 'name a file (-o FILE), or a pipe: | ssh host "scannet-prep unpack -"'
-        raise UsageError("the archive would go to the terminal", hint)
+        raise UsageError("standard output is a terminal, closed, or taken by --json", hint)
 
 
 def _describe_plan(plan: PackPlan) -> str:

@@ -60,14 +60,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         archives = [PipeSource(sys.stdin.fileno())]
     selection, certificates = shared.selection_from(arguments), certificates_from(arguments, console)
     plan = unpack.plan(archives, arguments.output, selection=selection, certificates=certificates)
-    if missing := plan.archives.missing_shards:
-        console.warn(f"warning: {format_count(len(missing), 'shard')} of the set not given: {list_some(missing)}")
     console.say(_describe_start(plan))
     report = unpack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     for text in (*(f"warning: {item}" for item in report.warnings), *(f"damaged: {item}" for item in report.damages)):
         console.warn(text)
-    text = _describe_report(report, console.seconds)
-    return console.result(text, report, 0 if report.is_whole else 3, seconds=console.seconds)
+    status = 3 if report.failures or report.damages else 0
+    return console.result(_describe_report(report, console.seconds), report, status, seconds=console.seconds)
 
 
 def _describe_start(plan: UnpackPlan) -> str:
@@ -79,13 +77,11 @@ def _describe_start(plan: UnpackPlan) -> str:
 
 
 def _describe_report(report: UnpackReport, seconds: float) -> str:
-    kept = len(report.scenes) - len(report.new_scenes)
-    counts = f"{len(report.new_scenes):,} unpacked, {kept:,} already there, {len(report.failures):,} failed"
-    files = format_count(sum(report.files.values()), "file")
-    lines = [f"{counts}, in {format_duration(seconds)}: {files}, {format_bytes(report.size_bytes)} in {report.out_dir}"]
-    if replaced := report.files["replaced"]:
-        lines.append(f"replaced, because they differed: {format_count(replaced, 'file')}")
+    scenes = f"{format_count(len(report.scenes), 'scene')} there, {len(report.failures):,} failed"
+    files = ", ".join(f"{count:,} {outcome}" for outcome, count in report.files.items())
+    size, duration = format_bytes(report.size_bytes), format_duration(seconds)
+    text = f"{report.out_dir}: {scenes}; files: {files}; {size}, in {duration}"
     if report.failures:
         again = quote(f"@{report.out_dir}/failed.txt")
-        lines.append(f"to try the failed ones again, add --scenes {again} to the same command")
-    return "\n".join(lines)
+        text += f"\nto try the failed ones again, add --scenes {again} to the same command"
+    return text

@@ -122,5 +122,4 @@ def _describe_archives(report: ArchivesReport, seconds: float, *, has_all: bool)
     vertices = f", {report.vertices:,} vertices" if report.vertices else ""
     yield f"{name_places(report.paths)}: scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,}{vertices}"
     yield from describe_list("damaged scenes", report.damaged_scenes, has_all=has_all)
-    depth = f"{format_bytes(report.content_bytes)} unpacked and checked"
-    yield f"{format_bytes(report.size_bytes)} ({depth}), in {format_duration(seconds)}"
+    yield f"{format_bytes(report.size_bytes)}, in {format_duration(seconds)}"

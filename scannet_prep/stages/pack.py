@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.archive.frames import MAX_LEVEL
 from scannet_prep.archive.layout import DEFAULT_LEVEL
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.source import SUFFIX, Stream, find_shards, open_source, shard_path
@@ -29,7 +28,6 @@ from scannet_prep.space import check_space
 from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
-_LEAST_SHARD_BYTES = 1_000_000
 _PIPE_NAME = "standard output"
 _PARTIAL_SUFFIX = f"{SUFFIX}.partial"
 
@@ -98,10 +96,6 @@ def plan(
         OutputError: The target cannot be written.
         TransferError: It cannot be found out what is in the bucket.
     """
-    if not 0 <= level <= MAX_LEVEL:
-        raise UsageError(f"the level is {level}, expected 0..{MAX_LEVEL}")
-    if shard_bytes is not None and shard_bytes < _LEAST_SHARD_BYTES:
-        raise UsageError(f"the shards would have {shard_bytes:,} bytes, expected at least {_LEAST_SHARD_BYTES:,}")
     if target is None and shard_bytes is not None:
         raise UsageError("a pipe takes one archive", "name a file: -o FILE")
     if target is not None:
@@ -144,13 +138,16 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
                 if isinstance(target, Path):
                     archives = _write_files(plan, target, jobs, progress)
                 elif target is None:
-                    archives = {_PIPE_NAME: _write_pipe(pieces, pipe)}
+                    with os.fdopen(pipe, "wb", closefd=False) as file:
+                        archives = {_PIPE_NAME: sum(map(file.write, pieces))}
                 else:
                     from scannet_prep.remote.bucket import upload
 
                     archives = {target: upload(target, pieces, contents.size_bytes)}
     except ScanNetPrepError:
         raise
+    except BrokenPipeError:
+        raise OutputError("the program reading the pipe has stopped", "check its error message") from None
     except OSError as error:
         raise output_error(Path(target or _PIPE_NAME), error, "then pack again") from error
     return PackReport(
@@ -213,15 +210,6 @@ def _find_same(plan: PackPlan, jobs: int, progress: Progress) -> dict[str, int]:
             if all(stream.take(len(piece)) == piece for piece in pieces) and not stream.take(1):
                 return {str(plan.target): stream.offset}
     return {}
-
-
-def _write_pipe(pieces: Iterable[bytes], pipe: int) -> int:
-    try:
-        with os.fdopen(pipe, "wb", closefd=False) as file:
-            return sum(map(file.write, pieces))
-    except BrokenPipeError:
-        problem = f"{_PIPE_NAME}: the program reading the pipe has stopped"
-        raise OutputError(problem, "check its error message") from None
 
 
 def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) -> dict[str, int]:

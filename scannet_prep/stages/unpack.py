@@ -48,7 +48,6 @@ class UnpackReport:
         files: How many files had each outcome: `written`, `replaced` and `kept`.
         size_bytes: Size of all files.
         scenes: Scenes that are there now, whole.
-        new_scenes: Those of them of which something was written.
         failures: Scenes that could not be unpacked.
         damages: What else is damaged, in words: parts whose scene is not known, files that belong to no scene.
         warnings: What is damaged and harms no file.
@@ -58,15 +57,9 @@ class UnpackReport:
     files: Mapping[str, int] = field(hash=False)
     size_bytes: int
     scenes: tuple[str, ...]
-    new_scenes: tuple[str, ...]
     failures: tuple[SceneFailure, ...]
     damages: tuple[str, ...]
     warnings: tuple[str, ...]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that was asked for is there."""
-        return not self.failures and not self.damages
 
 
 def plan(
@@ -140,13 +133,11 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
         target.end()
     if not (target.scenes or target.failures or damages):
         plan.selection.check_found(archives.names[0], archives.held, "ask for other splits")
-    new = [name for name, files in target.scenes.items() if any(file.outcome != "kept" for file in files)]
     return UnpackReport(
         out_dir=out_dir,
         files={"written": 0, "replaced": 0, "kept": 0} | Counter(file.outcome for file in target.files),
         size_bytes=sum(file.size_bytes for file in target.files),
         scenes=tuple(sorted(target.scenes)),
-        new_scenes=tuple(sorted(new)),
         failures=tuple(failure for _, failure in sorted(target.failures.items())),
         damages=tuple(damages),
         warnings=tuple(warnings),

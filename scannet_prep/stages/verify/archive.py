@@ -9,7 +9,6 @@ from pathlib import Path
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import Group
 from scannet_prep.archive.source import Place
-from scannet_prep.failures import list_some
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
@@ -27,14 +26,12 @@ class ArchivesReport(CheckReport):
     Attributes:
         paths: Paths or addresses of all.
         archive_kind: `processed` or `raw`.
-        content_bytes: Size of the tar bytes of the scenes that were checked.
         whole_scenes: Scenes whose files are whole.
         damaged_scenes: The others, as far as they can be named.
     """
 
     paths: tuple[str, ...]
     archive_kind: str
-    content_bytes: int
     whole_scenes: tuple[str, ...]
     damaged_scenes: tuple[str, ...]
 
@@ -80,10 +77,7 @@ def run(
             findings.attempt(Path(reader.name), reader.read_manifest)
             reader.source.close()
     # Not before: where its end is damaged, the index of an archive is found on the way.
-    name, missing, held = opened.names[0], opened.missing_shards, opened.held
-    if missing:
-        message = f"of its set of shards, {len(missing):,} were not given: {list_some(missing)}"
-        findings.note(name, message, "copy or download them too, and name all of them")
+    name, held = opened.names[0], opened.held
     if selection.scene_ids is None and not checked:  # to find nothing wrong would be no check
         selection.check_found(name, held, "choose other splits")
     for scene_id in sorted(set(selection.scene_ids or ()) - checked.keys()) if selection.limit is None else ():
@@ -100,7 +94,6 @@ def run(
         scenes=len(checked),
         vertices=sum(group.vertex_count for group in whole.values()),
         size_bytes=sum(reader.source.size_bytes for reader in opened.readers),
-        content_bytes=sum(group.size_bytes for group in checked.values()),
         whole_scenes=tuple(whole),
         damaged_scenes=tuple(sorted(damaged)),
         findings=sort_findings(findings.found),
