@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,7 +34,6 @@ from release_server import (
 )
 
 from scannet_prep.raw.lock import read_lock
-from scannet_prep.remote.transfer import Partial
 from scannet_prep.stages.download import FileOutcome
 
 MESH_PATH = scene_url_path(SCENES[0], MESH)
@@ -226,7 +227,7 @@ def test_a_body_larger_than_any_file_of_its_kind_is_broken_off(
 def test_a_length_beyond_the_disk_fails_its_file(
     server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Partial, "free_bytes", lambda _: 10_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000_000))
     server.faults = [at(MESH_PATH, then=Header("Content-Length", "12500000"))]
     report = fetch(server, tmp_path)
     assert [item.file.kind.suffix for item in report.failures] == [MESH]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.errors import ArchiveError, FileError, ServerDownError, UsageError
+from scannet_prep.errors import ArchiveError, UsageError
 from scannet_prep.remote.client import Answer, Client
-from scannet_prep.remote.gate import PROGRESS_BYTES, Gate, TransferPolicy
+from scannet_prep.remote.gate import PROGRESS_BYTES, TransferPolicy
 from scannet_prep.remote.tail import TailedSource
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, is_server_address, public_url
 
@@ -38,7 +39,7 @@ class RangeSource(TailedSource):
     """
 
     def __init__(self, url: str, *, certificates: bool | Path = True, policy: TransferPolicy | None = None) -> None:
-        self._links: dict[int, tuple[Client, Gate]] = {}
+        self._clients: dict[int, Client] = {}
         if not is_server_address(url):
             hint = "name it as https://HOST/PATH/NAME.tar.zst"
             raise UsageError(f"{public_url(url)!r} is not an address of a file on a web server", hint)
@@ -56,8 +57,7 @@ class RangeSource(TailedSource):
 
     def close(self) -> None:
         """Close the connections of this process; reading opens new ones."""
-        client, _ = self._links.pop(os.getpid(), (None, None))
-        if client is not None:
+        if client := self._clients.pop(os.getpid(), None):
             client.close()
 
     def __del__(self) -> None:
@@ -66,40 +66,34 @@ class RangeSource(TailedSource):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
-        return self.__dict__ | {"_links": {}, "_tail": None}
+        return self.__dict__ | {"_clients": {}, "_tail": None}
 
-    def _connect(self) -> tuple[Client, Gate]:
+    def _connect(self) -> Client:
         """The connections of this process. Without a lock, which a fork may copy while it is held."""
-        link = self._links.get(os.getpid())
-        if link is None:
-            name, client = self.name, Client(self._url, self._policy, self._certificates)
-            gate = Gate(self._policy, client.stop, lambda text: _log.warning("%s: %s", name, text))
-            link = self._links.setdefault(os.getpid(), (client, gate))
-        return link
+        client = self._clients.get(os.getpid())
+        return client or self._clients.setdefault(os.getpid(), Client(self._url, self._policy, self._certificates))
 
     def _fetch(self, start: int, end: int) -> bytes:
-        """Fetch a range, with as many requests as it takes."""
-        (client, gate), data, most_bytes, errors = self._connect(), bytearray(), 0, list[AttemptError]()
+        """Fetch a range, with as many requests as it takes; they are given up when nothing has come for too long."""
+        client, policy, data = self._connect(), self._policy, bytearray()
+        patience_s = policy.outage_patience_s if self._version else policy.first_answer_patience_s
+        failures, most_bytes, began_s, is_told = 0, 0, time.monotonic(), False
         while len(data) < min(end, self.size_bytes) - start:
             try:
-                with gate.request():
-                    try:
-                        self._receive(client, data, start + len(data), end)
-                    except AttemptError:
-                        if len(data) < most_bytes + PROGRESS_BYTES:
-                            raise
-                        most_bytes, errors = len(data), []
-            except ServerDownError:
-                self.close()  # who reads again begins with new patience
-                raise
+                self._receive(client, data, start + len(data), end)
             except AttemptError as error:
-                errors.append(error)
-                is_served = gate.served_s > errors[0].failed_s  # else it is an outage, unless the error says more
-                if len(errors) >= (error.tries or self._policy.tries) and (error.tries or is_served):
-                    what = error.describe(len(errors))
-                    if issubclass(error.error_type, FileError):
-                        raise error.error_type(self.name, what, error.hint) from None
-                    raise error.error_type(f"{self.name}: {what}", error.hint) from None
+                if len(data) >= most_bytes + PROGRESS_BYTES:
+                    failures, most_bytes, began_s, is_told = 0, len(data), time.monotonic(), False
+                    continue
+                failures, silent_s = failures + 1, time.monotonic() - began_s
+                if error.tries and failures >= error.tries:
+                    raise error.as_given_up(self.name, failures) from None
+                if silent_s > patience_s:
+                    raise error.as_server_down(silent_s) from None
+                if silent_s >= policy.untold_outage_s and not is_told:
+                    is_told = True
+                    _log.warning("%s: %s", self.name, error.describe_outage(patience_s))
+                client.stop.wait(policy.pause_s(failures, error.retry_after_s))
         return bytes(data)
 
     def _receive(self, client: Client, data: bytearray, first: int, end: int) -> None:

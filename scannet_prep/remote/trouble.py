@@ -5,10 +5,9 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import requests
@@ -23,6 +22,7 @@ from scannet_prep.errors import (
     ProxyError,
     RefusedError,
     ScanNetPrepError,
+    ServerDownError,
     TransferError,
 )
 
@@ -65,11 +65,30 @@ class AttemptError(Exception):
     is_busy: bool = False  # whether it asks for fewer requests
     retry_after_s: float = 0.0  # the pause that it asks for
     error_type: type[TransferError | FileError] = TransferError  # what to raise when the file is given up
-    failed_s: float = field(default_factory=time.monotonic, init=False)  # when that was
 
     def describe(self, failures: int) -> str:
         """Say why a file is given up after so many failures."""
         return f"{failures} attempts failed, the last one: {self.reason}" if failures > 1 else self.reason
+
+    def as_given_up(self, name: str, failures: int) -> ScanNetPrepError:
+        """What is raised when a file is given up after so many failures."""
+        if issubclass(self.error_type, FileError):
+            return self.error_type(name, self.describe(failures), self.hint)
+        return self.error_type(f"{name}: {self.describe(failures)}", self.hint)
+
+    def describe_outage(self, patience_s: float) -> str:
+        """Say that the server is down, why, and for how long that is borne."""
+        hours, minutes = patience_s / 3600, patience_s / 60
+        patience = f"{hours:.0f} hours" if hours >= 2 else f"{minutes:.0f} minutes"
+        return (
+            f"the server serves nothing ({self.reason}). While it is down, the download pauses and retries "
+            f"at intervals, for up to {patience if minutes >= 2 else f'{patience_s:.0f} s'}"
+        )
+
+    def as_server_down(self, silent_s: float) -> ServerDownError:
+        """What is raised when nothing has been served for so long."""
+        hint = "run the same command again later: it continues where it stopped"
+        return ServerDownError(f"the server has served nothing for {silent_s:.0f} s ({self.reason})", hint)
 
 
 def public_url(url: str) -> str:

@@ -162,13 +162,15 @@ class DownloadPlan:
 class DownloadReport:
     """What `run` did."""
 
-    data_dir: Path  # where the files are
+    plan: DownloadPlan  # what was to be done
     results: tuple[FileResult, ...]  # one for each file that was asked for
-    mended: tuple[str, ...]  # files that were there, but damaged, and were fetched again
-    # Files whose permissions kept everybody else from reading them, as the official script leaves them
-    opened: tuple[str, ...]
-    orphans: tuple[Path, ...]  # see `DownloadPlan`
     received_bytes: int  # bytes that came over the network
+
+    @property
+    def mended(self) -> list[str]:
+        """Files that were there, but damaged, and were fetched again."""
+        fetched = {item.file.local_path for item in self.results if item.outcome is FileOutcome.FETCHED}
+        return sorted(fetched & self.plan.present)
 
     @property
     def failures(self) -> tuple[FileResult, ...]:
@@ -196,7 +198,7 @@ class DownloadReport:
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values."""
         return {
-            "data_dir": str(self.data_dir),
+            "data_dir": str(self.plan.data_dir),
             "kinds": self.counts(),
             "failures": [
                 {"path": item.file.local_path, "scene_id": item.file.scene_id}
@@ -204,8 +206,7 @@ class DownloadReport:
                 for item in self.failures
             ],
             "mended": self.mended,
-            "permissions_repaired": self.opened,
-            "orphans": self.orphans,
+            "orphans": self.plan.orphans,
             "received_bytes": self.received_bytes,
             "size_bytes": sum(item.size_bytes for item in self.results),
         }
