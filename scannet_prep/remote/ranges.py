@@ -66,7 +66,7 @@ class RangeSource(TailedSource):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
-        return self.__dict__ | {"_clients": {}, "_tail": None}
+        return super().__getstate__() | {"_clients": {}}
 
     def _connect(self) -> Client:
         """The connections of this process. Without a lock, which a fork may copy while it is held."""
