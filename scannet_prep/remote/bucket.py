@@ -82,7 +82,7 @@ _FAULTS: tuple[tuple[str, type[ScanNetPrepError], str, str], ...] = (
     ),
     ("[cC]ertificate", CertificateError, "the certificate of {host} cannot be verified", "set SSL_CERT_FILE=FILE"),
     ("HTTP error", ServerDownError, "{host} does not answer or breaks off, after several attempts", _TRY_LATER),
-    (_ENDED, TransferError, "the process that talks to the store has ended", "is memory short? Else run the same command again"),
+    (_ENDED, TransferError, "the process that talks to the store has ended", "is memory short? Then try again"),
     ("", UsageError, "the settings in the environment cannot be used", "check {prefix}_*; see docs/archive.md"),
 )  # fmt: skip
 
