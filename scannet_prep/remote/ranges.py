@@ -98,41 +98,32 @@ class RangeSource(TailedSource):
 
     def _receive(self, client: Client, data: bytearray, first: int, end: int) -> None:
         """Make one request, and append what it gives."""
-        asked = f"bytes={first}-{end - 1}"
-        with client.open(self._url, {"Range": asked}) as answer:
+        with client.open(self._url, {"Range": f"bytes={first}-{end - 1}"}) as answer:
+            if answer.status == 200:
+                hint = "fetch the archive and name the file, or serve it by a server that knows ranges, such as nginx"
+                reason = "the server sends the whole file where a part was asked for"
+                raise AttemptError(reason, hint, tries=FEW_TRIES, error_type=ArchiveError)
             self._check_version(answer)
-            if self._version is not None and self.size_bytes == 0:
+            if self.size_bytes == 0:
                 return
             if answer.span != (first, end):
-                raise _unexpected(answer, asked)
+                raise AttemptError(f"asked for {first}-{end - 1}, the server sent other bytes", tries=FEW_TRIES)
             missing_bytes = end - first
             for piece in answer.read_pieces():
                 data += piece
                 missing_bytes -= len(piece)
-                if missing_bytes < 0:
-                    del data[:]
-                    raise AttemptError("more came than was asked for")
+        if missing_bytes < 0:
+            del data[:]
         if missing_bytes:
-            raise AttemptError(f"broken off, {missing_bytes:,} bytes are missing")
+            raise AttemptError("broken off, or more came than was asked for")
 
     def _check_version(self, answer: Answer) -> None:
-        """Check that it is the file that was opened, or take note of it; pages and whole files tell nothing."""
+        """Check that it is the file that was opened, or take note of it."""
         found = answer.headers.get("ETag", "").removeprefix("W/"), answer.headers.get("Last-Modified", "")
-        is_page = answer.status == 200 and (self._version is None or answer.size_bytes != self.size_bytes)
-        if answer.size_bytes is None or is_page:
+        if answer.size_bytes is None:
             return
         if self._version is None:
             self.size_bytes, self._version = answer.size_bytes, found
         is_same = next((old == new for old, new in zip(self._version, found, strict=True) if old and new), True)
         if not is_same or answer.size_bytes != self.size_bytes:
             raise ArchiveError(self.name, "was replaced or changed since it was opened", "open it again")
-
-
-def _unexpected(answer: Answer, asked: str) -> AttemptError:
-    if answer.status == 200:
-        hint = "fetch the archive and name the file, or serve it by a server that knows ranges, such as nginx"
-        reason = "the server sends the whole file where a part was asked for"
-        if answer.size_bytes == 0:
-            reason, hint = "the file is empty", "look at the address in a browser"
-        return AttemptError(reason, hint, tries=FEW_TRIES, error_type=ArchiveError)
-    return AttemptError(f"asked for {asked}, the server sent {answer.range}", tries=FEW_TRIES)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -46,12 +45,8 @@ class Partial:
         self._version_path = self.path.with_name(f"{self.path.name}.version")
         self._file: FileIO | None = None
         with self._writing(), suppress(FileNotFoundError, NotADirectoryError):
-            status = self.path.lstat()
-            if not stat.S_ISREG(status.st_mode):  # a link leads elsewhere, a pipe never ends
-                self.path.unlink()
-            else:
-                self.validator = self._version_path.read_bytes()[:1000].decode("latin-1")
-                self.size_bytes = status.st_size if self.validator else 0
+            self.validator = self._version_path.read_bytes()[:1000].decode("latin-1")
+            self.size_bytes = self.path.stat().st_size if self.validator else 0
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -168,9 +163,7 @@ def _begin(answer: Answer, partial: Partial) -> int | None:
         partial.begin()
         return answer.size_bytes
     partial.drop()
-    if is_rest:
-        raise AttemptError("asked to go on, the server sent the rest of another version")
-    raise AttemptError(f"asked to go on from byte {there_bytes:,}, the server sent {answer.range}")
+    raise AttemptError(f"asked to go on from byte {there_bytes:,}, the server sent another part, or version")
 
 
 def _check_size(size_bytes: int, partial: Partial, max_bytes: int) -> None:
