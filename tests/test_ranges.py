@@ -52,7 +52,7 @@ from scannet_prep.remote.tail import TAIL_BYTES
 PATH = f"{ROOT}scannet.tar.zst"
 CONTENT = random.Random(1).randbytes(3 * TAIL_BYTES + 12_345)
 HERE = (700_001, 900_000)
-OUTAGE = {"outage_patience_s": 1, "first_answer_patience_s": 1, "untold_outage_s": 0.1}
+OUTAGE = {"outage_patience_s": 1, "first_answer_patience_s": 1}
 PATIENCE = replace(downloads.PATIENCE, tries=6, longest_delay_s=0.03, **OUTAGE)
 
 

@@ -130,8 +130,7 @@ class BucketSource(TailedSource):
             raise _make_error(self.name, found)
         self._version = self._version or found
         self.size_bytes = self._version[0]
-        # The date tells only where there is no ETag.
-        if found[:2] != self._version[:2] or (not found[1] and found != self._version):
+        if found != self._version:
             raise _make_error(self.name, "412")
         if len(data) != min(end, self.size_bytes) - start:
             raise _make_error(self.name, "HTTP error")
@@ -168,11 +167,10 @@ def upload(address: str, pieces: Iterable[Buffer], most_bytes: int) -> int:
         found = ""
     finally:
         connection.close()  # where this is interrupted, it removes what it has written
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(_END_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
     if isinstance(found, str):
         raise _make_error(address, found, is_writing=True)
     return size_bytes

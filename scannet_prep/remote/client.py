@@ -149,19 +149,18 @@ def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
     Raises:
         UsageError: The file is not there, or holds no certificate.
     """
-    found: str | bool = certificates if isinstance(certificates, bool) else str(certificates)
-    hint = "a file of certificates (PEM) is expected"
-    if certificates is True:
-        found = requests.Session().merge_environment_settings(base_url, {}, None, True, None)["verify"] or True
-        hint = "the environment names it: mend or unset REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE, or use --ca-bundle"
-    if isinstance(found, bool) or (certificates is True and Path(found).is_dir()):
-        return found
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(found)
-    except OSError as error:
-        reasons = {ssl.SSLError: "holds no certificate (PEM)", FileNotFoundError: "no such file"}
-        raise UsageError(f"{found}: {reasons.get(type(error), error.strerror)}", hint) from None
-    return found
+    found: Any = str(certificates) if isinstance(certificates, Path) else certificates
+    if found is True:
+        found = requests.Session().merge_environment_settings(base_url, {}, None, True, None)["verify"]
+    if isinstance(found, str):
+        try:
+            place = {"capath" if certificates is True and Path(found).is_dir() else "cafile": found}
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**place)
+        except OSError as error:
+            reason = "holds no certificate (PEM)" if isinstance(error, ssl.SSLError) else error.strerror
+            hint = "a file of certificates (PEM) is expected: --ca-bundle, REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE"
+            raise UsageError(f"{found}: {reason}", hint) from None
+    return found  # type: ignore[no-any-return]
 
 
 def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | None:

@@ -24,6 +24,8 @@ PROGRESS_BYTES = 16 * 1024
 """A request that breaks off before so much has come is a failure like any other, and is followed by a pause."""
 PROOF_BYTES = 128 * 1024
 """So much is content, though there may be more to come: no page that says that the server is down is as long."""
+TOLD_FAILURES = 4
+"""So many in a row, which take some seconds, are worth a line."""
 
 _FEW_ANSWERS = 5  # so many refusals in a row, before anything was ever served, mean that it is the wrong server
 _FIRST_SPACING_S = 0.05
@@ -45,7 +47,6 @@ class TransferPolicy:
     longest_retry_after_s: float = 3600.0  # A server that asks for a longer pause than this gets this one
     outage_patience_s: float = 4 * 3600.0  # how long the server may serve nothing
     first_answer_patience_s: float = 180.0  # the same while it has not served anything in this run
-    untold_outage_s: float = 5.0  # outages that are shorter are not told
     bytes_per_s: float | None = None  # of all connections together at most; None for no limit
 
     def pause_s(self, failures: int, asked_s: float) -> float:
@@ -55,7 +56,7 @@ class TransferPolicy:
 
 
 class Gate:
-    """What a run knows of its server; `tell` is told in words of outages, and of their end.
+    """What a run knows of its server; `tell` is told of outages, in words.
 
     Requests are any objects; `admits` says whether one may be made, and how it ends is told by `served` and `failed`.
 
@@ -72,7 +73,6 @@ class Gate:
         self._first_failed_s = 0.0
         self._blames: list[Callable[[], None]] = []  # for what has failed since it was open
         self._alive_s = self._spacing_s = 0.0
-        self._is_told = False
 
     @property
     def is_closed(self) -> bool:
@@ -117,9 +117,6 @@ class Gate:
             return
         is_outage, blames = len(self._failures) > 1, self._blames
         self.trial, self._failures, self._blames = None, [], []
-        if self._is_told:
-            self._tell("the server answers again")
-        self._is_told = False
         for blame in blames if not is_outage else ():
             blame()
 
@@ -136,8 +133,7 @@ class Gate:
                 self._spacing_s = min(max(2 * self._spacing_s, _FIRST_SPACING_S), policy.longest_delay_s)
         self.next_s = now_s + max(policy.pause_s(len(self._failures), error.retry_after_s), self._spacing_s)
         self._failures.append(error)
-        if not self._is_told and self.next_s - self._first_failed_s >= policy.untold_outage_s:
-            self._is_told = True
+        if len(self._failures) == TOLD_FAILURES:
             self._tell(error.describe_outage(self._patience_s))
 
     @property

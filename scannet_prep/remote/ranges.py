@@ -10,7 +10,7 @@ from typing import Any
 
 from scannet_prep.errors import ArchiveError, UsageError
 from scannet_prep.remote.client import Answer, Client
-from scannet_prep.remote.gate import PROGRESS_BYTES, TransferPolicy
+from scannet_prep.remote.gate import PROGRESS_BYTES, TOLD_FAILURES, TransferPolicy
 from scannet_prep.remote.tail import TailedSource
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, is_server_address, public_url
 
@@ -77,21 +77,20 @@ class RangeSource(TailedSource):
         """Fetch a range, with as many requests as it takes; they are given up when nothing has come for too long."""
         client, policy, data = self._connect(), self._policy, bytearray()
         patience_s = policy.outage_patience_s if self._version else policy.first_answer_patience_s
-        failures, most_bytes, began_s, is_told = 0, 0, time.monotonic(), False
+        failures, most_bytes, began_s = 0, 0, time.monotonic()
         while len(data) < min(end, self.size_bytes) - start:
             try:
                 self._receive(client, data, start + len(data), end)
             except AttemptError as error:
                 if len(data) >= most_bytes + PROGRESS_BYTES:
-                    failures, most_bytes, began_s, is_told = 0, len(data), time.monotonic(), False
+                    failures, most_bytes, began_s = 0, len(data), time.monotonic()
                     continue
                 failures, silent_s = failures + 1, time.monotonic() - began_s
                 if error.tries and failures >= error.tries:
                     raise error.as_given_up(self.name, failures) from None
                 if silent_s > patience_s:
                     raise error.as_server_down(silent_s) from None
-                if silent_s >= policy.untold_outage_s and not is_told:
-                    is_told = True
+                if failures == TOLD_FAILURES:
                     _log.warning("%s: %s", self.name, error.describe_outage(patience_s))
                 client.stop.wait(policy.pause_s(failures, error.retry_after_s))
         return bytes(data)

@@ -78,11 +78,9 @@ class AttemptError(Exception):
 
     def describe_outage(self, patience_s: float) -> str:
         """Say that the server is down, why, and for how long that is borne."""
-        hours, minutes = patience_s / 3600, patience_s / 60
-        patience = f"{hours:.0f} hours" if hours >= 2 else f"{minutes:.0f} minutes"
         return (
             f"the server serves nothing ({self.reason}). While it is down, the download pauses and retries "
-            f"at intervals, for up to {patience if minutes >= 2 else f'{patience_s:.0f} s'}"
+            f"at intervals, for up to {patience_s / 3600:.1f} hours"
         )
 
     def as_server_down(self, silent_s: float) -> ServerDownError:
@@ -123,12 +121,12 @@ def raise_for_status(response: requests.Response) -> None:
     if status == 407:
         raise ProxyError(f"the proxy wants a user and password ({what})", _PROXY_HINT)
     if status in {404, 410}:
-        reason = f"the server has no such file ({status})"
         hint = "look at the address in a browser; names are case-sensitive"
-        raise AttemptError(reason, hint, tries=1, is_answer=True, error_type=NotOnServerError)
+        raise AttemptError(
+            f"the server has no such file ({status})", hint, tries=1, is_answer=True, error_type=NotOnServerError
+        )
     if status < 500 and status not in {408, 425, 429}:
-        hint = _ACCESS_HINT if status in {401, 403} else ""
-        raise AttemptError(what, hint, tries=1, is_answer=True, error_type=RefusedError)
+        raise AttemptError(what, _ACCESS_HINT, tries=1, is_answer=True, error_type=RefusedError)
     pause_s = 0.0
     with suppress(urllib3.exceptions.InvalidHeader, ValueError, OverflowError):  # neither seconds nor a date
         pause_s = float(urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", "")))
@@ -163,8 +161,7 @@ def _translate(error: Exception, url: str) -> Exception:
     if isinstance(error, ValueError) and not isinstance(error, kinds.InvalidHeader):  # where a redirection leads
         hint = "an address looks like https://HOST/PATH; from https, no redirection to http is followed"
         return AttemptError("the address cannot be used", hint, tries=1, is_answer=True)
-    is_costly = isinstance(error, (kinds.ReadTimeout, kinds.InvalidHeader))
-    return AttemptError(describe_error(error, urlsplit(asked or url).hostname or ""), tries=FEW_TRIES * is_costly)
+    return AttemptError(describe_error(error, urlsplit(asked or url).hostname or ""))
 
 
 def describe_error(error: BaseException, host: str) -> str:

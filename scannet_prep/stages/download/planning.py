@@ -14,7 +14,6 @@ from typing import Any
 from scannet_prep.backports import StrEnum
 from scannet_prep.errors import DiskFullError, TermsError, UsageError
 from scannet_prep.files import check_is_folder, make_directory, write_atomically
-from scannet_prep.raw.layout import find_orphans
 from scannet_prep.raw.lock import LockEntry, read_locks, shards_of
 from scannet_prep.release import (
     BASE_URL,
@@ -90,7 +89,6 @@ class DownloadPlan:
     base_url: str  # where they come from; ends in `/`
     files: tuple[RemoteFile, ...]  # all files that were asked for, scene by scene
     present: frozenset[str]  # local paths of those that are there; `run` checks each of them
-    orphans: tuple[Path, ...]  # left by the official download script where it was interrupted; nobody needs them
     partial_bytes: int  # what has arrived of the missing files, in an earlier run
     share: Share | None = None  # the shard that `files` fall to; None where they are all that was asked for
     job_paths: frozenset[str] = frozenset()  # local paths of the files of all shards
@@ -167,12 +165,6 @@ class DownloadReport:
     received_bytes: int  # bytes that came over the network
 
     @property
-    def mended(self) -> list[str]:
-        """Files that were there, but damaged, and were fetched again."""
-        fetched = {item.file.local_path for item in self.results if item.outcome is FileOutcome.FETCHED}
-        return sorted(fetched & self.plan.present)
-
-    @property
     def failures(self) -> tuple[FileResult, ...]:
         """Files that are not there in the end."""
         return tuple(item for item in self.results if item.is_failure)
@@ -205,8 +197,6 @@ class DownloadReport:
                 | {"outcome": item.outcome, "message": item.message, "hint": item.hint}
                 for item in self.failures
             ],
-            "mended": self.mended,
-            "orphans": self.plan.orphans,
             "received_bytes": self.received_bytes,
             "size_bytes": sum(item.size_bytes for item in self.results),
         }
@@ -256,13 +246,11 @@ def plan(
     paths = {file.local_path: data_dir / file.local_path for file in files}
     present = frozenset(name for name, path in paths.items() if os.path.lexists(path))
     partials = [partial_path(path) for name, path in paths.items() if name not in present]
-    folders = sorted({path.parent for path in paths.values()})
     return DownloadPlan(
         data_dir=data_dir,
         base_url=base_url,
         files=files,
         present=present,
-        orphans=tuple(orphan for folder in folders for orphan in find_orphans(folder)),
         partial_bytes=sum(path.stat().st_size for path in partials if os.path.exists(path)),  # noqa: PTH110 - which never raises
         share=share,
         job_paths=job_paths,
