@@ -136,7 +136,7 @@ def test_a_password_of_a_mirror_is_never_shown(server: ReleaseServer, tmp_path: 
     server.faults = [at(None, then=Status(404))]
     nothing = run_main(*words(SCENES, base_url, tmp_path / "x"))
     assert (nothing.status, "secret" in nothing.stderr) == (1, False)
-    assert "does not look like the ScanNet server" in nothing.stderr
+    assert "gives none of the first files" in nothing.stderr
     assert {path.name for path in (tmp_path / "x").iterdir()} == {"terms_accepted.txt"}
 
 

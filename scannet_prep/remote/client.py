@@ -190,7 +190,6 @@ class _WatchedSocket(io.RawIOBase):
     def __init__(self, policy: TransferPolicy, stop: threading.Event, inner: io.RawIOBase, sock: Any) -> None:  # noqa: ANN401 - urllib3 has sockets of its own
         self._inner = inner  # keeps the socket open until the answer has been read
         self._sock, self._policy, self._stop = sock, policy, stop
-        self._deadline_s = time.monotonic() + policy.answer_timeout_s
         self.is_body = False
         self._waited_s, self._received_bytes = 0.0, 0
 
@@ -212,10 +211,13 @@ class _WatchedSocket(io.RawIOBase):
             with suppress(OSError):  # nothing, or not a whole record; other errors come up again
                 while 0 < count < len(rest) and (more := self._sock.recv_into(rest[count:])):
                     count += more
-        if self.is_body:
-            self._waited_s += time.monotonic() - began_s
-            self._received_bytes += count
+        self._waited_s += time.monotonic() - began_s
+        self._received_bytes += count
         return count
+
+    def expect_body(self, waited_s: float = 0.0) -> None:
+        """From now on, content comes, and counts anew."""
+        self.is_body, self._waited_s, self._received_bytes = True, waited_s, 0
 
     def close(self) -> None:
         self._inner.close()
@@ -224,16 +226,13 @@ class _WatchedSocket(io.RawIOBase):
     def _raise_if_over(self, began_s: float) -> None:
         if self._stop.is_set():
             raise ServerDownError("stopped")
-        now_s, policy = time.monotonic(), self._policy
-        waited_s = self._waited_s + now_s - began_s
-        if not self.is_body:
-            if now_s > self._deadline_s:
-                raise AttemptError(f"no answer within {policy.answer_timeout_s:.0f} s", tries=FEW_TRIES)
-        elif waited_s >= policy.slow_window_s:
-            rate = self._received_bytes / waited_s
-            if rate < policy.slowest_bytes_per_s:
-                raise AttemptError(f"only {rate:.0f} bytes a second came within {waited_s:.0f} s", tries=FEW_TRIES)
-            self._waited_s, self._received_bytes = began_s - now_s, 0
+        waited_s, policy = self._waited_s + time.monotonic() - began_s, self._policy
+        if waited_s >= (policy.slow_window_s if self.is_body else policy.answer_timeout_s):
+            if not self.is_body or self._received_bytes < policy.slowest_bytes_per_s * waited_s:
+                what = "of the file" if self.is_body else "of an answer"
+                text = f"only {self._received_bytes:,} bytes {what} came within {waited_s:.0f} s"
+                raise AttemptError(text, tries=FEW_TRIES)
+            self.expect_body(began_s - time.monotonic())
 
 
 class _WatchedResponse(http.client.HTTPResponse):
@@ -254,7 +253,7 @@ class _WatchedResponse(http.client.HTTPResponse):
     def begin(self) -> None:
         """Read the headers; what follows is the body."""
         super().begin()
-        self._watched.is_body = True
+        self._watched.expect_body()
 
 
 class _WatchedAdapter(HTTPAdapter):

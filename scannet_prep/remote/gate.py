@@ -56,7 +56,7 @@ class TransferPolicy:
 
 
 class Gate:
-    """What a run knows of its server; `tell` is told of outages, in words.
+    """What a run knows of its server, whose address is for messages; `tell` is told of outages, in words.
 
     Requests are any objects; `admits` says whether one may be made, and how it ends is told by `served` and `failed`.
 
@@ -65,10 +65,10 @@ class Gate:
         trial: The request that tries whether the server is back.
     """
 
-    def __init__(self, policy: TransferPolicy, tell: Callable[[str], None]) -> None:
+    def __init__(self, policy: TransferPolicy, address: str, tell: Callable[[str], None]) -> None:
         self.next_s = 0.0
         self.trial: object = None
-        self._policy, self._tell = policy, tell
+        self._policy, self._address, self._tell = policy, address, tell
         self._failures: list[AttemptError] = []  # what closed the gate, and trials; while there are any, it is closed
         self._first_failed_s = 0.0
         self._blames: list[Callable[[], None]] = []  # for what has failed since it was open
@@ -98,7 +98,8 @@ class Gate:
         if self._failures:
             last, silent_s = self._failures[-1], now_s - max(self._first_failed_s, self._alive_s)
             if not self._alive_s and sum(error.is_answer for error in self._failures) >= _FEW_ANSWERS:
-                raise RefusedError(f"the server gives none of the first files: {last.reason}", last.hint)
+                problem = f"{self._address}: the server gives none of the first files: {last.reason}"
+                raise RefusedError(problem, last.hint or "is it ScanNet's server, or a mirror of it?")
             if silent_s > self._patience_s:
                 raise last.as_server_down(silent_s)
         return now_s >= self.next_s and self.trial is None

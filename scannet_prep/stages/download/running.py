@@ -10,24 +10,23 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from scannet_prep.errors import OutputError, RefusedError, ServerDownError, TransferError
+from scannet_prep.errors import OutputError, ServerDownError
 from scannet_prep.files import make_directory, run_lock
 from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
 from scannet_prep.progress import Progress
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, shards_of, write_lock
-from scannet_prep.release import BASE_URL
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROOF_BYTES, Gate, TransferPolicy
 from scannet_prep.remote.transfer import ask_for_end
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
 from scannet_prep.stages.download.planning import DownloadPlan, DownloadReport, FileOutcome, check
-from scannet_prep.stages.download.tasks import Scene, Task, Worker
+from scannet_prep.stages.download.tasks import Task, Worker, choose_task
 
 _LOOK_S, _SHORT_LOOK_S = 0.2, 0.02
 _STOP_S = 1.5
@@ -62,7 +61,7 @@ def run(
         LockError: `scannet.lock` is damaged.
         OutputError: The disk is full, or will be.
         CertificateError, ProxyError: The server's certificate or the proxy cannot be used.
-        TransferError: The address is that of something else.
+        RefusedError: The server gives none of the first files.
     """
     check(plan, jobs=jobs, certificates=certificates)
     if needs_terms:
@@ -82,12 +81,12 @@ class _Job:
 
     Attributes:
         run: Does it.
-        scene: The scene whose turn it is; None where the server is tried by a file that is there.
+        scene: The files of the scene whose turn it is; empty where the server is tried by a file that is there.
         task: The file that is asked for; None where those that are there are looked at.
     """
 
     run: Callable[[], None]
-    scene: Scene | None = None
+    scene: Sequence[Task] = ()
     task: Task | None = None
 
 
@@ -96,14 +95,14 @@ class _Run:
 
     def __init__(self, plan: DownloadPlan, client: Client, worker: Worker, jobs: int, progress: Progress) -> None:
         self._plan, self._client, self._worker, self._jobs, self._progress = plan, client, worker, jobs, progress
-        self._gate = Gate(client.policy, progress.note)
-        scenes: dict[object, Scene] = {}
+        self._gate = Gate(client.policy, plan.shown_base_url, progress.note)
+        scenes: dict[object, list[Task]] = {}
         for file in plan.files:
-            scenes.setdefault(file.scene_id, Scene()).tasks.append(Task(file, plan.data_dir / file.local_path))
-        self._tasks = [task for scene in scenes.values() for task in scene.tasks]
+            scenes.setdefault(file.scene_id, []).append(Task(file, plan.data_dir / file.local_path))
+        self._tasks = [task for scene in scenes.values() for task in scene]
         self._unsettled = list(self._tasks)
         self._fresh = deque(scenes.values())  # not looked at yet
-        self._ready: list[Scene] = []  # some files are missing; what has failed is at the end
+        self._ready: list[Sequence[Task]] = []  # some files are missing; what has failed is at the end
         self._active: set[_Job] = set()
         self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[_Job, BaseException | None]] = queue.SimpleQueue()
@@ -124,13 +123,9 @@ class _Run:
                 for task in self._unsettled:
                     task.fail(error.message, error.hint, place=self._plan.shown_base_url)
                 self._show()
-            except RefusedError as error:
-                is_other = self._plan.base_url != BASE_URL
-                what = f"{self._plan.shown_base_url}: does not look like the ScanNet server; " if is_other else ""
-                self._save_if_possible()
-                raise TransferError(what + error.message, error.hint or f"the base URL looks like {BASE_URL}") from None
             except BaseException:
-                self._save_if_possible()
+                with suppress(OutputError):  # what ended the run is what has to be told
+                    self._save()
                 raise
             finally:
                 self._client.close()
@@ -165,13 +160,13 @@ class _Run:
 
     def _choose_job(self) -> _Job | None:
         """Choose what is to be done next: of scenes that were looked at, what is missing; else the next scene."""
-        self._ready = [scene for scene in self._ready if scene.choose_task()]
+        self._ready = [scene for scene in self._ready if choose_task(scene)]
         if self._ready and self._gate.admits() and (job := self._choose_request()):
             self._gate.enter(job)
             return job
         if self._fresh:
             scene = self._fresh.popleft()
-            return _Job(partial(self._worker.adopt, scene.tasks), scene)
+            return _Job(partial(self._worker.adopt, scene), scene)
         return None
 
     def _choose_request(self) -> _Job | None:
@@ -182,10 +177,10 @@ class _Run:
                 return None  # other scenes first: the server may lack all of those that failed
         due_s = 0.0 if self._fresh else time.monotonic()  # what has failed comes after all others
         for scene in self._ready:
-            task = scene.choose_task()
+            task = choose_task(scene)
             if task is not None and task.next_s <= due_s:
                 self._ready.remove(scene)
-                return _Job(partial(self._worker.fetch, task, scene.tasks), scene, task)
+                return _Job(partial(self._worker.fetch, task, scene), scene, task)
         return None
 
     def _choose_known(self) -> Task | None:
@@ -252,10 +247,6 @@ class _Run:
         if still_s < _STILL_S or not active:
             return state
         return f"{state}, nothing has come for {still_s:.0f} s, waiting for {min(active)}"
-
-    def _save_if_possible(self) -> None:
-        with suppress(OutputError):  # what ended the run is what has to be told
-            self._save()
 
     def _save(self, *, is_end: bool = False) -> None:
         """Record what is whole, and list the scenes that failed; of an earlier list, what is unfinished stays on it."""

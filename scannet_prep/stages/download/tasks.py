@@ -6,7 +6,7 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.errors import DiskFullError, FileError, NotOnServerError, OutputError, TransferError
@@ -52,15 +52,9 @@ class Task:
             self.fail(error.describe(self.failures), error.hint, outcome)
 
 
-@dataclass(slots=True, eq=False)
-class Scene:
-    """The files of a scene, or those of no scene."""
-
-    tasks: list[Task] = field(default_factory=list)
-
-    def choose_task(self) -> Task | None:
-        """Choose the file that is to be tried first; None where there is no more to do."""
-        return min((task for task in self.tasks if task.result is None), key=lambda task: task.next_s, default=None)
+def choose_task(tasks: Sequence[Task]) -> Task | None:
+    """Choose the file of a scene that is to be tried first; None where there is no more to do."""
+    return min((task for task in tasks if task.result is None), key=lambda task: task.next_s, default=None)
 
 
 class Worker:
