@@ -204,14 +204,6 @@ def test_files_that_hang_are_put_off_to_the_end_and_named(server: ReleaseServer,
     assert "only 0 bytes of an answer came within 0 s; it is tried again after the others" in bar.notes[0]
 
 
-def test_why_nothing_moves_is_said(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scannet_prep.stages.download.running._STILL_S", 0.1)
-    bar = Bar()
-    server.faults = [at(ending(MESH), Stall(BEFORE_STATUS))]
-    assert not fetch(server, tmp_path, bar=bar, policy=replace(PATIENCE, answer_timeout_s=1.0)).failures
-    assert any(f"waiting for scans/scene0000_00/scene0000_00{MESH}" in text for text in bar.statuses)
-
-
 def test_a_rate_limit_holds_for_all_threads_together() -> None:
     class Stop(threading.Event):
         waits: list[float] = []  # noqa: RUF012 - of this test only

@@ -59,13 +59,13 @@ class RemoteFile:
     local_path: str  # place below the data folder, with `/`
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class FileResult:
     """What became of one file."""
 
     file: RemoteFile  # the file
-    outcome: FileOutcome  # what became of it
-    size_bytes: int = 0  # its size, where it is there
+    outcome: FileOutcome | None = None  # what became of it; None as long as that is open
+    size_bytes: int = 0  # how much of it is there
     reason: str = ""  # why it is not there; the same text for all files that fail alike
     place: str = ""  # what the reason is about: an address or a path
     hint: str = ""  # what to do about it; may be empty
@@ -171,7 +171,7 @@ class DownloadReport:
 
     def describe_failures(self) -> list[tuple[str, str]]:
         """A line and a hint for all files that failed for the same reason."""
-        groups: dict[tuple[str, str], list[FileResult]] = {}
+        groups: dict[tuple[FileOutcome | None, str], list[FileResult]] = {}
         for item in self.failures:
             groups.setdefault((item.outcome, item.reason), []).append(item)
         lines = []
@@ -184,7 +184,9 @@ class DownloadReport:
         """Number of files by kind and outcome."""
         found: dict[str, dict[FileOutcome, int]] = {}
         for item in self.results:
-            found.setdefault(item.file.kind.suffix, dict.fromkeys(FileOutcome, 0))[item.outcome] += 1
+            found.setdefault(item.file.kind.suffix, dict.fromkeys(FileOutcome, 0))[
+                item.outcome or FileOutcome.FAILED
+            ] += 1
         return found
 
     def to_json(self) -> dict[str, Any]:

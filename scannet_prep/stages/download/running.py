@@ -30,7 +30,6 @@ from scannet_prep.stages.download.tasks import Task, Worker, choose_task
 
 _LOOK_S, _SHORT_LOOK_S = 0.2, 0.02
 _STOP_S = 1.5
-_STILL_S = 20.0  # so long without a byte, and it is said what is waited for
 
 
 def run(
@@ -98,7 +97,7 @@ class _Run:
         self._gate = Gate(client.policy, plan.shown_base_url, progress.note)
         scenes: dict[object, list[Task]] = {}
         for file in plan.files:
-            scenes.setdefault(file.scene_id, []).append(Task(file, plan.data_dir / file.local_path))
+            scenes.setdefault(file.scene_id, []).append(Task(file, path=plan.data_dir / file.local_path))
         self._tasks = [task for scene in scenes.values() for task in scene]
         self._unsettled = list(self._tasks)
         self._fresh = deque(scenes.values())  # not looked at yet
@@ -108,7 +107,6 @@ class _Run:
         self._done: queue.SimpleQueue[tuple[_Job, BaseException | None]] = queue.SimpleQueue()
         self._told: set[str] = set()
         self._trials = self._shown_bytes = 0
-        self._moved_s = time.monotonic()
 
     def run(self) -> DownloadReport:
         total_bytes = sum(file.kind.typical_bytes or 0 for file in self._plan.files)
@@ -135,8 +133,7 @@ class _Run:
                 for thread in threads:
                     thread.join(max(0.0, deadline_s - time.monotonic()))
         self._save(is_end=True)
-        results = tuple(task.result for task in self._tasks if task.result is not None)
-        return DownloadReport(self._plan, results, self._client.received_bytes)
+        return DownloadReport(self._plan, tuple(self._tasks), self._client.received_bytes)
 
     def _work(self) -> None:
         while job := self._todo.get():
@@ -172,7 +169,7 @@ class _Run:
     def _choose_request(self) -> _Job | None:
         if self._gate.is_closed:
             if known := self._choose_known():
-                return _Job(partial(ask_for_end, self._client, known.file.url, known.shown_bytes))
+                return _Job(partial(ask_for_end, self._client, known.file.url, known.size_bytes))
             if self._fresh:
                 return None  # other scenes first: the server may lack all of those that failed
         due_s = 0.0 if self._fresh else time.monotonic()  # what has failed comes after all others
@@ -185,11 +182,10 @@ class _Run:
 
     def _choose_known(self) -> Task | None:
         """Choose a file that was served before. This server may lack those of earlier runs: every other time, none."""
-        found = [(task.result.outcome, task) for task in self._tasks if task.result and not task.result.is_failure]
         self._trials += 1
-        known = [task for outcome, task in found if outcome is FileOutcome.FETCHED]
+        known = [task for task in self._tasks if task.outcome is FileOutcome.FETCHED]
         if not known and self._trials % 2:
-            known = [task for _, task in found]
+            known = [task for task in self._tasks if task.outcome is FileOutcome.PRESENT]
         return random.choice(known) if known else None  # noqa: S311 - any will do
 
     def _settle(self, job: _Job, error: BaseException | None) -> None:
@@ -220,33 +216,22 @@ class _Run:
         """Tell how far it is; what is settled is looked at no more."""
         tasks, self._unsettled = self._unsettled, []
         for task in tasks:
-            result = task.result
-            if result is None:
+            if task.outcome is None:
                 self._unsettled.append(task)
                 continue
-            if result.is_failure:
-                self._tell(f"{result.outcome} {result.reason}", f"{result.outcome}: {result.message}")
+            if task.is_failure:
+                self._tell(f"{task.outcome} {task.reason}", f"{task.outcome}: {task.message}")
             # The total was an estimate; now this file's part of it is known.
-            self._progress.resize(result.size_bytes - (result.file.kind.typical_bytes or 0))
+            self._progress.resize(task.size_bytes - (task.file.kind.typical_bytes or 0))
         for job in self._active:
             if job.task and job.task.partial and job.task.partial.received_bytes >= PROOF_BYTES:
                 self._gate.served(job)
         shown_bytes = sum(task.shown_bytes for task in self._tasks)
-        if shown_bytes != self._shown_bytes:
-            self._moved_s = time.monotonic()
-        self._progress.status(self._describe_state())
+        state = self._gate.state
+        count = f"{len(self._tasks) - len(self._unsettled):,}/{len(self._tasks):,} files"
+        self._progress.status(f"{count}, {state}" if state else count)
         self._progress.advance(shown_bytes - self._shown_bytes)
         self._shown_bytes = shown_bytes
-
-    def _describe_state(self) -> str:
-        state = f"{len(self._tasks) - len(self._unsettled):,}/{len(self._tasks):,} files"
-        if self._gate.state:
-            return f"{state}, {self._gate.state}"
-        still_s = time.monotonic() - self._moved_s
-        active = [job.task.file.local_path for job in self._active if job.task]
-        if still_s < _STILL_S or not active:
-            return state
-        return f"{state}, nothing has come for {still_s:.0f} s, waiting for {min(active)}"
 
     def _save(self, *, is_end: bool = False) -> None:
         """Record what is whole, and list the scenes that failed; of an earlier list, what is unfinished stays on it."""
@@ -259,7 +244,7 @@ class _Run:
             own = {file.local_path for file in self._plan.files}
             locked = {name: entry for name, entry in locked.items() if name in own}
         is_left = failed_path.exists()
-        failed = {task.file.scene_id for task in self._tasks if (task.result.is_failure if task.result else is_left)}
+        failed = {task.file.scene_id for task in self._tasks if (task.is_failure if task.outcome else is_left)}
         try:
             if locked or path.exists():
                 write_lock(path, locked)
@@ -269,6 +254,6 @@ class _Run:
             elif is_end:
                 shards_of(self._plan.data_dir).remove()
         except OutputError as error:
-            if any(task.result is not None and task.result.outcome is FileOutcome.FETCHED for task in self._tasks):
+            if any(task.outcome is FileOutcome.FETCHED for task in self._tasks):
                 raise
             self._progress.note(f"not recorded: {error.message}")

@@ -16,37 +16,36 @@ from scannet_prep.remote.gate import PROGRESS_BYTES
 from scannet_prep.remote.transfer import Partial, aria2_path, receive
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
 from scannet_prep.stages.download.checks import Facts, check_file, find_contradictions
-from scannet_prep.stages.download.planning import DownloadPlan, FileOutcome, FileResult, RemoteFile
+from scannet_prep.stages.download.planning import DownloadPlan, FileOutcome, FileResult
 
 
 @dataclass(slots=True, eq=False)
-class Task:
+class Task(FileResult):
     """One file on its way."""
 
-    file: RemoteFile  # the file
-    path: Path  # where it belongs
-    result: FileResult | None = None  # what became of it in the end
+    path: Path = Path()  # where it belongs
     facts: Facts | None = None  # what it says, once it is there and was looked into
     partial: Partial | None = None  # what has arrived of it
-    most_bytes: int = 0  # the most that an attempt has brought
+    most_bytes: int = 0  # the most that has been there
     failures: int = 0  # how often it has failed while the server served others
     next_s: float = 0.0  # not to be tried before
 
     @property
     def shown_bytes(self) -> int:
         """How much of it is there."""
-        return self.result.size_bytes if self.result else self.partial.size_bytes if self.partial else 0
+        return self.partial.size_bytes if self.partial and not self.outcome else self.size_bytes
 
     def fail(
         self, reason: str, hint: str = "", outcome: FileOutcome = FileOutcome.FAILED, place: str | Path = ""
     ) -> None:
         """Settle it: the file is not there."""
-        self.result = FileResult(self.file, outcome, 0, reason, str(place or public_url(self.file.url)), hint)
+        self.place, self.reason, self.hint = str(place or public_url(self.file.url)), reason, hint
+        self.size_bytes, self.outcome = 0, outcome
 
     def blame(self, error: AttemptError, tries: int) -> None:
         """Count a failure that was the file's own, and settle the file if it was one too many."""
         self.failures += 1
-        if self.result is None and self.failures >= (error.tries or tries):
+        if self.outcome is None and self.failures >= (error.tries or tries):
             is_missing = error.error_type is NotOnServerError
             outcome = FileOutcome.MISSING if is_missing else FileOutcome.FAILED
             self.fail(error.describe(self.failures), error.hint, outcome)
@@ -54,7 +53,7 @@ class Task:
 
 def choose_task(tasks: Sequence[Task]) -> Task | None:
     """Choose the file of a scene that is to be tried first; None where there is no more to do."""
-    return min((task for task in tasks if task.result is None), key=lambda task: task.next_s, default=None)
+    return min((task for task in tasks if task.outcome is None), key=lambda task: task.next_s, default=None)
 
 
 class Worker:
@@ -84,7 +83,7 @@ class Worker:
         for task in whole:
             name, fault = task.file.local_path, contradictions.get(task.file.kind.suffix)
             if fault is None:
-                task.result = FileResult(task.file, FileOutcome.PRESENT, self.locked[name].size_bytes)
+                task.size_bytes, task.outcome = self.locked[name].size_bytes, FileOutcome.PRESENT
             else:
                 faults[task] = fault
                 del self.locked[name]
@@ -157,7 +156,7 @@ class Worker:
         name, entry = task.file.local_path, self.locked.get(task.file.local_path)
         try:
             found, task.facts = digest_file(partial.path), check_file(task.file, partial.path)
-            there = [item for item in siblings if item is task or (item.result and not item.result.is_failure)]
+            there = [item for item in siblings if item is task or (item.outcome and not item.is_failure)]
             problem = find_contradictions(_read_facts(there)).get(task.file.kind.suffix)
         except FileError as error:
             problem = error.problem
@@ -175,7 +174,7 @@ class Worker:
             return
         partial.publish()
         self.locked[name] = found
-        task.result = FileResult(task.file, FileOutcome.FETCHED, found.size_bytes)
+        task.size_bytes, task.outcome = found.size_bytes, FileOutcome.FETCHED
 
 
 def _read_facts(tasks: Sequence[Task]) -> dict[str, Facts]:
