@@ -22,7 +22,7 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.stages import export, process
-from scannet_prep.stages.executors import run_tasks
+from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.process.scene_worker import ProcessTask
 from scannet_prep.synthetic import write_release
@@ -114,7 +114,7 @@ def test_a_task_that_is_lost_is_tried_again_and_lost_twice_it_has_failed(
     assert list(tasks) == [(1, 5), (3, 15), (2, 10)]
     report = make(raw, tmp_path, Forgetful({SCENES[1]: 1, SCENES[2]: 2}))
     assert [(item.scene_id, item.error) for item in report.failures] == [(SCENES[2], "WorkerDiedError")]
-    assert "lost twice by the executor: CancelledError" in report.failures[0].message
+    assert "lost twice, the second time when running alone: CancelledError" in report.failures[0].message
     assert len(make(raw, tmp_path, Forgetful({})).made) == 1
     assert digests(tmp_path) == digests(expected)
 

@@ -18,33 +18,33 @@ from worker_functions import (
 )
 
 from scannet_prep.errors import WorkerDiedError
-from scannet_prep.stages.pool import default_worker_count, run_in_workers
+from scannet_prep.stages.pool import default_worker_count, run_tasks
 
 
-def test_every_task_gets_its_result_and_what_a_function_raises_is_raised_here() -> None:
-    assert dict(run_in_workers(multiply, range(50), 3, jobs=2)) == {task: task * 3 for task in range(50)}
-    assert list(run_in_workers(multiply, [], 3, jobs=2)) == []
-    with pytest.raises(ZeroDivisionError, match="task 5"):
-        list(run_in_workers(fail, [5], "task", jobs=1))
+def test_every_task_gets_its_result_and_what_a_function_raises_is_told() -> None:
+    assert dict(run_tasks(multiply, range(50), 3, jobs=2)) == {task: task * 3 for task in range(50)}
+    assert list(run_tasks(multiply, [], 3, jobs=2)) == []
+    ((_, error),) = run_tasks(fail, [5], "task")
+    assert "ZeroDivisionError: task 5" in str(error)
 
 
 def test_a_task_that_kills_its_worker_twice_is_given_up_and_costs_no_other(tmp_path: Path) -> None:
-    results = dict(run_in_workers(kill_self_if_negative, [1, 2, -7, 3, 4, 5, 6], tmp_path, jobs=2))
+    results = dict(run_tasks(kill_self_if_negative, [1, 2, -7, 3, 4, 5, 6], tmp_path, jobs=2))
     assert {task: result for task, result in results.items() if task > 0} == {task: task for task in range(1, 7)}
     assert isinstance(results[-7], WorkerDiedError)
     assert (tmp_path / "-7").read_text() == "xx"
 
 
 def test_a_worker_that_dies_before_it_is_ready_is_started_again_but_not_for_ever(tmp_path: Path) -> None:
-    results = dict(run_in_workers(multiply_by_context, range(4), DiesWhileStarting(tmp_path, 3), jobs=2))
+    results = dict(run_tasks(multiply_by_context, range(4), DiesWhileStarting(tmp_path, 3), jobs=2))
     assert results == {task: task * 3 for task in range(4)}
     assert len(list(tmp_path.iterdir())) == 3
     with pytest.raises(WorkerDiedError, match="end as soon as they are started"):
-        list(run_in_workers(multiply_by_context, range(4), DiesWhileStarting(tmp_path, 99), jobs=2))
+        list(run_tasks(multiply_by_context, range(4), DiesWhileStarting(tmp_path, 99), jobs=2))
 
 
 def test_a_caller_that_stops_listening_leaves_no_worker_behind(tmp_path: Path) -> None:
-    results = run_in_workers(sleep_and_tell, [0.01, 60.0, 60.0, 60.0], tmp_path, jobs=2)
+    results = run_tasks(sleep_and_tell, [0.01, 60.0, 60.0, 60.0], tmp_path, jobs=2)
     assert next(results) == (0.01, 0.01)
     results.close()  # type: ignore[attr-defined]
     workers = [int(path.name) for path in tmp_path.iterdir()]

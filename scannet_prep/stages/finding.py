@@ -13,7 +13,7 @@ from scannet_prep.failures import explain, list_some
 from scannet_prep.files import is_hidden_or_temporary
 from scannet_prep.progress import Progress
 from scannet_prep.scene import SceneId
-from scannet_prep.stages.pool import run_in_workers
+from scannet_prep.stages.pool import run_tasks
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -172,7 +172,7 @@ def look_at_scenes(
     results: dict[SceneId, Result] = {}
     findings: list[Finding] = []
     with progress.work(title, len(tasks), "scenes"):
-        for task, outcome in run_in_workers(_look, tasks, (look, context), jobs=jobs):
+        for task, outcome in run_tasks(_look, tasks, (look, context), jobs=jobs):
             if isinstance(outcome, WorkerDiedError):
                 findings.append(Finding.from_exception(outcome, task.path, task.scene_id))
             else:

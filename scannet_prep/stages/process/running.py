@@ -30,7 +30,7 @@ from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import summarize_warnings
 from scannet_prep.space import check_space
 from scannet_prep.splits import find_official_split
-from scannet_prep.stages.executors import run_tasks
+from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.process.planning import ProcessPlan, ProcessReport, count_mesh_bytes, read_known
 from scannet_prep.stages.process.scene_worker import (
     SEEN_NAME,
