@@ -92,7 +92,9 @@ def open_place(
     paths = [Path(place).expanduser() for place in places if isinstance(place, str | Path)]
     if len(paths) != 1:
         raise UsageError("one folder can be read at a time", "name one folder, or several archives")
-    state = find_state(paths[0], must_be_usable=must_be_usable)
+    state = find_state(paths[0])
+    if must_be_usable:
+        state.check()
     manifest = state.manifest
     failures = {name: item for name, item in manifest.failures.items() if name not in manifest.scenes}
     return ProcessedPlace(str(paths[0]), paths[0], dict(sorted(manifest.scenes.items())), failures, state.faults)

@@ -118,7 +118,8 @@ class FolderReader(SceneSource):
 
     def __init__(self, path: Path, split: Split) -> None:
         self._path, self._split = path, split
-        state = find_state(path, must_be_usable=True)
+        state = find_state(path)
+        state.check()
         scenes = state.manifest.scenes
         vertex_counts = {name: entry.vertex_count for name, entry in scenes.items() if entry.split == split}
         hint = f"make them: scannet-prep process -o {quote(str(path))} --splits {split}"
