@@ -99,7 +99,7 @@ def _describe_start(plan: ProcessPlan) -> str:
     what = f"{scenes}, {plan.context.options.label_set.name}, {frame}, label map: {plan.context.label_map.source}"
     what += shared.describe_share(plan.share)
     lines = [f"process: {plan.raw_dir} -> {plan.out_dir}: {what}"]
-    for difference, count in Counter(plan.outdated.values()).items():
+    for difference, count in Counter(filter(None, plan.existing.values())).items():
         lines.append(f"made with other options, and made again: {format_count(count, 'scene')} ({difference})")
     for difference, count in Counter(plan.others.values()).items():
         lines.append(
@@ -108,23 +108,15 @@ def _describe_start(plan: ProcessPlan) -> str:
         )
     if plan.context.is_forced:
         lines.append(f"made again, because of --force: {format_count(len(plan.existing), 'scene')}")
-    lines += [f"warning: {fault.message}; only what is there is processed" for fault in plan.raw_faults]
-    if plan.strangers:
-        count_text, names = format_count(len(plan.strangers), "folder"), list_some(plan.strangers)
-        lines.append(f"warning: left out: {count_text} whose names are not scene ids: {names}")
-    if plan.unlisted:
-        count_text, names = format_count(len(plan.unlisted), "scene"), list_some(plan.unlisted)
-        lines.append(f"in no official list, and put into {plan.tasks[0].split} as asked: {count_text} ({names})")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"warning: {text}" for text in plan.warnings)])
 
 
 def _describe_plan(plan: ProcessPlan) -> str:
-    existing = set(plan.existing)
     counts: Counter[tuple[str, str]] = Counter()
     for task in plan.tasks:
-        scene_id = task.scene.scene_id
-        is_again = scene_id in plan.outdated or (plan.context.is_forced and scene_id in existing)
-        kind = "to make again" if is_again else "there already" if scene_id in existing else "to make"
+        difference = plan.existing.get(task.scene.scene_id)
+        is_again = difference is not None and (difference or plan.context.is_forced)
+        kind = "to make" if difference is None else "to make again" if is_again else "there already"
         counts.update([(task.split, "scenes"), (task.split, kind)])
     kinds = ["scenes", "there already", "to make again", "to make"]
     splits = dict.fromkeys(task.split for task in plan.tasks)
@@ -146,7 +138,6 @@ def _plan_to_json(plan: ProcessPlan) -> dict[str, Any]:
         "options": plan.context.options,
         "scenes": {task.scene.scene_id: task.split for task in plan.tasks},
         "existing": plan.existing,
-        "outdated": plan.outdated,
         "failures": plan.failures,
     }
 
