@@ -12,6 +12,8 @@ from operator import attrgetter
 from pathlib import Path
 from shlex import quote
 
+import msgspec
+
 from scannet_prep.errors import FileError, ManifestError, MissingFileError, ProcessedFileError
 from scannet_prep.files import (
     Fingerprint,
@@ -22,7 +24,14 @@ from scannet_prep.files import (
     write_atomically,
     write_if_changed,
 )
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, read_manifest, shards_of
+from scannet_prep.processed.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    SceneEntry,
+    encode_manifest,
+    read_manifest,
+    shards_of,
+)
 from scannet_prep.processed.scene import MAX_FILE_BYTES, check_meta, parse_processed
 from scannet_prep.release import TERMS_URL
 from scannet_prep.scene import SceneId, Split
@@ -227,6 +236,27 @@ def find_entries(
             except FileError as error:
                 faults.append(error)
     return dict(sorted(scenes.items())), faults
+
+
+def record(out_dir: Path, previous: Manifest, known: Manifest) -> None:
+    """Write what a processed folder holds now into one manifest, merging shards, and `failed.txt`.
+
+    An older result of a scene that failed may be whole, but nobody knows whether it is still right: it is left out.
+
+    Args:
+        out_dir: The folder.
+        previous: What its manifest says, with what shards have added.
+        known: What is known of its scenes. Others are read if they are there; what is damaged, `verify` names.
+
+    Raises:
+        OutputError: The folder cannot be written to.
+    """
+    scenes, _ = find_entries(out_dir, known.scenes, known.failures)
+    manifest, shards = msgspec.structs.replace(known, scenes=scenes), shards_of(out_dir)
+    if manifest != previous or shards.exists():
+        write_if_changed(out_dir / MANIFEST_NAME, encode_manifest(manifest), is_durable=True)
+    shards.remove()
+    write_failed_list(out_dir / FAILED_NAME, manifest.failures)
 
 
 def _no_scenes(out_dir: Path) -> MissingFileError:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import ContentError, ManifestError, MissingFileError
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import Fingerprint, read_file, write_if_changed
+from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.labels import LabelSet
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions
 from scannet_prep.scene import Split
@@ -145,15 +145,6 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
         return parse_json(data, Manifest)
     except ContentError as error:
         raise ManifestError(path, f"is damaged, or not the manifest of a processed folder: {error}", _HINT) from error
-
-
-def write_manifest(out_dir: Path, manifest: Manifest) -> None:
-    """Write the manifest of a processed folder.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    write_if_changed(out_dir / MANIFEST_NAME, encode_manifest(manifest), is_durable=True)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

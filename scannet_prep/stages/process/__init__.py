@@ -31,14 +31,7 @@ from scannet_prep.files import (
 )
 from scannet_prep.labels import label_map_for
 from scannet_prep.processed import folder
-from scannet_prep.processed.manifest import (
-    Manifest,
-    SceneEntry,
-    encode_manifest,
-    read_manifest,
-    shards_of,
-    write_manifest,
-)
+from scannet_prep.processed.manifest import Manifest, encode_manifest, read_manifest, shards_of
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.progress import Progress
 from scannet_prep.raw import lock
@@ -308,40 +301,18 @@ def _run(plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | 
                 finished[scene_id] = outcome
             progress.advance()
     _remove_from_other_splits(out_dir, finished)
-    if share is None:
-        _merge(plan, previous, known, finished, failures)
-        folder.mark_finished(out_dir, finished.keys() | failures.keys() if plan.is_restricted else unfinished)
-    else:
-        seen = {name: item.seen for name, item in finished.items()}
+    entries = {name: item.entry for name, item in finished.items()}
+    seen = {name: item.seen for name, item in finished.items()}
+    if share is not None:
         scene_worker.write_seen(share.path(scene_worker.SHARD_SEEN_SUFFIX), seen)
         folder.write_failed_list(share.path(f".{folder.FAILED_NAME}"), failures)
-        entries = {name: item.entry for name, item in finished.items()}
         share.finish(encode_manifest(Manifest(entries, failures, program_version=VERSION)))
-    return _report(plan, finished, failures)
-
-
-def _merge(
-    plan: ProcessPlan,
-    previous: Manifest,
-    known: Mapping[str, SceneEntry],
-    finished: Mapping[str, FinishedScene],
-    failures: Mapping[str, SceneFailure],
-) -> None:
-    """Write what the folder holds now, of which some is known, into one manifest, with what shards have made."""
-    out_dir, shards = plan.out_dir, shards_of(plan.out_dir)
+        return _report(plan, finished, failures)
     failed = {name: item for name, item in previous.failures.items() if plan.is_restricted and name not in finished}
-    failed |= failures
-    # An older result of a scene that failed may be whole, but nobody knows whether it is still right. What is damaged,
-    # and was not asked for now, `verify` names.
-    entries = {**known, **{name: item.entry for name, item in finished.items()}}
-    scenes, _ = folder.find_entries(out_dir, entries, failed)
-    manifest = Manifest(scenes, failed, program_version=VERSION)
-    if manifest != previous or shards.exists():
-        write_manifest(out_dir, manifest)
-    seen = scene_worker.read_seen(out_dir) | {name: item.seen for name, item in finished.items()}
-    scene_worker.write_seen(out_dir / scene_worker.SEEN_NAME, {name: seen[name] for name in seen if name in scenes})
-    shards.remove()
-    folder.write_failed_list(out_dir / folder.FAILED_NAME, failed)
+    scene_worker.write_seen(out_dir / scene_worker.SEEN_NAME, scene_worker.read_seen(out_dir) | seen)
+    folder.record(out_dir, previous, Manifest({**known, **entries}, failed | failures, program_version=VERSION))
+    folder.mark_finished(out_dir, finished.keys() | failures.keys() if plan.is_restricted else unfinished)
+    return _report(plan, finished, failures)
 
 
 def _find_unchanged(plan: ProcessPlan, previous: Manifest, seen: Mapping[str, str]) -> dict[str, FinishedScene]:
