@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, format_count, format_duration, format_table
+from scannet_prep.cli.console import Console, format_count, format_duration
 from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
@@ -98,35 +97,14 @@ def _describe_start(plan: ProcessPlan) -> str:
     scenes = format_count(len(plan.tasks), "scene")
     what = f"{scenes}, {plan.context.options.label_set.name}, {frame}, label map: {plan.context.label_map.source}"
     what += shared.describe_share(plan.share)
-    lines = [f"process: {plan.raw_dir} -> {plan.out_dir}: {what}"]
-    for difference, count in Counter(filter(None, plan.existing.values())).items():
-        lines.append(f"made with other options, and made again: {format_count(count, 'scene')} ({difference})")
-    for difference, count in Counter(plan.others.values()).items():
-        lines.append(
-            f"warning: made with other options, and not asked for now: {format_count(count, 'scene')} ({difference}); "
-            "the folder would hold both kinds"
-        )
-    if plan.context.is_forced:
-        lines.append(f"made again, because of --force: {format_count(len(plan.existing), 'scene')}")
-    return "\n".join([*lines, *(f"warning: {text}" for text in plan.warnings)])
+    return "\n".join([f"process: {plan.raw_dir} -> {plan.out_dir}: {what}", *plan.notes])
 
 
 def _describe_plan(plan: ProcessPlan) -> str:
-    counts: Counter[tuple[str, str]] = Counter()
-    for task in plan.tasks:
-        difference = plan.existing.get(task.scene.scene_id)
-        is_again = difference is not None and (difference or plan.context.is_forced)
-        kind = "to make" if difference is None else "to make again" if is_again else "there already"
-        counts.update([(task.split, "scenes"), (task.split, kind)])
-    kinds = ["scenes", "there already", "to make again", "to make"]
-    splits = dict.fromkeys(task.split for task in plan.tasks)
-    rows = [[str(split), *(f"{counts[split, kind]:,}" for kind in kinds)] for split in splits]
-    lines = [_describe_start(plan), "", format_table(["split", *kinds], rows, right=frozenset({1, 2, 3, 4}))]
-    lines += [f"\nfailed: {failure.message}\n  hint: {failure.hint}" for failure in plan.failures]
-    lines.append(
-        "\n(dry run: nothing was done; whether the inputs of scenes already there have changed, a run finds out)"
-    )
-    return "\n".join(lines)
+    counts = f"{len(plan.tasks) - len(plan.existing):,} to make, {len(plan.existing):,} there already"
+    failed = [f"failed: {failure.message}\n  hint: {failure.hint}" for failure in plan.failures]
+    note = "(dry run: nothing was done; whether the inputs of scenes already there have changed, a run finds out)"
+    return "\n".join([_describe_start(plan), *failed, f"{counts} {note}"])
 
 
 def _plan_to_json(plan: ProcessPlan) -> dict[str, Any]:
@@ -152,7 +130,7 @@ def _tell_oddities(report: ProcessReport, console: Console) -> None:
 
 
 def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -> str:
-    from scannet_prep.processed.folder import FAILED_NAME
+    from scannet_prep.processed.folder import FAILED_NAME, find_state
 
     counts = f"{len(report.made):,} made, {len(report.kept):,} already there, {len(report.failures):,} failed"
     size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)} in {report.out_dir}"
@@ -171,7 +149,7 @@ def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -
         lines.append(f"not finished: an earlier run had still to make {scenes}: run process for these, too")
     elif plan.share is not None and plan.share.folder.exists():
         lines.append(shared.describe_merge(plan.share))
-    elif plan.tasks and not report.failures and not plan.others:
+    elif plan.tasks and not report.failures and not find_state(report.out_dir).faults:
         label_set = plan.context.options.label_set.name.upper()
         lines.append(f'in Python: ScanNet("{report.out_dir}", split="{plan.tasks[0].split}", labels={label_set})')
     return "\n".join(lines)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -59,11 +60,8 @@ class ProcessPlan:
         context: How they are made.
         tasks: Scenes to make, or to keep where they are up to date.
         failures: Scenes that were asked for and cannot be had.
-        existing: Scenes of `tasks` that the folder has, and which options they were made with that differ now; inputs
-            are compared later.
-        others: The same of scenes that were made with other options and are not among `tasks`; a dataset of such a
-            folder is refused.
-        warnings: What is odd about the raw tree, in words.
+        existing: Scenes of `tasks` that the folder has, made with the same options; inputs are compared later.
+        notes: What there is to know of the folder and the raw tree, in words.
         is_restricted: Whether only a part of the scenes was asked for.
         share: The shard that `tasks` and `failures` fall to; None where they are all that was asked for.
     """
@@ -73,9 +71,8 @@ class ProcessPlan:
     context: WorkContext
     tasks: tuple[ProcessTask, ...]
     failures: tuple[SceneFailure, ...]
-    existing: Mapping[str, str] = field(hash=False)
-    others: Mapping[str, str] = field(hash=False)
-    warnings: tuple[str, ...]
+    existing: tuple[str, ...]
+    notes: tuple[str, ...]
     is_restricted: bool
     share: Share | None
 
@@ -176,33 +173,44 @@ def plan(
         ProcessTask(raw_scenes[scene_id], split, folder.processed_path(out_dir, split, scene_id))
         for scene_id, split in selected
     )
-    asked_for = {task.scene.scene_id for task in tasks}
-    made_with = {name: entry.options for name, entry in manifest.scenes.items()}
-    differences = {before: ", ".join(before.differences(options)) for before in {options, *made_with.values()}}
-    strangers = [path.name for path in find_strangers(parents)]
-    warnings = [f"{fault.message}; only what is there is processed" for fault in lock.shards_of(raw_dir).find_faults()]
-    if strangers:
-        warnings.append(f"left out: folders whose names are not scene ids: {len(strangers):,} ({list_some(strangers)})")
+    is_other = {name: entry.options != options for name, entry in manifest.scenes.items()}
+    present = [task.scene.scene_id for task in tasks if task.path.exists()]
     return ProcessPlan(
         raw_dir=raw_dir,
         out_dir=out_dir,
         context=WorkContext(options, label_map_for(raw_dir), is_forced, is_strict, is_lenient, compares_bytes),
         tasks=tasks,
         failures=failures,
-        existing={
-            task.scene.scene_id: differences[made_with.get(task.scene.scene_id, options)]
-            for task in tasks
-            if task.path.exists()
-        },
-        others={
-            name: differences[before]
-            for name, before in made_with.items()
-            if before != options and name not in asked_for and not share
-        },
-        warnings=tuple(warnings),
+        existing=tuple(name for name in present if not (is_forced or is_other.get(name))),
+        notes=(
+            *_describe_others(manifest, options, {task.scene.scene_id for task in tasks}, is_all=share is None),
+            *(
+                f"warning: {it.message}; only what is there is processed"
+                for it in lock.shards_of(raw_dir).find_faults()
+            ),
+            *_describe_strangers(parents),
+        ),
         is_restricted=is_restricted,
         share=share,
     )
+
+
+def _describe_others(
+    manifest: Manifest, options: ProcessOptions, asked_for: set[str], *, is_all: bool
+) -> Iterator[str]:
+    """Tell of scenes that were made with other options: those that are made again, and, of all, the others."""
+    counts = Counter((entry.options, name in asked_for) for name, entry in manifest.scenes.items())
+    for (before, is_made_again), count in counts.items():
+        what = f"{count:,} scene{'s' * (count > 1)} ({', '.join(before.differences(options))})"
+        if before != options and is_made_again:
+            yield f"made with other options, and made again: {what}"
+        elif before != options and is_all:
+            yield f"warning: made with other options, and not asked for now: {what}; the folder would hold both kinds"
+
+
+def _describe_strangers(parents: Collection[Path]) -> Iterator[str]:
+    if strangers := [path.name for path in find_strangers(parents)]:
+        yield f"warning: left out: folders whose names are not scene ids: {len(strangers):,} ({list_some(strangers)})"
 
 
 def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
