@@ -9,7 +9,6 @@ the parts together. A run without a shard makes what is missing, writes one mani
 
 from __future__ import annotations
 
-import heapq
 import re
 import shutil
 import zlib
@@ -107,21 +106,17 @@ class Shard:
         return next(iter(telling.values()))
 
     def choose(self, sizes: Mapping[str, int]) -> frozenset[str]:
-        """Choose what falls to this shard: the largest come first, each goes where there are fewest bytes so far.
+        """Choose what falls to this shard: dealt out by size, forwards and backwards in turn.
 
-        Every name falls to one of the shards, and the same ones always to the same.
+        Every name falls to one of the shards, and the same ones always to the same. Two shards differ by one name at
+        most, and in bytes by the largest at most.
 
         Args:
             sizes: Bytes by name.
         """
-        loads = [(0, 0, index) for index in range(self.count)]  # bytes, names, shard: a heap
-        chosen = []
-        for name in sorted(sorted(sizes), key=sizes.__getitem__, reverse=True):
-            size_bytes, number, index = loads[0]
-            heapq.heapreplace(loads, (size_bytes + sizes[name], number + 1, index))
-            if index == self.index:
-                chosen.append(name)
-        return frozenset(chosen)
+        ordered, turn = sorted(sizes, key=lambda name: (-sizes[name], name)), 2 * self.count
+        mine = {self.index, turn - 1 - self.index}
+        return frozenset(name for place, name in enumerate(ordered) if place % turn in mine)
 
 
 @dataclass(frozen=True, slots=True)

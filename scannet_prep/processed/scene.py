@@ -23,7 +23,7 @@ from scannet_prep.scene_warnings import SceneWarning
 from scannet_prep.typed_json import parse_json, to_plain
 from scannet_prep.workers import find_worker
 
-FORMAT_VERSION = 1
+FORMAT_VERSION: Literal[1] = 1
 MAX_FILE_BYTES = 1 << 31
 _FLOATS_BY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
@@ -111,7 +111,7 @@ class SceneMeta:
     inputs: Mapping[str, Fingerprint] = field(hash=False)
     label_map: str
     program_version: str
-    format_version: int = FORMAT_VERSION
+    format_version: Literal[1] = FORMAT_VERSION
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values, with what follows from them, for those who read the file without this package."""
@@ -228,11 +228,7 @@ def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
     Raises:
         ProcessedFileError: It is missing, damaged, or of another version.
     """
-    meta = _parse_meta_as(SceneMeta, reader, path)
-    if meta.format_version != FORMAT_VERSION:
-        problem = f"has format version {meta.format_version}, expected {FORMAT_VERSION}"
-        raise ProcessedFileError(path, problem, _HINT)
-    return meta
+    return _parse_meta_as(SceneMeta, reader, path)
 
 
 def _parse_meta_as(kind: type[Description], reader: NpzReader, path: Path | str) -> Description:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scannet_prep.errors import (
@@ -173,6 +173,12 @@ def plan(
         ProcessTask(raw_scenes[scene_id], split, folder.processed_path(out_dir, split, scene_id))
         for scene_id, split in selected
     )
+    strangers = [path.name for path in find_strangers(parents)]
+    notes = list(_describe_others(manifest, options, {task.scene.scene_id for task in tasks}, is_all=share is None))
+    notes += [f"warning: {it.message}; only what is there is processed" for it in lock.shards_of(raw_dir).find_faults()]
+    if strangers:
+        names = f"{len(strangers):,} ({list_some(strangers)})"
+        notes.append(f"warning: left out: folders whose names are not scene ids: {names}")
     is_other = {name: entry.options != options for name, entry in manifest.scenes.items()}
     present = [task.scene.scene_id for task in tasks if task.path.exists()]
     return ProcessPlan(
@@ -182,14 +188,7 @@ def plan(
         tasks=tasks,
         failures=failures,
         existing=tuple(name for name in present if not (is_forced or is_other.get(name))),
-        notes=(
-            *_describe_others(manifest, options, {task.scene.scene_id for task in tasks}, is_all=share is None),
-            *(
-                f"warning: {it.message}; only what is there is processed"
-                for it in lock.shards_of(raw_dir).find_faults()
-            ),
-            *_describe_strangers(parents),
-        ),
+        notes=tuple(notes),
         is_restricted=is_restricted,
         share=share,
     )
@@ -206,11 +205,6 @@ def _describe_others(
             yield f"made with other options, and made again: {what}"
         elif before != options and is_all:
             yield f"warning: made with other options, and not asked for now: {what}; the folder would hold both kinds"
-
-
-def _describe_strangers(parents: Collection[Path]) -> Iterator[str]:
-    if strangers := [path.name for path in find_strangers(parents)]:
-        yield f"warning: left out: folders whose names are not scene ids: {len(strangers):,} ({list_some(strangers)})"
 
 
 def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
