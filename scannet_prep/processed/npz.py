@@ -10,7 +10,6 @@ Formats: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (zip) and n
 from __future__ import annotations
 
 import io
-import math
 import re
 import struct
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ContentError, ProcessedFileError
+from scannet_prep.errors import ProcessedFileError
 from scannet_prep.files import Buffer
 
 ALIGNMENT_BYTES = 64
@@ -42,6 +41,7 @@ _DOS_DATE_1980 = 0x21
 _PADDING_ID = 0xD935  # the extra field that Android's zipalign registered for padding
 _DEFLATE_LEVEL = 1
 _MAX_DEFLATE_RATIO = 1032
+_find_dtype = lru_cache(maxsize=64)(np.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +134,9 @@ class NpzReader:
         content = self._read_content(key, member)
         try:
             dtype, shape, start = _parse_npy_header(bytes(content[:4096]))
-        except ContentError:
-            raise self._error(f"array {key!r} has a header of another program") from None
-        if math.prod(shape) * dtype.itemsize != len(content) - start:
-            raise self._error(f"array {key!r} does not fill its member")
-        try:
             return np.frombuffer(content, dtype, offset=start).reshape(shape)
-        except ValueError:  # no bytes, but items of no size or dimensions beyond what NumPy can count
-            raise self._error(f"array {key!r} has the impossible shape {shape}") from None
+        except (TypeError, ValueError):  # also what NumPy cannot count, and no bytes with items of no size
+            raise self._error(f"array {key!r} has a header of another program") from None
 
     def _read_directory(self) -> dict[str, _Member]:
         """Go through the headers of the members; they, and the directory, must be what this program writes.
@@ -193,22 +188,12 @@ class NpzReader:
 
 
 def _parse_npy_header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """Parse the beginning of a `.npy` member; gives type, shape, and the offset of the data."""
+    """Parse the beginning of a `.npy` member; gives type, shape and where the data begin. ValueError if it is none."""
     end = 10 + int.from_bytes(start[8:10], "little")
-    if not start.startswith(_NPY_MAGIC) or len(start) < end:
-        raise ContentError("not an .npy header")
     match = _NPY_HEADER.fullmatch(start[10:end].decode("latin-1"))
-    if match is None:
-        raise ContentError("not an .npy header as this program writes it")
-    return _parse_dtype(match[1]), tuple(int(item) for item in match[2].replace(" ", "").split(",") if item), end
-
-
-@lru_cache(maxsize=64)
-def _parse_dtype(text: str) -> np.dtype[Any]:
-    try:
-        return np.dtype(text)
-    except TypeError:
-        raise ContentError(f"unknown type {text}") from None
+    if not start.startswith(_NPY_MAGIC) or len(start) < end or match is None:
+        raise ValueError
+    return _find_dtype(match[1]), tuple(int(item) for item in match[2].replace(" ", "").split(",") if item), end
 
 
 @lru_cache(maxsize=64)
