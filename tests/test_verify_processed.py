@@ -18,7 +18,7 @@ from msgspec import structs
 
 from scannet_prep import official_scenes
 from scannet_prep.files import Fingerprint
-from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest, write_manifest
+from scannet_prep.processed.manifest import Manifest, SceneEntry, encode_manifest, read_manifest
 from scannet_prep.processed.scene import ProcessedScene, encode_processed, read_processed
 from scannet_prep.release import INFO, MESH, SEGMENTS
 from scannet_prep.scene import SceneId
@@ -68,7 +68,8 @@ def rewrite(key: str, find: Callable[[ProcessedScene], Any], value: Callable[[An
         npz(out_dir, scene_id).write_bytes(data)
         manifest = manifest_of(out_dir)
         entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
-        write_manifest(out_dir, structs.replace(manifest, scenes={**manifest.scenes, scene_id: entry}))
+        changed = structs.replace(manifest, scenes={**manifest.scenes, scene_id: entry})
+        (out_dir / "manifest.json").write_bytes(encode_manifest(changed))
 
     return damage
 
