@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count, format_duration
@@ -84,7 +84,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         shard=shared.shard_from(arguments),
     )
     if arguments.dry_run:
-        return console.result(_describe_plan(plan), _plan_to_json(plan), 3 if plan.failures else 0)
+        value = {"dry_run": True, "shard": plan.shard, "raw_dir": plan.raw_dir, "out_dir": plan.out_dir}
+        value |= {"options": plan.context.options, "existing": plan.existing, "failures": plan.failures}
+        value["scenes"] = {task.scene.scene_id: task.split for task in plan.tasks}
+        return console.result(_describe_plan(plan), value, 3 if plan.failures else 0)
     console.say(_describe_start(plan))
     report = process.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     _tell_oddities(report, console)
@@ -105,19 +108,6 @@ def _describe_plan(plan: ProcessPlan) -> str:
     failed = [f"failed: {failure.message}\n  hint: {failure.hint}" for failure in plan.failures]
     note = "(dry run: nothing was done; whether the inputs of scenes already there have changed, a run finds out)"
     return "\n".join([_describe_start(plan), *failed, f"{counts} {note}"])
-
-
-def _plan_to_json(plan: ProcessPlan) -> dict[str, Any]:
-    return {
-        "dry_run": True,
-        "shard": plan.shard,
-        "raw_dir": plan.raw_dir,
-        "out_dir": plan.out_dir,
-        "options": plan.context.options,
-        "scenes": {task.scene.scene_id: task.split for task in plan.tasks},
-        "existing": plan.existing,
-        "failures": plan.failures,
-    }
 
 
 def _tell_oddities(report: ProcessReport, console: Console) -> None:

@@ -78,8 +78,7 @@ class Target:
         self._out_dir, self._selection, self._is_raw = out_dir, selection, kind is ArchiveKind.RAW
         self._others: list[UnpackedFile] = []
         self._has_begun = False
-        self._came, self._before = Manifest(), Manifest()
-        self._came_digests, self._digests = dict[str, LockEntry](), dict[str, LockEntry]()
+        self._came, self._came_digests = Manifest(), dict[str, LockEntry]()
         if is_export(out_dir):
             raise OutputError(f"{out_dir}: is an export for another program", _ELSEWHERE)
         with suppress(FileError):
@@ -87,11 +86,8 @@ class Target:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
         for folder in (out_dir, *(out_dir / split for split in Split)):
             remove_temporaries(folder)  # also where nothing else is left to do
-        with suppress(MissingFileError):
-            if self._is_raw:
-                self._digests = read_locks(out_dir)
-            else:
-                self._before = manifests.read_manifest(out_dir) or Manifest()
+        self._before = (None if self._is_raw else manifests.read_manifest(out_dir)) or Manifest()
+        self._digests = read_locks(out_dir) if self._is_raw else {}
         self._shards = (locks if self._is_raw else manifests).shards_of(out_dir)
         if faults := self._shards.find_faults():
             raise faults[0]
