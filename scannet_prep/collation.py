@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from scannet_prep import workers
 from scannet_prep.errors import UsageError
+from scannet_prep.sample import Scenes
 
 # Arrays with a row for each point; all others have ends of their own.
 VERTEX_KEYS = frozenset({"points", "normals", "colors", "labels", "instances", "segments", "grid"})
@@ -57,6 +58,7 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
         UsageError: Samples do not fit together: keys, types or shapes differ; they are not dicts with `points`; or a
             tensor is on a GPU, has a gradient, or is of a type that NumPy does not know.
     """
+    joined = samples.joined if isinstance(samples, Scenes) else {}
     samples = [_take_arrays(sample, number) for number, sample in enumerate(samples)]
     keys = _check_keys(samples)
     counts = [len(sample["points"]) for sample in samples]
@@ -90,9 +92,7 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
     batch["offset"] = offset
     batch["batch"] = parts["batch"] = [np.broadcast_to(number, count) for number, count in enumerate(counts)]
     parts |= {key: [value] for key, value in batch.items() if _is_numeric(value)}
-    shapes = {key: _shape_together(values, _INDEX_AXES.get(key, 0)) for key, values in parts.items()}
-    for key, array in workers.allocate(shapes).items():
-        batch[key] = np.concatenate(parts[key], _INDEX_AXES.get(key, 0), out=array)
+    batch.update(_join(parts, joined))
     return batch
 
 
@@ -113,11 +113,30 @@ def collate_torch(samples: Sequence[dict[str, Any]]) -> Batch:
     return _restore(arrays, batch, set(arrays))
 
 
-def _shape_together(arrays: Sequence[NDArray[Any]], axis: int) -> workers.Shape:
-    """Type, in the byte order of this machine, and shape of arrays that are joined along one of their dimensions."""
-    first = arrays[0]
-    rows = sum(array.shape[axis] for array in arrays)
-    return first.dtype.newbyteorder("="), (*first.shape[:axis], rows, *first.shape[axis + 1 :])
+def _join(parts: Mapping[str, list[NDArray[Any]]], joined: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    """Join arrays by key, in the byte order of this machine; those that `joined` is made of already are not copied."""
+    shapes = {}
+    for key, (first, *others) in parts.items():
+        axis = _INDEX_AXES.get(key, 0)
+        rows = first.shape[axis] + sum(array.shape[axis] for array in others)
+        shapes[key] = first.dtype.newbyteorder("="), (*first.shape[:axis], rows, *first.shape[axis + 1 :])
+    is_joined = shapes == {key: (array.dtype, array.shape) for key, array in joined.items()}
+    is_joined = is_joined and all(_lie_in(joined[key], parts[key]) for key in VERTEX_KEYS & joined.keys())
+    arrays = joined if is_joined else workers.allocate(shapes)
+    for key, array in arrays.items():
+        if not is_joined or key not in VERTEX_KEYS:
+            np.concatenate(parts[key], _INDEX_AXES.get(key, 0), out=array)
+    return arrays
+
+
+def _lie_in(joined: NDArray[Any], arrays: Sequence[NDArray[Any]]) -> bool:
+    """Whether arrays, which have as many rows together, are the parts of an array, in order."""
+    place: int = joined.__array_interface__["data"][0]
+    for array in arrays:
+        if array.base is not joined or array.__array_interface__["data"][0] != place:
+            return False
+        place += array.nbytes
+    return True
 
 
 def _take_arrays(sample: Any, number: int) -> dict[str, Any]:  # noqa: ANN401 - whatever a transform returned

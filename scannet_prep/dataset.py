@@ -24,16 +24,21 @@ from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.reader import FolderReader, SceneSource
 from scannet_prep.processed.scene import check_identity, parse_meta, widen_normals
 from scannet_prep.sample import Sample as Sample  # noqa: PLC0414 - for the types of transforms
+from scannet_prep.sample import Scenes
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
-from scannet_prep.workers import find_worker
+from scannet_prep.workers import allocate, find_worker
 
 Place: TypeAlias = "str | Path | ByteSource"
 SplitName: TypeAlias = Literal["train", "val", "test"]
 _KEYS = (
     "points", "normals", "colors", "labels", "instances", "segments", "axis_alignment", "faces", "scene_id",
 )  # fmt: skip
-_TYPES: dict[str, Any] = {"instances": np.int32, "segments": np.int32}
+# What a sample has of each vertex: type, and shape of a row.
+_ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "points": (np.float32, (3,)), "normals": (np.float32, (3,)), "colors": (np.uint8, (3,)), "labels": (np.int64, ()),
+    "instances": (np.int32, ()), "segments": (np.int32, ()),
+}  # fmt: skip
 
 if TYPE_CHECKING:
     from typing import Self
@@ -213,9 +218,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             TransformError: The transform failed.
             UsageError: It is none of these.
         """
-        scene, epoch = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
-        index = self._find(scene)
-        sample = self._read(index)
+        index, epoch = self._parse(key)
+        sample = self._read(index, {})
         if self.transform is None:
             return sample
         epoch = self._choose_epoch(index) if epoch is None else operator.index(epoch)
@@ -227,6 +231,30 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             where = f"{self._reader.scene_id(index)} ({self._reader.file_path(index)})"
             message = f"{where}: the transform failed: {type(error).__name__}: {error}"
             raise TransformError(message, f"see it again with dataset[{index}, {epoch}]") from error
+
+    def __getitems__(self, keys: Sequence[Any]) -> list[Any]:
+        """Read the scenes of a batch; a `DataLoader` calls it. Each is what `dataset[key]` gives.
+
+        Without a transform they are read into the memory of the batch, so that `collate` need not copy them.
+
+        Raises:
+            ScanNetPrepError, IndexError: As `dataset[key]`.
+        """
+        if self.transform is not None:
+            return [self[key] for key in keys]
+        indices = [self._parse(key)[0] for key in keys]
+        counts = self._reader.lengths[indices].tolist()
+        total, ids = sum(counts), np.dtype(np.int64)
+        shapes = {key: (np.dtype(dtype), (total, *row)) for key, (dtype, row) in _ROWS.items() if key in self._keys}
+        others: dict[str, Any] = {"offset": (ids, (len(keys),)), "batch": (ids, (total,))}  # what collate adds
+        if "axis_alignment" in self._keys:
+            others["axis_alignment"] = np.dtype(np.float64), (len(keys), 4, 4)
+        joined = allocate(shapes | others)
+        samples, end = [], 0
+        for index, count in zip(indices, counts, strict=True):
+            start, end = end, end + count
+            samples.append(self._read(index, {key: joined[key][start:end] for key in shapes}))
+        return Scenes(samples, joined)
 
     def __iter__(self) -> Iterator[Any]:
         """All samples, in order."""
@@ -305,6 +333,11 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         # The worker may be new and have read nothing; its seed is another one in each epoch.
         return int(np.random.SeedSequence((worker.seed, count)).generate_state(1)[0])
 
+    def _parse(self, key: Any) -> tuple[int, Any]:  # noqa: ANN401 - whatever was asked for
+        """The index of a scene, from 0, and the epoch if there is one."""
+        scene, epoch = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
+        return self._find(scene), epoch
+
     def _find(self, key: Any) -> int:  # noqa: ANN401 - whatever was asked for
         """The index of a scene, from 0, by its index from either end, or by its id."""
         if isinstance(key, str):
@@ -337,21 +370,28 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         check_identity(npz, path, scene_id, int(self._reader.lengths[index]))
         return npz
 
-    def _read(self, index: int) -> Sample:
+    def _read(self, index: int, places: Mapping[str, NDArray[Any]]) -> Sample:
+        """Read a scene; arrays that have a place are written there."""
         npz = self._open(index)
         sample: Any = Sample()  # type: ignore[typeddict-item]  # a dict, while it is being filled
         sample.label_set_name = self.label_set.name
         for key in self._keys:
+            if key == "scene_id" or (key == "faces" and key not in npz.keys):
+                continue
+            if key == "segments" and key not in npz.keys:
+                array = np.full(self._reader.lengths[index], -1, np.int32)
+            else:
+                array = npz.read(self.label_set.raw_ids_key if key == "labels" else key)
+            dtype, place = _ROWS.get(key, (array.dtype, ()))[0], places.get(key)
+            if place is None or place.shape != array.shape:
+                place = array if array.dtype == dtype else np.empty(array.shape, dtype)
             if key == "labels":
-                raw_ids = npz.read(self.label_set.raw_ids_key)
-                sample[key] = self.label_set.train_ids_from_raw_ids(raw_ids, self.ignore_id)
+                self.label_set.train_ids_from_raw_ids(array, self.ignore_id, place)
             elif key == "normals":
-                sample[key] = widen_normals(npz.read(key))
-            elif key in npz.keys and key != "scene_id":
-                array = npz.read(key)
-                sample[key] = array.astype(_TYPES[key]) if key in _TYPES else array
-            elif key == "segments":
-                sample[key] = np.full(self._reader.lengths[index], -1, np.int32)
+                widen_normals(array, place)
+            elif place is not array:
+                place[...] = array
+            sample[key] = place
         sample["scene_id"] = self._reader.scene_id(index)
         limit_annotation(sample, (self._points or {}).get(sample["scene_id"]), self.ignore_id)
         return sample  # type: ignore[no-any-return]

@@ -53,12 +53,12 @@ def read_points(
 
 
 def limit_annotation(sample: dict[str, Any], chosen: NDArray[np.int64] | None, ignore_id: int) -> None:
-    """Ignore `labels` and `instances` of all vertices of a sample but the chosen ones; None for all. In new arrays."""
+    """Ignore `labels` and `instances` of all vertices of a sample but the chosen ones; None for all. In place."""
     for key, empty in (("labels", ignore_id), ("instances", -1)):
         if key in sample and chosen is not None:
-            limited = np.full_like(sample[key], empty)
-            limited[chosen] = sample[key][chosen]
-            sample[key] = limited
+            kept = sample[key][chosen]
+            sample[key][...] = empty
+            sample[key][chosen] = kept
 
 
 def _check(where: str, scene_id: str, points: Any, vertex_count: int) -> NDArray[np.int64]:  # noqa: ANN401 - not checked yet

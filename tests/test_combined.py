@@ -103,5 +103,5 @@ def test_a_cache_gives_the_same_batches_and_leaves_out_files_without_room(source
     start, _ = cached._cache._places["scene0000_00"]
     cached._cache._places["scene0000_00"] = (start, start + 9)
     cached._cache._memory[start : start + 8] = bytes(8)
-    assert np.array_equal(cached._read(0)["points"], ScanNet(source, split="train")[0]["points"])
+    assert np.array_equal(cached._read(0, {})["points"], ScanNet(source, split="train")[0]["points"])
     assert not any(cached._cache._memory[start : start + 8])

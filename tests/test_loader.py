@@ -73,6 +73,26 @@ def test_batches_are_the_same_whatever_workers_there_are(
     check_batches_equal(list(epochs_of(loader, range(2))), expected)
 
 
+def test_scenes_of_a_batch_are_read_into_its_memory_and_copied_only_where_somebody_changed_them(source: Path) -> None:
+    plain, keys = ScanNet(source, split="train", keys=("points", "labels", "segments")), [(3, 0), 0, "scene0001_00"]
+    expected = collate([plain[key] for key in keys])
+    changes: list[tuple[bool, Any]] = [
+        (True, lambda _: None),
+        (False, lambda scenes: scenes.reverse()),
+        (False, lambda scenes: scenes[1].update(points=scenes[1]["points"] + 1)),
+        (False, lambda scenes: scenes[2].update(points=scenes[0]["points"])),
+        (False, lambda scenes: [scene.update(height=scene["points"][:, 2]) for scene in scenes]),
+        (False, lambda scenes: scenes.pop()),
+    ]
+    for is_joined, change in changes:
+        scenes = plain.__getitems__(keys)
+        check_batches_equal([collate(list(scenes))], [expected])
+        change(scenes)
+        found, copied = collate(scenes), collate(list(map(dict, scenes)))
+        assert (found["points"] is scenes.joined["points"]) == is_joined
+        check_batches_equal([found], [copied])
+
+
 @pytest.mark.parametrize(
     "options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
 )
