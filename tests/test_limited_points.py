@@ -15,7 +15,7 @@ from training_sources import SIZES, TRAIN
 
 from scannet_prep import SCANNET200, ScanNet, collate
 from scannet_prep.errors import FileError, MissingFileError, ScanNetPrepError, UsageError
-from scannet_prep.transforms import LimitedAnnotations, RotateZ
+from scannet_prep.transforms import RotateZ
 
 POINTS = {scene_id: [0, 7 + index, SIZES[scene_id] - 1] for index, scene_id in enumerate(TRAIN)}
 
@@ -95,13 +95,6 @@ def test_classes_are_counted_over_the_listed_points_only(training_folder: Path) 
     labels = np.concatenate([sample["labels"] for sample in limited])
     assert limited.class_counts().tolist() == np.bincount(labels[labels >= 0], minlength=20).tolist()
     assert 0 < limited.class_counts().sum() <= 3 * len(TRAIN)
-
-
-def test_points_are_what_the_transform_of_the_same_name_keeps(training_folder: Path) -> None:
-    by_transform = ScanNet(training_folder, split="train", transform=LimitedAnnotations(POINTS))
-    for one, other in zip(by_transform, ScanNet(training_folder, split="train", points=POINTS), strict=True):
-        assert np.array_equal(one["labels"], other["labels"])
-        assert np.array_equal(one["instances"], other["instances"])
 
 
 @pytest.mark.parametrize(
