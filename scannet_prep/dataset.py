@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import operator
+import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -31,14 +32,12 @@ from scannet_prep.workers import allocate, find_worker
 
 Place: TypeAlias = "str | Path | ByteSource"
 SplitName: TypeAlias = Literal["train", "val", "test"]
-_KEYS = (
-    "points", "normals", "colors", "labels", "instances", "segments", "axis_alignment", "faces", "scene_id",
-)  # fmt: skip
 # What a sample has of each vertex: type, and shape of a row.
 _ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "points": (np.float32, (3,)), "normals": (np.float32, (3,)), "colors": (np.uint8, (3,)), "labels": (np.int64, ()),
     "instances": (np.int32, ()), "segments": (np.int32, ()),
 }  # fmt: skip
+_KEYS = (*_ROWS, "axis_alignment", "faces", "scene_id")
 
 if TYPE_CHECKING:
     from typing import Self
@@ -218,7 +217,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             TransformError: The transform failed.
             UsageError: It is none of these.
         """
-        index, epoch = self._parse(key)
+        scene, epoch = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
+        index = self._find(scene)
         sample = self._read(index, {})
         if self.transform is None:
             return sample
@@ -233,16 +233,13 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             raise TransformError(message, f"see it again with dataset[{index}, {epoch}]") from error
 
     def __getitems__(self, keys: Sequence[Any]) -> list[Any]:
-        """Read the scenes of a batch; a `DataLoader` calls it. Each is what `dataset[key]` gives.
+        """Read the scenes of a batch, each as `dataset[key]` does; a `DataLoader` calls it.
 
         Without a transform they are read into the memory of the batch, so that `collate` need not copy them.
-
-        Raises:
-            ScanNetPrepError, IndexError: As `dataset[key]`.
         """
         if self.transform is not None:
             return [self[key] for key in keys]
-        indices = [self._parse(key)[0] for key in keys]
+        indices = [self._find(key[0] if isinstance(key, tuple) and len(key) == 2 else key) for key in keys]
         counts = self._reader.lengths[indices].tolist()
         total, ids = sum(counts), np.dtype(np.int64)
         shapes = {key: (np.dtype(dtype), (total, *row)) for key, (dtype, row) in _ROWS.items() if key in self._keys}
@@ -255,10 +252,6 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             start, end = end, end + count
             samples.append(self._read(index, {key: joined[key][start:end] for key in shapes}))
         return Scenes(samples, joined)
-
-    def __iter__(self) -> Iterator[Any]:
-        """All samples, in order."""
-        return (self[index] for index in range(len(self)))
 
     def __enter__(self) -> Self:
         """The dataset itself."""
@@ -333,11 +326,6 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         # The worker may be new and have read nothing; its seed is another one in each epoch.
         return int(np.random.SeedSequence((worker.seed, count)).generate_state(1)[0])
 
-    def _parse(self, key: Any) -> tuple[int, Any]:  # noqa: ANN401 - whatever was asked for
-        """The index of a scene, from 0, and the epoch if there is one."""
-        scene, epoch = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
-        return self._find(scene), epoch
-
     def _find(self, key: Any) -> int:  # noqa: ANN401 - whatever was asked for
         """The index of a scene, from 0, by its index from either end, or by its id."""
         if isinstance(key, str):
@@ -400,11 +388,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
 def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:
     if isinstance(path, str | Path) and "://" not in str(path):
         path = Path(path).expanduser()
-        try:
-            is_archive = not path.is_dir() and (path.exists() or path.suffix == ".zst")
-        except OSError:  # a name that is too long, or a folder that may not be looked into: opening it says so
-            is_archive = path.suffix == ".zst"
-        if not is_archive:
+        if path.suffix != ".zst" and not os.path.isfile(path):  # noqa: PTH113 - raises nothing, whatever the name
             return FolderReader(path, split)
     from scannet_prep.archive.scenes import ArchiveReader  # training from a folder needs no zstandard
 
