@@ -48,8 +48,8 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
           stays -1), and `inverse_offset`: where each scene ends in it;
         - `edge_index`, of a transform of yours, in the convention of torch_geometric: int (2, E), pairs of points,
           joined along the second dimension, and `edge_index_offset`; its numbers become those of the batch;
-        - every other array, joined along its first dimension, and `<key>_offset`: int64 (B,), where each scene ends in
-          it;
+        - every other array of numbers, joined along its first dimension, and `<key>_offset`: int64 (B,), where each
+          scene ends in it;
         - every number: an array (B,); everything else: a list of B.
 
         Ids of instances and segments are those of their scenes: they repeat from scene to scene.
@@ -72,20 +72,17 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
             batch["scene_ids"] = values
         elif key == "axis_alignment":
             batch[key] = np.stack(values)
-        elif isinstance(first, np.ndarray) and first.ndim:
+        elif _is_numeric(first) and first.ndim:
             axis = _INDEX_AXES.get(key, 0)
             if key in _INDEX_AXES:
                 values = [
                     np.where(value < 0, value, value + start) for value, start in zip(values, starts, strict=True)
                 ]
-            if _is_numeric(first):
-                batch[key] = parts[key] = values
-            else:
-                batch[key] = np.concatenate(values, axis)
+            batch[key] = parts[key] = values
             if key not in VERTEX_KEYS:
                 batch[f"{key}_offset"] = np.cumsum([value.shape[axis] for value in values], dtype=np.int64)
         else:
-            is_number = all(isinstance(value, int | float | np.number | np.bool_ | np.ndarray) for value in values)
+            is_number = all(isinstance(one, int | float | np.number | np.bool_) or _is_numeric(one) for one in values)
             batch[key] = np.array(values) if is_number else values
     batch["offset"] = offset
     batch["batch"] = parts["batch"] = [np.broadcast_to(number, count) for number, count in enumerate(counts)]
@@ -172,9 +169,9 @@ def _name(sample: dict[str, Any]) -> str:
     return str(sample.get("scene_id", "a sample"))
 
 
-def _kind(key: str, value: object) -> object:
+def _kind(key: str, value: Any) -> object:  # noqa: ANN401 - whatever it is
     """What must be the same to be joined: type and shape, but for the dimension along which values are joined."""
-    if not isinstance(value, np.ndarray) or not value.ndim:
+    if not _is_numeric(value) or not value.ndim:
         return None
     axis = _INDEX_AXES.get(key, 0)
     return value.dtype, value.shape[:axis], value.shape[axis + 1 :]

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ContentError, FileError, UsageError
+from scannet_prep.errors import FileError, UsageError
 from scannet_prep.files import read_file
-from scannet_prep.typed_json import parse_json
 
 _MAX_FILE_BYTES = 1 << 28
-_EXPECTED = 'expected {"scene0000_00": [5, 17, ...], ...}, as JSON or from torch.save'
+_EXPECTED = 'expected {"scene0000_00": [5, 17, ...], ...}'
 
 
 def read_points(
@@ -30,8 +29,8 @@ def read_points(
     """Read which vertices are annotated, and check that they fit the scenes.
 
     Args:
-        points: Indices of vertices by scene id, in mesh order; or a file of them: JSON, or from `torch.save`. A file
-            cannot run code when it is read. Scenes beyond those that are needed are passed over.
+        points: Indices of vertices by scene id, in mesh order; or a file of them, from `torch.save`. A file cannot run
+            code when it is read. Scenes beyond those that are needed are passed over.
         scene_ids: The scenes that are needed.
         lengths: Number of vertices of each, int64 (scenes,).
 
@@ -39,16 +38,15 @@ def read_points(
         FileError: The file is not there, or holds something else.
         UsageError: A scene is missing, or its points are not indices of its vertices.
     """
-    is_file = isinstance(points, str | Path)
-    where: str = str(points) if is_file else "points"
-    known: object = _read_file(Path(where).expanduser()) if is_file else points
+    where, known = "points", points
+    if isinstance(points, str | Path):
+        where, known = str(points), _read_file(Path(points).expanduser())
     if not isinstance(known, Mapping):
         raise UsageError(f"{where}: found {type(known).__name__}, {_EXPECTED}")
     if missing := [name for name in scene_ids if name not in known]:
-        message = (
-            f"{where}: has no points of {missing[0]} ({len(missing):,} of {len(scene_ids):,} scenes are not there)"
-        )
-        raise UsageError(message, "use the list of this split; or with scenes=..., only the scenes that it has")
+        count = f"{len(missing):,} of {len(scene_ids):,} scenes are not there"
+        hint = "use the list of this split; or with scenes=..., only the scenes that it has"
+        raise UsageError(f"{where}: has no points of {missing[0]} ({count})", hint)
     return {name: _check(where, name, known[name], int(size)) for name, size in zip(scene_ids, lengths, strict=True)}
 
 
@@ -72,20 +70,13 @@ def _check(where: str, scene_id: str, points: Any, vertex_count: int) -> NDArray
     return array.astype(np.int64)
 
 
-def _read_file(path: Path) -> object:
+def _read_file(path: Path) -> Any:  # noqa: ANN401 - not checked yet
     data = read_file(path, _MAX_FILE_BYTES)
-    if data.lstrip()[:1] in (b"{", b"["):
-        try:
-            return parse_json(data, dict[str, list[int]])
-        except ContentError as error:
-            raise FileError(path, f"{error.message}; {_EXPECTED}") from None
     try:
         import torch
     except ImportError:
-        hint = "pip install torch, or give the points as a dict or as JSON"
-        raise FileError(
-            path, "is not JSON, and files of torch.save need PyTorch, which is not installed", hint
-        ) from None
+        hint = "pip install torch, or give the points as a dict"
+        raise FileError(path, "files of torch.save need PyTorch, which is not installed", hint) from None
     try:
         try:
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)

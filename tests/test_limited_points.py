@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import warnings
 from importlib.util import find_spec
@@ -40,9 +39,6 @@ def test_only_listed_points_keep_label_and_instance_and_all_else_is_as_before(so
 
 
 def write_list(path: Path, kind: str, points: dict[str, Any]) -> Path:
-    if kind == "json":
-        path.write_text(json.dumps(points))
-        return path
     import torch
 
     makers = {
@@ -56,15 +52,13 @@ def write_list(path: Path, kind: str, points: dict[str, Any]) -> Path:
     return path
 
 
-KINDS = ["json", *(f"{age} {kind}" for age in ("old", "new") for kind in ("lists", "arrays", "tensors", "numbers"))]
+KINDS = [f"{age} {kind}" for age in ("old", "new") for kind in ("lists", "arrays", "tensors", "numbers")]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", KINDS)
-def test_lists_are_read_from_json_and_from_every_form_of_torch_save(
-    training_folder: Path, tmp_path: Path, kind: str
-) -> None:
-    if kind != "json" and find_spec("torch") is None:
-        pytest.skip("pip install torch")
+def test_lists_are_read_from_every_form_of_torch_save(training_folder: Path, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("torch")
     path = write_list(tmp_path / "points20", kind, POINTS | {"scene9999_00": [1]})
     for place in (path, str(path)):
         limited = ScanNet(training_folder, split="train", points=place)
@@ -128,9 +122,7 @@ def test_a_scene_without_points_is_named_and_an_empty_list_ignores_all(training_
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b'{"scene0000_00": ["a"]}', "Expected `int`, got `str`"),
-        (b"[1, 2]", "Expected `object`, got `array`"),
-        (b"{", "truncated"),
+        (b'{"scene0000_00": [1]}', "cannot be read"),
         (b"PK\x03\x04 a zip file that holds several lists", "cannot be read"),
         (b"12\n13\n", "cannot be read"),
         (b"", "cannot be read"),

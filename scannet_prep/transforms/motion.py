@@ -78,13 +78,10 @@ class Flip(Moving, probability=(0, 1)):
 
     def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points` and `normals`."""
-        axes = np.flatnonzero(generator.random(2) < self.probability)
-        if not len(axes):
+        signs = np.array([*np.where(generator.random(2) < self.probability, -1, 1), 1])
+        if (signs == 1).all():
             return move(sample, sample["points"])
-        mapped = {key: sample[key].copy() for key in ("points", "normals") if key in sample}
-        for array in mapped.values():
-            for axis in axes:
-                np.negative(array[:, axis], out=array[:, axis])
+        mapped = {key: _by_axis(np.multiply, sample[key], signs) for key in ("points", "normals") if key in sample}
         return move(sample, **mapped)
 
 
