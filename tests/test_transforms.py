@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import re
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -108,20 +109,19 @@ def check_keys_agree(sample: dict[str, Any]) -> None:
         assert sample["instance_centers"][number] == pytest.approx(corners.mean(axis=0), abs=1e-6)
 
 
-@pytest.mark.parametrize("second", SINGLE)
 @pytest.mark.parametrize("first", SINGLE)
-def test_after_any_two_transforms_all_keys_agree(first: Any, second: Any) -> None:
+def test_after_any_two_transforms_all_keys_agree(first: Any) -> None:
     refusals = []
-    for seed in range(5):
+    for second, seed in product(SINGLE, range(5)):
         try:
             found = Compose(first, second)(make_sample(seed=seed), rng(seed))
         except UsageError as error:  # colours twice, or a grid twice
-            refusals.append(str(error))
+            refusals.append((str(error), {type(first), type(second)}))
         else:
             check_keys_agree(found)
-    for message in refusals:
+    for message, types in refusals:
         assert re.search("expected uint8|has an inverse map", message)
-        assert {type(first), type(second)} & {Normalize, aug.NormalizeColor, GridSample}
+        assert types & {Normalize, aug.NormalizeColor, GridSample}
 
 
 @pytest.mark.parametrize("step", [step for step in SINGLE if type(step) not in (GridSample, aug.InstanceTargets)])
