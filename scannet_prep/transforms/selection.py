@@ -245,7 +245,9 @@ def _sort_keys(keys: Ints, bits: int) -> tuple[Ints, Ints, Ints]:
     keys.sort()
     order = keys & ((1 << bits) - 1)
     keys >>= bits
-    starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1])
+    is_first = np.ones(len(keys), np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    starts = np.flatnonzero(is_first)
     return order, starts, np.diff(starts, append=len(keys))
 
 
@@ -255,7 +257,7 @@ def _choose_one_each(keys: Ints, bits: int, generator: Generator, *, has_inverse
     Keys are overwritten, see `_sort_keys`: with an inverse, by the place of the chosen one that has the same key.
     """
     order, starts, counts = _sort_keys(keys, bits)
-    chosen = order[starts + (generator.random(len(starts)) * counts).astype(np.int64)]
+    chosen = order.take(starts + (generator.random(len(starts)) * counts).astype(np.int64), mode="clip")
     is_chosen = np.zeros(len(keys), np.bool_)
     is_chosen[chosen] = True
     if has_inverse:
