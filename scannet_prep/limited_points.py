@@ -7,10 +7,9 @@ Its files `points20`, `points50`, `points100` and `points200` (in `limited-annot
 from __future__ import annotations
 
 import io
-import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -77,31 +76,16 @@ def _read_file(path: Path) -> Any:  # noqa: ANN401 - not checked yet
     except ImportError:
         hint = "pip install torch, or give the points as a dict"
         raise FileError(path, "files of torch.save need PyTorch, which is not installed", hint) from None
+    # Beside lists and tensors, what arrays and numbers of NumPy are made by, as either version of it names that.
+    # PyTorch takes the names since 2.6; before, such files are refused.
+    makers: tuple[Any, ...] = np.zeros(1).__reduce__()[0], np.int64(1).__reduce__()[0]
+    names = [f"numpy.{core}.multiarray" for core in ("core", "_core")]
+    allowed: list[Any] = [(maker, f"{name}.{maker.__name__}") for maker in makers for name in names]
+    allowed += [np.ndarray, np.dtype, *(type(np.dtype(code)) for code in np.typecodes["AllInteger"])]
     try:
-        try:
+        with torch.serialization.safe_globals(allowed) if torch.__version__ >= (2, 6) else nullcontext():
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError:  # arrays of NumPy. A model of TorchScript, which is code, is another error
-            return torch.load(io.BytesIO(data), map_location="cpu", pickle_module=_PICKLE, weights_only=False)
     except Exception as error:  # what torch raises differs by version
         problem = f"cannot be read by torch.load ({type(error).__name__}); {_EXPECTED}"
-        raise FileError(path, problem, "unpack the zip file, and name one of the lists in it") from error
-
-
-class _Unpickler(pickle.Unpickler):
-    """Makes arrays, tensors, and what lists and dicts are of; no other code can run."""
-
-    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as pickle has it
-        """Find what arrays and tensors are made by, wherever this NumPy has it."""
-        makers: Sequence[Any] = (np.zeros(1).__reduce__()[0], np.int64(1).__reduce__()[0], np.ndarray, np.dtype)
-        for maker in makers if module.partition(".")[0] == "numpy" else ():
-            if maker.__name__ == name:
-                return maker
-        allowed = {("collections", "OrderedDict"), ("_codecs", "encode"), ("torch._utils", "_rebuild_tensor_v2")}
-        if (module, name) not in allowed:
-            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a list of points")
-        return super().find_class(module, name)
-
-
-_PICKLE = SimpleNamespace(
-    Unpickler=_Unpickler, load=lambda file, **options: _Unpickler(file, **options).load(), __name__="pickle"
-)
+        hint = "name one of the lists in the zip file; or, of one that you trust, points=torch.load(..., weights_only=False)"
+        raise FileError(path, problem, hint) from error
