@@ -87,5 +87,5 @@ def _read_file(path: Path) -> Any:  # noqa: ANN401 - not checked yet
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # what torch raises differs by version
         problem = f"cannot be read by torch.load ({type(error).__name__}); {_EXPECTED}"
-        hint = "name one of the lists in the zip file; or, of one that you trust, points=torch.load(..., weights_only=False)"
+        hint = "name one of the lists in the zip file; one that you trust: points=torch.load(..., weights_only=False)"
         raise FileError(path, problem, hint) from error
