@@ -101,7 +101,9 @@ def _make_table(label_set: LabelSet, scenes: Sequence[Mapping[int, int]]) -> Cla
     totals = np.array([sum(scene.values()) for scene in scenes], np.int64)
     counts = np.column_stack([counts, totals - counts.sum(axis=1)])  # the last column is for vertices without a class
     total = int(totals.sum())
-    classes: list[Any] = [(item.train_id, item.raw_id, item.name, item.frequency) for item in label_set.classes]
+    classes: list[tuple[Any, Any, Any, Any]] = [
+        (item.train_id, item.raw_id, item.name, item.frequency) for item in label_set.classes
+    ]
     classes.append((None, 0, "(unlabeled)", None))
     sums = zip(classes, counts.sum(axis=0).tolist(), (counts > 0).sum(axis=0).tolist(), strict=True)
     rows = [ClassCount(*item, vertices, vertices / max(1, total), scenes_of) for item, vertices, scenes_of in sums]

@@ -49,7 +49,7 @@ def test_several_datasets_are_one_for_the_samplers_with_the_epoch(source: Path) 
         assert both[key, 3]["drawn"] == parts[number][inner, 3]["drawn"] != both[key, 4]["drawn"]
     assert both[len(TRAIN)]["drawn"] == parts[1][0]["drawn"]
     for key in (len(both), -len(both) - 1):
-        with pytest.raises(IndexError, match=f"{len(both)} scenes together"):
+        with pytest.raises(IndexError):
             both[key]
     sampler = PointBudgetBatchSampler(both, max_points=1600)
     batches = list(torch_data.DataLoader(both, batch_sampler=sampler, collate_fn=collate, num_workers=1))
