@@ -181,8 +181,8 @@ def test_port_that_is_taken_is_told_with_what_to_type(whole_dir: Path, port: int
     [
         (["--serve", "70000"], "is not a port"),
         (["--serve", "-o", "page.html"], "--serve writes no file"),
-        (["--serve", "--png"], "--serve writes no file"),
-        (["--serve", "--size", "800x600"], "--size is for pictures"),
+        (["--serve", "--png"], "not allowed with argument"),
+        (["--serve", "--size", "800x600"], "--size are for pictures"),
         (["--serve", "--source", "nowhere"], "nowhere"),
         (["scene0999_00", "--serve"], "has no scene scene0999_00"),
     ],

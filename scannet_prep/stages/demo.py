@@ -107,8 +107,9 @@ def run(plan: DemoPlan, *, jobs: int = 1, progress: Progress | None = None) -> D
         classes[f'ScanNet("{place}", split="train", labels=SCANNET{len(label_set)})'] = found
     arrays = {key: f"{value.dtype} {value.shape}" for key, value in dataset[0].items() if hasattr(value, "dtype")}
     views = tuple(demo_dir / name for name in ("scene.png", "scene.html"))
+    viewing = view.open_scenes([dataset.scene_ids[0]], plan.processed_dir, label_set=SCANNET200)
     for path in views:
-        view.run(view.plan([dataset.scene_ids[0]], plan.processed_dir, path, label_set=SCANNET200), progress=progress)
+        view.run(view.plan(viewing, path), progress=progress)
     return DemoReport(plan, processed, packed.size_bytes, classes, arrays, views)
 
 

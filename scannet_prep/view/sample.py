@@ -46,7 +46,6 @@ def render(
     view: str = "orbit",
     size: tuple[int, int] = (800, 600),
     background: Background = "light",
-    ceiling: float | None = None,
     legend: bool = True,
     light: bool = True,
 ) -> NDArray[np.uint8]:
@@ -63,7 +62,6 @@ def render(
             such as `-60,40`.
         size: Width and height, in pixels.
         background: `light` or `dark`.
-        ceiling: Leave out what is more than so many metres above the floor.
         legend: Whether the classes are listed, with their share of the vertices.
         light: Whether surfaces are shaded by where they face; else the colours are exact.
 
@@ -76,7 +74,7 @@ def render(
     if labels is not None:
         check_label_set(labels)
     width, height = size
-    options = PictureOptions(width, height, Camera.parse(view), background, ceiling, legend, light)
+    options = PictureOptions(width, height, Camera.parse(view), background, legend, light)
     if not isinstance(scene, ProcessedScene):
         return render_scene(_view_sample(scene, color, labels), color, options)
     name = (labels or scene.meta.options.label_set).name.lower() if color == "labels" else color
