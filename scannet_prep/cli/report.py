@@ -31,7 +31,7 @@ examples:
   scannet-prep report data/processed -o report.html
   scannet-prep report data/ScanNet --against their-scannet.lock
   scannet-prep report data/processed --against their-manifest.json
-  scannet-prep report https://host/scannet.tar.zst --quick
+  scannet-prep report https://host/scannet.tar.zst -o report.html
 """
 
 
@@ -44,8 +44,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.add_argument("-o", "--output", type=shared.file_argument(".html"), metavar="FILE.html", help=where)
     against = "compare with another place, a manifest.json or a scannet.lock"
     parser.add_argument("--against", type=shared.place_argument, nargs="+", metavar="PLACE", help=against)
-    quick = "read no scene: only what manifests and scannet.lock record; no sizes of rooms, floors and pictures"
-    parser.add_argument("--quick", action="store_true", help=quick)
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
 
@@ -55,7 +53,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages import report as stage
 
     certificates = certificates_from(arguments, console)
-    reading = stage.Reading(arguments.quick, certificates, shared.jobs_from(arguments), console.progress())
+    reading = stage.Reading(certificates, shared.jobs_from(arguments), console.progress())
     places, lines = arguments.places, list[str]()
     tables: list[Table] = []
     errors: list[Finding] = []
