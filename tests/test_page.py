@@ -22,7 +22,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.labels import SCANNET20
 from scannet_prep.processed.scene import read_processed
 from scannet_prep.synthetic import write_release
-from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
+from scannet_prep.view.coloring import Prediction, ViewedScene, color_segments, view_scene
 from scannet_prep.view.page import make_page
 from scannet_prep.view.renderer import BACKGROUNDS, PictureOptions, render_scene
 
@@ -244,6 +244,30 @@ def test_search_leaves_names_and_none_hides_only_those(shown: Shown) -> None:
     off = shown.page.locator("#categories li:has(input:not(:checked)) .name").all_inner_texts()
     assert off == ["wall"]
     assert "hide=wall" in shown.link
+
+
+@needs_browser
+def test_legend_of_thousands_makes_its_lines_when_they_are_wanted_and_finds_all_by_name(
+    show: Callable[..., Shown], scenes: dict[str, ViewedScene], tmp_path: Path
+) -> None:
+    scene = replace(scenes[VAL], colorings={"segments": color_segments(np.arange(len(scenes[VAL].points)))})
+    path = tmp_path / "many.html"
+    path.write_bytes(make_page([scene]))
+    many = show(path)
+    many.wait()
+    lines = many.page.locator("#categories li")
+    assert (lines.count(), many.text("#summary")) == (200, "16000 listed")
+    many.page.locator("#more").click()
+    assert lines.count() == 400
+    many.page.locator("#search").fill("segment 15999")
+    assert (lines.locator(".name").all_inner_texts(), many.page.locator("#more").is_visible()) == (
+        ["segment 15999"],
+        False,
+    )
+    many.page.locator("#search").fill("")
+    many.page.locator("#none").click()
+    assert many.text("#summary") == "16000 listed, 16000 hidden"
+    assert (many.pixels() == many.pixels()[0, 0]).all()
 
 
 @needs_browser
