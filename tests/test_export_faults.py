@@ -150,7 +150,7 @@ def test_bad_scene_does_not_stop_the_others_and_leaves_nothing_of_its_older_vers
     assert Verify()(made) == (0, [])
 
 
-def test_verify_names_what_is_damaged_missing_or_foreign_and_checksum_mends_it(out_dir: Path, tmp_path: Path) -> None:
+def test_verify_names_what_is_damaged_missing_or_foreign_and_force_mends_it(out_dir: Path, tmp_path: Path) -> None:
     made, verify, words = tmp_path / "made", Verify(), ("--format", "octformer", "--labels", "scannet200")
     assert run_export(out_dir, made, *words).status == 0
     expected = digests(made)
@@ -171,7 +171,7 @@ def test_verify_names_what_is_damaged_missing_or_foreign_and_checksum_mends_it(o
     assert "CRC-32" in findings[2][3]
     assert "scene0001_00.npz" in findings[3][3]
     assert run_export(out_dir, made, *words).json["made"] == [TRAIN]  # sizes tell
-    assert run_export(out_dir, made, *words, "--checksum").json["made"] == [VAL]
+    assert run_export(out_dir, made, *words, "--force").json["made"] == [TRAIN, VAL, TEST]
     (made / "train" / "scene0001_00.npz").unlink()
     assert verify(made) == (0, [])
     assert digests(made) == expected

@@ -62,8 +62,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
     shared.add_jobs_argument(run_options)
     shared.add_shard_argument(run_options)
     run_options.add_argument("--force", action="store_true", help="make scenes again even if they are up to date")
-    checksum = "read all files that are there, whatever their sizes are"
-    run_options.add_argument("--checksum", action="store_true", help=checksum)
     run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
@@ -82,7 +80,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         ExportOptions(label_set, arguments.aligned, arguments.variant, arguments.test_segments),
         selection=shared.selection_from(arguments),
         is_forced=arguments.force,
-        compares_bytes=arguments.checksum,
         certificates=certificates_from(arguments, console),
         shard=shared.shard_from(arguments),
     )
