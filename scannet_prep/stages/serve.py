@@ -25,10 +25,12 @@ def open_server(viewing: Viewing, port: int) -> SceneServer:
 
     def list_scene(scene_id: str) -> ListedScene:
         entry = viewing.place.entries[scene_id]
-        classes = {
-            label_set.name: frozenset(c.name for c in label_set.classes if entry.counts(label_set).get(c.raw_id))
+        classes = (
+            f"{label_set.name}: {item.name}"
             for label_set in (SCANNET20, SCANNET200)
-        }
-        return ListedScene(scene_id, str(entry.split), entry.vertex_count, classes)
+            for item in label_set.classes
+            if entry.counts(label_set).get(item.raw_id)
+        )
+        return ListedScene(scene_id, str(entry.split), entry.vertex_count, frozenset(classes))
 
     return SceneServer(list(map(list_scene, viewing.scene_ids)), load, title=viewing.place.name, port=port)
