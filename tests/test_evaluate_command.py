@@ -254,7 +254,7 @@ def test_damaged_prediction_is_named_with_what_was_found(
 
 def test_what_makes_no_sense_is_wrong_usage(place: Path, folder: Path) -> None:
     for words, problem in (
-        (["--splits", "test"], "test scenes have no public annotation"),
+        (["--splits", "test"], "invalid choice: 'test'"),
         (["--task", "instance", "--confusion", "c.svg"], "instances have no confusion matrix"),
         (["--confusion", "c.png"], "'c.png' does not end in .csv or .svg"),
         (["-o", "scores.txt"], "'scores.txt' does not end in .csv"),

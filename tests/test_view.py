@@ -78,7 +78,7 @@ def test_colourings_of_a_scene_by_hand(tmp_path: Path) -> None:
     assert [item.name for item in scene.colorings["segments"].categories] == [f"segment {item}" for item in range(4)]
     assert scene.colorings["normals"].colors[[0, 4]].tolist() == [[128, 128, 255], [128, 0, 128]]
     assert (scene.scene_id, scene.split, scene.frame) == (TRAIN, "train", "frame of the scan")
-    assert scene.groups[1].raw_category == "wall"
+    assert [item.raw_category for item in scene.colorings["instances"].categories] == ["wall", "floor", ""]
 
 
 def test_every_colouring_is_its_categories(root: Path) -> None:
@@ -110,7 +110,6 @@ def test_test_scenes_have_colours_normals_and_predictions_but_no_errors(root: Pa
     assert list(view_scene(scene).colorings) == ["rgb", "normals"]
     viewed = view_scene(scene, prediction=Prediction(SCANNET20, np.zeros(2000, np.int64)))
     assert list(viewed.colorings) == ["rgb", "normals", "prediction"]
-    assert viewed.instances is None
 
 
 def test_names_of_instances_tell_class_and_raw_category(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ _LABEL_SETS = {item.name: item for item in (SCANNET20, SCANNET200)}
 _ARRAYS: dict[str, tuple[str, str, tuple[int, ...], Callable[[Any, LabelSet], Coloring]]] = {
     "rgb": ("colors", "u", (3,), lambda values, _: Coloring("rgb", "colours of the scan", values)),
     "labels": ("labels", "iu", (), color_labels),
-    "instances": ("instances", "iu", (), lambda values, _: color_instances(values, {})),
+    "instances": ("instances", "iu", (), lambda values, _: color_instances(values)),
     "segments": ("segments", "iu", (), lambda values, _: color_segments(values)),
     "normals": ("normals", "f", (3,), lambda values, _: color_normals(values)),
 }
