@@ -48,10 +48,10 @@ def spread(seen: Seen, values: Any, width: int, height: int) -> np.ndarray:
     ("view", "right", "up"),
     [
         ("top", (1, 0, 0), (0, 1, 0)),
-        ("front", (1, 0, 0), (0, 0, 1)),
-        ("right", (0, 1, 0), (0, 0, 1)),
-        ("back", (-1, 0, 0), (0, 0, 1)),
-        ("left", (0, -1, 0), (0, 0, 1)),
+        ("-90,0", (1, 0, 0), (0, 0, 1)),
+        ("0,0", (0, 1, 0), (0, 0, 1)),
+        ("90,0", (-1, 0, 0), (0, 0, 1)),
+        ("180,0", (0, -1, 0), (0, 0, 1)),
         ("0,90", (0, 1, 0), (-1, 0, 0)),
     ],
 )
@@ -265,7 +265,7 @@ def test_legend_has_a_square_a_name_and_a_share_for_each_category() -> None:
 
 
 def test_legend_says_how_many_more_there_are_and_narrow_pictures_have_none() -> None:
-    coloring = color_instances(np.arange(100), {})
+    coloring = color_instances(np.arange(100))
     scene = ViewedScene("s", "", "", np.zeros((100, 3), np.float32), None, None, {"instances": coloring})
     image = render_scene(scene, "instances", PictureOptions(400, 300))
     more = np.full((8, measure_text("and 76 more"), 3), 255, np.uint8)

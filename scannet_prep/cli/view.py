@@ -20,7 +20,7 @@ _COLORS = (
     "labels", "rgb", "scannet20", "scannet200", "instances", "segments", "normals", "prediction", "error",
 )  # fmt: skip
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
-_VIEWS = "orbit, top, front, right, back, left, or azimuth and elevation in degrees: --view=-60,40 (default: orbit)"
+_VIEWS = "orbit, top, or azimuth and elevation in degrees: --view=-60,40 (default: orbit)"
 SUMMARY = "look at scenes, labels and predictions: a page, a picture, or a mesh"
 DESCRIPTION = """\
 Shows processed scenes, their labels and predictions: as one page for a browser, which needs neither network nor server;

@@ -14,10 +14,6 @@ from scannet_prep.errors import UsageError
 _VIEWS = {
     "orbit": (-60.0, 40.0),
     "top": (-90.0, 90.0),
-    "front": (-90.0, 0.0),
-    "right": (0.0, 0.0),
-    "back": (90.0, 0.0),
-    "left": (180.0, 0.0),
 }
 _ANGLES = re.compile(r"([-+]?\d{1,3}(?:\.\d{1,3})?),([-+]?\d{1,2}(?:\.\d{1,3})?)")
 FIELD_OF_VIEW = math.radians(40)
@@ -42,7 +38,7 @@ class Camera:
 
     @classmethod
     def parse(cls, text: str) -> Camera:
-        """Parse `orbit`, `top`, `front`, `right`, `back`, `left`, or azimuth and elevation such as `-60,40`.
+        """Parse `orbit`, `top`, or azimuth and elevation such as `-60,40`.
 
         Raises:
             UsageError: It is something else.

@@ -58,8 +58,7 @@ def render(
         color: `labels`, `rgb`, `instances`, `segments` or `normals`.
         labels: SCANNET20 or SCANNET200. By default that of the dataset, or of the processed scene; a dict that is not a
             sample of `ScanNet`, such as what a transform has made, does not know its label set.
-        view: `orbit` (from a corner), `top`, `front`, `right`, `back`, `left`, or azimuth and elevation in degrees,
-            such as `-60,40`.
+        view: `orbit` (from a corner), `top`, or azimuth and elevation in degrees, such as `-60,40`.
         size: Width and height, in pixels.
         background: `light` or `dark`.
         legend: Whether the classes are listed, with their share of the vertices.

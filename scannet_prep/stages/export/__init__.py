@@ -80,12 +80,6 @@ class ExportPlan:
     share: Share | None = None
 
     @property
-    def existing(self) -> list[str]:
-        """The scenes that are up to date, so that `run` keeps them; looks at all of their files."""
-        previous = read_previous(self.out_dir, self.place, self.format.settings)
-        return [] if self.is_forced else list(find_current(self, previous))
-
-    @property
     def without_groups(self) -> list[str]:
         """The scenes that were processed without an aggregation: they have no instances and no ScanNet ids."""
         kinds = {name: {item.kind for item in self.place.entries[name].warnings} for name in self.scene_ids}
