@@ -397,10 +397,3 @@ def test_torchrun_with_a_rank_that_never_comes_names_it(training_folder: Path, t
     assert "problem: ranks: rank 1 is missing: it never came\n  to do: was it started" in output
     assert "rank 0 is missing" not in output
     assert "all-reduce" not in output
-
-
-def test_severity_of_several_complaints_is_that_of_the_worst() -> None:
-    check = Check("x", "y")
-    for severity, text, hint in ((Severity.NOTE, "a", "b"), (Severity.PROBLEM, "c", ""), (Severity.NOTE, "", "d")):
-        check.add(severity, text, hint)
-    assert (check.severity, check.message, check.hint) == (Severity.PROBLEM, "y; a; c", "b; d")

@@ -340,12 +340,3 @@ def test_scene_is_made_again_when_the_file_of_its_test_segments_has_changed(
         assert (outcome.status, len(outcome.json["made"])) == (0, made), outcome.stderr
     path.unlink()  # what was made of it stays
     assert len(run_export(out_dir, tmp_path / "made", *words).json["kept"]) == 3
-
-
-def test_frame_is_told_only_of_formats_that_hold_points(out_dir: Path, tmp_path: Path) -> None:
-    for name, frame in (("benchmark-gt", ""), ("pointcept", ", frame of the scan")):
-        outcome = run_main("export", out_dir, "-o", tmp_path / name, "--jobs", "1", "--format", name)
-        assert outcome.status == 0
-        assert outcome.stderr.splitlines()[0].endswith(("label sets" if frame else "ScanNet20") + frame)
-    again = run_main("export", out_dir, "-o", tmp_path / "benchmark-gt", "--format", "benchmark-gt", "--aligned")
-    assert "0 made, 2 already there" in again.stdout

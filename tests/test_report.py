@@ -21,7 +21,7 @@ from scannet_prep.labels import LABEL_MAP_NAME
 from scannet_prep.measures import SceneMeasures, measure_scene
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.raw.lock import LOCK_NAME, digest_file, write_lock
-from scannet_prep.stages.report.figures import MEASURES, format_measure
+from scannet_prep.stages.report.figures import MEASURES
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.charts import Scale, draw_histogram
 
@@ -111,12 +111,6 @@ def test_figures_of_a_tiny_scene_are_those_counted_by_hand(tmp_path: Path) -> No
     assert [scene[key] for key in ("scene", "vertices", "x_m", "y_m", "z_m", "area_m2")] == [SCENE_ID, 6, 1, 1, 1, 0.04]
     assert scene["floor_tilt_deg"] is None
     assert found["measures"]["labeled"] == {"min": 0.8333, "median": 0.8333, "max": 0.8333}
-
-
-def test_measures_are_told_with_four_digits_or_whole() -> None:
-    values = (-0.00012345, -0.0, 12.3456, 999.96, 1234.5, 124_000, 1_234_567)
-    told = ["-0.0001234", "0", "12.35", "1000", "1,234", "124,000", "1,234,567"]
-    assert [format_measure(value) for value in values] == told
 
 
 def test_distribution_counts_vertices_by_split_and_leaves_test_out(whole_dir: Path) -> None:

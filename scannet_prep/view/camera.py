@@ -29,12 +29,10 @@ class Camera:
         azimuth: In degrees, counter-clockwise from above: at 0 the camera is on the side of greater x, at 90 of greater
             y, at -90 of smaller y, so that x goes to the right in the picture.
         elevation: In degrees: 0 is level, 90 looks straight down.
-        zoom: 1 to fit everything into the picture; 2 shows half of it in each direction.
     """
 
     azimuth: float = _VIEWS["orbit"][0]
     elevation: float = _VIEWS["orbit"][1]
-    zoom: float = 1.0
 
     @classmethod
     def parse(cls, text: str) -> Camera:
@@ -80,7 +78,7 @@ class Camera:
         distance = max(float((extremes.sum(axis=1) / 2 / slopes).max()), float(seen[2].max()) + 2 * NEAR)
         position = np.array([*(extremes @ [0.5, -0.5]), distance], np.float32)
         nearness = 1 / np.maximum(position[2] - seen[2], np.float32(NEAR))
-        scale = np.float32(focal * self.zoom) * nearness
+        scale = np.float32(focal) * nearness
         x = np.float32(width / 2 - 0.5) + (seen[0] - position[0]) * scale
         y = np.float32(height / 2 - 0.5) - (seen[1] - position[1]) * scale
         return Projected(x, y, nearness, scale, position @ self.axes)
