@@ -41,7 +41,6 @@ from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.shards import Shard, Share
-from scannet_prep.space import check_space
 from scannet_prep.stages.export.present import find_current, read_previous
 from scannet_prep.stages.export.scene_worker import (
     PARTS_NAME,
