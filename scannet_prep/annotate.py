@@ -6,6 +6,7 @@ import difflib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,12 @@ def clean_ply_labels(labels: NDArray[np.uint16]) -> tuple[NDArray[np.uint8], tup
     return nyu40_ids, (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, found, count),)
 
 
+@lru_cache(maxsize=1024)
+def _find_close(name: str, known: tuple[str, ...]) -> list[str]:
+    """The known name that is most like another one, if any is; the same few names are unknown in many scenes."""
+    return difflib.get_close_matches(name, known, 1)
+
+
 def _drop_repetitions(groups: Sequence[Group], warnings: list[SceneWarning]) -> list[list[Group]]:
     """The groups, each followed by those that repeat it exactly."""
     kept: dict[tuple[str, frozenset[int]], list[Group]] = {}
@@ -184,7 +191,7 @@ def _look_up(groups: list[Group], label_map: LabelMap, warnings: list[SceneWarni
     for name, count in Counter(group.raw_category for group in groups).items():
         found, expected = label_map.rows.get(name), builtin.rows.get(name)
         if found is None:
-            close = difflib.get_close_matches(name, label_map.rows, 1) if len(warnings) < _MOST_SUGGESTIONS else []
+            close = _find_close(name, tuple(label_map.rows)) if len(warnings) < _MOST_SUGGESTIONS else []
             subject = f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name)
             warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))
         elif name in label_map.conflicts:

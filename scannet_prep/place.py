@@ -89,7 +89,9 @@ def open_place(
             name: SceneFailure(name, "", message, reader.how_to_add(name)) for name, message in reader.failures.items()
         }
         return ProcessedPlace(reader.name, None, entries, failures, _reader=reader)
-    state = find_state(path, must_be_usable=must_be_usable)
+    state = find_state(path)
+    if must_be_usable:
+        state.check()
     manifest = state.manifest
     failures = {name: item for name, item in manifest.failures.items() if name not in manifest.scenes}
     return ProcessedPlace(str(path), path, dict(sorted(manifest.scenes.items())), failures, state.faults)

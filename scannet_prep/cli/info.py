@@ -93,14 +93,14 @@ def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
 
 
 def _describe_archives(found: ArchiveInfo) -> Description:
-    head = [f"{name_places(found.paths)}: archive of {found.archive_kind} scenes, by {', '.join(found.programs)}"]
-    if not found.complete:
+    head = [f"{name_places(found.paths)}: archive of {found.head.kind} scenes, by {found.head.program}"]
+    if not found.head.is_complete:
         head.append("not complete: processing had not finished when it was packed")
-    if found.options:
-        head.append(_describe_options(found.options))
-    levels, ratio = ", ".join(map(str, found.levels)), found.size_bytes / max(1, found.content_bytes)
+    if found.head.options:
+        head.append(_describe_options(found.head.options))
+    ratio = found.size_bytes / max(1, found.content_bytes)
     sizes = f"{format_bytes(found.size_bytes)} for {format_bytes(found.content_bytes)} unpacked ({ratio:.1%})"
-    head.append(f"{sizes}, zstd level {levels}; files: {found.files:,}")
+    head.append(f"{sizes}, zstd level {found.head.level}; files: {found.files:,}")
     failures = [f"{scene_id}: {text}" for scene_id, text in found.failures.items()]
     return head, {"missing shards of the set": found.missing_shards, "scenes that failed in processing": failures}
 

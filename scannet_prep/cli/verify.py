@@ -46,7 +46,7 @@ examples:
   scannet-prep verify data/ScanNet
   scannet-prep verify data/ScanNet --against their-scannet.lock
   scannet-prep verify data/processed --complete --splits train val
-  scannet-prep verify data/scannet-*-of-*.tar.zst --quick
+  scannet-prep verify data/scannet-*-of-*.tar.zst
   scannet-prep verify https://host/scannet.tar.zst --scenes scene0011_00
 """
 
@@ -59,8 +59,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     against = "compare a raw tree with the scannet.lock of another copy"
     parser.add_argument("--against", type=shared.path_argument, metavar="FILE", help=against)
-    quick = "of an archive, read no scene: only the index, and the files that belong to none"
-    parser.add_argument("--quick", action="store_true", help=quick)
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
@@ -77,8 +75,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     folder = find_folder(places)
     if folder is None and arguments.against is not None:
         raise UsageError("only raw trees have digests to compare", "scannet-prep report compares archives")
-    if folder is not None and arguments.quick:
-        raise UsageError("--quick is for archives", "leave it out: every file of a folder is read")
     options: dict[str, Any] = {
         "selection": shared.selection_from(arguments),
         "must_be_complete": arguments.complete,
@@ -87,7 +83,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     }
     if folder is None:
         certificates = certificates_from(arguments, console)
-        report = found = archive.run(places, is_quick=arguments.quick, certificates=certificates, **options)
+        report = found = archive.run(places, certificates=certificates, **options)
         lines = _describe_archives(found, console.seconds, has_all=console.is_verbose)
     else:
         report = tree = verify.run(folder, against=arguments.against, **options)
@@ -123,7 +119,4 @@ def _describe_archives(report: ArchivesReport, seconds: float, *, has_all: bool)
     vertices = f", {report.vertices:,} vertices" if report.vertices else ""
     yield f"{name_places(report.paths)}: scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,}{vertices}"
     yield from describe_list("damaged scenes", report.damaged_scenes, has_all=has_all)
-    if report.truncated:
-        yield from describe_list("whole scenes", report.whole_scenes, has_all=has_all)
-    depth = "no scene was read" if report.quick else f"{format_bytes(report.content_bytes)} unpacked and checked"
-    yield f"{format_bytes(report.size_bytes)} ({depth}), in {format_duration(seconds)}"
+    yield f"{format_bytes(report.size_bytes)}, in {format_duration(seconds)}"

@@ -11,7 +11,7 @@ from scannet_prep.errors import FileError, WorkerDiedError
 from scannet_prep.failures import explain
 from scannet_prep.progress import Progress
 from scannet_prep.scene import SceneId
-from scannet_prep.stages.pool import run_in_workers
+from scannet_prep.stages.pool import run_tasks
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -163,7 +163,7 @@ def look_at_scenes(
     results: dict[SceneId, Result] = {}
     findings = Findings()
     with progress.work(title, len(tasks), "scenes"):
-        for task, outcome in run_in_workers(_look, tasks, (look, context), jobs=jobs):
+        for task, outcome in run_tasks(_look, tasks, (look, context), jobs=jobs):
             if isinstance(outcome, WorkerDiedError):
                 findings.found.append(Finding.from_exception(outcome, task.path, task.scene_id))
             else:
