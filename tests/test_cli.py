@@ -216,21 +216,15 @@ def test_letters_that_a_terminal_cannot_show_are_no_error(demo_dir: Path, tmp_pa
     assert (outcome.status, "R\\xe4ume" in outcome.stdout) == (0, True), outcome.stderr
 
 
-def test_errors_are_red_on_a_terminal_unless_colors_are_unwanted(
+def test_errors_are_red_on_a_terminal_unless_colors_are_unwanted_and_names_never_control_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*COMMAND, "info", str(tmp_path / "nowhere")]
+    words = [*COMMAND, "info", str(tmp_path / "a\x1b[2Jb")]
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert run_on_terminal(words)[1].startswith("\x1b[1;31merror:\x1b[0m ")
+    assert run_on_terminal(words)[1].startswith(f"\x1b[1;31merror:\x1b[0m {tmp_path}/a\\x1b[2Jb: ")
     monkeypatch.setenv("NO_COLOR", "1")
     assert run_on_terminal(words)[1].startswith("error: ")
-
-
-def test_names_never_control_the_terminal(tmp_path: Path) -> None:
-    outcome = run_main("info", tmp_path / "a\x1b[2Jb")
-    assert "\x1b" not in outcome.stderr
-    assert "a\\x1b[2Jb" in outcome.stderr
 
 
 def test_demo_runs_from_an_empty_folder_and_again(demo: tuple[Path, Outcome]) -> None:

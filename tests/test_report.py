@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import COMMAND, Outcome, edit_json, patch, raw_file, run_command, run_main
-from test_cli import run_on_terminal
+from commands import Outcome, edit_json, patch, raw_file, run_command, run_main
 from tiny import SCENE_ID, write_tiny
 
 from scannet_prep import SCANNET20, read_processed, tables
@@ -388,13 +387,3 @@ def test_summary_and_json_are_plain_text_on_standard_output(whole_dir: Path) -> 
     (line,) = report(whole_dir / "processed", "--json").stdout.splitlines()
     assert set(json.loads(line)) == {"exit_status", "command", "report", "comparison", "output"}
     assert set(MEASURES) <= set(json.loads(line)["report"]["table"][0])
-
-
-def test_errors_and_differences_fit_a_narrow_terminal(whole_dir: Path, raw_dir: Path) -> None:
-    raw_file(raw_dir, "_vh_clean_2.ply", VAL).write_bytes(b"ply\n")
-    raw_file(raw_dir, ".aggregation.json").write_bytes(b"{")
-    for words in ((), ("--against", str(whole_dir / "raw"))):
-        status, shown = run_on_terminal([*COMMAND, "report", str(raw_dir), *words, "--no-progress"], 60)
-        lines = shown.replace("\r", "").splitlines()
-        assert (status, [line for line in lines if len(line) > 60 and " " in line.strip()]) == (3, [])
-        assert len(lines) > 5

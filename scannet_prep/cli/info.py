@@ -49,7 +49,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
     table.add_argument("--table", choices=("scenes", "classes", "instances"), help="one row for each of them")
     where = ".csv, .json or .parquet (default: CSV on standard output)"
     table.add_argument("-o", "--output", type=shared.path_argument, metavar="FILE", help=where)
-    shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
 
 
@@ -60,8 +59,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.table or arguments.output:
         return _write_table(arguments, console)
     certificates = certificates_from(arguments, console)
-    jobs = shared.jobs_from(arguments)
-    found = info.run(arguments.places, certificates=certificates, jobs=jobs, progress=console.progress())
+    found = info.run(arguments.places, certificates=certificates, progress=console.progress())
     console.tell_errors(found.unreadable)
     lines = found.scene_ids if arguments.scenes else _describe(found, has_all=console.is_verbose)
     return console.result("\n".join(lines), found, 3 if found.unreadable else 0)

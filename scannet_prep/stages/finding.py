@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from scannet_prep.errors import FileError, WorkerDiedError
 from scannet_prep.failures import explain
@@ -15,7 +15,6 @@ from scannet_prep.stages.pool import run_tasks
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-Task = TypeVar("Task", bound="CheckTask")
 Context = TypeVar("Context")
 
 
@@ -128,15 +127,17 @@ class CheckTask:
     Attributes:
         scene_id: Its name.
         path: Its folder or file.
+        data: What is known of it, for who looks.
     """
 
     scene_id: SceneId
     path: Path
+    data: Any = None
 
 
 def look_at_scenes(
-    look: Callable[[Task, Context, Findings], Result],
-    tasks: Iterable[Task],
+    look: Callable[[CheckTask, Context, Findings], Result],
+    tasks: Iterable[CheckTask],
     context: Context,
     *,
     title: str,
@@ -176,7 +177,7 @@ def look_at_scenes(
 
 
 def _look(
-    task: Task, context: tuple[Callable[[Task, Context, Findings], Result], Context]
+    task: CheckTask, context: tuple[Callable[[CheckTask, Context, Findings], Result], Context]
 ) -> tuple[Result | None, list[Finding]]:
     """Look at one scene, in a worker."""
     look, inner = context

@@ -31,7 +31,8 @@ class Piece(NamedTuple):
 _CELL, _HEIGHT = 2.5, 2.6
 # Gives edges of about 0.05 m, as in the release.
 _VERTICES_PER_CELL = 22_000
-_MIN_VERTICES_PER_CELL = 1300
+# The coarsest mesh, with four vertices on each side of each box, has at most half of this.
+_MIN_VERTICES_PER_CELL = 250
 # A scan rounds off the rims of boards.
 _MIN_SIDE = 0.055
 

@@ -20,7 +20,6 @@ def run(
     places: Sequence[str | Path | ByteSource],
     *,
     certificates: bool | Path = True,
-    jobs: int = 1,
     progress: Progress | None = None,
 ) -> Info:
     """Find out what is there.
@@ -30,7 +29,6 @@ def run(
             or objects that read the bytes.
         certificates: Of addresses, whom to trust: True for the system's authorities, a file with others, False to
             accept any certificate.
-        jobs: Number of worker processes.
         progress: Told of every scene that has to be read.
 
     Raises:
@@ -39,10 +37,9 @@ def run(
         FileError: It cannot be looked into.
         UsageError: Several folders, the same archive twice, or not an address.
         TransferError: An archive is on a web server, which does not give it.
-        WorkerDiedError: Worker processes cannot be started.
     """
     if (path := find_folder(places)) is None:
         return read_archives(places, certificates=certificates)
     if identify_tree(path) is ArchiveKind.PROCESSED:
         return read_processed_info(path)
-    return read_raw_info(path, jobs=jobs, progress=progress)
+    return read_raw_info(path, progress=progress)

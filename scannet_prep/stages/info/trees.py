@@ -23,7 +23,7 @@ from scannet_prep.release import MESH
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.splits import find_official_split
-from scannet_prep.stages.finding import CheckTask, Finding, Findings, look_at_scenes
+from scannet_prep.stages.finding import Finding, Findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,41 +47,41 @@ class RawInfo:
     unreadable: tuple[Finding, ...]
 
 
-def read_raw_info(path: Path, *, jobs: int = 1, progress: Progress | None = None) -> RawInfo:
+def read_raw_info(path: Path, *, progress: Progress | None = None) -> RawInfo:
     """Find out what is in a raw tree.
 
     Args:
         path: The tree.
-        jobs: Number of worker processes.
         progress: Told of every scene.
 
     Raises:
         MissingFileError: There are no scene folders.
-        WorkerDiedError: Worker processes cannot be started.
     """
-    findings = Findings()
-    findings.found += [Finding.from_exception(fault, path) for fault in shards_of(path).find_faults()]
-    raw_scenes = find_raw_scenes(path)
-    for scene in raw_scenes.values():
-        if scene.problem:
-            findings.error(scene.directory, scene.problem, scene_id=scene.scene_id)
-    tasks = [CheckTask(name, scene.directory) for name, scene in raw_scenes.items() if not scene.problem]
-    scenes, found = look_at_scenes(_look, tasks, None, title="info", jobs=jobs, progress=progress)
+    progress, scenes, raw_scenes = progress or Progress(), dict[str, dict[str, int]](), find_raw_scenes(path)
+    unreadable = [Finding.from_exception(fault, path) for fault in shards_of(path).find_faults()]
+    with progress.work("info", len(raw_scenes), "scenes"):
+        for name, scene in raw_scenes.items():
+            findings = Findings(name)
+            if scene.problem:
+                findings.error(scene.directory, scene.problem)
+            elif (numbers := findings.attempt(scene.directory, _count, scene, findings)) is not None:
+                scenes[name] = numbers
+            unreadable += findings.found
+            progress.advance()
     return RawInfo(
         path=path,
         kind="raw",
         splits=count_by_split((find_official_split(name), numbers) for name, numbers in scenes.items()),
         scene_ids=tuple(scenes),
         left_out=tuple(stranger.name for stranger in find_strangers(find_parents(raw_scenes.values()))),
-        unreadable=(*findings.found, *found),
+        unreadable=tuple(unreadable),
     )
 
 
-def _look(task: CheckTask, context: None, findings: Findings) -> dict[str, int]:  # noqa: ARG001
-    """Count the vertices and bytes of one scene, in a worker."""
-    path = RawScene(task.scene_id, task.path.parent).path(MESH)
-    vertices, _ = findings.attempt(path, count_elements, path) or (0, 0)
-    size_bytes = sum(path.stat().st_size for path in task.path.iterdir() if path.is_file())
+def _count(scene: RawScene, findings: Findings) -> dict[str, int]:
+    """Count the vertices and bytes of one scene."""
+    vertices, _ = findings.attempt(scene.path(MESH), count_elements, scene.path(MESH)) or (0, 0)
+    size_bytes = sum(path.stat().st_size for path in scene.directory.iterdir() if path.is_file())
     return {"vertices": vertices, "size_bytes": size_bytes}
 
 

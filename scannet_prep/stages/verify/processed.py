@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.files import Fingerprint, read_file
@@ -20,23 +19,14 @@ from scannet_prep.stages.selection import Selection
 _AGAIN = "process again with the same options and --checksum: whole scenes are kept, and the others are made"
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessedTask(CheckTask):
-    """One processed scene that is to be checked.
-
-    Attributes:
-        split: The split that it lies in.
-        entry: What the manifest records of it; None where it records nothing.
-    """
-
-    split: Split
-    entry: SceneEntry | None
-
-
 def plan_processed(
     out_dir: Path, selection: Selection, findings: Findings
-) -> tuple[tuple[ProcessedTask, ...], dict[SceneId, Split]]:
-    """Look at a processed tree without opening its scenes; gives those to check, and the split of all there are."""
+) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split]]:
+    """Look at a processed tree without opening its scenes.
+
+    Returns:
+        Scenes to check, each with its split and what the manifest records of it; and the split of all there are.
+    """
     state = find_state(out_dir)
     manifest = state.manifest if state.has_manifest else Manifest(is_complete=False)
     findings.found += [Finding.from_exception(fault, out_dir) for fault in state.faults]
@@ -55,7 +45,7 @@ def plan_processed(
         if name not in splits:
             findings.error(path, "no such file, though the manifest names it", _AGAIN, scene_id=name)
         elif (name, split) in present and (entry or not manifest.is_complete) and path not in read:
-            tasks.append(ProcessedTask(name, path, split, entry))
+            tasks.append(CheckTask(name, path, (split, entry)))
         elif entry is None and manifest.is_complete and name not in manifest.failures:
             hint = "remove it" if name in manifest.scenes else _AGAIN
             findings.error(path, f"is not in the manifest as a {split} scene", hint, scene_id=name)
@@ -68,16 +58,17 @@ def plan_processed(
     return tuple(tasks[: selection.limit]), splits
 
 
-def check_processed_scene(task: ProcessedTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
+def check_processed_scene(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
     """Check one scene, in a worker; whatever is wrong is a finding. Gives its vertices and the size of its file."""
     data = read_file(task.path)
+    split, entry = task.data
     scene = parse_processed(data, task.path)
-    check_meta(scene.meta, task.path, task.scene_id, task.split)
+    check_meta(scene.meta, task.path, task.scene_id, split)
     problems = list(find_problems(scene))
     # One cause, one finding: a file that is wrong by itself cannot be the one on record either.
-    if not problems and task.entry is not None:
+    if not problems and entry is not None:
         found = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
-        pairs = {name: (getattr(found, name), getattr(task.entry, name)) for name in SceneEntry.__struct_fields__}
+        pairs = {name: (getattr(found, name), getattr(entry, name)) for name in SceneEntry.__struct_fields__}
         problems = [
             f"has another {name.replace('_', ' ')} than the manifest records: {here!s:.80}, expected {there!s:.80}"
             for name, (here, there) in pairs.items()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,29 +59,15 @@ class RecordedFile(NamedTuple):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
-class RawTask(CheckTask):
-    """One raw scene that is to be checked.
-
-    Attributes:
-        split: The split it is in.
-        scene: Its files.
-        recorded: What is on record of them, here and in other copies.
-    """
-
-    split: Split
-    scene: RawScene
-    recorded: tuple[RecordedFile, ...]
-
-
 def plan_raw(
     raw_dir: Path, selection: Selection, against: Path | None, findings: Findings
-) -> tuple[tuple[RawTask, ...], dict[SceneId, Split | None], LabelMap, int | None]:
+) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split | None], LabelMap, int | None]:
     """Look at a raw tree without opening its scenes, and compare it with the lock file `against`, if there is one.
 
     Returns:
-        Scenes to check; the official split of every scene that is there; the label map beside the scenes, or the
-        built-in one; and how many files are going to be compared with another copy.
+        Scenes to check, each with its files, its split and what is on record of it; the official split of every scene
+        that is there; the label map beside the scenes, or the built-in one; and how many files are going to be compared
+        with another copy.
 
     Raises:
         LockError: `against` is damaged.
@@ -98,10 +83,10 @@ def plan_raw(
     beside_scenes = recorded.get(raw_dir, [])
     check_digests(beside_scenes, findings)
     tasks = tuple(
-        RawTask(name, scenes[name].directory, split, scenes[name], tuple(recorded.get(scenes[name].directory, ())))
+        CheckTask(name, folder := scenes[name].directory, (scenes[name], split, recorded.get(folder, [])))
         for name, split in selected
     )
-    compared = [item for task in tasks for item in task.recorded if item.source == against]
+    compared = [item for task in tasks for item in task.data[2] if item.source == against]
     if against is not None and not compared:
         hint = f"its paths must begin as here, for example {tasks[0].path.relative_to(raw_dir)}/..." if tasks else ""
         findings.error(against, "names no file of the scenes that are checked here: none was compared", hint)
@@ -162,32 +147,34 @@ def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
     return label_map
 
 
-def check_raw_scene(task: RawTask, label_map: LabelMap, findings: Findings) -> tuple[int, int]:
+def check_raw_scene(task: CheckTask, label_map: LabelMap, findings: Findings) -> tuple[int, int]:
     """Check one scene, in a worker; whatever is wrong is a finding. Gives its vertices and the size of its files."""
-    if task.scene.problem:
-        findings.error(task.path, task.scene.problem)
+    files: RawScene
+    files, split, recorded = task.data
+    if files.problem:
+        findings.error(task.path, files.problem)
     if not task.path.is_dir():
         return 0, 0
-    paths = _find_files(task, findings)
-    check_digests(task.recorded, findings)
+    paths = _find_files(files, split, findings)
+    check_digests(recorded, findings)
     read = {kind: findings.attempt(path, read_raw_file, kind, path) for kind, path in paths.items()}
     contents: dict[release.FileKind, Any] = {kind: content for kind, content in read.items() if content is not None}
     size_bytes = sum(paths[kind].stat().st_size for kind in contents)
     if release.MESH not in contents:
         return 0, size_bytes
-    scene = _make_scene(task, contents, label_map, findings)
+    scene = _make_scene(files, split, contents, label_map, findings)
     if release.LABELS_MESH in contents:
         _check_ply_labels(paths[release.LABELS_MESH], contents, scene, findings)
     return contents[release.MESH].vertex_count, size_bytes
 
 
-def _find_files(task: RawTask, findings: Findings) -> dict[release.FileKind, Path]:
+def _find_files(scene: RawScene, split: Split, findings: Findings) -> dict[release.FileKind, Path]:
     """Find the files that are there, and tell of those that are not."""
-    paths = {kind: path for kind in release.INPUT_KINDS if is_there(path := task.scene.path(kind))}
-    scenes = "test scene" if task.split is Split.TEST else "train and val scene"
+    paths = {kind: path for kind in release.INPUT_KINDS if is_there(path := scene.path(kind))}
+    scenes = "test scene" if split is Split.TEST else "train and val scene"
     for kind in release.SEGMENTATION_KINDS:
-        path = task.scene.path(kind)
-        if kind in paths or task.split not in kind.splits:
+        path = scene.path(kind)
+        if kind in paths or split not in kind.splits:
             continue
         if kind is release.LABELS_MESH:
             findings.note(path, "no such file; it is needed only to take the labels from it")
@@ -197,20 +184,20 @@ def _find_files(task: RawTask, findings: Findings) -> dict[release.FileKind, Pat
 
 
 def _make_scene(
-    task: RawTask, contents: dict[release.FileKind, Any], label_map: LabelMap, findings: Findings
+    raw: RawScene, split: Split, contents: dict[release.FileKind, Any], label_map: LabelMap, findings: Findings
 ) -> ProcessedScene | None:
     """Make the scene of its whole files, and tell what is odd; None where it cannot be made, or has no groups."""
     kinds = {release.MESH, release.INFO}
     if release.SEGMENTS in contents:
-        kinds |= {release.SEGMENTS, task.scene.find_groups_kind() or release.SEGMENTS}
+        kinds |= {release.SEGMENTS, raw.find_groups_kind() or release.SEGMENTS}
     used = {kind: content for kind, content in contents.items() if kind in kinds}
-    files = RawFiles(task.scene_id, task.split, {kind: task.scene.path(kind) for kind in used})
-    scene = findings.attempt(task.path, make_scene, files, used, ProcessOptions(), label_map)
+    files = RawFiles(raw.scene_id, split, {kind: raw.path(kind) for kind in used})
+    scene = findings.attempt(raw.directory, make_scene, files, used, ProcessOptions(), label_map)
     for warning in () if scene is None else scene.meta.warnings:
-        if warning.kind in _ERRORS or (warning.kind.is_damage and task.split is not Split.TEST):
-            findings.error(task.path, warning.text, "download the scene again")
+        if warning.kind in _ERRORS or (warning.kind.is_damage and split is not Split.TEST):
+            findings.error(raw.directory, warning.text, "download the scene again")
         elif warning.kind not in _SAID_ELSEWHERE:
-            findings.note(task.path, warning.text)
+            findings.note(raw.directory, warning.text)
     return scene if scene is not None and scene.meta.groups else None
 
 
