@@ -27,7 +27,7 @@ from scannet_prep.cli.arguments import (
     size_argument,
 )
 from scannet_prep.cli.console import Console, format_count, format_duration, format_table
-from scannet_prep.errors import DiskFullError, TermsError
+from scannet_prep.errors import DiskFullError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -106,14 +106,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return _show_plan(plan, "seg" in arguments.types, console)
     certificates = certificates_from(arguments, console)
     download.check(plan, jobs=jobs, certificates=certificates)
-    if arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1":
+    is_accepted = arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1"
+    if is_accepted or not (plan.has_terms or console.is_json or not _says_yes()):
         plan.accept_terms()
-    try:
-        plan.require_terms()
-    except TermsError:
-        if console.is_json or not _says_yes():
-            raise
-        plan.accept_terms()
+    plan.require_terms()
     waited_s = console.seconds
     there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (checked now)"
     start = f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}"

@@ -85,7 +85,9 @@ def split_address(address: str) -> tuple[str, str]:
     match, (scheme, _, rest) = _ADDRESS.fullmatch(address), address.partition("://")
     if match is None or {".", ".."} & set(match[2].split("/")):
         shown = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
-        hint = f"name it as {scheme}://BUCKET/NAME, without a query; who asks is read from the environment only"
+        hint = (
+            "name it as s3://BUCKET/NAME, gs:// or az://, without a query; who asks is read from the environment only"
+        )
         raise UsageError(f"{shown!r} is not an address of an object in a bucket", hint)
     return f"{scheme.lower()}://{match[1].partition('://')[2]}", match[2]
 

@@ -11,21 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scannet_prep import release
 from scannet_prep.backports import StrEnum
 from scannet_prep.errors import DiskFullError, TermsError, UsageError
 from scannet_prep.files import check_is_folder, make_directory, write_atomically
 from scannet_prep.raw.lock import LockEntry, read_locks, shards_of
-from scannet_prep.release import (
-    BASE_URL,
-    KINDS,
-    LABEL_MAP,
-    PRESETS,
-    SHARED_KINDS,
-    SPLIT_DIRS,
-    TERMS_URL,
-    Content,
-    FileKind,
-)
+from scannet_prep.release import BASE_URL, FileKind
 from scannet_prep.remote.client import find_certificates
 from scannet_prep.remote.transfer import partial_path
 from scannet_prep.remote.trouble import is_server_address, public_url
@@ -124,20 +115,25 @@ class DownloadPlan:
         """Read what `scannet.lock` and its parts record; raises LockError where one is damaged."""
         return read_locks(self.data_dir)
 
+    @property
+    def has_terms(self) -> bool:
+        """Whether the folder records that the terms were accepted."""
+        return (self.data_dir / TERMS_RECORD_NAME).is_file()
+
     def require_terms(self) -> None:
         """Make sure that the folder records that the terms were accepted; raises TermsError where it does not."""
-        if not (self.data_dir / TERMS_RECORD_NAME).is_file():
+        if not self.has_terms:
             raise TermsError(
-                f"the ScanNet Terms of Use have not been accepted: {TERMS_URL}",
+                f"the ScanNet Terms of Use have not been accepted: {release.TERMS_URL}",
                 "read them, sign them as they say, then add --accept-terms or set SCANNET_PREP_ACCEPT_TERMS=1",
             )
 
     def accept_terms(self) -> None:
         """Record in the folder that the terms were accepted, and when; OutputError where it cannot be written to."""
-        if not (self.data_dir / TERMS_RECORD_NAME).is_file():
+        if not self.has_terms:
             make_directory(self.data_dir)
             now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-            text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
+            text = f"ScanNet Terms of Use accepted at {now}\n{release.TERMS_URL}\n"
             write_atomically(self.data_dir / TERMS_RECORD_NAME, [text.encode()])
 
     def check_room(self) -> None:
@@ -147,7 +143,7 @@ class DownloadPlan:
             DiskFullError: It does not.
         """
         try:
-            folder = (self.data_dir / SPLIT_DIRS[Split.TRAIN]).resolve()
+            folder = (self.data_dir / release.SPLIT_DIRS[Split.TRAIN]).resolve()
             check_space(folder, self.needed_bytes, len(self.missing))
         except DiskFullError as error:
             hint = f"{error.hint}, or fetch less with --splits or --limit"
@@ -278,11 +274,11 @@ def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True
 
 def parse_types(words: Sequence[str]) -> tuple[FileKind, ...]:
     """Turn presets and suffixes into kinds of files, each once; UsageError where a word is neither."""
-    known = KINDS | SHARED_KINDS
-    suffixes = dict.fromkeys(suffix for word in words for suffix in PRESETS.get(word, (word,)))
+    known = release.KINDS | release.SHARED_KINDS
+    suffixes = dict.fromkeys(suffix for word in words for suffix in release.PRESETS.get(word, (word,)))
     for suffix in suffixes:
         if suffix not in known:
-            hint = f"presets: {', '.join(PRESETS)}; types: {', '.join(known)}"
+            hint = f"presets: {', '.join(release.PRESETS)}; types: {', '.join(known)}"
             raise UsageError(f"{suffix!r} is not a type of file", hint)
     return tuple(known[suffix] for suffix in suffixes)
 
@@ -297,14 +293,14 @@ def list_files(
     files = []
     for kind in kinds:
         if not kind.splits:
-            place = kind.suffix if kind is LABEL_MAP else f"tasks/{kind.suffix}"
+            place = kind.suffix if kind is release.LABEL_MAP else f"tasks/{kind.suffix}"
             files.append(RemoteFile(kind, None, None, f"{base_url}v2/tasks/{kind.suffix}", place))
     for scene_id, split in scenes:
         for kind in kinds:
             if split in kind.splits:
                 name = f"{scene_id}/{scene_id}{kind.suffix}"
                 # The sensor streams of train and val never moved when version 2 came out.
-                version = "v1" if kind.content is Content.SENSOR_STREAM and split is not Split.TEST else "v2"
-                place = f"{SPLIT_DIRS[split]}/{name}"
+                version = "v1" if kind.content is release.Content.SENSOR_STREAM and split is not Split.TEST else "v2"
+                place = f"{release.SPLIT_DIRS[split]}/{name}"
                 files.append(RemoteFile(kind, scene_id, split, f"{base_url}{version}/scans/{name}", place))
     return files
