@@ -43,17 +43,12 @@ class RangeSource(TailedSource):
         if not is_server_address(url):
             hint = "name it as https://HOST/PATH/NAME.tar.zst"
             raise UsageError(f"{public_url(url)!r} is not an address of a file on a web server", hint)
-        self._url = url
+        self._url, self.name = url, public_url(url)
         self._certificates = certificates
         self._policy = policy or _PATIENCE
         self._version: tuple[int, str, str] | None = None
         super().__init__()
         self.close()  # so that processes that are forked now inherit no connection
-
-    @property
-    def name(self) -> str:
-        """The address, without what may be secret in it."""
-        return public_url(self._url)
 
     def close(self) -> None:
         """Close the connections of this process; reading opens new ones."""
