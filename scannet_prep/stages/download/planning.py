@@ -15,7 +15,7 @@ from scannet_prep import release
 from scannet_prep.backports import StrEnum
 from scannet_prep.errors import DiskFullError, TermsError, UsageError
 from scannet_prep.files import check_is_folder, make_directory, write_atomically
-from scannet_prep.raw.lock import LockEntry, read_locks, shards_of
+from scannet_prep.raw.lock import read_locks, shards_of
 from scannet_prep.release import BASE_URL, FileKind
 from scannet_prep.remote.client import find_certificates
 from scannet_prep.remote.transfer import partial_path
@@ -94,7 +94,7 @@ class DownloadPlan:
         """Whether shards have been merged that had brought all of the job."""
         if self.share is None or self.share.folder.exists():
             return False
-        return self.job_paths <= self.read_locked().keys()
+        return self.job_paths <= read_locks(self.data_dir).keys()
 
     @property
     def missing(self) -> list[RemoteFile]:
@@ -110,10 +110,6 @@ class DownloadPlan:
     def shown_base_url(self) -> str:
         """Where the files come from, as messages may show it: without a password."""
         return public_url(self.base_url)
-
-    def read_locked(self) -> dict[str, LockEntry]:
-        """Read what `scannet.lock` and its parts record; raises LockError where one is damaged."""
-        return read_locks(self.data_dir)
 
     @property
     def has_terms(self) -> bool:
@@ -146,9 +142,8 @@ class DownloadPlan:
             folder = (self.data_dir / release.SPLIT_DIRS[Split.TRAIN]).resolve()
             check_space(folder, self.needed_bytes, len(self.missing))
         except DiskFullError as error:
-            hint = f"{error.hint}, or fetch less with --splits or --limit"
-            if self.partial_bytes:
-                hint += f"; {format_bytes(self.partial_bytes)} have arrived already, in hidden files (.*.part)"
+            arrived = f"{format_bytes(self.partial_bytes)} have arrived already, in hidden files (.*.part)"
+            hint = f"{error.hint}, or fetch less with --splits or --limit; {arrived}"
             raise DiskFullError(error.message, hint) from None
 
 
@@ -237,9 +232,8 @@ def plan(
     for file in files:
         sizes[file.scene_id or ""] += file.kind.typical_bytes or 0
     settings = {"types": " ".join(sorted(kind.suffix for kind in kinds))}
-    is_part = selection != Selection()
     job_paths = frozenset(file.local_path for file in files)
-    if share := shards_of(data_dir).take(shard, sizes, settings, is_restricted=is_part):
+    if share := shards_of(data_dir).take(shard, sizes, settings, is_restricted=selection != Selection()):
         files = tuple(file for file in files if (file.scene_id or "") in share.names)
     paths = {file.local_path: data_dir / file.local_path for file in files}
     present = frozenset(name for name, path in paths.items() if os.path.lexists(path))
@@ -268,7 +262,7 @@ def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True
         found = f"{jobs} connections at a time" + (f" in each of {count} shards" if count > 1 else "")
         raise UsageError(f"{found}, expected 1 to {_MAX_JOBS} in all", "the server is shared: be polite")
     find_certificates(plan.base_url, certificates)
-    plan.read_locked()
+    read_locks(plan.data_dir)
     plan.check_room()
 
 

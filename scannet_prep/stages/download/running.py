@@ -20,7 +20,7 @@ from scannet_prep.errors import OutputError, ServerDownError
 from scannet_prep.files import make_directory, run_lock
 from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
 from scannet_prep.progress import Progress
-from scannet_prep.raw.lock import LOCK_NAME, encode_lock, shards_of, write_lock
+from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_locks, shards_of, write_lock
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROOF_BYTES, Gate, TransferPolicy
 from scannet_prep.remote.transfer import ask_for_end
@@ -237,7 +237,7 @@ class _Run:
         """Record what is whole, and list the scenes that failed; of an earlier list, what is unfinished stays on it."""
         share, path, failed_path = self._plan.share, self._plan.data_dir / LOCK_NAME, self._plan.data_dir / FAILED_NAME
         locked = dict(self._worker.locked)
-        if self._plan.is_merged and locked.items() <= self._plan.read_locked().items():
+        if self._plan.is_merged and locked.items() <= read_locks(self._plan.data_dir).items():
             return  # there is nothing to say
         if share is not None:
             path, failed_path = share.path(), share.path(f".{FAILED_NAME}")
