@@ -80,7 +80,7 @@ class AttemptError(Exception):
         """Say that the server is down, why, and for how long that is borne."""
         return (
             f"the server serves nothing ({self.reason}). While it is down, the download pauses and retries "
-            f"at intervals, for up to {patience_s / 3600:.1f} hours"
+            f"at intervals, for up to {patience_s / 60:.0f} minutes"
         )
 
     def as_server_down(self, silent_s: float) -> ServerDownError:
