@@ -343,7 +343,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
     def _find_scene(self, scene_id: str) -> int:
         if (index := self._reader.find(scene_id)) is not None:
             return index
-        if reason := self._reader.why_missing(scene_id):
+        if reason := self._reader.failures.get(scene_id):
             raise UnknownSceneError(f"{scene_id} failed in processing: {reason}", "mend it, then process again")
         official = find_official_split(scene_id)
         hint = self._reader.how_to_add(scene_id) if official is not None else ""

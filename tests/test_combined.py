@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -102,6 +103,6 @@ def test_a_cache_gives_the_same_batches_and_leaves_out_files_without_room(source
     check_batches_equal(list(epochs_of(found, range(2))), expected)
     start, _ = cached._cache._places["scene0000_00"]
     cached._cache._places["scene0000_00"] = (start, start + 9)
-    cached._cache._memory[start : start + 8] = bytes(8)
+    os.pwrite(cached._cache._descriptor, bytes(8), start)
     assert np.array_equal(cached._read(0, {})["points"], ScanNet(source, split="train")[0]["points"])
-    assert not any(cached._cache._memory[start : start + 8])
+    assert not any(os.pread(cached._cache._descriptor, 8, start))
