@@ -74,14 +74,14 @@ def write_tree(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 def pack_tree(folder: Path, archive_path: Path, jobs: int = 1, level: int = 1) -> Archive:
     """Pack a folder and open the archive."""
-    contents, _ = find_contents(folder, Selection(), level=level)
+    contents = find_contents(folder, Selection(), level=level)
     write_archive(contents, archive_path, jobs=jobs)
     return open_archive(archive_path)
 
 
 def pack_shards(folder: Path, target: Path, shard_bytes: int) -> list[Path]:
     """Pack a folder as shards, which may be smaller than the command makes them."""
-    parts = find_contents(folder, Selection())[0].split(shard_bytes)
+    parts = find_contents(folder, Selection()).split(shard_bytes)
     paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
     for part, path in zip(parts, paths, strict=True):
         write_archive(part, path)

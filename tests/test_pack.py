@@ -124,7 +124,7 @@ def test_names_that_no_tree_has_are_left_out_and_named(raw_dir: Path, out_dir: P
     write_tree(out_dir, dict.fromkeys(("train/notes.txt", "own/data.bin", "val/extra.npz", ".DS_Store", odd), b"x"))
     plan = pack_stage.plan(out_dir, tmp_path / "b.tar.zst")
     assert [scene.scene_id for scene in plan.contents.scenes] == [*SCENES]
-    assert set(plan.left_out) == {"train/notes.txt", "own", "val/extra.npz", ".DS_Store", odd}
+    assert set(plan.contents.left_out) == {"train/notes.txt", "own", "val/extra.npz", ".DS_Store", odd}
 
 
 def test_shards_hold_every_scene_once_and_replace_an_earlier_set(tmp_path: Path) -> None:

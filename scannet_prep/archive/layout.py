@@ -202,8 +202,7 @@ def check_names(kind: ArchiveKind, scene_id: str, names: list[str]) -> None:
     """
     for name in names:
         if find_scene(kind, name) != scene_id and not (not scene_id and name == FORMAT_NAME == names[0]):
-            of = f"of {scene_id}" if scene_id else "that belongs to no scene"
-            raise ContentError(f"{name[:100]!a} is not the name of a file {of} in a {kind} tree")
+            raise ContentError(f"{name[:100]!a} is not the name of a file of {scene_id or 'no scene'} in a {kind} tree")
     folders = {name.rpartition("/")[0] for name in names}
     if len(set(names)) != len(names) or (scene_id and len(folders) != 1):
         raise ContentError(f"a file of {scene_id or 'no scene'} is there twice, or they do not lie in one folder")

@@ -104,12 +104,14 @@ class Contents:
         files: The files that belong to no scene, sorted by name.
         scenes: The scenes, sorted by id.
         failures: Why scenes are missing that were asked for, by id.
+        left_out: Files and folders that do not go in, because a tree of that kind has no such names; sorted.
     """
 
     head: Head
     files: tuple[SourceFile, ...]
     scenes: tuple[SourceGroup, ...]
     failures: Mapping[str, str] = field(default_factory=dict, hash=False)
+    left_out: tuple[str, ...] = ()
 
     @property
     def groups(self) -> tuple[SourceGroup, ...]:

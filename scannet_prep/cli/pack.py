@@ -98,8 +98,8 @@ def _describe_plan(plan: PackPlan) -> str:
     if plan.shard_bytes is not None:
         target = target.removesuffix(".tar.zst") + "-*-of-*.tar.zst"
     text = f"pack: {plan.source} -> {target}: {scenes}, {format_bytes(contents.size_bytes)}"
-    if plan.left_out:
-        names = f"{len(plan.left_out):,} ({list_some(plan.left_out)})"
+    if contents.left_out:
+        names = f"{len(contents.left_out):,} ({list_some(contents.left_out)})"
         text += f"\nleft out, because {contents.head.kind} trees have no such names: {names}"
     return text
 

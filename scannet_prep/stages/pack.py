@@ -40,7 +40,6 @@ class PackPlan:
         target: The archive: a path, or an address in a bucket; None for a pipe.
         shard_bytes: Largest size of a file where there are to be several; None for one file.
         is_forced: Whether to pack again what is up to date.
-        left_out: Files and folders that are not packed, because their names are not those of such a tree.
     """
 
     source: Path
@@ -48,7 +47,6 @@ class PackPlan:
     contents: Contents
     shard_bytes: int | None
     is_forced: bool
-    left_out: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +99,13 @@ def plan(
     if target is not None:
         target = _check_target(target, shard_bytes)
     selection = selection or Selection()
-    contents, left_out = find_contents(source, selection, level=level)
+    contents = find_contents(source, selection, level=level)
     if not contents.scenes:
         raise FileError(source, "holds no scenes of those that were asked for", "name others, or another folder")
     if target is not None and not is_forced:
         for place in (target,) if isinstance(target, str) or shard_bytes is None else find_shards(target):
             _check_replaced(place, contents)
-    return PackPlan(source, target, contents, shard_bytes, is_forced, left_out)
+    return PackPlan(source, target, contents, shard_bytes, is_forced)
 
 
 def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe: int = 1) -> PackReport:
