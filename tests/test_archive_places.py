@@ -85,7 +85,7 @@ def test_a_named_pipe_does_not_hang_and_places_that_cannot_be_read_say_what_they
 ) -> None:
     read: Callable[[Any], object] = READERS[name]
     os.mkfifo(tmp_path / "a.tar.zst")
-    for place, message in ((tmp_path / "a.tar.zst", "is a named pipe"), ("ftp://b.tar.zst", "no such archive")):
+    for place, message in ((tmp_path / "a.tar.zst", "is a named pipe"), ("ftp://b.tar.zst", "No such file")):
         with pytest.raises(FileError, match=message) as caught:
             read(place)
     assert "a path, or https://, s3://, gs:// or az://" in caught.value.hint
@@ -232,7 +232,7 @@ def test_an_archive_that_is_replaced_stays_readable_where_it_is_open_and_one_tha
         dataset[0]
     archive_path.unlink()
     dataset.close()
-    with pytest.raises(MissingFileError, match="no such archive"):
+    with pytest.raises(MissingFileError, match="No such file"):
         dataset[0]
 
 

@@ -105,15 +105,13 @@ def check_archives(archives: Sequence[Archive]) -> None:
     for archive in archives:
         index = archive.index
         if index.head.kind is not ArchiveKind.PROCESSED:
-            hint = f"scannet-prep unpack {quote(archive.name)} -o data/ScanNet, then scannet-prep process and pack"
+            hint = f"scannet-prep unpack {quote(archive.name)}, then scannet-prep process, and pack again"
             raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
         for key in ("align_axis", "labels_from"):  # a sample shows them: they do not go together in one dataset
             mine, theirs = first.index.head.options.get(key), index.head.options.get(key)
             if mine != theirs:
                 problem = f"holds scenes that were made with {key}={theirs}, those of {first.name} with {key}={mine}"
                 raise ArchiveError(archive.name, problem, "name archives whose scenes were made with the same options")
-    missing = find_missing_shards(archive.name for archive in archives)
-    if missing:
-        problem = f"belongs to a set of shards, of which {missing[0]} is missing"
-        hint = "name all shards: ScanNet(sorted(glob.glob('...-of-...tar.zst')), ...); a part that is to be used alone "
-        raise ArchiveError(first.name, problem, f"{hint}needs a name of its own")
+    if missing := find_missing_shards(archive.name for archive in archives):
+        hint = "name all shards: sorted(glob.glob('...-of-...tar.zst')); a part to be used alone needs another name"
+        raise ArchiveError(first.name, f"belongs to a set of shards, of which {missing[0]} is missing", hint)

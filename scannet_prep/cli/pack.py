@@ -94,9 +94,7 @@ def _check_pipe(arguments: argparse.Namespace) -> None:
 def _describe_plan(plan: PackPlan) -> str:
     contents = plan.contents
     scenes = format_count(len(contents.scenes), f"{contents.head.kind} scene")
-    target = str(plan.target or "standard output")
-    if plan.shard_bytes is not None:
-        target = target.removesuffix(".tar.zst") + "-*-of-*.tar.zst"
+    target = plan.target or "standard output"
     text = f"pack: {plan.source} -> {target}: {scenes}, {format_bytes(contents.size_bytes)}"
     if contents.left_out:
         names = f"{len(contents.left_out):,} ({list_some(contents.left_out)})"
@@ -105,16 +103,11 @@ def _describe_plan(plan: PackPlan) -> str:
 
 
 def _describe_report(plan: PackPlan, report: PackReport, seconds: float) -> str:
-    names, size, source_bytes = (
-        list_some(list(report.archives)),
-        format_bytes(report.size_bytes),
-        plan.contents.size_bytes,
-    )
-    scenes = format_count(report.scenes, "scene")
+    names, scenes = list_some(list(report.archives)), format_count(report.scenes, "scene")
+    size, duration = format_bytes(report.size_bytes), format_duration(seconds)
     if report.up_to_date:
-        return f"up to date: {names} was read and holds the same {scenes}, {size}, in {format_duration(seconds)}"
-    share = f"{report.size_bytes / source_bytes:.0%} of {format_bytes(source_bytes)}"
-    text = f"{names}: {scenes}, {size} ({share}), in {format_duration(seconds)}"
+        return f"up to date: {names} was read and holds the same {scenes}, {size}, in {duration}"
+    text = f"{names}: {scenes}, {size} of {format_bytes(plan.contents.size_bytes)}, in {duration}"
     if plan.shard_bytes is None and plan.target is not None and plan.contents.head.kind == "processed":
         text += f'\nin Python: ScanNet("{names}", split="{plan.contents.scenes[0].split}")'
     return text
