@@ -18,7 +18,6 @@ def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
 
 
 def damage(path: Path, part: str) -> None:
-    """Flip a bit of a scene or part."""
     flip(path, sum(find_parts(path)[part]) // 2)
 
 
