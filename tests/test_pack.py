@@ -170,7 +170,7 @@ def test_an_unfinished_folder_is_refused_and_scenes_that_failed_are_told_and_rec
     assert call("process", raw_dir, "-o", out_dir, "--jobs", "1").status == 3
     assert pack(out_dir, "-o", target, "--splits", "val")[0] == 0  # what failed is in train
     outcome = call("pack", out_dir, "-o", target)
-    assert (outcome.status, f"failed in processing are missing in the archive: {TRAIN}" in outcome.stderr) == (3, True)
+    assert (outcome.status, f"missing, because processing failed: {TRAIN}" in outcome.stderr) == (3, True)
     assert (scenes_in(target), list(open_archive(target).index.failures)) == ([VAL, TEST], [TRAIN])
     (out_dir / "val" / f"{VAL}.npz").unlink()
     value = pack(out_dir, "-o", target, "--splits", "val", "--force")[1]

@@ -60,8 +60,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if len(folders) > 1:
         raise UsageError(f"one folder can be packed at a time, not {len(folders)}", "scannet-prep pack --help")
     is_pipe = _PIPE in (*arguments.places, arguments.output)
-    if is_pipe:
-        _check_pipe(arguments)
+    if is_pipe and arguments.output not in (None, _PIPE):
+        raise UsageError(f"both - and -o {arguments.output} say where the archive goes", "leave out one of them")
+    if is_pipe and (arguments.json or sys.__stdout__ is None or sys.stdout.isatty()):
+        hint = 'name a file (-o FILE), or a pipe: | ssh host "scannet-prep unpack -"'
+        raise UsageError("standard output is a terminal, closed, or taken by --json", hint)
     plan = pack.plan(
         shared.path_argument(folders[0] if folders else "data/processed"),
         None if is_pipe else shared.place_argument(arguments.output or "data/scannet.tar.zst"),
@@ -75,20 +78,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     report = pack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     text, status = _describe_report(plan, report, console.seconds), 3 if report.missing else 0
     if report.missing:
-        names = list_some(list(report.missing))
-        console.warn(f"warning: scenes that failed in processing are missing in the archive: {names}")
+        console.warn(f"warning: missing, because processing failed: {list_some(list(report.missing))}")
     if is_pipe:
         console.say(text)
         return status
     return console.result(text, report, status, source=plan.source, seconds=console.seconds)
-
-
-def _check_pipe(arguments: argparse.Namespace) -> None:
-    if arguments.output not in (None, _PIPE):
-        raise UsageError(f"both - and -o {arguments.output} say where the archive goes", "leave out one of them")
-    if arguments.json or sys.__stdout__ is None or sys.stdout.isatty():
-        hint = 'name a file (-o FILE), or a pipe: | ssh host "scannet-prep unpack -"'
-        raise UsageError("standard output is a terminal, closed, or taken by --json", hint)
 
 
 def _describe_plan(plan: PackPlan) -> str:

@@ -32,7 +32,6 @@ examples:
   scannet-prep unpack data/scannet.tar.zst                     -> data/processed
   scannet-prep unpack data/scannet-*.tar.zst -o /fast/scannet  all shards
   scannet-prep unpack https://host/scannet.tar.zst --scenes @wanted.txt -o part
-  scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
 """
 
 
@@ -69,11 +68,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _describe_start(plan: UnpackPlan) -> str:
-    archives, names = plan.archives, list_some(plan.archives.names)
-    if not archives.has_indexes:
-        return f"unpack: {names}, from its beginning to its end"
-    scenes = format_count(len(archives.chosen), f"{archives.kind} scene")
-    return f"unpack: {names} -> {plan.out_dir}: {scenes}, {format_bytes(archives.size_bytes)}"
+    archives, text = plan.archives, f"unpack: {list_some(plan.archives.names)} -> {plan.out_dir}"
+    if archives.has_indexes:
+        scenes = format_count(len(archives.chosen), f"{archives.kind} scene")
+        text += f": {scenes}, {format_bytes(archives.size_bytes)}"
+    return text
 
 
 def _describe_report(report: UnpackReport, seconds: float) -> str:

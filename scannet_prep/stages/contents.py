@@ -59,8 +59,7 @@ def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LE
     for group in contents.groups:
         if group.size_bytes > MAX_CONTENT_BYTES:  # too large for a frame
             largest = max(group.files, key=lambda file: file.size_bytes)
-            most = f"all files of a scene, or of none, may have {MAX_CONTENT_BYTES:,} together"
-            problem = f"has {largest.size_bytes:,} bytes; {most}"
+            problem = f"has {largest.size_bytes:,} bytes; all files of a scene may have {MAX_CONTENT_BYTES:,} together"
             raise FileError(largest.path, problem, "move it elsewhere, then pack again")
     return contents
 

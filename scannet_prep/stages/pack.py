@@ -29,7 +29,6 @@ from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
 _PIPE_NAME = "standard output"
-_PARTIAL_SUFFIX = f"{SUFFIX}.partial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +97,7 @@ def plan(
         raise UsageError("a pipe takes one archive", "name a file: -o FILE")
     if target is not None:
         target = _check_target(target, shard_bytes)
-    selection = selection or Selection()
-    contents = find_contents(source, selection, level=level)
+    contents = find_contents(source, selection or Selection(), level=level)
     if not contents.scenes:
         raise FileError(source, "holds no scenes of those that were asked for", "name others, or another folder")
     if target is not None and not is_forced:
@@ -220,10 +218,9 @@ def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) ->
     if plan.shard_bytes is not None:
         parts, old_paths = plan.contents.split(plan.shard_bytes), find_shards(target)
         paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
-    for left in target.parent.glob(f".*{_PARTIAL_SUFFIX}"):  # by killed runs
-        shutil.rmtree(left, ignore_errors=True)
     check_space(target.parent, plan.contents.size_bytes // 5)  # of a raw scene, 0.28 and more was measured
-    partial_dir = target.with_name(f".{target.name.removesuffix(SUFFIX)}{_PARTIAL_SUFFIX}")
+    partial_dir = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial_dir, ignore_errors=True)  # of a run that was killed
     make_directory(partial_dir)
     try:
         for path, part in zip(paths, parts, strict=True):

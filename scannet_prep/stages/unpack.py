@@ -13,7 +13,7 @@ from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import Place
 from scannet_prep.errors import ArchiveError, UnknownSceneError
-from scannet_prep.failures import SceneFailure, list_some
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import make_directory, run_lock
 from scannet_prep.progress import Progress
 from scannet_prep.space import check_space
@@ -84,8 +84,7 @@ def plan(
     selection = selection or Selection()
     found = ArchiveSet(archives, selection.wants, selection.limit, certificates)
     if found.has_indexes:  # else nobody knows yet what there is
-        others = f"it may be in a shard that was not given: {list_some(found.missing_shards)}"
-        hint = others if found.missing_shards else f"see scannet-prep info {quote(found.names[0])} --scenes"
+        hint = f"see scannet-prep info {quote(found.names[0])} --scenes; or is it in a shard that was not given?"
         selection.check_found(found.names[0], found.held, hint)
     out_dir = out_dir or _DEFAULT_DIRS[found.kind]
     is_there = os.path.exists  # which asks without raising

@@ -73,7 +73,7 @@ def read_archives(archives: Sequence[Place], *, certificates: bool | Path = True
         except FileError as error:
             unreadable.append(Finding.from_exception(error, archive.name))
         archive.close()
-    present = [entries[name] for name in sorted(scenes.keys() & entries.keys())]
+    present = [entries[name] for name in scenes if name in entries]
     annotated = [(entry.nyu40_counts, entry.scannet_counts) for entry in present if entry.split is not Split.TEST]
     counts = [
         (it.split or None, {"vertices": it.vertex_count, "stored_bytes": it.stored_bytes, "size_bytes": it.size_bytes})
