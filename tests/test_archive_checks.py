@@ -121,7 +121,7 @@ def test_shards_are_checked_together_and_missing_and_doubled_ones_are_told(
     assert verify.value["whole_scenes"] == sorted(SCENES)
     assert verify.value["paths"] == list(map(str, paths))
     status, [(severity, _, _, message)] = verify(paths[1])
-    assert (status, severity, "shards of its set were not given: " in message) == (0, "note", True)
+    assert (status, severity, "shards of the set are not among the archives: " in message) == (0, "note", True)
     assert verify([paths[0], paths[2]])[0] == 2
     assert f"shards of the set are not among the archives: {paths[1].name}" in verify.value["message"]
     damage(paths[1], VAL)

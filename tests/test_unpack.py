@@ -120,7 +120,7 @@ def test_shards_are_unpacked_together_or_one_by_one_and_each_gives_a_folder_that
     assert digests(tmp_path / "all") == digests(whole_dir / "processed")
     for shard in shards:
         outcome = call("unpack", shard, "-o", tmp_path / "single")
-        assert (outcome.status, "shards of its set were not given" in outcome.stderr) == (0, True)
+        assert (outcome.status, "shards of the set are not among the archives" in outcome.stderr) == (0, True)
         assert verify(tmp_path / "single") == (0, [])
     assert digests(tmp_path / "single") == digests(whole_dir / "processed")
     with pytest.raises(UsageError, match=r"shards of the set are not among the archives: s-00001-of-"):

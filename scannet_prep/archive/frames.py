@@ -107,8 +107,7 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
     """
     found, limit = read_size(frame), _max_content_bytes(len(frame))
     if found != size_bytes or found > limit:  # before memory is taken
-        problem = f"a frame of {len(frame):,} bytes is said to hold {found:,}"
-        raise ContentError(f"{problem}, expected {size_bytes:,} and at most {limit:,}")
+        raise ContentError(f"a frame is said to hold {found:,} bytes, expected {size_bytes:,} and at most {limit:,}")
     try:
         return _decompress(frame, size_bytes), bool(frame[_DESCRIPTOR_BYTE] & _CHECKSUM_FLAG)
     except ContentError:

@@ -273,11 +273,11 @@ class ArchiveSet:
             raise UsageError("the archives hold raw and processed scenes", "name those of one kind")
         layout.check_held_once((reader.name, reader.held) for reader in self.readers)
         self.missing_shards = find_missing_shards(self.names)
-        if self.missing_shards and len(self.names) > 1:
-            problem = f"shards of the set are not among the archives: {list_some(self.missing_shards)}"
-            raise UsageError(problem, "name all of them, or one at a time")
         if self.missing_shards:
-            self.readers[0].warnings.append(f"shards of its set were not given: {list_some(self.missing_shards)}")
+            problem = f"shards of the set are not among the archives: {list_some(self.missing_shards)}"
+            if len(self.names) > 1:
+                raise UsageError(problem, "name all of them, or one at a time")
+            self.readers[0].warnings.append(problem)
         self.size_bytes = sum(group.size_bytes for group in self.chosen)
 
     @property

@@ -10,7 +10,6 @@ import re
 import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import accumulate
 from typing import Annotated, Literal, NamedTuple
 
@@ -207,7 +206,6 @@ def check_names(kind: ArchiveKind, scene_id: str, names: list[str]) -> None:
         raise ContentError(f"a file of {scene_id or 'no scene'} is there twice, or they do not lie in one folder")
 
 
-@lru_cache(maxsize=256)
 def encode_header(name: str, size_bytes: int) -> bytes:
     """The tar header of a file: rights 0644, time and owner 0, so that the same file always gives the same bytes."""
     info = tarfile.TarInfo(name)

@@ -24,7 +24,7 @@ _HINTS = {
     "a zip file": "unzip {}",
     "a 7z file": "7z x {}",
     "a zstd file": "zstd -d {}",
-    **dict.fromkeys(("a tar file", "a gzip file", "an xz file", "a bzip2 file"), "tar -xf {}"),
+    **dict.fromkeys(("a tar file", "a gzip file"), "tar -xf {}"),
 }
 
 

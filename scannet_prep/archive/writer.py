@@ -149,9 +149,8 @@ def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None
     """
     progress = progress or Progress()
     groups, rows, offset = list[Group](), list[FrameRow](), 0
-    make_frame = partial(_pack, contents.head)
     sources = ((2 * group.size_bytes, group) for group in contents.groups)
-    for group, stored in frames.map_in_threads(make_frame, sources, jobs=jobs):
+    for group, stored in frames.map_in_threads(partial(_pack, contents.head), sources, jobs=jobs):
         groups.append(replace(group, offset=offset))
         rows.append(FrameRow.of(stored))
         offset += len(stored)

@@ -27,7 +27,6 @@ EPILOG = """\
 examples:
   scannet-prep pack                                    data/processed -> data/scannet.tar.zst
   scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
-  scannet-prep pack --splits val -o data/val.tar.zst
   scannet-prep pack data/ScanNet -o data/raw.tar.zst --shard-size 4GB
   scannet-prep pack -o s3://bucket/scannet.tar.zst     needs scannet-prep[cloud]
 """
@@ -98,7 +97,7 @@ def _describe_plan(plan: PackPlan) -> str:
 
 def _describe_report(plan: PackPlan, report: PackReport, seconds: float) -> str:
     names, scenes = list_some(list(report.archives)), format_count(report.scenes, "scene")
-    size, duration = format_bytes(report.size_bytes), format_duration(seconds)
+    size, duration = format_bytes(sum(report.archives.values())), format_duration(seconds)
     if report.up_to_date:
         return f"up to date: {names} was read and holds the same {scenes}, {size}, in {duration}"
     text = f"{names}: {scenes}, {size} of {format_bytes(plan.contents.size_bytes)}, in {duration}"

@@ -23,9 +23,8 @@ SUMMARY = "write the files of an archive, or of some of its scenes"
 DESCRIPTION = """\
 Writes the files of an archive that scannet-prep pack made: all of them, or those of some scenes.
 
-Every file is checked by its SHA-256 before it gets its name. What is there already, and right, is kept, so that running
-the command again goes on where it stopped. Of a truncated or damaged archive, all whole scenes are unpacked, and the
-others are named.
+Every file is checked by its SHA-256 before it gets its name. What is there already, and right, is kept. Of a truncated
+or damaged archive, all whole scenes are unpacked, and the others are named.
 """
 EPILOG = """\
 examples:
@@ -78,8 +77,7 @@ def _describe_start(plan: UnpackPlan) -> str:
 def _describe_report(report: UnpackReport, seconds: float) -> str:
     scenes = f"{format_count(len(report.scenes), 'scene')} there, {len(report.failures):,} failed"
     files = ", ".join(f"{count:,} {outcome}" for outcome, count in report.files.items())
-    size, duration = format_bytes(report.size_bytes), format_duration(seconds)
-    text = f"{report.out_dir}: {scenes}; files: {files}; {size}, in {duration}"
+    text = f"{report.out_dir}: {scenes}; files: {files}; in {format_duration(seconds)}"
     if report.failures:
         again = quote(f"@{report.out_dir}/failed.txt")
         text += f"\nto try the failed ones again, add --scenes {again} to the same command"

@@ -83,9 +83,8 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
     )
     manifest = Manifest(scenes, failures, True, whole.program_version if state.has_manifest else VERSION)
     # They name just the scenes that are packed. For a whole folder, these are the bytes that lie there.
-    made = {MANIFEST_NAME: encode_manifest(manifest), folder.FAILED_NAME: None, folder.UNFINISHED_NAME: None}
-    if failures:
-        made[folder.FAILED_NAME] = folder.encode_failed_list(failures)
+    failed = folder.encode_failed_list(failures) if failures else None
+    made = {MANIFEST_NAME: encode_manifest(manifest), folder.FAILED_NAME: failed}
     options = [asdict(entry.options) for entry in scenes.values()]
     shared = {key: value for key, value in (options or [{}])[0].items() if all(item[key] == value for item in options)}
     messages = {name: failure.message for name, failure in failures.items()}
@@ -116,8 +115,8 @@ def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
             raise faults[0]
         made[raw_lock.LOCK_NAME] = raw_lock.encode_lock(raw_lock.read_locks(source))
     head = Head(ArchiveKind.RAW, folder.TERMS_TEXT, {}, _PROGRAM, level)
-    files, groups = _other_files(source, paths[""], made), groups[: selection.limit]
-    return Contents(head, files, tuple(groups), left_out=tuple(sorted(left_out)))
+    files, chosen = _other_files(source, paths[""], made), tuple(groups[: selection.limit])
+    return Contents(head, files, chosen, left_out=tuple(sorted(left_out)))
 
 
 def _other_files(source: Path, paths: Iterable[Path], made: Mapping[str, bytes | None]) -> tuple[SourceFile, ...]:

@@ -109,7 +109,7 @@ def run(plan: DemoPlan, *, jobs: int = 1, progress: Progress | None = None) -> D
     views = tuple(demo_dir / name for name in ("scene.png", "scene.html"))
     for path in views:
         view.run(view.plan([dataset.scene_ids[0]], plan.processed_dir, path, label_set=SCANNET200), progress=progress)
-    return DemoReport(plan, processed, packed.size_bytes, classes, arrays, views)
+    return DemoReport(plan, processed, sum(packed.archives.values()), classes, arrays, views)
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from scannet_prep.errors import (
 )
 from scannet_prep.files import make_directory, output_error, run_lock
 from scannet_prep.progress import Progress
-from scannet_prep.space import check_space
 from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
@@ -55,14 +54,12 @@ class PackReport:
     Attributes:
         archives: Sizes of the archive or the shards that were written, or are up to date, by path.
         scenes: How many scenes are in all archives.
-        size_bytes: Size of all archives.
         up_to_date: Whether nothing had to be done: the archive was read, and holds just what the folder does.
         missing: Why scenes are not there that failed in processing, by id.
     """
 
     archives: Mapping[str, int] = field(hash=False)
     scenes: int
-    size_bytes: int
     up_to_date: bool
     missing: Mapping[str, str] = field(hash=False)
 
@@ -149,7 +146,6 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
     return PackReport(
         archives=archives,
         scenes=len(contents.scenes),
-        size_bytes=sum(archives.values()),
         up_to_date=is_same,
         missing=contents.failures,
     )
@@ -162,8 +158,8 @@ def _check_target(target: Path | str, shard_bytes: int | None) -> Path | str:
 
         split_address(target)  # refuses other addresses, and does not show what is secret
         if shard_bytes is not None:
-            hint = "pack them into a folder and copy them, or leave out --shard-size: an object may have 5 TB"
-            raise UsageError("shards are not written to a bucket, where they would take their places one by one", hint)
+            hint = "pack them into a folder and copy them, or leave out --shard-size"
+            raise UsageError("shards are not written to a bucket, where they could not appear all at once", hint)
     if not str(target).endswith(SUFFIX):
         raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it so: -o {quote(f'{target}{SUFFIX}')}")
     if isinstance(target, str):
@@ -189,10 +185,9 @@ def _check_replaced(path: Path | str, contents: Contents) -> None:
         return
     if index.head.kind is not contents.head.kind:
         raise UsageError(f"{path}: holds {index.head.kind} scenes, and would be replaced by another kind", hint)
-    lost = sorted({scene.scene_id for scene in index.scenes} - {scene.scene_id for scene in contents.scenes})
-    if lost:
-        problem = f"holds {len(lost):,} scenes that the new archive would not, for example {lost[0]}"
-        raise UsageError(f"{path}: {problem}", hint)
+    if lost := sorted({scene.scene_id for scene in index.scenes} - {scene.scene_id for scene in contents.scenes}):
+        problem = f"{path}: holds {len(lost):,} scenes that the new archive would not, for example {lost[0]}"
+        raise UsageError(problem, hint)
 
 
 def _find_same(plan: PackPlan, jobs: int, progress: Progress) -> dict[str, int]:
@@ -218,7 +213,6 @@ def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) ->
     if plan.shard_bytes is not None:
         parts, old_paths = plan.contents.split(plan.shard_bytes), find_shards(target)
         paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
-    check_space(target.parent, plan.contents.size_bytes // 5)  # of a raw scene, 0.28 and more was measured
     partial_dir = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial_dir, ignore_errors=True)  # of a run that was killed
     make_directory(partial_dir)

@@ -46,7 +46,6 @@ class UnpackReport:
     Attributes:
         out_dir: Where the files are.
         files: How many files had each outcome: `written`, `replaced` and `kept`.
-        size_bytes: Size of all files.
         scenes: Scenes that are there now, whole.
         failures: Scenes that could not be unpacked.
         damages: What else is damaged, in words: parts whose scene is not known, files that belong to no scene.
@@ -55,7 +54,6 @@ class UnpackReport:
 
     out_dir: Path
     files: Mapping[str, int] = field(hash=False)
-    size_bytes: int
     scenes: tuple[str, ...]
     failures: tuple[SceneFailure, ...]
     damages: tuple[str, ...]
@@ -135,7 +133,6 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
     return UnpackReport(
         out_dir=out_dir,
         files={"written": 0, "replaced": 0, "kept": 0} | Counter(file.outcome for file in target.files),
-        size_bytes=sum(file.size_bytes for file in target.files),
         scenes=tuple(sorted(target.scenes)),
         failures=tuple(failure for _, failure in sorted(target.failures.items())),
         damages=tuple(damages),
@@ -149,5 +146,4 @@ def _tell_missing(plan: UnpackPlan, target: Target) -> None:
         return
     expected = {*(plan.selection.scene_ids or ()), *(() if plan.archives.has_indexes else target.expected)}
     for scene_id in sorted(expected - set(target.scenes) - set(target.failures)):
-        problem = f"{scene_id}: is not in the part of the archive that is whole"
-        target.fail(scene_id, UnknownSceneError(problem, _AGAIN_HINT))
+        target.fail(scene_id, UnknownSceneError(f"{scene_id}: is not in what is whole of the archive", _AGAIN_HINT))
