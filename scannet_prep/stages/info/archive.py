@@ -90,7 +90,7 @@ def read_archives(archives: Sequence[Place], *, certificates: bool | Path = True
         failures={name: text for index in indexes for name, text in index.failures.items() if name not in scenes},
         missing_shards=find_missing_shards(names),
         unreadable=tuple(unreadable),
-        label_sets=make_class_tables((entry.nyu40_counts, entry.scannet_counts) for entry in present)
+        label_sets=make_class_tables([(entry.nyu40_counts, entry.scannet_counts) for entry in present])
         if entries
         else {},
     )
