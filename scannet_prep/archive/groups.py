@@ -207,8 +207,7 @@ class GroupReader:
             header = content[member.offset - layout.BLOCK_BYTES : member.offset]
             is_sound = is_sound and header == layout.encode_header(member.name, member.size_bytes)
         if not is_sound:
-            what = "the checksum of its frame or a tar header is damaged, for other programs"
-            self.warnings.append(f"{group.name}: {what}; its files are whole")
+            self.warnings.append(f"{group.name}: its frame's checksum or a tar header is damaged; its files are whole")
 
     def _name(self, group: Group, content: memoryview) -> Group:
         """Find out what a frame holds that no index names, and whose checksum holds; refuse what is not ours."""
