@@ -99,16 +99,15 @@ def check_archives(archives: Sequence[Archive]) -> None:
     Raises:
         ArchiveError: They do not, or a shard of a set is missing.
     """
-    first = archives[0]
     for archive in archives:
         if archive.index.head.kind is not ArchiveKind.PROCESSED:
             hint = f"scannet-prep unpack {quote(archive.name)}, then scannet-prep process, and pack again"
             raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
         for key in ("align_axis", "labels_from"):  # a sample shows them: they do not go together in one dataset
-            mine, theirs = (item.index.head.options.get(key) for item in (first, archive))
+            mine, theirs = (item.index.head.options.get(key) for item in (archives[0], archive))
             if mine != theirs:
-                problem = f"holds scenes that were made with {key}={theirs}, those of {first.name} with {key}={mine}"
+                problem = f"holds scenes that were made with {key}={theirs}, {archives[0].name} with {key}={mine}"
                 raise ArchiveError(archive.name, problem, "name archives whose scenes were made with the same options")
     if missing := find_missing_shards(archive.name for archive in archives):
         hint = "name all shards: sorted(glob.glob('...-of-...tar.zst')); a part to be used alone needs another name"
-        raise ArchiveError(first.name, f"belongs to a set of shards, of which {missing[0]} is missing", hint)
+        raise ArchiveError(archives[0].name, f"belongs to a set of shards, of which {missing[0]} is missing", hint)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 _REMEDIES = {
     "raw": "to download again what is missing or damaged: scannet-prep download --types seg --verify -o {}",
-    "export": "to mend it, with the same options as before: scannet-prep export PLACE --format F --checksum -o {}",
+    "export": "to mend it, with the same options as before: scannet-prep export PLACE --format F --force -o {}",
     "processed": "to mend it, with RAW and options as before: scannet-prep process RAW --checksum -o {}",
 }
 SUMMARY = "check a raw or a processed tree, an archive, or an export"
@@ -69,27 +68,25 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import verify
     from scannet_prep.stages.verify import archive
-    from scannet_prep.tree import is_archive
+    from scannet_prep.tree import find_folder
 
     report: CheckReport
     places = arguments.places
-    has_archives = any(map(is_archive, places))
-    if has_archives and arguments.against is not None:
+    folder = find_folder(places)
+    if folder is None and arguments.against is not None:
         raise UsageError("only raw trees have digests to compare", "scannet-prep report compares archives")
-    if not has_archives and len(places) > 1:
-        raise UsageError("one folder can be checked at a time", "name one folder, or several archives")
     options: dict[str, Any] = {
         "selection": shared.selection_from(arguments),
         "must_be_complete": arguments.complete,
         "jobs": shared.jobs_from(arguments),
         "progress": console.progress(),
     }
-    if has_archives:
+    if folder is None:
         certificates = certificates_from(arguments, console)
         report = found = archive.run(places, certificates=certificates, **options)
         lines = _describe_archives(found, console.seconds, has_all=console.is_verbose)
     else:
-        report = tree = verify.run(Path(places[0]), against=arguments.against, **options)
+        report = tree = verify.run(folder, against=arguments.against, **options)
         lines = _describe(tree, console.seconds)
     console.tell_errors(report.errors if console.is_quiet else [error for error in report.errors if error.trace])
     text = "\n".join([*describe_findings(report.findings, str(report.path), has_all=console.is_verbose), *lines])

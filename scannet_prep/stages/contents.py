@@ -65,7 +65,8 @@ def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LE
 
 
 def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
-    state = find_state(source, must_be_usable=True)
+    state = find_state(source)
+    state.check()
     whole = state.manifest
     held = {name: find_official_split(name) for name in whole.failures}
     held |= {name: entry.split for name, entry in whole.scenes.items()}
