@@ -9,12 +9,8 @@ LOOK_BYTES = 1024
 _KINDS = {
     rb"\Z": "empty",
     rb"\x1f\x8b": "a gzip file",
-    rb"\xfd7zXZ\0": "an xz file",
-    rb"BZh": "a bzip2 file",
     rb"PK\x03\x04": "a zip file",
     rb"7z\xbc\xaf\x27\x1c": "a 7z file",
-    rb"\x93NUMPY": "an .npy file",
-    rb"%PDF": "a PDF file",
     rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18": "a zstd file",  # pzstd writes a skippable frame before each frame
     rb"ply": "a PLY file",
     rb"(?s:.{257})ustar": "a tar file",

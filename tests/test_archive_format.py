@@ -20,7 +20,6 @@ from scannet_prep.archive import open_archive
 from scannet_prep.archive.frames import decompress
 from scannet_prep.archive.layout import (
     ArchiveKind,
-    check_index_size,
     check_names,
     encode_index,
     find_scene,
@@ -67,20 +66,16 @@ def test_each_scene_is_one_frame_after_the_files_of_no_scene(packed: Path) -> No
     ("frame", "size_bytes", "message"),
     [
         (claims(1 << 31, 4), 1 << 31, "at most 1,073,741,824"),
-        (claims(1 << 29, 4), 1 << 29, r"a frame of 30 bytes is said to hold 536,870,912, .* at most 1,051,576"),
+        (claims(1 << 29, 4), 1 << 29, r"is said to hold 536,870,912 bytes, .* at most 1,051,576"),
         (zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 999), 999, "at most 1,073,741,824"),
         (b"x" + bytes(30), 999, "no frame begins here"),
     ],
 )
-def test_a_frame_or_an_index_that_asks_for_more_than_it_can_hold_is_refused_before_memory_is_taken(
+def test_a_frame_that_asks_for_more_than_it_can_hold_is_refused_before_memory_is_taken(
     frame: bytes, size_bytes: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         decompress(frame, size_bytes)
-    check_index_size(10_000_000, 1616)
-    for index_bytes, frame_count in ((2_000_000, 3), (1 << 25, 1_000_000)):
-        with pytest.raises(ValueError, match="the index is said to have"):
-            check_index_size(index_bytes, frame_count)
 
 
 PROCESSED, RAW = ArchiveKind.PROCESSED, ArchiveKind.RAW
@@ -160,7 +155,7 @@ def test_an_archive_whose_index_is_for_other_frames_is_refused(tmp_path: Path) -
     forgery = forge(tmp_path / "a.tar.zst", scenes)
     forgery.frames.pop()
     (tmp_path / "a.tar.zst").write_bytes(forgery.join())
-    with pytest.raises(ArchiveError, match="the index names 4 frames, the archive has 3"):
+    with pytest.raises(ArchiveError, match=r"the index names 4 frames of .* bytes, the archive has 3 of"):
         open_archive(tmp_path / "a.tar.zst")
 
 

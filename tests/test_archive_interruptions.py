@@ -95,7 +95,7 @@ def limit_files(size_bytes: int) -> None:
 def test_a_pack_that_is_killed_leaves_a_whole_archive_or_none(tree: Path, tmp_path: Path) -> None:
     dice, target = random.Random(1), tmp_path / "a.tar.zst"
     seen = set()
-    for _ in range(5):
+    for _ in range(4):
         process = start_command("pack", tree, "-o", target, "-q")
         wait_for(".*.partial/.*.tmp", tmp_path, process)
         kill_later(process, dice)
@@ -109,15 +109,11 @@ def test_a_pack_that_is_killed_leaves_a_whole_archive_or_none(tree: Path, tmp_pa
     assert False in seen
 
 
-# `timeout` and Slurm send SIGTERM to the process, and again to its group.
-@pytest.mark.parametrize("numbers", [(signal.SIGINT,), (signal.SIGTERM, signal.SIGTERM)])
-def test_a_pack_that_is_interrupted_leaves_the_old_archive(
-    numbers: tuple[int, ...], tree: Path, old: Path, tmp_path: Path
-) -> None:
+def test_a_pack_that_is_interrupted_leaves_the_old_archive(tree: Path, old: Path, tmp_path: Path) -> None:
     process = start_command("pack", tree, "-o", old, "--level", "19")
     wait_for(".*.partial/.*.tmp", tmp_path, process, size=1)
-    for number in numbers:
-        process.send_signal(number)
+    for _ in range(2):  # `timeout` and Slurm send it to the process, and again to its group
+        process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=20)
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
@@ -133,7 +129,7 @@ def test_shards_that_are_killed_at_random_moments_leave_the_old_set_or_a_hole_an
     changed = write_tree(tmp_path / "changed", {f"scans/{name}/{name}.txt": dice.randbytes(400_000) for name in NAMES})
     assert call("pack", tree, *words).status == 0
     old = {path.name: path.read_bytes() for path in tmp_path.glob("a-*.tar.zst")}
-    for _ in range(4):
+    for _ in range(3):
         process = start_command("pack", changed, *words)
         wait_for(".a.tar.zst.partial/a-*", tmp_path, process)
         kill_later(process, dice)
@@ -150,10 +146,10 @@ def test_a_file_that_changes_while_it_is_packed_stops_the_run(tmp_path: Path) ->
     name = f"scans/{NAMES[1]}/{NAMES[1]}.txt"
     changing = write_tree(tmp_path / "tree", {f"scans/{NAMES[0]}/{NAMES[0]}.txt": b"first", name: b"second"})
     plan = pack.plan(changing, tmp_path / "a.tar.zst")
-    for data, message in ((b"another", "changed while it was packed"), (b"second", "changed while it was packed")):
+    for data in (b"another", b"second"):
         write_tree(changing, {name: data})
         os.utime(changing / name, ns=(1, 1))
-        with pytest.raises(FileError, match=message):
+        with pytest.raises(FileError, match="changed while it was packed"):
             pack.run(plan)
     (changing / name).unlink()
     os.mkfifo(changing / name)
@@ -213,25 +209,20 @@ def test_an_unpacking_that_is_killed_leaves_whole_files_and_the_next_run_complet
     assert digests(out_dir) == expected  # temporary files of the killed runs would show up here
 
 
-@pytest.mark.parametrize("way", ["file", "pipe"])
-def test_where_the_disk_is_full_nothing_is_half_unpacked(processed: Path, tmp_path: Path, way: str) -> None:
-    archive = processed / "a.tar.zst"
-    words = [*COMMAND, "unpack", str(archive) if way == "file" else "-", "-o", str(tmp_path / "out")]
-    with archive.open("rb") as file:
-        done = subprocess.run(
-            words, stdin=file, capture_output=True, text=True, check=False, preexec_fn=lambda: limit_files(1_000)
-        )
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
-    assert "cannot be written: File too large" in done.stderr
-    assert "it continues" in done.stderr
+def test_where_the_disk_is_full_nothing_is_half_unpacked(processed: Path, tmp_path: Path) -> None:
+    words = ("unpack", processed / "a.tar.zst", "-o", tmp_path / "out")
+    process = start_command(*words, preexec_fn=lambda: limit_files(1_000))
+    _, stderr = process.communicate()
+    assert (process.returncode, "Traceback" in stderr) == (1, False)
+    assert "cannot be written: File too large" in stderr
+    assert "it continues" in stderr
     assert not [path for path in (tmp_path / "out").rglob("*") if ".npz" in path.name or path.suffix == ".tmp"]
     with pytest.raises((ManifestError, MissingFileError)):
         ScanNet(tmp_path / "out", split="train")
 
 
-@pytest.mark.parametrize("command", ["verify", "unpack"])
 def test_an_interrupted_read_of_an_archive_on_the_web_ends_at_once_though_the_server_hangs(
-    command: str, tree: Path, tmp_path: Path
+    tree: Path, tmp_path: Path
 ) -> None:
     archive = tmp_path / "a.tar.zst"
     pack_tree(tree, archive).close()
@@ -239,8 +230,8 @@ def test_an_interrupted_read_of_an_archive_on_the_web_ends_at_once_though_the_se
         server.files[f"{ROOT}{archive.name}"], parts = archive, find_parts(archive)
         scenes = {f"bytes={start}-{end - 1}" for name, (start, end) in parts.items() if name.startswith("scene")}
         server.faults = [lambda request: [Stall(100)] if request.range in scenes else []]
-        words = ("-o", tmp_path / "out") if command == "unpack" else ()
-        process = start_command(command, f"{server.origin}{ROOT}{archive.name}", *words, "--jobs", "2")
+        url = f"{server.origin}{ROOT}{archive.name}"
+        process = start_command("unpack", url, "-o", tmp_path / "out", "--jobs", "2")
         deadline = time.monotonic() + 20
         while len([request for request in server.requests() if request.range in scenes]) < 2:
             assert time.monotonic() < deadline

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from archives import call, find_parts, flip, pack, write_tree
-from commands import COMMAND, SCENES, TEST, TRAIN, VAL, run_main
+from commands import COMMAND, SCENES, TEST, TRAIN, VAL
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
@@ -20,7 +20,6 @@ from scannet_prep.errors import FileError
 from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.stages import pack as pack_stage
-from scannet_prep.synthetic import write_release
 
 
 def scenes_in(path: Path) -> list[str]:
@@ -39,37 +38,15 @@ def test_the_bytes_depend_on_the_files_alone(tree: Path, tmp_path: Path) -> None
     assert len({path.read_bytes() for path in paths}) == 1
 
 
-def test_into_a_pipe_no_line_for_python_is_shown_and_shards_are_named_as_what_they_will_be(tmp_path: Path) -> None:
-    write_release(tmp_path / "raw", [TRAIN], vertices=500)
-    assert run_main("process", "raw", "-o", "processed", cwd=tmp_path).status == 0
-    with (tmp_path / "pipe.tar.zst").open("wb") as file:
-        command = [*COMMAND, "pack", "processed", "-"]
-        done = subprocess.run(command, cwd=tmp_path, stdout=file, stderr=subprocess.PIPE, text=True, check=True)
-    assert "standard output: 1 scene" in done.stderr
-    assert "in Python" not in done.stderr
-    outcome = run_main("pack", "processed", "-o", "a.tar.zst", "--shard-size", "1MB", cwd=tmp_path)
-    assert outcome.stderr.startswith("pack: processed -> a-*-of-*.tar.zst: 1 processed scene")
-
-
-def test_the_line_for_python_opens_what_was_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    scenes = [TRAIN, "scene0000_01", VAL]
-    write_release(tmp_path / "raw", scenes, vertices=30_000)
-    assert run_main("process", "raw", "-o", "processed").status == 0
-    said = run_main("pack", "processed", "-o", "a b.tar.zst").stdout
-    assert eval(said.partition("in Python: ")[2], {"ScanNet": ScanNet}).scene_ids == scenes[:2]
-
-
-def test_an_archive_of_a_part_knows_vertices_splits_and_options_and_has_a_manifest_of_that_part(
-    whole_dir: Path, tmp_path: Path
-) -> None:
-    status, value = pack(whole_dir / "processed", "-o", tmp_path / "a.tar.zst", "--splits", "val", "test")
-    assert (status, value["scenes"]) == (0, 2)
-    manifest = read_manifest(whole_dir / "processed")
+def test_an_archive_of_a_part_knows_it_and_the_line_for_python_opens_it(whole_dir: Path, tmp_path: Path) -> None:
+    path, manifest = tmp_path / "a b.tar.zst", read_manifest(whole_dir / "processed")
     assert manifest is not None
-    with open_archive(tmp_path / "a.tar.zst") as archive:
-        index = archive.index
-        found = {member.name: bytes(archive.read_member(index.groups[0], member)) for member in index.groups[0].members}
+    outcome = call("pack", whole_dir / "processed", "-o", path, "--splits", "val", "test")
+    line = outcome.stdout.partition("in Python: ")[2].replace("\n", "")
+    assert eval(line, {"ScanNet": ScanNet}).scene_ids == [VAL]
+    with open_archive(path) as archive:
+        index, files = archive.index, archive.index.groups[0]
+        found = {member.name: bytes(archive.read_member(files, member)) for member in files.members}
     assert [(item.scene_id, item.split, item.vertex_count) for item in index.scenes] == [
         (name, str(manifest.scenes[name].split), manifest.scenes[name].vertex_count) for name in (VAL, TEST)
     ]
@@ -124,7 +101,7 @@ def test_names_that_no_tree_has_are_left_out_and_named(raw_dir: Path, out_dir: P
     write_tree(out_dir, dict.fromkeys(("train/notes.txt", "own/data.bin", "val/extra.npz", ".DS_Store", odd), b"x"))
     plan = pack_stage.plan(out_dir, tmp_path / "b.tar.zst")
     assert [scene.scene_id for scene in plan.contents.scenes] == [*SCENES]
-    assert set(plan.left_out) == {"train/notes.txt", "own", "val/extra.npz", ".DS_Store", odd}
+    assert set(plan.contents.left_out) == {"train/notes.txt", "own", "val/extra.npz", ".DS_Store", odd}
 
 
 def test_shards_hold_every_scene_once_and_replace_an_earlier_set(tmp_path: Path) -> None:
@@ -193,7 +170,7 @@ def test_an_unfinished_folder_is_refused_and_scenes_that_failed_are_told_and_rec
     assert call("process", raw_dir, "-o", out_dir, "--jobs", "1").status == 3
     assert pack(out_dir, "-o", target, "--splits", "val")[0] == 0  # what failed is in train
     outcome = call("pack", out_dir, "-o", target)
-    assert (outcome.status, f"failed in processing are missing in the archive: {TRAIN}" in outcome.stderr) == (3, True)
+    assert (outcome.status, f"missing, because processing failed: {TRAIN}" in outcome.stderr) == (3, True)
     assert (scenes_in(target), list(open_archive(target).index.failures)) == ([VAL, TEST], [TRAIN])
     (out_dir / "val" / f"{VAL}.npz").unlink()
     value = pack(out_dir, "-o", target, "--splits", "val", "--force")[1]

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import zstandard
 
-from scannet_prep.archive.layout import FREE_BYTES, MAX_CONTENT_BYTES
+from scannet_prep.archive.layout import FREE_BYTES, MAX_CONTENT_BYTES, MAX_INDEX_BYTES
 from scannet_prep.archive.source import ByteSource, Stream
 from scannet_prep.errors import ContentError
 from scannet_prep.files import Buffer
@@ -30,7 +30,6 @@ _MAX_WINDOW_BYTES = 1 << 27  # what `zstd -d` and `tar --zstd` accept without fu
 # A frame may hold so many times its own size and 1 MiB more, so that a small file cannot ask for much memory. Scenes
 # compress to a fifth at most; what compresses better than this limit is stored.
 _MAX_RATIO = 100
-_MAX_FRAMES = 1 << 17
 _MAX_BLOCK_BYTES = 1 << 17
 _RAW, _RLE, _RESERVED = 0, 1, 3
 _CHECKSUM_BYTES = 4
@@ -108,8 +107,7 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
     """
     found, limit = read_size(frame), _max_content_bytes(len(frame))
     if found != size_bytes or found > limit:  # before memory is taken
-        problem = f"a frame of {len(frame):,} bytes is said to hold {found:,}"
-        raise ContentError(f"{problem}, expected {size_bytes:,} and at most {limit:,}")
+        raise ContentError(f"a frame is said to hold {found:,} bytes, expected {size_bytes:,} and at most {limit:,}")
     try:
         return _decompress(frame, size_bytes), bool(frame[_DESCRIPTOR_BYTE] & _CHECKSUM_FLAG)
     except ContentError:
@@ -193,7 +191,7 @@ def find_index(source: ByteSource) -> tuple[int, int, int]:
     count, *mark = _TABLE_FOOTER.unpack(tail[-_TABLE_FOOTER.size :])
     table_bytes = _TABLE_HEADER.size + count * _TABLE_ROW.size + _TABLE_FOOTER.size
     offset = source.size_bytes - table_bytes - end_bytes - stored_bytes
-    if mark != [_HAS_CHECKSUMS, _SEEKABLE_MAGIC] or not 2 < count <= _MAX_FRAMES or offset < 0:
+    if mark != [_HAS_CHECKSUMS, _SEEKABLE_MAGIC] or count < 3 or offset < 0 or stored_bytes > MAX_INDEX_BYTES:
         raise ContentError("the file does not end in a seek table: it is truncated, or something follows its end")
     return offset, stored_bytes, count - 2
 

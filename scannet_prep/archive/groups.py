@@ -21,13 +21,14 @@ from scannet_prep.errors import ArchiveError, ContentError, UsageError
 from scannet_prep.failures import list_some
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, parse_manifest
 from scannet_prep.progress import Progress
+from scannet_prep.typed_json import parse_json
 
 Wants = Callable[[str, str], bool]
 Work = Callable[[str, dict[str, memoryview]], None]
 # What is known of a group, without its files where no index names them; and the frame, where it has been read.
 _Frame: TypeAlias = tuple[Group, bytes | None]
 
-_REFUSED_HINT = "scannet-prep pack did not make it so: do not trust it"
+_REFUSED_HINT = f"scannet-prep pack did not make it so: do not trust it; or it {layout.NEWER}"
 
 
 class GroupReader:
@@ -172,7 +173,7 @@ class GroupReader:
             if len(self.chosen) == self._limit:
                 return
         try:
-            self._take_index(reader.decode_index(stored, frame_count), FrameRow.of(stored), stream)
+            self._take_index(reader.decode_index(stored, frame_count, offset), FrameRow.of(stored), stream)
         except ContentError as error:
             self.problems.append(error.message)
 
@@ -206,15 +207,14 @@ class GroupReader:
             header = content[member.offset - layout.BLOCK_BYTES : member.offset]
             is_sound = is_sound and header == layout.encode_header(member.name, member.size_bytes)
         if not is_sound:
-            what = "the checksum of its frame or a tar header is damaged, for other programs"
-            self.warnings.append(f"{group.name}: {what}; its files are whole")
+            self.warnings.append(f"{group.name}: its frame's checksum or a tar header is damaged; its files are whole")
 
     def _name(self, group: Group, content: memoryview) -> Group:
         """Find out what a frame holds that no index names, and whose checksum holds; refuse what is not ours."""
         try:
             members = layout.read_members(content)
             if not group.offset:
-                self._head = layout.parse_head(bytes(members[0].of(content)))
+                self._head = parse_json(members[0].of(content), Head)
             if self._head is None or (not group.scene_id and group.offset):
                 raise ContentError(f"{members[0].name[:100]!a} is not a name of a raw or a processed tree")  # noqa: TRY301
             layout.check_names(self._head.kind, group.scene_id, [member.name for member in members])
@@ -264,19 +264,19 @@ class ArchiveSet:
         self.readers: list[GroupReader] = []
         self.chosen: list[Group] = []
         for place in places:
-            left = limit and limit - len(self.chosen)
-            self.readers.append(GroupReader(open_source(place, certificates=certificates), wants, left))
+            source = open_source(place, certificates=certificates)
+            self.readers.append(GroupReader(source, wants, limit and limit - len(self.chosen)))
             self.chosen += self.readers[-1].chosen
         self.names, self.kind = [reader.name for reader in self.readers], self.readers[0].head.kind
         if any(reader.head.kind is not self.kind for reader in self.readers):
             raise UsageError("the archives hold raw and processed scenes", "name those of one kind")
         layout.check_held_once((reader.name, reader.held) for reader in self.readers)
         self.missing_shards = find_missing_shards(self.names)
-        if self.missing_shards and len(self.names) > 1:
-            problem = f"shards of the set are not among the archives: {list_some(self.missing_shards)}"
-            raise UsageError(problem, "name all of them, or one at a time")
         if self.missing_shards:
-            self.readers[0].warnings.append(f"shards of its set were not given: {list_some(self.missing_shards)}")
+            problem = f"shards of the set are not among the archives: {list_some(self.missing_shards)}"
+            if len(self.names) > 1:
+                raise UsageError(problem, "name all of them, or one at a time")
+            self.readers[0].warnings.append(problem)
         self.size_bytes = sum(group.size_bytes for group in self.chosen)
 
     @property

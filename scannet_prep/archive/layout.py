@@ -10,7 +10,6 @@ import re
 import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import accumulate
 from typing import Annotated, Literal, NamedTuple
 
@@ -27,14 +26,13 @@ OWN_PREFIX = ".scannet-prep/"
 FORMAT_NAME = f"{OWN_PREFIX}format.json"
 INDEX_NAME = f"{OWN_PREFIX}index.json"
 MAX_CONTENT_BYTES = 1 << 30
+MAX_INDEX_BYTES = 1 << 24  # four times that of all scenes as raw ones with all their files
 FREE_BYTES = 1 << 20
 BLOCK_BYTES = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK_BYTES)
 DEFAULT_LEVEL = 1
 
-_NEWER = "was made by a newer scannet-prep, which pip install --upgrade scannet-prep gives"
-_MAX_INDEX_BYTES = 1 << 24
-_FREE_INDEX_BYTES, _INDEX_BYTES_PER_FRAME = 1 << 20, 1 << 13
+NEWER = "was made by a newer scannet-prep, which pip install --upgrade scannet-prep gives"
 _SplitName = Annotated[str, msgspec.Meta(pattern=r"^(train|val|test)?\Z")]
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _ID = r"(?P<scene>scene\d{4}_\d{2})"
@@ -202,14 +200,12 @@ def check_names(kind: ArchiveKind, scene_id: str, names: list[str]) -> None:
     """
     for name in names:
         if find_scene(kind, name) != scene_id and not (not scene_id and name == FORMAT_NAME == names[0]):
-            of = f"of {scene_id}" if scene_id else "that belongs to no scene"
-            raise ContentError(f"{name[:100]!a} is not the name of a file {of} in a {kind} tree")
+            raise ContentError(f"{name[:100]!a} is not the name of a file of {scene_id or 'no scene'} in a {kind} tree")
     folders = {name.rpartition("/")[0] for name in names}
     if len(set(names)) != len(names) or (scene_id and len(folders) != 1):
         raise ContentError(f"a file of {scene_id or 'no scene'} is there twice, or they do not lie in one folder")
 
 
-@lru_cache(maxsize=256)
 def encode_header(name: str, size_bytes: int) -> bytes:
     """The tar header of a file: rights 0644, time and owner 0, so that the same file always gives the same bytes."""
     info = tarfile.TarInfo(name)
@@ -240,18 +236,10 @@ def read_members(content: memoryview) -> tuple[Member, ...]:
     while position < len(content):
         name, size_bytes = parse_header(content[position : position + BLOCK_BYTES])
         start, position = position + BLOCK_BYTES, position + member_bytes(size_bytes)
-        digest = hashlib.sha256(content[start : start + size_bytes]).hexdigest()
-        members.append(Member(name, start, size_bytes, digest))
+        members.append(Member(name, start, size_bytes, hashlib.sha256(content[start : start + size_bytes]).hexdigest()))
     if position != len(content) or not members:
         raise ContentError("a frame ends in the middle of a file")
     return tuple(members)
-
-
-def check_index_size(size_bytes: int, frame_count: int) -> None:
-    """Check that the index of so many frames may be so large, before it is read; else a `ContentError`."""
-    limit = min(_MAX_INDEX_BYTES, _FREE_INDEX_BYTES + _INDEX_BYTES_PER_FRAME * frame_count)
-    if size_bytes > limit:
-        raise ContentError(f"the index is said to have {size_bytes:,} bytes, expected at most {limit:,}")
 
 
 def encode_index(index: Index) -> bytes:
@@ -261,21 +249,13 @@ def encode_index(index: Index) -> bytes:
     return b'{"head":%b,\n"failures":%b,\n"groups":[\n%b\n]}\n' % (encode_json(index.head), failures, groups)
 
 
-def parse_head(data: bytes) -> Head:
-    """Read the text that stands first in an archive; a `ContentError` where it is damaged or of another version."""
-    try:
-        return parse_json(data, Head)
-    except ContentError as error:
-        raise ContentError(f"{FORMAT_NAME} is damaged, or {_NEWER}: {error}") from None
-
-
 def parse_index(data: bytes) -> Index:
     """Read the index; one that is damaged, of another version, or contradicts itself is a `ContentError`."""
     try:
         index = parse_json(data, Index)
         _check_groups(index)
     except ContentError as error:
-        raise ContentError(f"the index is damaged, or {_NEWER}: {error}") from None
+        raise ContentError(f"the index is damaged, or {NEWER}: {error}") from None
     return index
 
 

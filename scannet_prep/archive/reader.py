@@ -18,14 +18,13 @@ from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_man
 LOOK_BYTES = 1 << 18
 
 DAMAGED_HINT = "copy or fetch the archive again, or pack it again; scannet-prep unpack gets out all that is whole"
-_OTHER_HINT = f"name a {SUFFIX} that scannet-prep pack made"
 _HINTS = {
     "empty": "write it again with scannet-prep pack, or copy it again",
     "a web page": "open it in a browser: it may ask for a login; then fetch the archive again",
     "a zip file": "unzip {}",
     "a 7z file": "7z x {}",
     "a zstd file": "zstd -d {}",
-    **dict.fromkeys(("a tar file", "a gzip file", "an xz file", "a bzip2 file"), "tar -xf {}"),
+    **dict.fromkeys(("a tar file", "a gzip file"), "tar -xf {}"),
 }
 
 
@@ -48,11 +47,8 @@ class Archive(AbstractContextManager["Archive"]):
         self.name = self.source.name
         try:
             offset, stored_bytes, count = frames.find_index(self.source)
-            layout.check_index_size(stored_bytes, count)
             stored = self.source.read(offset, stored_bytes)
-            self.index, self.index_row = decode_index(stored, count), frames.FrameRow.of(stored)
-            if self.index.end != offset:
-                raise ContentError("the frames that the index names do not end where it begins")  # noqa: TRY301
+            self.index, self.index_row = decode_index(stored, count, offset), frames.FrameRow.of(stored)
         except ContentError as error:
             self.source.close()
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
@@ -104,17 +100,18 @@ def open_archives(places: Sequence[Place], *, certificates: bool | Path = True) 
     return archives
 
 
-def decode_index(stored: Buffer, frame_count: int) -> Index:
-    """Read the index from its frame; a `ContentError` where it is damaged."""
-    size_bytes = frames.read_size(stored)
-    layout.check_index_size(size_bytes, frame_count)
+def decode_index(stored: Buffer, frame_count: int, offset: int) -> Index:
+    """Read the index from its frame, before which others lie; a `ContentError` where it is damaged, or of others."""
+    if (size_bytes := frames.read_size(stored)) > layout.MAX_INDEX_BYTES:
+        raise ContentError(f"the index is said to have {size_bytes:,} bytes, at most {layout.MAX_INDEX_BYTES:,}")
     content, has_checksum = frames.decompress(stored, size_bytes)
     member, *more = layout.read_members(content)
     if not has_checksum or more or member.name != layout.INDEX_NAME:
         raise ContentError("the index is damaged: its checksum does not hold")
     index = layout.parse_index(bytes(member.of(content)))
-    if len(index.groups) != frame_count:
-        raise ContentError(f"the index names {len(index.groups):,} frames, the archive has {frame_count:,}")
+    if (len(index.groups), index.end) != (frame_count, offset):
+        found = f"{len(index.groups):,} frames of {index.end:,} bytes"
+        raise ContentError(f"the index names {found}, the archive has {frame_count:,} of {offset:,}")
     return index
 
 
@@ -134,7 +131,10 @@ def check_beginning(start: bytes, name: str) -> None:
         ArchiveError: It is empty.
     """
     what = describe_beginning(start) or "a file of another kind"
-    problem, hint = f"is {what}, not an archive of this program ({SUFFIX})", _HINTS.get(what, _OTHER_HINT)
+    problem, hint = (
+        f"is {what}, not an archive of this program ({SUFFIX})",
+        _HINTS.get(what, "name one that scannet-prep pack made"),
+    )
     if what == "a zstd file":
         content = frames.decompress_start(start, 8 * layout.BLOCK_BYTES)
         if not content or b"scannet-prep" in content:  # the name of the first file has it, and its text

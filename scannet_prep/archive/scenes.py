@@ -47,16 +47,14 @@ class ArchiveReader(SceneSource):
         check_archives(opened)
         held = [(archive, scene) for archive in opened for scene in archive.index.scenes]
         wanted = [item for item in held if split in (None, item[1].split)]
-        scenes = sorted(wanted, key=lambda item: item[1].scene_id)
-        vertex_counts = {scene.scene_id: scene.vertex_count for _, scene in scenes}
+        self._scenes, self._archives = sorted(wanted, key=lambda item: item[1].scene_id), opened
+        vertex_counts = {scene.scene_id: scene.vertex_count for _, scene in self._scenes}
         messages = [item for archive in opened for item in archive.index.failures.items()]
         failures = {scene_id: message for scene_id, message in messages if scene_id not in vertex_counts}
         super().__init__(names if is_list else names[0], vertex_counts, failures)
         if split is not None:
             hint = f"pack them: scannet-prep process --splits {split}, then pack again"
             check_split(self.name, split, {scene.split for _, scene in held}, hint)
-        self._scenes = scenes
-        self._archives = opened
         for archive in opened:  # of the groups, only those of the split stay
             archive.index = replace(archive.index, groups=archive.index.groups[:1])
         if failures and split is not None:
@@ -101,19 +99,15 @@ def check_archives(archives: Sequence[Archive]) -> None:
     Raises:
         ArchiveError: They do not, or a shard of a set is missing.
     """
-    first = archives[0]
     for archive in archives:
-        index = archive.index
-        if index.head.kind is not ArchiveKind.PROCESSED:
-            hint = f"scannet-prep unpack {quote(archive.name)} -o data/ScanNet, then scannet-prep process and pack"
+        if archive.index.head.kind is not ArchiveKind.PROCESSED:
+            hint = f"scannet-prep unpack {quote(archive.name)}, then scannet-prep process, and pack again"
             raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
         for key in ("align_axis", "labels_from"):  # a sample shows them: they do not go together in one dataset
-            mine, theirs = first.index.head.options.get(key), index.head.options.get(key)
+            mine, theirs = (item.index.head.options.get(key) for item in (archives[0], archive))
             if mine != theirs:
-                problem = f"holds scenes that were made with {key}={theirs}, those of {first.name} with {key}={mine}"
+                problem = f"holds scenes that were made with {key}={theirs}, {archives[0].name} with {key}={mine}"
                 raise ArchiveError(archive.name, problem, "name archives whose scenes were made with the same options")
-    missing = find_missing_shards(archive.name for archive in archives)
-    if missing:
-        problem = f"belongs to a set of shards, of which {missing[0]} is missing"
-        hint = "name all shards: ScanNet(sorted(glob.glob('...-of-...tar.zst')), ...); a part that is to be used alone "
-        raise ArchiveError(first.name, problem, f"{hint}needs a name of its own")
+    if missing := find_missing_shards(archive.name for archive in archives):
+        hint = "name all shards: sorted(glob.glob('...-of-...tar.zst')); a part to be used alone needs another name"
+        raise ArchiveError(archives[0].name, f"belongs to a set of shards, of which {missing[0]} is missing", hint)

@@ -98,11 +98,10 @@ class FileSource:
         try:
             # Not blocking: a pipe is to be refused, not waited for.
             file = _OpenFile(os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
-        except FileNotFoundError:
-            hint = "name an archive that scannet-prep pack made: a path, or https://, s3://, gs:// or az://"
-            raise MissingFileError(self.name, "no such archive", hint) from None
         except OSError as error:
-            raise ArchiveError(self.name, f"cannot be read: {error.strerror or error}") from error
+            kind = MissingFileError if isinstance(error, FileNotFoundError) else ArchiveError
+            hint = "name an archive that scannet-prep pack made: a path, or https://, s3://, gs:// or az://"
+            raise kind(self.name, f"cannot be read: {error.strerror or error}", hint) from None
         status = os.fstat(file.descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ArchiveError(self.name, f"is {describe_kind(status.st_mode)}, expected an archive ({SUFFIX})")

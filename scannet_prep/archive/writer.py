@@ -104,12 +104,14 @@ class Contents:
         files: The files that belong to no scene, sorted by name.
         scenes: The scenes, sorted by id.
         failures: Why scenes are missing that were asked for, by id.
+        left_out: Files and folders that do not go in, because a tree of that kind has no such names; sorted.
     """
 
     head: Head
     files: tuple[SourceFile, ...]
     scenes: tuple[SourceGroup, ...]
     failures: Mapping[str, str] = field(default_factory=dict, hash=False)
+    left_out: tuple[str, ...] = ()
 
     @property
     def groups(self) -> tuple[SourceGroup, ...]:
@@ -147,9 +149,8 @@ def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None
     """
     progress = progress or Progress()
     groups, rows, offset = list[Group](), list[FrameRow](), 0
-    make_frame = partial(_pack, contents.head)
     sources = ((2 * group.size_bytes, group) for group in contents.groups)
-    for group, stored in frames.map_in_threads(make_frame, sources, jobs=jobs):
+    for group, stored in frames.map_in_threads(partial(_pack, contents.head), sources, jobs=jobs):
         groups.append(replace(group, offset=offset))
         rows.append(FrameRow.of(stored))
         offset += len(stored)

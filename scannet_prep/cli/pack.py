@@ -27,7 +27,6 @@ EPILOG = """\
 examples:
   scannet-prep pack                                    data/processed -> data/scannet.tar.zst
   scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
-  scannet-prep pack --splits val -o data/val.tar.zst
   scannet-prep pack data/ScanNet -o data/raw.tar.zst --shard-size 4GB
   scannet-prep pack -o s3://bucket/scannet.tar.zst     needs scannet-prep[cloud]
 """
@@ -60,8 +59,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if len(folders) > 1:
         raise UsageError(f"one folder can be packed at a time, not {len(folders)}", "scannet-prep pack --help")
     is_pipe = _PIPE in (*arguments.places, arguments.output)
-    if is_pipe:
-        _check_pipe(arguments)
+    if is_pipe and arguments.output not in (None, _PIPE):
+        raise UsageError(f"both - and -o {arguments.output} say where the archive goes", "leave out one of them")
+    if is_pipe and (arguments.json or sys.__stdout__ is None or sys.stdout.isatty()):
+        hint = 'name a file (-o FILE), or a pipe: | ssh host "scannet-prep unpack -"'
+        raise UsageError("standard output is a terminal, closed, or taken by --json", hint)
     plan = pack.plan(
         shared.path_argument(folders[0] if folders else "data/processed"),
         None if is_pipe else shared.place_argument(arguments.output or "data/scannet.tar.zst"),
@@ -75,46 +77,30 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     report = pack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     text, status = _describe_report(plan, report, console.seconds), 3 if report.missing else 0
     if report.missing:
-        names = list_some(list(report.missing))
-        console.warn(f"warning: scenes that failed in processing are missing in the archive: {names}")
+        console.warn(f"warning: missing, because processing failed: {list_some(list(report.missing))}")
     if is_pipe:
         console.say(text)
         return status
     return console.result(text, report, status, source=plan.source, seconds=console.seconds)
 
 
-def _check_pipe(arguments: argparse.Namespace) -> None:
-    if arguments.output not in (None, _PIPE):
-        raise UsageError(f"both - and -o {arguments.output} say where the archive goes", "leave out one of them")
-    if arguments.json or sys.__stdout__ is None or sys.stdout.isatty():
-        hint = 'name a file (-o FILE), or a pipe: | ssh host "scannet-prep unpack -"'
-        raise UsageError("standard output is a terminal, closed, or taken by --json", hint)
-
-
 def _describe_plan(plan: PackPlan) -> str:
     contents = plan.contents
     scenes = format_count(len(contents.scenes), f"{contents.head.kind} scene")
-    target = str(plan.target or "standard output")
-    if plan.shard_bytes is not None:
-        target = target.removesuffix(".tar.zst") + "-*-of-*.tar.zst"
+    target = plan.target or "standard output"
     text = f"pack: {plan.source} -> {target}: {scenes}, {format_bytes(contents.size_bytes)}"
-    if plan.left_out:
-        names = f"{len(plan.left_out):,} ({list_some(plan.left_out)})"
+    if contents.left_out:
+        names = f"{len(contents.left_out):,} ({list_some(contents.left_out)})"
         text += f"\nleft out, because {contents.head.kind} trees have no such names: {names}"
     return text
 
 
 def _describe_report(plan: PackPlan, report: PackReport, seconds: float) -> str:
-    names, size, source_bytes = (
-        list_some(list(report.archives)),
-        format_bytes(report.size_bytes),
-        plan.contents.size_bytes,
-    )
-    scenes = format_count(report.scenes, "scene")
+    names, scenes = list_some(list(report.archives)), format_count(report.scenes, "scene")
+    size, duration = format_bytes(sum(report.archives.values())), format_duration(seconds)
     if report.up_to_date:
-        return f"up to date: {names} was read and holds the same {scenes}, {size}, in {format_duration(seconds)}"
-    share = f"{report.size_bytes / source_bytes:.0%} of {format_bytes(source_bytes)}"
-    text = f"{names}: {scenes}, {size} ({share}), in {format_duration(seconds)}"
+        return f"up to date: {names} was read and holds the same {scenes}, {size}, in {duration}"
+    text = f"{names}: {scenes}, {size} of {format_bytes(plan.contents.size_bytes)}, in {duration}"
     if plan.shard_bytes is None and plan.target is not None and plan.contents.head.kind == "processed":
         text += f'\nin Python: ScanNet("{names}", split="{plan.contents.scenes[0].split}")'
     return text

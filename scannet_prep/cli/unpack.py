@@ -23,16 +23,14 @@ SUMMARY = "write the files of an archive, or of some of its scenes"
 DESCRIPTION = """\
 Writes the files of an archive that scannet-prep pack made: all of them, or those of some scenes.
 
-Every file is checked by its SHA-256 before it gets its name. What is there already, and right, is kept, so that running
-the command again goes on where it stopped. Of a truncated or damaged archive, all whole scenes are unpacked, and the
-others are named.
+Every file is checked by its SHA-256 before it gets its name. What is there already, and right, is kept. Of a truncated
+or damaged archive, all whole scenes are unpacked, and the others are named.
 """
 EPILOG = """\
 examples:
   scannet-prep unpack data/scannet.tar.zst                     -> data/processed
   scannet-prep unpack data/scannet-*.tar.zst -o /fast/scannet  all shards
   scannet-prep unpack https://host/scannet.tar.zst --scenes @wanted.txt -o part
-  scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
 """
 
 
@@ -69,18 +67,17 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _describe_start(plan: UnpackPlan) -> str:
-    archives, names = plan.archives, list_some(plan.archives.names)
-    if not archives.has_indexes:
-        return f"unpack: {names}, from its beginning to its end"
-    scenes = format_count(len(archives.chosen), f"{archives.kind} scene")
-    return f"unpack: {names} -> {plan.out_dir}: {scenes}, {format_bytes(archives.size_bytes)}"
+    archives, text = plan.archives, f"unpack: {list_some(plan.archives.names)} -> {plan.out_dir}"
+    if archives.has_indexes:
+        scenes = format_count(len(archives.chosen), f"{archives.kind} scene")
+        text += f": {scenes}, {format_bytes(archives.size_bytes)}"
+    return text
 
 
 def _describe_report(report: UnpackReport, seconds: float) -> str:
     scenes = f"{format_count(len(report.scenes), 'scene')} there, {len(report.failures):,} failed"
     files = ", ".join(f"{count:,} {outcome}" for outcome, count in report.files.items())
-    size, duration = format_bytes(report.size_bytes), format_duration(seconds)
-    text = f"{report.out_dir}: {scenes}; files: {files}; {size}, in {duration}"
+    text = f"{report.out_dir}: {scenes}; files: {files}; in {format_duration(seconds)}"
     if report.failures:
         again = quote(f"@{report.out_dir}/failed.txt")
         text += f"\nto try the failed ones again, add --scenes {again} to the same command"

@@ -40,7 +40,7 @@ _PASSED_OVER = (OWN_PREFIX.rstrip("/"), PARTS_NAME, raw_lock.PARTS_NAME)
 _PROGRAM = f"scannet-prep {VERSION}"
 
 
-def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LEVEL) -> tuple[Contents, list[str]]:
+def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LEVEL) -> Contents:
     """Find out what is to be packed. Names, sizes and headers are read, and no scene.
 
     Args:
@@ -48,29 +48,23 @@ def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LE
         selection: Which scenes.
         level: Compression level, for the record.
 
-    Returns:
-        What goes in; and what does not, because such a tree has no such names, as sorted paths below the folder.
-
     Raises:
         MissingFileError: There is no such folder, or it holds no scenes.
         FileError: Something in it cannot be packed.
         ManifestError: The processed folder is damaged, incomplete or mixed.
         UnknownSceneError: A scene that was asked for is not there.
     """
-    if identify_tree(source) is ArchiveKind.RAW:
-        contents, left_out = _find_raw(source, selection, level)
-    else:
-        contents, left_out = _find_processed(source, selection, level)
+    find = _find_raw if identify_tree(source) is ArchiveKind.RAW else _find_processed
+    contents = find(source, selection, level)
     for group in contents.groups:
         if group.size_bytes > MAX_CONTENT_BYTES:  # too large for a frame
             largest = max(group.files, key=lambda file: file.size_bytes)
-            most = f"all files of a scene, or of none, may have {MAX_CONTENT_BYTES:,} together"
-            problem = f"has {largest.size_bytes:,} bytes; {most}"
+            problem = f"has {largest.size_bytes:,} bytes; all files of a scene may have {MAX_CONTENT_BYTES:,} together"
             raise FileError(largest.path, problem, "move it elsewhere, then pack again")
-    return contents, sorted(left_out)
+    return contents
 
 
-def _find_processed(source: Path, selection: Selection, level: int) -> tuple[Contents, list[str]]:
+def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
     state = find_state(source)
     state.check()
     whole = state.manifest
@@ -90,17 +84,16 @@ def _find_processed(source: Path, selection: Selection, level: int) -> tuple[Con
     )
     manifest = Manifest(scenes, failures, True, whole.program_version if state.has_manifest else VERSION)
     # They name just the scenes that are packed. For a whole folder, these are the bytes that lie there.
-    made = {MANIFEST_NAME: encode_manifest(manifest), folder.FAILED_NAME: None, folder.UNFINISHED_NAME: None}
-    if failures:
-        made[folder.FAILED_NAME] = folder.encode_failed_list(failures)
+    failed = folder.encode_failed_list(failures) if failures else None
+    made = {MANIFEST_NAME: encode_manifest(manifest), folder.FAILED_NAME: failed}
     options = [asdict(entry.options) for entry in scenes.values()]
     shared = {key: value for key, value in (options or [{}])[0].items() if all(item[key] == value for item in options)}
     messages = {name: failure.message for name, failure in failures.items()}
     head = Head(ArchiveKind.PROCESSED, folder.TERMS_TEXT, shared, _PROGRAM, level)
-    return Contents(head, _other_files(source, others, made), groups, messages), left_out
+    return Contents(head, _other_files(source, others, made), groups, messages, tuple(sorted(left_out)))
 
 
-def _find_raw(source: Path, selection: Selection, level: int) -> tuple[Contents, list[str]]:
+def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
     groups, splits, scenes = [], dict[str, str](), find_raw_scenes(source)
     for scene_id, scene in scenes.items():
         if scene.problem and selection.wants(scene_id, find_official_split(scene_id)):
@@ -123,7 +116,8 @@ def _find_raw(source: Path, selection: Selection, level: int) -> tuple[Contents,
             raise faults[0]
         made[raw_lock.LOCK_NAME] = raw_lock.encode_lock(raw_lock.read_locks(source))
     head = Head(ArchiveKind.RAW, folder.TERMS_TEXT, {}, _PROGRAM, level)
-    return Contents(head, _other_files(source, paths[""], made), tuple(groups[: selection.limit])), left_out
+    files, chosen = _other_files(source, paths[""], made), tuple(groups[: selection.limit])
+    return Contents(head, files, chosen, left_out=tuple(sorted(left_out)))
 
 
 def _other_files(source: Path, paths: Iterable[Path], made: Mapping[str, bytes | None]) -> tuple[SourceFile, ...]:

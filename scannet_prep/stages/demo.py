@@ -86,7 +86,9 @@ def run(demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None) -> D
     viewing = view.open_scenes([dataset.scene_ids[0]], processed_dir, label_set=SCANNET200)
     for path in views:
         view.run(view.plan(viewing, path), progress=progress)
-    return DemoReport(raw_dir, processed_dir, archive_path, processed, packed.size_bytes, arrays, tuple(views))
+    return DemoReport(
+        raw_dir, processed_dir, archive_path, processed, sum(packed.archives.values()), arrays, tuple(views)
+    )
 
 
 @contextmanager

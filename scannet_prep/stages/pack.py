@@ -24,12 +24,10 @@ from scannet_prep.errors import (
 )
 from scannet_prep.files import make_directory, output_error, run_lock
 from scannet_prep.progress import Progress
-from scannet_prep.space import check_space
 from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
 _PIPE_NAME = "standard output"
-_PARTIAL_SUFFIX = f"{SUFFIX}.partial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,6 @@ class PackPlan:
         target: The archive: a path, or an address in a bucket; None for a pipe.
         shard_bytes: Largest size of a file where there are to be several; None for one file.
         is_forced: Whether to pack again what is up to date.
-        left_out: Files and folders that are not packed, because their names are not those of such a tree.
     """
 
     source: Path
@@ -48,7 +45,6 @@ class PackPlan:
     contents: Contents
     shard_bytes: int | None
     is_forced: bool
-    left_out: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +54,12 @@ class PackReport:
     Attributes:
         archives: Sizes of the archive or the shards that were written, or are up to date, by path.
         scenes: How many scenes are in all archives.
-        size_bytes: Size of all archives.
         up_to_date: Whether nothing had to be done: the archive was read, and holds just what the folder does.
         missing: Why scenes are not there that failed in processing, by id.
     """
 
     archives: Mapping[str, int] = field(hash=False)
     scenes: int
-    size_bytes: int
     up_to_date: bool
     missing: Mapping[str, str] = field(hash=False)
 
@@ -100,14 +94,13 @@ def plan(
         raise UsageError("a pipe takes one archive", "name a file: -o FILE")
     if target is not None:
         target = _check_target(target, shard_bytes)
-    selection = selection or Selection()
-    contents, left_out = find_contents(source, selection, level=level)
+    contents = find_contents(source, selection or Selection(), level=level)
     if not contents.scenes:
         raise FileError(source, "holds no scenes of those that were asked for", "name others, or another folder")
     if target is not None and not is_forced:
         for place in (target,) if isinstance(target, str) or shard_bytes is None else find_shards(target):
             _check_replaced(place, contents)
-    return PackPlan(source, target, contents, shard_bytes, is_forced, left_out)
+    return PackPlan(source, target, contents, shard_bytes, is_forced)
 
 
 def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe: int = 1) -> PackReport:
@@ -153,7 +146,6 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
     return PackReport(
         archives=archives,
         scenes=len(contents.scenes),
-        size_bytes=sum(archives.values()),
         up_to_date=is_same,
         missing=contents.failures,
     )
@@ -166,8 +158,8 @@ def _check_target(target: Path | str, shard_bytes: int | None) -> Path | str:
 
         split_address(target)  # refuses other addresses, and does not show what is secret
         if shard_bytes is not None:
-            hint = "pack them into a folder and copy them, or leave out --shard-size: an object may have 5 TB"
-            raise UsageError("shards are not written to a bucket, where they would take their places one by one", hint)
+            hint = "pack them into a folder and copy them, or leave out --shard-size"
+            raise UsageError("shards are not written to a bucket, where they could not appear all at once", hint)
     if not str(target).endswith(SUFFIX):
         raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it so: -o {quote(f'{target}{SUFFIX}')}")
     if isinstance(target, str):
@@ -193,10 +185,9 @@ def _check_replaced(path: Path | str, contents: Contents) -> None:
         return
     if index.head.kind is not contents.head.kind:
         raise UsageError(f"{path}: holds {index.head.kind} scenes, and would be replaced by another kind", hint)
-    lost = sorted({scene.scene_id for scene in index.scenes} - {scene.scene_id for scene in contents.scenes})
-    if lost:
-        problem = f"holds {len(lost):,} scenes that the new archive would not, for example {lost[0]}"
-        raise UsageError(f"{path}: {problem}", hint)
+    if lost := sorted({scene.scene_id for scene in index.scenes} - {scene.scene_id for scene in contents.scenes}):
+        problem = f"{path}: holds {len(lost):,} scenes that the new archive would not, for example {lost[0]}"
+        raise UsageError(problem, hint)
 
 
 def _find_same(plan: PackPlan, jobs: int, progress: Progress) -> dict[str, int]:
@@ -222,10 +213,8 @@ def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) ->
     if plan.shard_bytes is not None:
         parts, old_paths = plan.contents.split(plan.shard_bytes), find_shards(target)
         paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
-    for left in target.parent.glob(f".*{_PARTIAL_SUFFIX}"):  # by killed runs
-        shutil.rmtree(left, ignore_errors=True)
-    check_space(target.parent, plan.contents.size_bytes // 5)  # of a raw scene, 0.28 and more was measured
-    partial_dir = target.with_name(f".{target.name.removesuffix(SUFFIX)}{_PARTIAL_SUFFIX}")
+    partial_dir = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial_dir, ignore_errors=True)  # of a run that was killed
     make_directory(partial_dir)
     try:
         for path, part in zip(paths, parts, strict=True):

@@ -13,7 +13,7 @@ from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import Place
 from scannet_prep.errors import ArchiveError, UnknownSceneError
-from scannet_prep.failures import SceneFailure, list_some
+from scannet_prep.failures import SceneFailure
 from scannet_prep.files import make_directory, run_lock
 from scannet_prep.progress import Progress
 from scannet_prep.space import check_space
@@ -46,7 +46,6 @@ class UnpackReport:
     Attributes:
         out_dir: Where the files are.
         files: How many files had each outcome: `written`, `replaced` and `kept`.
-        size_bytes: Size of all files.
         scenes: Scenes that are there now, whole.
         failures: Scenes that could not be unpacked.
         damages: What else is damaged, in words: parts whose scene is not known, files that belong to no scene.
@@ -55,7 +54,6 @@ class UnpackReport:
 
     out_dir: Path
     files: Mapping[str, int] = field(hash=False)
-    size_bytes: int
     scenes: tuple[str, ...]
     failures: tuple[SceneFailure, ...]
     damages: tuple[str, ...]
@@ -84,8 +82,7 @@ def plan(
     selection = selection or Selection()
     found = ArchiveSet(archives, selection.wants, selection.limit, certificates)
     if found.has_indexes:  # else nobody knows yet what there is
-        others = f"it may be in a shard that was not given: {list_some(found.missing_shards)}"
-        hint = others if found.missing_shards else f"see scannet-prep info {quote(found.names[0])} --scenes"
+        hint = f"see scannet-prep info {quote(found.names[0])} --scenes; or is it in a shard that was not given?"
         selection.check_found(found.names[0], found.held, hint)
     out_dir = out_dir or _DEFAULT_DIRS[found.kind]
     is_there = os.path.exists  # which asks without raising
@@ -136,7 +133,6 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
     return UnpackReport(
         out_dir=out_dir,
         files={"written": 0, "replaced": 0, "kept": 0} | Counter(file.outcome for file in target.files),
-        size_bytes=sum(file.size_bytes for file in target.files),
         scenes=tuple(sorted(target.scenes)),
         failures=tuple(failure for _, failure in sorted(target.failures.items())),
         damages=tuple(damages),
@@ -150,5 +146,4 @@ def _tell_missing(plan: UnpackPlan, target: Target) -> None:
         return
     expected = {*(plan.selection.scene_ids or ()), *(() if plan.archives.has_indexes else target.expected)}
     for scene_id in sorted(expected - set(target.scenes) - set(target.failures)):
-        problem = f"{scene_id}: is not in the part of the archive that is whole"
-        target.fail(scene_id, UnknownSceneError(problem, _AGAIN_HINT))
+        target.fail(scene_id, UnknownSceneError(f"{scene_id}: is not in what is whole of the archive", _AGAIN_HINT))

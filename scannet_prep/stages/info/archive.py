@@ -73,8 +73,8 @@ def read_archives(archives: Sequence[Place], *, certificates: bool | Path = True
         except FileError as error:
             unreadable.append(Finding.from_exception(error, archive.name))
         archive.close()
-    present = [entries[name] for name in sorted(scenes.keys() & entries.keys())]
-    annotated = [(entry.nyu40_counts, entry.scannet_counts) for entry in present if entry.split is not Split.TEST]
+    present = [entry for name, entry in entries.items() if name in scenes and entry.split is not Split.TEST]
+    tables = make_class_tables([(entry.nyu40_counts, entry.scannet_counts) for entry in present])
     counts = [
         (it.split or None, {"vertices": it.vertex_count, "stored_bytes": it.stored_bytes, "size_bytes": it.size_bytes})
         for it in scenes.values()
@@ -91,5 +91,5 @@ def read_archives(archives: Sequence[Place], *, certificates: bool | Path = True
         failures={name: text for index in indexes for name, text in index.failures.items() if name not in scenes},
         missing_shards=find_missing_shards(names),
         unreadable=tuple(unreadable),
-        label_sets=make_class_tables(annotated) if entries else {},
+        label_sets=tables if entries else {},
     )

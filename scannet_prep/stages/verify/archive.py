@@ -25,13 +25,11 @@ class ArchivesReport(CheckReport):
 
     Attributes:
         paths: Paths or addresses of all.
-        archive_kind: `processed` or `raw`.
         whole_scenes: Scenes whose files are whole.
         damaged_scenes: The others, as far as they can be named.
     """
 
     paths: tuple[str, ...]
-    archive_kind: str
     whole_scenes: tuple[str, ...]
     damaged_scenes: tuple[str, ...]
 
@@ -90,7 +88,6 @@ def run(
         path=name,
         paths=tuple(opened.names),
         kind="archive",
-        archive_kind=str(opened.kind),
         scenes=len(checked),
         vertices=sum(group.vertex_count for group in whole.values()),
         size_bytes=sum(reader.source.size_bytes for reader in opened.readers),
