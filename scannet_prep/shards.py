@@ -28,11 +28,14 @@ _OTHER_JOB = "with other options, or for other scenes, or before files changed"
 _MERGED_NAME = ".scannet-prep-merged"
 _NAME = re.compile(r"(\d{4})-of-(\d{4})\.(.+)")
 
-# What says which task this is, and of how many.
+# What says which task this is, and of how many. In a job, SLURM_NTASKS says nothing: a batch script is not started once
+# for each task, but it has SLURM_PROCID=0, too. Containers often get only that pair.
 _VARIABLES = (
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
     ("RANK", "WORLD_SIZE"),
 )
 _BY_HAND = "say which one of how many this is, counted from 0: --shard 0/16"
@@ -78,16 +81,18 @@ class Shard:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Shard:
-        """Find out which shard this is from what Slurm, Open MPI or torchrun tell their tasks.
+        """Find out which shard this is from what Slurm, MPI or torchrun tell their tasks.
 
-        A pair of variables that says 0 of 1 says nothing where another says more.
+        A pair of variables that says 0 of 1 says nothing where another says more. Of launchers that start each other,
+        the one with the most processes counts: mpirun may start its daemons with srun, and srun may start torchrun.
 
         Raises:
             UsageError: They say nothing, something impossible, or contradict each other.
         """
         found, environ = dict[str, Shard](), {name: value for name, value in environ.items() if value}
+        ignored = "SLURM_NTASKS" if "SLURM_JOB_ID" in environ else ""
         for names in _VARIABLES:
-            if all(name in environ for name in names):
+            if all(name in environ and name != ignored for name in names):
                 index, count = (_parse_number(name, environ) for name in names)
                 if names[0].startswith("SLURM_ARRAY"):
                     index = _number_in_array(index, count, environ)
@@ -97,9 +102,12 @@ class Shard:
                 except UsageError as error:
                     raise UsageError(f"{words}: {error.message}", _BY_HAND) from None
         if not found:
-            what = ", ".join(f"{index} with {count}" for index, count in _VARIABLES)
-            raise UsageError(f"--shard auto: the environment names no task; looked for {what}", _BY_HAND)
-        telling = {words: shard for words, shard in found.items() if shard.count > 1} or found
+            what = ", ".join(f"{index} with {count}" for index, count in _VARIABLES if count != ignored)
+            problem = f"--shard auto: the environment names no task; looked for {what}"
+            raise UsageError(problem, f"start it as a job array, or with srun or mpirun; or {_BY_HAND}")
+        most = max((shard.count for words, shard in found.items() if "ARRAY" not in words), default=1)
+        counting = {words: shard for words, shard in found.items() if shard.count == most or "ARRAY" in words}
+        telling = {words: shard for words, shard in counting.items() if shard.count > 1} or found
         if len(set(telling.values())) > 1:
             what = "; ".join(f"{words} is shard {shard}" for words, shard in telling.items())
             raise UsageError(f"--shard auto: the environment contradicts itself: {what}", _BY_HAND)

@@ -358,7 +358,6 @@ def test_an_upload_that_fails_leaves_the_older_object_and_no_parts(
     server: BucketServer, large_dir: Path, at: tuple[str, str]
 ) -> None:
     server.put("dir/scannet.tar.zst", b"older")
-    before = helpers()
     server.rule = lambda method, path: (
         (403, "AccessDenied") if method == at[0] and re.search(rf"{re.escape(at[1])}\b", path) else None
     )
@@ -368,7 +367,6 @@ def test_an_upload_that_fails_leaves_the_older_object_and_no_parts(
     assert [secret for secret in SECRETS if secret in outcome.stderr + outcome.stdout] == []
     assert server.get("dir/scannet.tar.zst") == b"older"
     assert server.unfinished() == []
-    assert helpers() <= before
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])

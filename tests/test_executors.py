@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import digests, is_running
@@ -87,6 +88,18 @@ class Forgetful(Executor):
         else:
             future.set_result(function(task, context))
         return future
+
+
+class Wrong(Executor):
+    """Gives back something else than what the task made."""
+
+    def __init__(self, answer: object, *, is_future: bool) -> None:
+        self.answer, self.is_future = answer, is_future
+
+    def submit(self, *_: object) -> Any:  # type: ignore[override]
+        future: Future[object] = Future()
+        future.set_result(self.answer)
+        return future if self.is_future else self.answer
 
 
 class Unreachable(Executor):
@@ -179,6 +192,21 @@ def test_the_number_of_workers_is_the_smallest_of_all_limits(tmp_path: Path) -> 
         assert default_worker_count({"SLURM_CPUS_PER_TASK": limit}, tmp_path, membership) == count
     (tmp_path / "job/cpu.max").write_text("50000 100000\n")  # half a processor
     assert default_worker_count({}, tmp_path, membership) == 1
+
+
+@pytest.mark.parametrize("answer", [None, "done", ("scene", 1)])
+def test_what_an_executor_gives_back_instead_of_a_result_is_named(
+    raw: Path, expected: Path, tmp_path: Path, answer: object
+) -> None:
+    report = make(raw, tmp_path / "out", Wrong(answer, is_future=True))
+    assert (report.made, len(report.failures)) == ((), len(SCENES))
+    assert f"the executor gave back {answer!r} instead of" in report.failures[0].message
+    exported = export.run(export.plan([expected], tmp_path / "ply", "ply"), executor=Wrong(answer, is_future=True))
+    assert f"gave back {answer!r} instead of" in exported.failures[0].message
+    with pytest.raises(WorkerDiedError, match="expected a Future") as caught:
+        make(raw, tmp_path / "out", Wrong(answer, is_future=False))
+    assert repr(answer) in caught.value.message
+    assert "concurrent.futures" in caught.value.hint
 
 
 def test_a_process_pool_that_breaks_ends_the_run_and_the_next_one_goes_on(

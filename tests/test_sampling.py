@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launches import LAUNCHES, Launch
 
 from scannet_prep import EvalSampler, PointBudgetBatchSampler, WithEpoch
 from scannet_prep.errors import UsageError
@@ -209,6 +210,24 @@ def test_the_rank_is_found_in_the_environment_or_it_is_an_error(
                 kind([10] * 8)
         sampler = kind([10] * 8, rank=0, world_size=2) if isinstance(expected, str) else kind([10] * 8)
         assert (sampler.rank, sampler.world_size) == ((0, 2) if isinstance(expected, str) else expected)
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=[launch.name for launch in LAUNCHES])
+def test_a_process_is_alone_only_where_its_launcher_started_one(
+    monkeypatch: pytest.MonkeyPatch, launch: Launch
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in launch.environ.items():
+        monkeypatch.setenv(name, value)
+    if "torchrun" in launch.name:
+        sampler = EvalSampler([10] * 8)
+        assert f"{sampler.rank}/{sampler.world_size}" == launch.shard
+    elif "script" in launch.name or launch.shard in {"0/1", "names no task"}:
+        assert EvalSampler([10] * 8).world_size == 1
+    else:
+        with pytest.raises(UsageError, match="all would get the same data"):
+            EvalSampler([10] * 8)
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=50), st.integers(1, 9))

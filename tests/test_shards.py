@@ -17,6 +17,7 @@ from commands import digests, run_main, start_command
 from downloads import fetched, release_fixtures, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launches import LAUNCHES, Launch
 from release_server import ReleaseServer
 
 from scannet_prep import ScanNet, official_scenes
@@ -121,6 +122,7 @@ SLURM_ARRAY = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "16"}
         ({"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "RANK": "1", "WORLD_SIZE": "4"}, "1/4"),
         ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}, "2/3"),
         ({"RANK": "0", "WORLD_SIZE": "1"}, "0/1"),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "4"}, "1/4"),  # what a container is given, without the rest
         (SLURM_ARRAY | {"RANK": "", "WORLD_SIZE": "", "SLURM_ARRAY_TASK_MIN": ""}, "3/16"),
     ],
 )
@@ -151,6 +153,18 @@ def test_an_environment_that_does_not_tell_is_an_error(environ: Mapping[str, str
     with pytest.raises(UsageError, match=problem) as caught:
         Shard.from_environment(environ)
     assert "--shard" in caught.value.hint
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=[launch.name for launch in LAUNCHES])
+def test_the_shard_is_found_in_what_launchers_really_tell(launch: Launch) -> None:
+    if re.fullmatch(r"\d/\d", launch.shard):
+        assert str(Shard.from_environment(launch.environ)) == launch.shard
+    else:
+        with pytest.raises(UsageError, match=launch.shard) as caught:
+            Shard.from_environment(launch.environ)
+        if launch.shard == "names no task":
+            assert "SLURM_NTASKS" not in caught.value.message  # which is set
+            assert "with srun or mpirun" in caught.value.hint
 
 
 @pytest.mark.parametrize("count", [3, len(SCENES) + 2])

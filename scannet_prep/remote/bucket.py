@@ -9,8 +9,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,7 +34,6 @@ _ADDRESS = re.compile(r"((?:s3|gs|az)://[a-z0-9][a-z0-9._-]*)/([^/?#]+(?:/[^/?#]
 _RETRIES, _FIRST_RETRIES = 10, 3
 _PART_BYTES = 8 << 20
 _MOST_PARTS = 9_000  # of the 10,000 that S3 and Google take: frames may be larger than what they hold
-_END_PATIENCE_S = 30.0
 _CODE = "import sys; sys.path[:] = {path}; from scannet_prep.remote.bucket_process import serve; serve({descriptor})"
 
 # Of each kind of store: how the environment's variables begin, what names another server, and what says who asks.
@@ -127,7 +126,7 @@ class BucketSource(TailedSource):
         e_tag = self._version[1] if self._version else ""
         retries = self._retries if self._version else min(self._retries, _FIRST_RETRIES)
         e_tag = "" if e_tag.startswith("W/") else e_tag
-        found, data = _ask(self._settings, self._bucket, retries, self._key, (start, end), e_tag)
+        found, data = _ask({**os.environ, **self._settings}, self._bucket, retries, self._key, (start, end), e_tag)
         if isinstance(found, str):
             raise _make_error(self.name, found)
         self._version = self._version or found
@@ -154,9 +153,8 @@ def upload(address: str, pieces: Iterable[Buffer], most_bytes: int) -> int:
         UsageError: As for `BucketSource`.
         OutputError: It cannot be written; an object that was there before stays.
     """
-    size_bytes, (bucket, key) = 0, split_address(address)
-    connection, process = _start_process(os.environ)
-    try:
+    size_bytes, (bucket, key), found = 0, split_address(address), ""
+    with suppress(EOFError, ConnectionError), _connected(os.environ) as connection:
         connection.send((bucket, _RETRIES, key, max(_PART_BYTES, most_bytes // _MOST_PARTS)))
         for piece in filter(len, pieces):
             connection.send_bytes(piece)
@@ -164,15 +162,7 @@ def upload(address: str, pieces: Iterable[Buffer], most_bytes: int) -> int:
             if connection.poll():  # it has failed
                 break
         connection.send_bytes(b"")
-        found = connection.recv()
-    except (EOFError, ConnectionError):
-        found = ""
-    finally:
-        connection.close()  # where this is interrupted, it removes what it has written
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_END_PATIENCE_S)
-        process.kill()
-        process.wait()
+        found, _ = connection.recv(), connection.recv_bytes()
     if isinstance(found, str):
         raise _make_error(address, found, is_writing=True)
     return size_bytes
@@ -183,34 +173,36 @@ def upload(address: str, pieces: Iterable[Buffer], most_bytes: int) -> int:
 _IDLE: dict[tuple[int, frozenset[tuple[str, str]]], list[Connection]] = {}
 
 
-def _ask(settings: Mapping[str, str], *request: object) -> tuple[str | tuple[int, str, str], bytes]:
+def _ask(environment: Mapping[str, str], *request: object) -> tuple[str | tuple[int, str, str], bytes]:
     """Make a request, as `bucket_process.serve` takes it, and give its answer; an empty one where nobody answers."""
-    environment = {**os.environ, **settings}
-    idle = _IDLE.setdefault((os.getpid(), frozenset(environment.items())), [])
-    for _ in range(len(idle) + 2):  # somebody may have killed idle ones
-        try:
-            connection = idle.pop()
-        except IndexError:
-            connection, process = _start_process(environment)
-            process.returncode = 0  # so that Python does not warn that it is not waited for
-        with suppress(EOFError, ConnectionError):
+    for _ in range(9):  # somebody may have killed idle processes
+        with suppress(EOFError, ConnectionError), _connected(environment) as connection:
             connection.send(request)
-            answer = connection.recv(), connection.recv_bytes()
-            idle.append(connection)
-            return answer
+            return connection.recv(), connection.recv_bytes()
     return "", b""
 
 
-def _start_process(environment: Mapping[str, str]) -> tuple[Connection, subprocess.Popen[bytes]]:
-    """Start a process that talks to stores; it ends when the connection to it is closed."""
-    (ours, theirs), null = Pipe(), subprocess.DEVNULL
-    with theirs:
-        process = subprocess.Popen(  # noqa: S603 - ourselves; Ctrl-C, which a session gets, is for who started it
-            [sys.executable, "-c", _CODE.format(path=sys.path, descriptor=theirs.fileno())],
-            env=environment, pass_fds=[theirs.fileno()], start_new_session=True,
-            stdin=null, stdout=null, stderr=null,
-        )  # fmt: skip
-    return ours, process
+@contextmanager
+def _connected(environment: Mapping[str, str]) -> Iterator[Connection]:
+    """A connection to a process that talks to stores; where this is left by an exception, that process ends."""
+    idle = _IDLE.setdefault((os.getpid(), frozenset(environment.items())), [])
+    try:
+        connection = idle.pop()
+    except IndexError:
+        (connection, theirs), null = Pipe(), subprocess.DEVNULL
+        with theirs:
+            process = subprocess.Popen(  # noqa: S603 - ourselves; Ctrl-C, which a session gets, is for who started it
+                [sys.executable, "-c", _CODE.format(path=sys.path, descriptor=theirs.fileno())],
+                env=environment, pass_fds=[theirs.fileno()], start_new_session=True,
+                stdin=null, stdout=null, stderr=null,
+            )  # fmt: skip
+        process.returncode = 0  # so that Python does not warn that it is not waited for
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+    idle.append(connection)
 
 
 def _settings_of(certificates: bool | Path) -> dict[str, str]:

@@ -123,7 +123,6 @@ class Client:
                 timeout=(self.policy.connect_timeout_s, self.policy.answer_timeout_s),
                 verify=self._verify,
                 proxies=self._proxies,
-                allow_redirects=True,
             ) as response,
         ):
             raise_for_status(response)

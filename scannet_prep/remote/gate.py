@@ -82,9 +82,9 @@ class Gate:
     @property
     def state(self) -> str:
         """What all requests wait for, in words; empty while they go through."""
-        pause_s = self.next_s - time.monotonic()
-        if not self._failures or pause_s < 1:
+        if not self._failures:
             return ""
+        pause_s = max(0.0, self.next_s - time.monotonic())
         return f"waiting for the server ({self._failures[-1].reason}), next try in {pause_s:.0f} s"
 
     def admits(self) -> bool:

@@ -43,17 +43,12 @@ class RangeSource(TailedSource):
         if not is_server_address(url):
             hint = "name it as https://HOST/PATH/NAME.tar.zst"
             raise UsageError(f"{public_url(url)!r} is not an address of a file on a web server", hint)
-        self._url = url
+        self._url, self.name = url, public_url(url)
         self._certificates = certificates
         self._policy = policy or _PATIENCE
-        self._version: tuple[str, str] | None = None
+        self._version: tuple[int, str, str] | None = None
         super().__init__()
         self.close()  # so that processes that are forked now inherit no connection
-
-    @property
-    def name(self) -> str:
-        """The address, without what may be secret in it."""
-        return public_url(self._url)
 
     def close(self) -> None:
         """Close the connections of this process; reading opens new ones."""
@@ -118,11 +113,10 @@ class RangeSource(TailedSource):
 
     def _check_version(self, answer: Answer) -> None:
         """Check that it is the file that was opened, or take note of it."""
-        found = answer.headers.get("ETag", "").removeprefix("W/"), answer.headers.get("Last-Modified", "")
         if answer.size_bytes is None:
             return
-        if self._version is None:
-            self.size_bytes, self._version = answer.size_bytes, found
-        is_same = next((old == new for old, new in zip(self._version, found, strict=True) if old and new), True)
-        if not is_same or answer.size_bytes != self.size_bytes:
+        found = answer.size_bytes, answer.headers.get("ETag", ""), answer.headers.get("Last-Modified", "")
+        self._version = self._version or found
+        self.size_bytes = self._version[0]
+        if found != self._version:
             raise ArchiveError(self.name, "was replaced or changed since it was opened", "open it again")

@@ -92,6 +92,7 @@ class Partial:
         """Leave the bytes to the next run; where there are none, or they cannot be resumed, remove them."""
         if self._file:
             self._file.close()
+        self.received_bytes = 0
         if not (self.size_bytes and self.validator):
             for path in (self._version_path, self.path):
                 with suppress(OSError):

@@ -80,7 +80,7 @@ class AttemptError(Exception):
         """Say that the server is down, why, and for how long that is borne."""
         return (
             f"the server serves nothing ({self.reason}). While it is down, the download pauses and retries "
-            f"at intervals, for up to {patience_s / 3600:.1f} hours"
+            f"at intervals, for up to {patience_s / 60:.0f} minutes"
         )
 
     def as_server_down(self, silent_s: float) -> ServerDownError:
@@ -156,11 +156,10 @@ def _translate(error: Exception, url: str) -> Exception:
     is_malformed = isinstance(error, kinds.InvalidURL) and asked == url
     if is_malformed or isinstance(error, (kinds.InvalidProxyURL, kinds.ProxyError)) or "SOCKS support" in detail:
         return ProxyError(f"the proxy cannot be used: {'malformed address' if is_malformed else detail}", _PROXY_HINT)
-    if isinstance(error, kinds.TooManyRedirects):
-        return AttemptError("is redirected in a circle", tries=1, is_answer=True)
-    if isinstance(error, ValueError) and not isinstance(error, kinds.InvalidHeader):  # where a redirection leads
+    if isinstance(error, (kinds.TooManyRedirects, ValueError)) and not isinstance(error, kinds.InvalidHeader):
         hint = "an address looks like https://HOST/PATH; from https, no redirection to http is followed"
-        return AttemptError("the address cannot be used", hint, tries=1, is_answer=True)
+        reason = "is redirected in a circle, or the address cannot be used"
+        return AttemptError(reason, hint, tries=1, is_answer=True)
     return AttemptError(describe_error(error, urlsplit(asked or url).hostname or ""))
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from scannet_prep.errors import WorkerDiedError
 from scannet_prep.stages.granted import CGROUP_ROOT, MEMBERSHIP_PATH, find_granted_cores
@@ -48,7 +48,8 @@ def run_tasks(
     A task that is lost, typically because memory ran out, is tried once more at the end, alone.
 
     Args:
-        function: A module-level function of task and context, which catches its own errors.
+        function: A module-level function of task and context, which catches its own errors, and says what it returns:
+            anything else that an executor of the caller's gives back is a loss.
         tasks: What to do.
         context: Handed to every call; sent to each worker process only once.
         jobs: Number of worker processes, where there is no executor.
@@ -66,24 +67,28 @@ def run_tasks(
             yield from run_tasks(function, tasks, context, executor=pool)
         return
     lost: list[Task] = []
+    kinds = object if isinstance(executor, WorkerPool) else get_type_hints(function)["return"]
+    hint = "what is done is kept: run it again, with an executor of concurrent.futures that works, or without one"
 
     def call(task: Task) -> Future[Result]:
         try:
-            return executor.submit(function, task, narrow(context, task) if narrow else context)
+            future = executor.submit(function, task, narrow(context, task) if narrow else context)
         except Exception as error:  # it is broken, was shut down, or cannot reach its workers
-            hint = "what is done is kept: run it again, with an executor that works, or without one"
             raise WorkerDiedError(f"the executor takes no more tasks: {error}", hint) from error
+        if not isinstance(future, Future):
+            raise WorkerDiedError(f"the executor gave back {future!r:.200} for a task, expected a Future", hint)
+        return future
 
-    for task, result in _run_ahead(call, tasks, _MOST_AHEAD):
+    for task, result in _run_ahead(call, kinds, tasks, _MOST_AHEAD):
         if isinstance(result, WorkerDiedError):
             lost.append(task)
         else:
             yield task, result
-    yield from _run_ahead(call, lost, 1)
+    yield from _run_ahead(call, kinds, lost, 1)
 
 
 def _run_ahead(
-    call: Callable[[Task], Future[Result]], tasks: Iterable[Task], most: int
+    call: Callable[[Task], Future[Result]], kinds: type, tasks: Iterable[Task], most: int
 ) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
     """Keep so many tasks going; an error where one is lost. Those that still wait are cancelled at the end."""
     waiting, running = deque(tasks), dict[Future[Result], Task]()
@@ -98,11 +103,11 @@ def _run_ahead(
             task = running.pop(future)
             try:
                 result = future.result()
+                loss = "" if isinstance(result, kinds) else f"the executor gave back {result!r} instead of a result"
             except Exception as error:  # noqa: BLE001 - functions catch their own: this is the executor's
-                problem = f"lost twice, the second time when running alone: {type(error).__name__}: {error}"
-                yield task, WorkerDiedError(problem[:1000])
-            else:
-                yield task, result
+                loss = f"{type(error).__name__}: {error}"
+            problem = f"lost twice, the second time when running alone: {loss}"
+            yield task, WorkerDiedError(problem[:1000]) if loss else result
     finally:
         wait([future for future in running if not future.cancel()], _LAST_TASK_S)
 
@@ -212,21 +217,19 @@ def _work(descriptor: int) -> None:
 
 
 def default_worker_count(
-    environ: Mapping[str, str],
-    cgroup_root: Path = CGROUP_ROOT,
-    membership_path: Path = MEMBERSHIP_PATH,
+    environ: Mapping[str, str], cgroup_root: Path = CGROUP_ROOT, membership_path: Path = MEMBERSHIP_PATH
 ) -> int:
     """How many workers this process may keep busy.
 
-    The smallest of: the processors it may run on (affinity), the quota of its control group (containers), and
-    `SLURM_CPUS_PER_TASK`; at least 1.
+    The smallest of: the processors it may run on (affinity), the quota of its control group (containers), and its
+    share of what Slurm grants; at least 1.
 
     Args:
         environ: The environment, where Slurm leaves its limit.
         cgroup_root: Where the control groups are mounted.
         membership_path: Where the system says in which of them this process is.
     """
-    return max(1, min(find_granted_cores(environ, cgroup_root, membership_path).values()))
+    return min(find_granted_cores(environ, cgroup_root, membership_path).values())
 
 
 def keep_freed_memory() -> None:

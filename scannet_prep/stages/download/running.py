@@ -20,7 +20,7 @@ from scannet_prep.errors import OutputError, ServerDownError
 from scannet_prep.files import make_directory, run_lock
 from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
 from scannet_prep.progress import Progress
-from scannet_prep.raw.lock import LOCK_NAME, encode_lock, shards_of, write_lock
+from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_locks, shards_of, write_lock
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROOF_BYTES, Gate, TransferPolicy
 from scannet_prep.remote.transfer import ask_for_end
@@ -110,30 +110,42 @@ class _Run:
 
     def run(self) -> DownloadReport:
         total_bytes = sum(file.kind.typical_bytes or 0 for file in self._plan.files)
-        threads: list[threading.Thread] = []
-        with self._progress.work("download", total_bytes, "B"):
-            try:
-                for _ in range(self._jobs):
-                    threads.append(threading.Thread(target=self._work, name="download", daemon=True))
-                    threads[-1].start()
-                self._bring_all()
-            except ServerDownError as error:
-                for task in self._unsettled:
-                    task.fail(error.message, error.hint, place=self._plan.shown_base_url)
-                self._show()
-            except BaseException:
-                with suppress(OutputError):  # what ended the run is what has to be told
-                    self._save()
-                raise
-            finally:
-                self._client.close()
-                for _ in threads:
-                    self._todo.put(None)
-                deadline_s = time.monotonic() + _STOP_S
-                for thread in threads:
-                    thread.join(max(0.0, deadline_s - time.monotonic()))
+        try:
+            with self._progress.work("download", total_bytes, "B"):
+                try:
+                    self._bring_all()
+                except ServerDownError as error:
+                    for task in self._unsettled:
+                        task.fail(error.message, error.hint, place=self._plan.shown_base_url)
+                    self._show()
+        except BaseException:
+            with suppress(OutputError):  # what ended the run is what has to be told
+                self._save()
+            raise
         self._save(is_end=True)
         return DownloadReport(self._plan, tuple(self._tasks), self._client.received_bytes)
+
+    def _bring_all(self) -> None:
+        threads = [threading.Thread(target=self._work, name="download", daemon=True) for _ in range(self._jobs)]
+        try:
+            for thread in threads:
+                thread.start()
+            while self._unsettled:
+                while len(self._active) < self._jobs and (job := self._choose_job()):
+                    self._active.add(job)
+                    self._todo.put(job)
+                is_open_soon = self._ready and len(self._active) < self._jobs and self._gate.trial is None
+                pause_s = max(self._gate.next_s - time.monotonic(), _SHORT_LOOK_S) if is_open_soon else _LOOK_S
+                with suppress(queue.Empty):
+                    self._settle(*self._done.get(timeout=min(pause_s, _LOOK_S)))
+                self._show()
+        finally:
+            self._client.close()
+            for _ in threads:
+                self._todo.put(None)
+            deadline_s = time.monotonic() + _STOP_S
+            for thread in [thread for thread in threads if thread.ident is not None]:  # interrupted at once
+                thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _work(self) -> None:
         while job := self._todo.get():
@@ -143,17 +155,6 @@ class _Run:
             except BaseException as caught:  # noqa: BLE001 - raised again in the main thread
                 error = caught
             self._done.put((job, error))
-
-    def _bring_all(self) -> None:
-        while self._unsettled:
-            while len(self._active) < self._jobs and (job := self._choose_job()):
-                self._active.add(job)
-                self._todo.put(job)
-            is_open_soon = self._ready and len(self._active) < self._jobs and self._gate.trial is None
-            pause_s = max(self._gate.next_s - time.monotonic(), _SHORT_LOOK_S) if is_open_soon else _LOOK_S
-            with suppress(queue.Empty):
-                self._settle(*self._done.get(timeout=min(pause_s, _LOOK_S)))
-            self._show()
 
     def _choose_job(self) -> _Job | None:
         """Choose what is to be done next: of scenes that were looked at, what is missing; else the next scene."""
@@ -237,7 +238,7 @@ class _Run:
         """Record what is whole, and list the scenes that failed; of an earlier list, what is unfinished stays on it."""
         share, path, failed_path = self._plan.share, self._plan.data_dir / LOCK_NAME, self._plan.data_dir / FAILED_NAME
         locked = dict(self._worker.locked)
-        if self._plan.is_merged and locked.items() <= self._plan.read_locked().items():
+        if self._plan.is_merged and locked.items() <= read_locks(self._plan.data_dir).items():
             return  # there is nothing to say
         if share is not None:
             path, failed_path = share.path(), share.path(f".{FAILED_NAME}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.errors import DiskFullError, FileError, NotOnServerError, OutputError, TransferError
-from scannet_prep.raw.lock import LOCK_NAME, digest_file
+from scannet_prep.raw.lock import LOCK_NAME, digest_file, read_locks
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROGRESS_BYTES
 from scannet_prep.remote.transfer import Partial, aria2_path, receive
@@ -65,7 +65,7 @@ class Worker:
     """
 
     def __init__(self, plan: DownloadPlan, client: Client, *, is_strict: bool) -> None:
-        self.locked, self.notes = plan.read_locked(), list[str]()
+        self.locked, self.notes = read_locks(plan.data_dir), list[str]()
         self._plan, self._client, self._is_strict = plan, client, is_strict
         self._may_ask_sizes = True
 
