@@ -237,7 +237,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
 
         Without a transform they are read into the memory of the batch, so that `collate` need not copy them.
         """
-        if self.transform is not None:
+        if self.transform is not None or type(self).__getitem__ is not ScanNet.__getitem__:
             return [self[key] for key in keys]
         indices = [self._find(key[0] if isinstance(key, tuple) and len(key) == 2 else key) for key in keys]
         counts = self._reader.lengths[indices].tolist()

@@ -72,7 +72,7 @@ def test_the_digest_differs_where_a_scene_of_the_same_length_has_other_bytes(sou
         assert ConcatDataset([train, train]).digest == f"{train.digest} {train.digest}"
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 def test_what_a_worker_has_read_is_kept_for_all_of_them(
     training_folder: Path, tmp_path: Path, start_method: str
 ) -> None:

@@ -37,6 +37,7 @@ from scannet_prep.errors import TransferError
 from scannet_prep.labels import LABEL_MAP_NAME
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import TransferPolicy
+from scannet_prep.stages.download import running
 from scannet_prep.synthetic import write_release
 
 # What requests may end with in an outage, whatever the status. No file is to blame.
@@ -195,12 +196,16 @@ def test_a_busy_server_is_asked_more_slowly(tmp_path: Path, is_by_time: bool) ->
     assert refused < 30
 
 
-def test_files_that_hang_are_put_off_to_the_end_and_named(server: ReleaseServer, tmp_path: Path) -> None:
+def test_files_that_hang_are_put_off_to_the_end_and_named(
+    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, bar = scene_url_path(SCENES[0], MESH), Bar()
+    monkeypatch.setattr(running, "_STILL_S", 0.1)
     server.faults = [at(path, Stall(BEFORE_STATUS))]
     assert not fetch(server, tmp_path, jobs=1, bar=bar).failures
     assert [request.path for request in server.requests() if request.range is None][-1] == path
     assert "only 0 bytes of an answer came within 0 s; it is tried again after the others" in bar.notes[0]
+    assert any(f"nothing has come for 0 s, waiting for scans/{SCENES[0]}" in status for status in bar.statuses)
 
 
 def test_a_rate_limit_holds_for_all_threads_together() -> None:

@@ -90,6 +90,19 @@ def test_scenes_of_a_batch_are_read_into_its_memory_and_copied_only_where_somebo
         check_batches_equal([found], [copied])
 
 
+class Brighter(ScanNet):
+    def __getitem__(self, key: Any) -> Any:
+        sample = super().__getitem__(key)
+        return sample | {"colors": sample["colors"] // 2 + 128}
+
+
+def test_a_dataset_that_changes_what_it_reads_is_asked_for_each_scene(training_folder: Path) -> None:
+    dataset = Brighter(training_folder, split="train")
+    (batch,) = torch_data.DataLoader(dataset, batch_size=len(TRAIN), collate_fn=collate)
+    check_batches_equal([batch], [collate([dataset[index] for index in range(len(TRAIN))])])
+    assert batch["colors"].min() >= 128
+
+
 @pytest.mark.parametrize(
     "options", [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}]
 )

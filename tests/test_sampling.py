@@ -191,7 +191,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "OMPI
         ({"WORLD_SIZE": "4"}, "the rank is None, the number of ranks is 4: both must be known"),
         ({"RANK": "1"}, "the rank is 1, the number of ranks is None"),
         ({"RANK": "4", "WORLD_SIZE": "4"}, "the rank is 4, the number of ranks is 4"),
-        ({"RANK": "one", "WORLD_SIZE": "4"}, "RANK is 'one'"),
+        ({"RANK": "-1", "WORLD_SIZE": "4"}, "the rank is -1, the number of ranks is 4"),
         ({"WORLD_SIZE": "0"}, "number of ranks is 0"),
         ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}, "all would get the same data"),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "all would get the same data"),

@@ -114,6 +114,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     policy = TransferPolicy(bytes_per_s=arguments.limit_rate, first_answer_patience_s=arguments.wait)
     options = {"jobs": jobs, "policy": policy, "certificates": certificates, "is_strict": arguments.verify}
     report = download.run(plan, progress=console.progress(), **options)
+    for path in plan.orphans:
+        console.say(f"left over from another download program: {path}")
     for text, hint in report.describe_failures():
         console.warn(text, hint)
     text = _describe_report(report, console.seconds - waited_s, plan.share)

@@ -33,7 +33,8 @@ class RankedSampler:
     def __init__(self, rank: int | None, world_size: int | None) -> None:
         self._is_given = rank is not None and world_size is not None
         said = (None, None) if self._is_given else _ask_torch()
-        found = said or (_read_variable("RANK"), _read_variable("WORLD_SIZE"))
+        variables = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE"))
+        found = said or [int(text) if text else None for text in variables]
         rank = found[0] if rank is None else check_number(rank, "rank", 0)
         world_size = found[1] if world_size is None else check_number(world_size, "world_size", 1)
         for name in _LAUNCHERS if rank is None and world_size is None else ():
@@ -42,7 +43,7 @@ class RankedSampler:
                 raise UsageError(f"{message}: all would get the same data", f"{_GIVE}; for one by itself, 0 and 1")
         if rank is None and world_size in {None, 1}:
             rank, world_size = 0, 1
-        if rank is None or world_size is None or rank >= world_size:
+        if rank is None or world_size is None or not 0 <= rank < world_size:
             message = f"the rank is {rank}, the number of ranks is {world_size}: both must be known, the first less"
             raise UsageError(message, _GIVE)
         self.rank, self.world_size = rank, world_size
@@ -94,10 +95,3 @@ def _ask_torch() -> tuple[int, int] | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()
-
-
-def _read_variable(name: str) -> int | None:
-    text = os.environ.get(name, "")
-    if text and not (text.isascii() and text.isdigit()):
-        raise UsageError(f"the environment variable {name} is {text!r}, expected a whole number", _GIVE)
-    return int(text) if text else None

@@ -111,6 +111,7 @@ class PointBudgetBatchSampler(RankedSampler):
         self.epoch = 0
         self.steps_before = 0
         self._is_compared = False
+        self._planned: tuple[int, Plan] = -1, []
         self._iteration = 0  # number of the one that counts: set_epoch and another one end it
         self._steps_given = 0  # by that one
 
@@ -159,6 +160,7 @@ class PointBudgetBatchSampler(RankedSampler):
             if iteration == self._iteration:
                 self._steps_given = step + 1
             yield [(scene, epoch) for scene in plan[step * self.world_size + self.rank]]
+        self._plan_epoch(epoch + 1)  # while workers make the last batches, and not while they wait
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration give an epoch.
@@ -232,10 +234,16 @@ class PointBudgetBatchSampler(RankedSampler):
 
     def _plan(self) -> Plan:
         """The batches of the next iteration, for all ranks."""
-        seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(self.epoch, 0))
-        generator = np.random.default_rng(seeds) if self._shuffle else None
-        plan = make_plan(self._packing, self._lengths, self._max_points, self.world_size, generator)
-        return plan[self.steps_before * self.world_size :]
+        return self._plan_epoch(self.epoch)[self.steps_before * self.world_size :]
+
+    def _plan_epoch(self, epoch: int) -> Plan:
+        """All batches of an epoch; the last plan is kept."""
+        if self._planned[0] != epoch:
+            seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(epoch, 0))
+            generator = np.random.default_rng(seeds) if self._shuffle else None
+            plan = make_plan(self._packing, self._lengths, self._max_points, self.world_size, generator)
+            self._planned = epoch, plan
+        return self._planned[1]
 
 
 class WithEpoch:

@@ -153,7 +153,9 @@ def _measure_planning(settings: Settings) -> Result:
         start = time.perf_counter()
         sampler = PointBudgetBatchSampler(lengths, max_points=_MAX_POINTS, rank=0, world_size=_RANKS[-1])
         once_s.append(time.perf_counter() - start)
-        epoch_s.append(_time(sampler))
+        start = time.perf_counter()
+        next(iter(sampler))
+        epoch_s.append(time.perf_counter() - start)
     return {"scenes": _MANY_SCENES, "once_s": min(once_s), "epoch_s": min(epoch_s)}
 
 

@@ -102,6 +102,12 @@ class DownloadPlan:
         return [file for file in self.files if file.local_path not in self.present]
 
     @property
+    def orphans(self) -> list[Path]:
+        """What the official download script has left in the folders of the files where it was interrupted."""
+        folders = {(self.data_dir / file.local_path).parent for file in self.files}
+        return sorted(path for folder in folders for path in folder.glob("tmp*") if path.is_file())
+
+    @property
     def needed_bytes(self) -> int:
         """Typical size of what is still to come; kinds of unknown size count as nothing."""
         return max(0, sum(file.kind.typical_bytes or 0 for file in self.missing) - self.partial_bytes)
@@ -190,6 +196,7 @@ class DownloadReport:
                 | {"outcome": item.outcome, "message": item.message, "hint": item.hint}
                 for item in self.failures
             ],
+            "orphans": self.plan.orphans,
             "received_bytes": self.received_bytes,
             "size_bytes": sum(item.size_bytes for item in self.results),
         }

@@ -30,6 +30,7 @@ from scannet_prep.stages.download.tasks import Task, Worker, choose_task
 
 _LOOK_S, _SHORT_LOOK_S = 0.2, 0.02
 _STOP_S = 1.5
+_STILL_S = 20.0  # so long without a byte, and it is said what is waited for
 
 
 def run(
@@ -107,6 +108,7 @@ class _Run:
         self._done: queue.SimpleQueue[tuple[_Job, BaseException | None]] = queue.SimpleQueue()
         self._told: set[str] = set()
         self._trials = self._shown_bytes = 0
+        self._moved_s = time.monotonic()
 
     def run(self) -> DownloadReport:
         total_bytes = sum(file.kind.typical_bytes or 0 for file in self._plan.files)
@@ -228,11 +230,20 @@ class _Run:
             if job.task and job.task.partial and job.task.partial.received_bytes >= PROOF_BYTES:
                 self._gate.served(job)
         shown_bytes = sum(task.shown_bytes for task in self._tasks)
-        state = self._gate.state
-        count = f"{len(self._tasks) - len(self._unsettled):,}/{len(self._tasks):,} files"
-        self._progress.status(f"{count}, {state}" if state else count)
+        if shown_bytes != self._shown_bytes:
+            self._moved_s = time.monotonic()
+        self._progress.status(self._describe_state())
         self._progress.advance(shown_bytes - self._shown_bytes)
         self._shown_bytes = shown_bytes
+
+    def _describe_state(self) -> str:
+        state = f"{len(self._tasks) - len(self._unsettled):,}/{len(self._tasks):,} files"
+        if self._gate.state:
+            return f"{state}, {self._gate.state}"
+        still_s, waiting = time.monotonic() - self._moved_s, [job.task for job in self._active if job.task]
+        if still_s < _STILL_S or not waiting:
+            return state
+        return f"{state}, nothing has come for {still_s:.0f} s, waiting for {waiting[0].file.local_path}"
 
     def _save(self, *, is_end: bool = False) -> None:
         """Record what is whole, and list the scenes that failed; of an earlier list, what is unfinished stays on it."""
