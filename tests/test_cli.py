@@ -270,7 +270,7 @@ def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp
         status, shown = run_on_terminal(words, columns)
         assert all(len(line) <= (columns or 80) for line in shown.replace("\r", "\n").splitlines() if "%|" in line)
         assert status == 0
-        assert re.search(r"process.* 2/2 \[.* scenes/s", shown)
+        assert re.search(r"process: .* 2/2 \[", shown)
     assert "100%" not in run_on_terminal([*words, "--no-progress"])[1]
     program = """if True:
         from scannet_prep.cli.progress_display import ShownProgress

@@ -109,7 +109,7 @@ def test_octformers_own_command_makes_the_20_classes_of_meshes_and_labels_alone(
         assert not scene.meta.options.align_axis
     assert (root / f"train/{TRAIN}.npz").samefile(root / f"processed/train/{TRAIN}.npz")
     again = run_seg_scannet(*words, cwd=workspace)
-    assert (again.status, again.stdout.count("0 made, 3 already there")) == (0, 2)
+    assert (again.status, again.stdout.count("0 made, 3 already there")) == (0, 2), again.stderr
     before = digests(root)
     other = run_seg_scannet(*words, "--align_axis", cwd=workspace)
     assert (other.status, "other options (aligned: False -> True)" in other.stderr) == (2, True)

@@ -28,15 +28,16 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scannet_prep.cli.main import main as run_command
-from scannet_prep.errors import ContentError, FileError, MissingFileError, ScanNetPrepError
+from scannet_prep.errors import ContentError, FileError, MissingFileError, ScanNetPrepError, UsageError
 from scannet_prep.evaluation import SemanticScores
 from scannet_prep.export import is_export
-from scannet_prep.export.format import encode_lines
+from scannet_prep.export.format import ExportOptions, encode_lines
 from scannet_prep.files import make_directory, read_file, write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.number_lists import parse_lines
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
+from scannet_prep.stages.export import plan
 from scannet_prep.stages.foreign_arrays import iter_scores, load_arrays
 
 _CHUNK_END = len(".chunk_x")
@@ -87,8 +88,13 @@ def process(arguments: argparse.Namespace, others: list[str]) -> int:
     export = ["export", processed_dir, "--format", "octformer", "-o", out_dir]
     export += ["--labels", "scannet200" if arguments.scannet200 else "scannet20"]
     export.append("--aligned" if arguments.align_axis else "--unaligned")
-    if is_export(arguments.path_out) and run_command([*export, "--dry-run", "--quiet"]) == 2:
-        return 2  # it was made with other options: told before its processed scenes are made anew
+    if is_export(arguments.path_out):
+        options = ExportOptions(SCANNET200 if arguments.scannet200 else SCANNET20, bool(frame))
+        try:
+            plan([Path(processed_dir)], arguments.path_out, "octformer", options)
+        except UsageError as error:  # of other options: told before its processed scenes are made anew
+            print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+            return 2
     status = _call("process", str(arguments.path_in), "-o", processed_dir, *labels, *frame, *others)
     if status not in (0, 3) or "--dry-run" in others:  # 3: some scenes failed; the others can be used
         return status
