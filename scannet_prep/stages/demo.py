@@ -109,7 +109,7 @@ def run(plan: DemoPlan, *, jobs: int = 1, progress: Progress | None = None) -> D
     views = tuple(demo_dir / name for name in ("scene.png", "scene.html"))
     viewing = view.open_scenes([dataset.scene_ids[0]], plan.processed_dir, label_set=SCANNET200)
     for path in views:
-        view.run(view.plan(viewing, path), progress=progress)
+        view.run(viewing, path, progress=progress)
     return DemoReport(plan, processed, packed.size_bytes, classes, arrays, views)
 
 
