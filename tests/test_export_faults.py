@@ -58,7 +58,7 @@ def test_killed_at_random_moments_it_shows_whole_scenes_and_the_next_run_complet
     words = ("export", many_dir, "--format", name, "--labels", "scannet200", "--jobs", "2")
     assert run_command(*words, "-o", tmp_path / "expected").status == 0
     expected = digests(tmp_path / "expected")
-    for _ in range(3):
+    for _ in range(2):
         process = start_command(*words, "-o", out_dir)
         enough = len(find_visible(out_dir)) + dice.randrange(1, 5)
         while len(find_visible(out_dir)) < enough and process.poll() is None:
