@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,5 +56,4 @@ class Hdf5(JoinedFormat):
                     for key, array in arrays.items():
                         group.create_dataset(key, data=array)
         except RuntimeError as error:  # what h5py makes of a file that cannot be closed, for example on a full disk
-            number = re.search(r"errno = (\d+)", str(error))
-            raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
+            raise OSError(errno.EIO, str(error)) from error
