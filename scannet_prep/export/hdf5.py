@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from scannet_prep.errors import UsageError
-from scannet_prep.export.arrays import as_asked_for
 from scannet_prep.export.format import ExportedScene, ExportOptions, JoinedFormat
 from scannet_prep.processed.folder import TERMS_TEXT
 from scannet_prep.processed.npz import encode_npz
@@ -34,7 +33,7 @@ class Hdf5(JoinedFormat):
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the part of a scene: an `.npz`, which one process then copies into the file."""
-        content = encode_npz(as_asked_for(scene, self.options).arrays(), frozenset())
+        content = encode_npz(self.make_arrays(scene), frozenset())
         return ExportedScene({f"{scene.meta.scene_id}.npz": content})
 
     def plan_files(self, parts: Mapping[str, tuple[Split, int]]) -> Mapping[str, Sequence[str]]:
