@@ -6,6 +6,7 @@ import difflib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,12 @@ def clean_ply_labels(labels: NDArray[np.uint16]) -> tuple[NDArray[np.uint8], tup
     return nyu40_ids, (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, found, count),)
 
 
+@lru_cache(maxsize=1024)
+def _find_close(name: str, known: tuple[str, ...]) -> list[str]:
+    """The known name that is most like another one, if any is; the same few names are unknown in many scenes."""
+    return difflib.get_close_matches(name, known, 1)
+
+
 def _drop_repetitions(groups: Sequence[Group], warnings: list[SceneWarning]) -> list[list[Group]]:
     """The groups, each followed by those that repeat it exactly."""
     kept: dict[tuple[str, frozenset[int]], list[Group]] = {}
@@ -184,34 +191,26 @@ def _look_up(groups: list[Group], label_map: LabelMap, warnings: list[SceneWarni
     for name, count in Counter(group.raw_category for group in groups).items():
         found, expected = label_map.rows.get(name), builtin.rows.get(name)
         if found is None:
-            close = difflib.get_close_matches(name, label_map.rows, 1) if len(warnings) < _MOST_SUGGESTIONS else []
+            close = _find_close(name, tuple(label_map.rows)) if len(warnings) < _MOST_SUGGESTIONS else []
             subject = f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name)
             warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))
         elif name in label_map.conflicts:
             other = label_map.conflicts[name]
-            subject = f"{name!r} is both {_describe(found)} and {_describe(other)}"
+            subject = f"{name!r} is both {found} and {other}"
             warnings.append(SceneWarning(WarningKind.AMBIGUOUS_CATEGORY, subject, count))
         if found != expected and label_map.digest != builtin.digest:
-            subject = f"{name!r} is {_describe(found)} in the label map, but {_describe(expected)} in the built-in one"
+            theirs, ours = (ids or "missing" for ids in (found, expected))
+            subject = f"{name!r} is {theirs} in the label map, but {ours} in the built-in one"
             warnings.append(SceneWarning(WarningKind.LABEL_MAP_DIFFERS, subject, count))
     return [label_map.rows.get(group.raw_category, _UNLABELED) for group in groups]
 
 
-def _describe(ids: RawIds | None) -> str:
-    return "missing" if ids is None else str(ids)
-
-
 def _number_instances(groups: list[Group], warnings: list[SceneWarning]) -> list[int]:
     """The groups' own ids; their order in the file where those do not tell the groups apart or do not fit."""
-    ids = [group.id for group in groups]
-    if None in ids:
-        fault = "partly null"
-    elif len(set(ids)) < len(ids):
-        fault = "not unique"
-    elif any(not 0 <= number <= MAX_GROUPS for number in ids if number is not None):
-        fault = f"beyond 0..{MAX_GROUPS}"
-    else:
-        return [number for number in ids if number is not None]
+    ids = [group.id for group in groups if group.id is not None and 0 <= group.id <= MAX_GROUPS]
+    if len(set(ids)) == len(groups):
+        return ids
+    fault = f"null, not unique, or beyond 0..{MAX_GROUPS}"
     warnings.append(SceneWarning(WarningKind.RENUMBERED_GROUPS, fault, len(groups)))
     return list(range(len(groups)))
 

@@ -163,9 +163,8 @@ def write_atomically(
             if leader is not None:
                 check_run_lives(leader, path)
             temporary_path.replace(path)
-        except BaseException:
+        finally:
             temporary_path.unlink(missing_ok=True)
-            raise
     except IsADirectoryError:
         raise FileError(path, "is a folder, so that no file can be written there", "remove or rename it") from None
     except OSError as error:
@@ -238,10 +237,10 @@ def output_error(
         then: What to do when there is room.
     """
     hint = ""
-    if error.errno in SPACE_ERRNOS:
-        hint = f"free some space or choose another output folder, {then}"
-    elif error.errno in {errno.EACCES, errno.EPERM}:
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         hint = "choose an output folder that you may write to"
+    elif error.errno in SPACE_ERRNOS:
+        hint = f"free some space or choose another output folder, {then}"
     kind = DiskFullError if error.errno in SPACE_ERRNOS else OutputError
     return kind(f"{path}: cannot be written: {error.strerror or error}", hint)
 

@@ -23,7 +23,7 @@ _meshes = itertools.count()
 
 def points_and_normals(
     positions: NDArray[np.floating[Any]], faces: NDArray[np.int32], aligned_from_scan: NDArray[np.float64] | None
-) -> tuple[NDArray[np.float32], NDArray[np.float16]]:
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Compute what is saved of a mesh's geometry: points and normals, both in the same frame.
 
     Args:
@@ -32,17 +32,9 @@ def points_and_normals(
         aligned_from_scan: float64 (4, 4), the `axisAlignment` of the scan; None to stay in the frame of the scan.
 
     Returns:
-        Points, float32 (V, 3), metres, and normals, float16 (V, 3): weighted by the area of the faces around each
+        Points, float32 (V, 3), metres, and normals, float64 (V, 3): weighted by the area of the faces around each
         vertex, of unit length; (0, 0, 0) where a vertex has no face, or only faces without area.
     """
-    points, normals = points_and_exact_normals(positions, faces, aligned_from_scan)
-    return points, normals.astype(np.float16)
-
-
-def points_and_exact_normals(
-    positions: NDArray[np.floating[Any]], faces: NDArray[np.int32], aligned_from_scan: NDArray[np.float64] | None
-) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Compute `points_and_normals`, with the normals as they are before they are rounded, float64 (V, 3)."""
     matrix = np.empty((0, 4)) if aligned_from_scan is None else np.ascontiguousarray(aligned_from_scan, np.float64)
     turn = _turn_of(matrix) if len(matrix) else np.empty((0, 3))
     is_worth_it = compile_geometry.cache_info().currsize or next(_meshes) >= _MESHES_WITHOUT_LOOP

@@ -9,7 +9,6 @@ the parts together. A run without a shard makes what is missing, writes one mani
 
 from __future__ import annotations
 
-import heapq
 import re
 import shutil
 import zlib
@@ -25,14 +24,18 @@ from scannet_prep.typed_json import encode_json, parse_json
 
 MAX_COUNT = 9_999  # four digits in the names of files
 _STATE_SUFFIX = ".state.json"
+_OTHER_JOB = "with other options, or for other scenes, or before files changed"
 _MERGED_NAME = ".scannet-prep-merged"
 _NAME = re.compile(r"(\d{4})-of-(\d{4})\.(.+)")
 
-# What says which task this is, and of how many.
+# What says which task this is, and of how many. In a job, SLURM_NTASKS says nothing: a batch script is not started once
+# for each task, but it has SLURM_PROCID=0, too. Containers often get only that pair.
 _VARIABLES = (
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
     ("RANK", "WORLD_SIZE"),
 )
 _BY_HAND = "say which one of how many this is, counted from 0: --shard 0/16"
@@ -52,9 +55,8 @@ class Shard:
     def __post_init__(self) -> None:
         """Check the numbers."""
         if not 0 <= self.index < self.count <= MAX_COUNT:
-            last = f"of {self.count} shards, the last is {self.count - 1}/{self.count}"
-            known = last if 0 < self.count <= MAX_COUNT else f"there are 1 to {MAX_COUNT:,} shards"
-            raise UsageError(f"there is no shard {self}", f"they are counted from 0; {known}")
+            hint = f"they are counted from 0: of 16 shards, the last is 15/16; there may be up to {MAX_COUNT:,}"
+            raise UsageError(f"there is no shard {self}", hint)
 
     def __str__(self) -> str:
         """As in `--shard`."""
@@ -79,16 +81,18 @@ class Shard:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Shard:
-        """Find out which shard this is from what Slurm, Open MPI or torchrun tell their tasks.
+        """Find out which shard this is from what Slurm, MPI or torchrun tell their tasks.
 
-        A pair of variables that says 0 of 1 says nothing where another says more.
+        A pair of variables that says 0 of 1 says nothing where another says more. Of launchers that start each other,
+        the one with the most processes counts: mpirun may start its daemons with srun, and srun may start torchrun.
 
         Raises:
             UsageError: They say nothing, something impossible, or contradict each other.
         """
         found, environ = dict[str, Shard](), {name: value for name, value in environ.items() if value}
+        ignored = "SLURM_NTASKS" if "SLURM_JOB_ID" in environ else ""
         for names in _VARIABLES:
-            if all(name in environ for name in names):
+            if all(name in environ and name != ignored for name in names):
                 index, count = (_parse_number(name, environ) for name in names)
                 if names[0].startswith("SLURM_ARRAY"):
                     index = _number_in_array(index, count, environ)
@@ -98,30 +102,29 @@ class Shard:
                 except UsageError as error:
                     raise UsageError(f"{words}: {error.message}", _BY_HAND) from None
         if not found:
-            what = ", ".join(f"{index} with {count}" for index, count in _VARIABLES)
-            raise UsageError(f"--shard auto: the environment names no task; looked for {what}", _BY_HAND)
-        telling = {words: shard for words, shard in found.items() if shard.count > 1} or found
+            what = ", ".join(f"{index} with {count}" for index, count in _VARIABLES if count != ignored)
+            problem = f"--shard auto: the environment names no task; looked for {what}"
+            raise UsageError(problem, f"start it as a job array, or with srun or mpirun; or {_BY_HAND}")
+        most = max((shard.count for words, shard in found.items() if "ARRAY" not in words), default=1)
+        counting = {words: shard for words, shard in found.items() if shard.count == most or "ARRAY" in words}
+        telling = {words: shard for words, shard in counting.items() if shard.count > 1} or found
         if len(set(telling.values())) > 1:
             what = "; ".join(f"{words} is shard {shard}" for words, shard in telling.items())
             raise UsageError(f"--shard auto: the environment contradicts itself: {what}", _BY_HAND)
         return next(iter(telling.values()))
 
     def choose(self, sizes: Mapping[str, int]) -> frozenset[str]:
-        """Choose what falls to this shard: the largest come first, each goes where there are fewest bytes so far.
+        """Choose what falls to this shard: dealt out by size, forwards and backwards in turn.
 
-        Every name falls to one of the shards, and the same ones always to the same.
+        Every name falls to one of the shards, and the same ones always to the same. Two shards differ by one name at
+        most, and in bytes by the largest at most.
 
         Args:
             sizes: Bytes by name.
         """
-        loads = [(0, 0, index) for index in range(self.count)]  # bytes, names, shard: a heap
-        chosen = []
-        for name in sorted(sorted(sizes), key=sizes.__getitem__, reverse=True):
-            size_bytes, number, index = loads[0]
-            heapq.heapreplace(loads, (size_bytes + sizes[name], number + 1, index))
-            if index == self.index:
-                chosen.append(name)
-        return frozenset(chosen)
+        ordered, turn = sorted(sizes, key=lambda name: (-sizes[name], name)), 2 * self.count
+        mine = {self.index, turn - 1 - self.index}
+        return frozenset(name for place, name in enumerate(ordered) if place % turn in mine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +132,12 @@ class ShardState:
     """What a shard writes of itself.
 
     Attributes:
-        settings: How everything is made, the same for all shards of a job.
-        job: CRC-32 of all names and sizes of the job; where it differs, shards do not fit together.
+        job: CRC-32 of all names and sizes of the job, and of its options; where it differs, shards do not fit together.
         is_finished: Whether it came to its end.
     """
 
-    settings: Mapping[str, bool | str] = field(hash=False)
     job: str
     is_finished: bool = False
-
-    def find_difference(self, other: ShardState) -> str:
-        """What keeps another shard from being a part of the same job, in words; empty where nothing does."""
-        pairs = {key: (value, other.settings.get(key)) for key, value in self.settings.items()}
-        if changes := [f"{key}: {mine} -> {theirs}" for key, (mine, theirs) in pairs.items() if mine != theirs]:
-            return f"with other options ({', '.join(changes)})"
-        return "for other scenes, or their files have changed since" if self.job != other.job else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,49 +185,37 @@ class ShardFolder:
         Raises:
             UsageError: There are other shards that this run does not go together with.
         """
-        lines = "".join(f"{name} {sizes[name]}\n" for name in sorted(sizes))
-        state, others = ShardState(settings, f"{zlib.crc32(lines.encode()):08x}"), self._read_states()
-        if shard is not None:
-            for other, its_state in others.items():
-                is_of_others = other.count != shard.count
-                if difference := f"of {other.count} shards" if is_of_others else its_state.find_difference(state):
-                    problem = f"{self.path.parent}: shard {other} was run {difference}; this is shard {shard}"
-                    hint = "finish those first: their command without --shard; or choose another folder with -o"
-                    raise UsageError(problem, hint)
-            return Share(self, shard, state, shard.choose(sizes), frozenset(sizes))
-        is_other = any(its_state.find_difference(state) for its_state in others.values())
-        if is_restricted and is_other and (faults := self.find_faults()):
-            raise UsageError(f"{faults[0].message}; a run for other scenes cannot merge that", faults[0].hint)
-        return None
+        job = f"{zlib.crc32(encode_json([settings, sorted(sizes.items())])):08x}"
+        others = self._read_states()
+        if shard is None:
+            if is_restricted and any(it.job != job for it in others.values()) and (faults := self.find_faults()):
+                raise UsageError(f"{faults[0].message}; a run for other scenes cannot merge that", faults[0].hint)
+            return None
+        for other, state in others.items():
+            if other.count != shard.count or state.job != job:
+                found = f"of {other.count} shards" if other.count != shard.count else _OTHER_JOB
+                problem = f"{self.path.parent}: shard {other} was run {found}; this is shard {shard}"
+                hint = "finish those first: their command without --shard; or choose another folder with -o"
+                raise UsageError(problem, hint)
+        return Share(self, shard, ShardState(job), shard.choose(sizes), frozenset(sizes))
 
     def find_faults(self) -> list[ManifestError]:
         """Find out why the parts cannot be taken for the whole; empty where all are there, and where there are none."""
         states, parts = self._read_states(), self.list_files()
-        if not (states or parts):
-            return []
-        again = f"run the same scannet-prep {self.command} command"
-        merge = "without --shard: it makes what is missing, and merges"
+        again, merge = f"run the same scannet-prep {self.command} command", "without --shard: it makes what is missing"
         counts = sorted({shard.count for shard in (*states, *parts)})
-        one = next(iter(states.values()), None)
-        problems = [f"of {' and of '.join(map(str, counts))} shards"] if len(counts) > 1 else []
-        problems += [text for state in states.values() if one is not None and (text := one.find_difference(state))]
-        if problems:
-            problem = f"holds shards that do not go together: some were run {problems[0]}"
+        if len(counts) > 1 or len({state.job for state in states.values()}) > 1:
+            found = f"of {' and of '.join(map(str, counts))} shards" if len(counts) > 1 else _OTHER_JOB
+            problem = f"holds shards that do not go together: some were run {found}"
             return [ManifestError(self.path, problem, f"{again} {merge}")]
-        finished = {shard for shard, state in states.items() if state.is_finished}
-        every = [Shard(index, counts[0]) for index in range(counts[0])]
-        missing = [shard for shard in every if shard not in parts and (shard in finished or shard not in states)]
-        unfinished = [shard for shard in every if shard not in missing and shard not in finished]
-        faults = []
-        for problem, shards in (
-            ("is not there: shards that have not run", missing),
-            ("is not finished: shards that are running, or were interrupted", unfinished),
-        ):
-            if shards:
-                names = list_some([str(shard) for shard in shards])
-                hint = f"{again} with --shard {shards[0]}; or {merge}"
-                faults.append(ManifestError(self.path / f"{shards[0].name}{self.suffix}", f"{problem}: {names}", hint))
-        return faults
+        finished = {shard for shard, state in states.items() if state.is_finished and shard in parts}
+        every = (Shard(index, count) for count in counts for index in range(count))
+        if lacking := [shard for shard in every if shard not in finished]:
+            names = list_some([str(shard) for shard in lacking])
+            problem = f"is not there, or not whole: shards that have not come to their end: {names}"
+            hint = f"{again} with --shard {lacking[0]}; or {merge}, and merges"
+            return [ManifestError(self.path / f"{lacking[0].name}{self.suffix}", problem, hint)]
+        return []
 
     def remove(self) -> None:
         """Remove all parts, which have been merged; they go all at once, so that none ever seems to be missing."""
@@ -284,7 +266,7 @@ class Share:
             OutputError: It cannot be written.
         """
         make_directory(self.folder.path)
-        self._write(_STATE_SUFFIX, encode_json(self.state))
+        write_if_changed(self.path(_STATE_SUFFIX), encode_json(self.state), is_durable=True)
 
     def finish(self, part: bytes) -> None:
         """Write the part, and say that the shard came to its end.
@@ -293,23 +275,15 @@ class Share:
             OutputError: It cannot be written, or another run has merged the shards in the meantime.
         """
         if not self.path(_STATE_SUFFIX).exists():
-            raise self._merged_error()
-        self._write("", part)
-        self._write(_STATE_SUFFIX, encode_json(replace(self.state, is_finished=True)))
+            problem = f"{self.folder.path.parent}: another run has merged the shards while this one was at work"
+            raise OutputError(problem, f"run the same scannet-prep {self.folder.command} command without --shard")
+        write_if_changed(self.path(), part, is_durable=True)
+        state = encode_json(replace(self.state, is_finished=True))
+        write_if_changed(self.path(_STATE_SUFFIX), state, is_durable=True)
 
     def path(self, suffix: str = "") -> Path:
         """The part of the shard, or another file of its own."""
         return self.folder.path / f"{self.shard.name}{suffix or self.folder.suffix}"
-
-    def _write(self, suffix: str, data: bytes) -> None:
-        try:
-            write_if_changed(self.path(suffix), data, is_durable=True)
-        except OutputError as error:
-            raise error if self.folder.exists() else self._merged_error() from error
-
-    def _merged_error(self) -> OutputError:
-        problem = f"{self.folder.path.parent}: another run has merged the shards while this one was at work"
-        return OutputError(problem, f"run the same scannet-prep {self.folder.command} command without --shard")
 
 
 def _parse_number(name: str, environ: Mapping[str, str]) -> int:

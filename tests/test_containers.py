@@ -124,6 +124,29 @@ def test_compose_file_bakes_nothing_in_and_needs_no_larger_shared_memory() -> No
     assert "privileged" not in service
 
 
+def test_your_own_user_id_reaches_compose_in_the_way_that_its_file_tells() -> None:
+    text = (REPOSITORY_DIR / "compose.yaml").read_text(encoding="utf-8")
+    (prefix,) = re.findall(r"^# +(.* )docker compose run --rm scannet-prep \.\.\.", text, re.MULTILINE)
+    done = subprocess.run(
+        ["bash", "-c", f"{prefix}printenv UID GID"],
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout.split(), done.stderr) == ([str(os.getuid()), str(os.getgid())], "")
+
+
+@pytest.mark.skipif(not shutil.which("docker-compose"), reason="docker-compose is not installed")
+def test_compose_itself_reads_the_file(tmp_path: Path) -> None:
+    shutil.copy(REPOSITORY_DIR / "compose.yaml", tmp_path)
+    (tmp_path / ".env").write_text("UID=77\nGID=78\nSCANNET_DATA=/scratch\n")
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    done = subprocess.run(["docker-compose", "config"], cwd=tmp_path, env=environ, capture_output=True, check=True)
+    (service,) = yaml.safe_load(done.stdout)["services"].values()
+    assert (service["user"], service["volumes"][0][:14]) == ("77:78", "/scratch:/data")
+
+
 def test_development_container_is_json_with_comments_and_runs_the_tests() -> None:
     text = (REPOSITORY_DIR / ".devcontainer/devcontainer.json").read_text(encoding="utf-8")
     value = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
@@ -136,7 +159,9 @@ def test_commands_in_comments_and_on_the_page_of_containers_are_understood() -> 
     page = (REPOSITORY_DIR / "docs/containers.md").read_text(encoding="utf-8")
     texts = [DOCKERFILE, (REPOSITORY_DIR / "compose.yaml").read_text(encoding="utf-8"), page]
     lines = [line.strip("# ") for text in texts for line in text.replace("\\\n", " ").splitlines()]
-    started = [line for line in lines if re.match(r"(UID=\S+ GID=\S+ )?(docker|podman) ", line) and "..." not in line]
+    started = [
+        line for line in lines if re.match(r"(env UID=.+ GID=\S+ )?(docker|podman) ", line) and "..." not in line
+    ]
     commands = [words for line in started if " run " in line for words in find_commands(line)]
     assert len(commands) > 5
     for words in commands:

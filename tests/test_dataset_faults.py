@@ -117,7 +117,7 @@ def test_a_folder_that_has_lost_a_scene_meanwhile_is_an_error(folder: Path) -> N
     [
         ("processed/none", {}, MissingFileError, "no such folder", "scannet-prep process"),
         ("processed/train", {}, MissingFileError, "no processed scenes", "process"),
-        ("ScanNet", {}, MissingFileError, "no processed scenes", "make processed scenes from it: scannet-prep process"),
+        ("ScanNet", {}, MissingFileError, "no processed scenes", "if these are raw scenes: scannet-prep process"),
         ("processed", {"labels": "20"}, UsageError, "expected a label set", "SCANNET20"),
     ],
 )

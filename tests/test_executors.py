@@ -1,4 +1,4 @@
-"""Engines of the caller's instead of worker processes: what they make, what they lose, and what becomes of it."""
+"""Worker processes, and engines of the caller's instead of them: what they make, what they lose, what becomes of it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import digests, is_running
-from worker_functions import fail, kill_self_if_negative, multiply, sleep_and_tell
+from worker_functions import (
+    DiesWhileStarting,
+    fail,
+    kill_self_if_negative,
+    multiply,
+    multiply_by_context,
+    sleep_and_tell,
+)
 
 from scannet_prep import official_scenes
 from scannet_prep.errors import OutputError, WorkerDiedError
@@ -22,7 +30,7 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.stages import export, process
-from scannet_prep.stages.executors import run_tasks
+from scannet_prep.stages.pool import default_worker_count, run_tasks
 from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.process.scene_worker import ProcessTask
 from scannet_prep.synthetic import write_release
@@ -54,14 +62,14 @@ def make(raw_dir: Path, out_dir: Path, executor: Executor, progress: Progress | 
 
 
 class At(Progress):
-    """Does something once, when so many scenes are done."""
+    """Does something when so many scenes are done."""
 
     def __init__(self, count: int, action: Callable[[], None]) -> None:
         self._left, self._action = count, action
 
     def advance(self, count: int = 1) -> None:
-        was_left, self._left = self._left, self._left - count
-        if self._left <= 0 < was_left:
+        self._left -= count
+        if self._left == 0:
             self._action()
 
 
@@ -80,6 +88,18 @@ class Forgetful(Executor):
         else:
             future.set_result(function(task, context))
         return future
+
+
+class Wrong(Executor):
+    """Gives back something else than what the task made."""
+
+    def __init__(self, answer: object, *, is_future: bool) -> None:
+        self.answer, self.is_future = answer, is_future
+
+    def submit(self, *_: object) -> Any:  # type: ignore[override]
+        future: Future[object] = Future()
+        future.set_result(self.answer)
+        return future if self.is_future else self.answer
 
 
 class Unreachable(Executor):
@@ -107,26 +127,86 @@ def test_an_executor_makes_the_same_bytes_as_worker_processes(
         assert found == made
 
 
+def test_every_task_gets_its_result_and_what_a_function_raises_is_told() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        for executor in (None, threads):
+            assert dict(run_tasks(multiply, range(50), 3, jobs=2, executor=executor)) == {n: n * 3 for n in range(50)}
+            assert list(run_tasks(multiply, [], 3, executor=executor)) == []
+            ((_, error),) = run_tasks(fail, [5], "task", executor=executor)
+            assert "ZeroDivisionError: task 5" in str(error)
+    with pytest.raises(WorkerDiedError, match="the executor takes no more tasks: cannot schedule new futures"):
+        list(run_tasks(multiply, [1], 5, executor=threads))
+    with pytest.raises(WorkerDiedError, match="the executor takes no more tasks: no such host"):
+        list(run_tasks(multiply, [1], 5, executor=Unreachable()))
+
+
 def test_a_task_that_is_lost_is_tried_again_and_lost_twice_it_has_failed(
     raw: Path, expected: Path, tmp_path: Path
 ) -> None:
-    tasks = run_tasks(multiply, [1, 2, 3], 5, executor=Forgetful({2: 1}))
-    assert list(tasks) == [(1, 5), (3, 15), (2, 10)]
+    assert list(run_tasks(multiply, [1, 2, 3], 5, executor=Forgetful({2: 1}))) == [(1, 5), (3, 15), (2, 10)]
     report = make(raw, tmp_path, Forgetful({SCENES[1]: 1, SCENES[2]: 2}))
     assert [(item.scene_id, item.error) for item in report.failures] == [(SCENES[2], "WorkerDiedError")]
-    assert "lost twice by the executor: CancelledError" in report.failures[0].message
+    assert "lost twice, the second time when running alone: CancelledError" in report.failures[0].message
     assert len(make(raw, tmp_path, Forgetful({})).made) == 1
     assert digests(tmp_path) == digests(expected)
 
 
-def test_what_a_function_raises_is_told_and_an_executor_that_is_shut_down_too(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(1) as executor:
-        ((_, error),) = run_tasks(fail, [5], "task", executor=executor)
-        assert "ZeroDivisionError: task 5" in str(error)
-    with pytest.raises(WorkerDiedError, match="the executor takes no more tasks: cannot schedule new futures"):
-        list(run_tasks(multiply, [1], 5, executor=executor))
-    with pytest.raises(WorkerDiedError, match="the executor takes no more tasks: no such host"):
-        list(run_tasks(multiply, [1], 5, executor=Unreachable()))
+def test_a_task_that_kills_its_worker_twice_is_given_up_and_costs_no_other(tmp_path: Path) -> None:
+    results = dict(run_tasks(kill_self_if_negative, [1, 2, -7, 3, 4, 5, 6], tmp_path, jobs=2))
+    assert {task: result for task, result in results.items() if task > 0} == {task: task for task in range(1, 7)}
+    assert "its worker process ended with status -9" in str(results[-7])
+    assert (tmp_path / "-7").read_text() == "xx"
+
+
+def test_a_worker_that_dies_before_it_is_ready_is_started_again_but_not_for_ever(tmp_path: Path) -> None:
+    results = dict(run_tasks(multiply_by_context, range(4), DiesWhileStarting(tmp_path, 3), jobs=2))
+    assert results == {task: task * 3 for task in range(4)}
+    assert len(list(tmp_path.iterdir())) == 3
+    with pytest.raises(WorkerDiedError, match="end as soon as they are started"):
+        list(run_tasks(multiply_by_context, range(9), DiesWhileStarting(tmp_path, 99), jobs=2))
+
+
+@pytest.mark.parametrize("way", ["script.py", "-"])
+def test_workers_start_from_scripts_without_a_guard(raw: Path, tmp_path: Path, way: str) -> None:
+    script = (
+        "from pathlib import Path\n"
+        "from scannet_prep.processed.scene import ProcessOptions\n"
+        "from scannet_prep.stages import process\n"
+        f"plan = process.plan(Path({str(raw)!r}), Path('out'), ProcessOptions())\n"
+        "print(len(process.run(plan, jobs=1).made))\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, way], input=script, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "6\n", "")
+
+
+def test_the_number_of_workers_is_the_smallest_of_all_limits(tmp_path: Path) -> None:
+    membership = tmp_path / "membership"
+    membership.write_text("0::/job/7\n")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/cpu.max").write_text("max 100000\n")
+    unlimited = default_worker_count({}, tmp_path, membership)
+    for limit, count in (("1", 1), ("100000", unlimited), ("many", unlimited)):
+        assert default_worker_count({"SLURM_CPUS_PER_TASK": limit}, tmp_path, membership) == count
+    (tmp_path / "job/cpu.max").write_text("50000 100000\n")  # half a processor
+    assert default_worker_count({}, tmp_path, membership) == 1
+
+
+@pytest.mark.parametrize("answer", [None, "done", ("scene", 1)])
+def test_what_an_executor_gives_back_instead_of_a_result_is_named(
+    raw: Path, expected: Path, tmp_path: Path, answer: object
+) -> None:
+    report = make(raw, tmp_path / "out", Wrong(answer, is_future=True))
+    assert (report.made, len(report.failures)) == ((), len(SCENES))
+    assert f"the executor gave back {answer!r} instead of" in report.failures[0].message
+    exported = export.run(export.plan([expected], tmp_path / "ply", "ply"), executor=Wrong(answer, is_future=True))
+    assert f"gave back {answer!r} instead of" in exported.failures[0].message
+    with pytest.raises(WorkerDiedError, match="expected a Future") as caught:
+        make(raw, tmp_path / "out", Wrong(answer, is_future=False))
+    assert repr(answer) in caught.value.message
+    assert "concurrent.futures" in caught.value.hint
 
 
 def test_a_process_pool_that_breaks_ends_the_run_and_the_next_one_goes_on(
@@ -143,7 +223,7 @@ def test_a_process_pool_that_breaks_ends_the_run_and_the_next_one_goes_on(
     assert digests(tmp_path / "out") == digests(expected)
 
 
-def test_a_caller_that_stops_cancels_what_waits(tmp_path: Path) -> None:
+def test_a_caller_that_stops_cancels_what_waits_and_leaves_no_worker_behind(tmp_path: Path) -> None:
     futures: list[Future[float]] = []
 
     class Remembering(ThreadPoolExecutor):
@@ -157,6 +237,13 @@ def test_a_caller_that_stops_cancels_what_waits(tmp_path: Path) -> None:
         results.close()  # type: ignore[attr-defined]
     assert all(future.done() for future in futures)
     assert sum(future.cancelled() for future in futures) > 20
+    (tmp_path / "pids").mkdir()
+    results = run_tasks(sleep_and_tell, [0.01, 60.0, 60.0, 60.0], tmp_path / "pids", jobs=2)
+    assert next(results) == (0.01, 0.01)
+    results.close()  # type: ignore[attr-defined]
+    workers = [int(path.name) for path in (tmp_path / "pids").iterdir()]
+    assert workers
+    assert not any(is_running(pid) for pid in workers)
 
 
 def test_a_worker_that_outlives_its_run_writes_nothing(tmp_path: Path) -> None:
@@ -201,8 +288,8 @@ def test_the_programs_of_the_page_run(raw: Path, tmp_path: Path, package: str) -
         .replace("cpus_per_task=8, mem_gb=16", "")
     )
     (tmp_path / "program.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
-    )
+    environ = os.environ | {"PATH": str(Path(sys.executable).parent)}  # a Slurm that is here is of no use to submitit
+    words = [sys.executable, "program.py"]
+    done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r"\b6 (made|kept),.* 0 failed\n$", done.stdout)

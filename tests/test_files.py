@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from scannet_prep.errors import FileError, OutputError
+from scannet_prep.errors import DiskFullError, FileError, OutputError
 from scannet_prep.files import (
     is_hidden_or_temporary,
     make_directory,
+    output_error,
     read_file,
     remove_temporaries,
     write_atomically,
@@ -45,6 +46,14 @@ def test_only_temporary_files_of_this_program_are_removed(tmp_path: Path) -> Non
         (tmp_path / name).touch()
     remove_temporaries(tmp_path)
     assert names(tmp_path) == others
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"), [(errno.EROFS, "that you may write to"), (errno.EDQUOT, "free some space")]
+)
+def test_only_where_room_would_help_the_hint_is_to_make_some(number: int, hint: str) -> None:
+    error = output_error(Path("file"), OSError(number, os.strerror(number)))
+    assert (isinstance(error, DiskFullError), hint in error.hint) == (True, True)
 
 
 def test_a_folder_that_is_not_there_or_a_name_that_is_taken_is_an_output_error(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_scene_folders_directly_below_are_found_and_stray_files_ignored(raw_dir:
     (raw_dir / "scans/extra").symlink_to("extra")
     outcome = process(raw_dir, out_dir)
     assert outcome.json["kept"] == SCENES
-    assert "left out: 2 folders whose names are not scene ids: extra, my_room" in outcome.stderr
+    assert "left out: folders whose names are not scene ids: 2 (extra, my_room)" in outcome.stderr
     outcome = process(raw_dir / "scans_test", out_dir)
     assert (outcome.status, outcome.json["kept"]) == (0, [TEST])
     outcome = process(raw_dir / "scans_test", out_dir, "--splits", "val")
@@ -181,7 +181,6 @@ def test_a_scene_in_no_official_list_needs_a_split_and_is_in_one_only(raw_dir: P
     for split, other in (("train", "val"), ("val", "test")):
         outcome = process(raw_dir, out_dir, "--scenes", UNLISTED, "--splits", split)
         assert (outcome.status, outcome.json["made"]) == (0, [UNLISTED])
-        assert f"in no official list, and put into {split} as asked: 1 scene ({UNLISTED})" in outcome.stderr
         assert process(raw_dir, out_dir, "--splits", other).status == 0  # where it is not named, it stays
         assert [path.parent.name for path in out_dir.rglob(f"{UNLISTED}.npz")] == [split]
         assert manifest_of(out_dir)["scenes"][UNLISTED]["split"] == split
@@ -253,7 +252,8 @@ def test_a_disk_that_takes_no_more_ends_the_run_and_leaves_no_half_file(whole_di
         resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))
 
     words = ["process", whole_dir / "raw", "-o", tmp_path, "--json", "--jobs", "1"]
-    outcome = run_command(*words, preexec_fn=limit_file_size)
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}  # it would leave half of a module in its cache
+    outcome = run_command(*words, environment=environment, preexec_fn=limit_file_size)
     assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
     assert not [name for name in digests(tmp_path) if "npz" in Path(name).suffix or ".tmp" in name]
     assert run_main(*words).status == 0

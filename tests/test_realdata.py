@@ -13,7 +13,7 @@ import oracles
 import pytest
 
 from scannet_prep import geometry, read_processed
-from scannet_prep.geometry import points_and_exact_normals
+from scannet_prep.geometry import points_and_normals
 from scannet_prep.processed.scene import ProcessOptions, find_problems
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.raw.mesh import read_mesh
@@ -60,7 +60,7 @@ def test_normals_agree_with_the_oracles_before_the_cast(raw: RawScene, monkeypat
     mesh = read_mesh(raw.path(MESH))
     points = mesh.positions.astype(np.float64)
     geometry.load_compiled_loop()
-    _, found = points_and_exact_normals(mesh.positions, mesh.faces, None)
+    _, found = points_and_normals(mesh.positions, mesh.faces, None)
     assert np.abs(found - normals_by_adding(points, mesh.faces)).max() < 1e-6
     near = mesh.faces[(mesh.faces < 40).any(axis=1)]
     corners, numbers = np.unique(near, return_inverse=True)
@@ -68,7 +68,7 @@ def test_normals_agree_with_the_oracles_before_the_cast(raw: RawScene, monkeypat
     is_complete = corners < 40
     np.testing.assert_allclose(found[corners[is_complete]], slow[is_complete], rtol=0, atol=1e-6)
     monkeypatch.setattr(geometry, "compile_geometry", cache(lambda: None))
-    assert found.tobytes() == points_and_exact_normals(mesh.positions, mesh.faces, None)[1].tobytes()
+    assert found.tobytes() == points_and_normals(mesh.positions, mesh.faces, None)[1].tobytes()
 
 
 def test_the_processed_scene_agrees_with_the_oracles(made, raw: RawScene) -> None:

@@ -61,9 +61,7 @@ class Ply:
     position_type: str = "float"
     color_type: str = "uchar"
     label_type: str = "ushort"
-    has_alpha: bool = True
     extra_before: tuple[tuple[str, str], ...] = ()
-    extra_after: tuple[tuple[str, str], ...] = ()
     vertex_list: str = ""
     face_list: str = "vertex_indices"
     count_type: str = "uchar"
@@ -75,11 +73,10 @@ class Ply:
     tail: bytes = b""
 
     def properties(self) -> list[tuple[str, str]]:
-        alpha = [(self.color_type, "alpha")] if self.has_alpha else []
         label = [] if self.labels is None else [(self.label_type, "label")]
         named = [(self.position_type, name) for name in "xyz"]
-        named += [(self.color_type, name) for name in ("red", "green", "blue")]
-        return [*self.extra_before, *named, *alpha, *label, *self.extra_after]
+        named += [(self.color_type, name) for name in ("red", "green", "blue", "alpha")]
+        return [*self.extra_before, *named, *label]
 
     def header(self) -> bytes:
         lines = ["ply", f"format {self.format} 1.0", *self.comments]
@@ -100,8 +97,7 @@ class Ply:
         records = []
         for index, (position, color) in enumerate(zip(self.positions, self.colors, strict=True)):
             label = [] if self.labels is None else [self.labels[index]]
-            values = [*position, *color, *[255] * self.has_alpha, *label]
-            values = [7] * len(self.extra_before) + values + [7] * len(self.extra_after)
+            values = [*[7] * len(self.extra_before), *position, *color, 255, *label]
             record = [(kind, value) for (kind, _), value in zip(self.properties(), values, strict=True)]
             records.append(record + ([("uchar", 2), ("int", 5), ("int", 6)] if self.vertex_list else []))
         for face in self.faces or ():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
@@ -27,7 +26,7 @@ from scannet_prep.cli.arguments import (
     size_argument,
 )
 from scannet_prep.cli.console import Console, format_count, format_duration, format_table
-from scannet_prep.errors import DiskFullError, TermsError
+from scannet_prep.errors import DiskFullError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -85,9 +84,7 @@ def add_arguments(parser: CommandParser) -> None:
     add_trust_arguments(server)
     instead = parser.add_argument_group("instead of fetching").add_mutually_exclusive_group()
     instead.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    instead.add_argument(
-        "--print-urls", choices=("plain", "aria2", "json"), metavar="FORMAT", help="plain, aria2, json"
-    )
+    instead.add_argument("--print-urls", choices=("plain", "aria2"), metavar="FORMAT", help="plain, aria2; with --json")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -106,14 +103,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return _show_plan(plan, "seg" in arguments.types, console)
     certificates = certificates_from(arguments, console)
     download.check(plan, jobs=jobs, certificates=certificates)
-    if arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1":
+    is_accepted = arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1"
+    if is_accepted or not (plan.has_terms or console.is_json or not _says_yes()):
         plan.accept_terms()
-    try:
-        plan.require_terms()
-    except TermsError:
-        if console.is_json or not _says_yes():
-            raise
-        plan.accept_terms()
+    plan.require_terms()
     waited_s = console.seconds
     there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (checked now)"
     start = f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}"
@@ -123,8 +116,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     report = download.run(plan, progress=console.progress(), **options)
     for text, hint in report.describe_failures():
         console.warn(text, hint)
-    for path in report.orphans:
-        console.say(f"left over from another download program, may be removed: {path}")
     text = _describe_report(report, console.seconds - waited_s, plan.share)
     status = 3 if report.failures else 0
     return console.result(text, report.to_json(), status, shard=plan.shard, seconds=console.seconds)
@@ -143,14 +134,11 @@ def _says_yes() -> bool:
 
 def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
     """Print the addresses of what is missing, for other download programs."""
-    folder = plan.data_dir.absolute()
-    files = [{"url": file.url, "path": file.local_path} for file in plan.missing]
-    if console.is_json or style == "json":
-        print(json.dumps({"exit_status": 0, "command": "download", "dir": str(folder), "files": files}))
-        return 0
-    for item in files:
-        print(f"{item['url']}\n  dir={folder}\n  out={item['path']}" if style == "aria2" else item["url"])
-    return 0
+    folder, files = plan.data_dir.absolute(), plan.missing
+    form = "{0}\n  dir={1}\n  out={2}" if style == "aria2" else "{0}"
+    text = "\n".join(form.format(file.url, folder, file.local_path) for file in files)
+    value = {"dir": str(folder), "files": [{"url": file.url, "path": file.local_path} for file in files]}
+    return console.result(text, value, 0) if files or console.is_json else 0
 
 
 def _describe_needed(plan: DownloadPlan) -> str:
@@ -182,7 +170,6 @@ def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
         plan.check_room()
     except DiskFullError as error:
         lines.append(error.message)
-    lines += [f"left over from another download program: {path}" for path in plan.orphans]
     lines.append("(dry run: nothing was fetched; whether files already there are whole is checked by a run)")
     value = {
         "dry_run": True,
@@ -209,14 +196,10 @@ def _describe_report(report: DownloadReport, seconds: float, share: Share | None
         "",
         f"{format_bytes(report.received_bytes)} received in {format_duration(seconds)} ({rate}/s)",
     ]
-    if report.mended:
-        lines.append(f"mended: {format_count(len(report.mended), 'file')} that had been damaged")
-    if report.opened:
-        lines.append(f"permissions repaired: {format_count(len(report.opened), 'file')}")
     if share is not None and share.folder.exists():
         lines.append(describe_merge(share))
     if report.failures:
-        these = quote(f"@{report.data_dir / 'failed.txt' if share is None else share.path('.failed.txt')}")
+        these = quote(f"@{report.plan.data_dir / 'failed.txt' if share is None else share.path('.failed.txt')}")
         lines.append(f"to try again, run the same command; --scenes {these} for these only")
     return "\n".join(lines)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, format_count, format_duration, format_table
+from scannet_prep.cli.console import Console, format_count, format_duration
 from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
@@ -85,7 +84,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         shard=shared.shard_from(arguments),
     )
     if arguments.dry_run:
-        return console.result(_describe_plan(plan), _plan_to_json(plan), 3 if plan.failures else 0)
+        value = {"dry_run": True, "shard": plan.shard, "raw_dir": plan.raw_dir, "out_dir": plan.out_dir}
+        value |= {"options": plan.context.options, "existing": plan.existing, "failures": plan.failures}
+        value["scenes"] = {task.scene.scene_id: task.split for task in plan.tasks}
+        return console.result(_describe_plan(plan), value, 3 if plan.failures else 0)
     console.say(_describe_start(plan))
     report = process.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     _tell_oddities(report, console)
@@ -98,57 +100,14 @@ def _describe_start(plan: ProcessPlan) -> str:
     scenes = format_count(len(plan.tasks), "scene")
     what = f"{scenes}, {plan.context.options.label_set.name}, {frame}, label map: {plan.context.label_map.source}"
     what += shared.describe_share(plan.share)
-    lines = [f"process: {plan.raw_dir} -> {plan.out_dir}: {what}"]
-    for difference, count in Counter(plan.outdated.values()).items():
-        lines.append(f"made with other options, and made again: {format_count(count, 'scene')} ({difference})")
-    for difference, count in Counter(plan.others.values()).items():
-        lines.append(
-            f"warning: made with other options, and not asked for now: {format_count(count, 'scene')} ({difference}); "
-            "the folder would hold both kinds"
-        )
-    if plan.context.is_forced:
-        lines.append(f"made again, because of --force: {format_count(len(plan.existing), 'scene')}")
-    lines += [f"warning: {fault.message}; only what is there is processed" for fault in plan.raw_faults]
-    if plan.strangers:
-        count_text, names = format_count(len(plan.strangers), "folder"), list_some(plan.strangers)
-        lines.append(f"warning: left out: {count_text} whose names are not scene ids: {names}")
-    if plan.unlisted:
-        count_text, names = format_count(len(plan.unlisted), "scene"), list_some(plan.unlisted)
-        lines.append(f"in no official list, and put into {plan.tasks[0].split} as asked: {count_text} ({names})")
-    return "\n".join(lines)
+    return "\n".join([f"process: {plan.raw_dir} -> {plan.out_dir}: {what}", *plan.notes])
 
 
 def _describe_plan(plan: ProcessPlan) -> str:
-    existing = set(plan.existing)
-    counts: Counter[tuple[str, str]] = Counter()
-    for task in plan.tasks:
-        scene_id = task.scene.scene_id
-        is_again = scene_id in plan.outdated or (plan.context.is_forced and scene_id in existing)
-        kind = "to make again" if is_again else "there already" if scene_id in existing else "to make"
-        counts.update([(task.split, "scenes"), (task.split, kind)])
-    kinds = ["scenes", "there already", "to make again", "to make"]
-    splits = dict.fromkeys(task.split for task in plan.tasks)
-    rows = [[str(split), *(f"{counts[split, kind]:,}" for kind in kinds)] for split in splits]
-    lines = [_describe_start(plan), "", format_table(["split", *kinds], rows, right=frozenset({1, 2, 3, 4}))]
-    lines += [f"\nfailed: {failure.message}\n  hint: {failure.hint}" for failure in plan.failures]
-    lines.append(
-        "\n(dry run: nothing was done; whether the inputs of scenes already there have changed, a run finds out)"
-    )
-    return "\n".join(lines)
-
-
-def _plan_to_json(plan: ProcessPlan) -> dict[str, Any]:
-    return {
-        "dry_run": True,
-        "shard": plan.shard,
-        "raw_dir": plan.raw_dir,
-        "out_dir": plan.out_dir,
-        "options": plan.context.options,
-        "scenes": {task.scene.scene_id: task.split for task in plan.tasks},
-        "existing": plan.existing,
-        "outdated": plan.outdated,
-        "failures": plan.failures,
-    }
+    counts = f"{len(plan.tasks) - len(plan.existing):,} to make, {len(plan.existing):,} there already"
+    failed = [f"failed: {failure.message}\n  hint: {failure.hint}" for failure in plan.failures]
+    note = "(dry run: nothing was done; whether the inputs of scenes already there have changed, a run finds out)"
+    return "\n".join([_describe_start(plan), *failed, f"{counts} {note}"])
 
 
 def _tell_oddities(report: ProcessReport, console: Console) -> None:
@@ -161,7 +120,7 @@ def _tell_oddities(report: ProcessReport, console: Console) -> None:
 
 
 def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -> str:
-    from scannet_prep.processed.folder import FAILED_NAME
+    from scannet_prep.processed.folder import FAILED_NAME, find_state
 
     counts = f"{len(report.made):,} made, {len(report.kept):,} already there, {len(report.failures):,} failed"
     size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)} in {report.out_dir}"
@@ -180,7 +139,7 @@ def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -
         lines.append(f"not finished: an earlier run had still to make {scenes}: run process for these, too")
     elif plan.share is not None and plan.share.folder.exists():
         lines.append(shared.describe_merge(plan.share))
-    elif plan.tasks and not report.failures and not plan.others:
+    elif plan.tasks and not report.failures and not find_state(report.out_dir).faults:
         label_set = plan.context.options.label_set.name.upper()
         lines.append(f'in Python: ScanNet("{report.out_dir}", split="{plan.tasks[0].split}", labels={label_set})')
     return "\n".join(lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterable
@@ -10,6 +9,7 @@ from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import DupFd
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.files import Buffer
@@ -27,24 +27,22 @@ class SceneCache:
     """
 
     def __init__(self, scene_ids: Iterable[str], lengths: NDArray[Any]) -> None:
-        self._places: dict[str, tuple[int, int]] = {}
-        self._size = 0
-        for scene_id, count in zip(scene_ids, lengths.tolist(), strict=True):
-            start, self._size = self._size, self._size + _BYTES_PER_VERTEX * count + _MORE_BYTES
-            self._places[scene_id] = start, self._size
-        self._map(_make_memory(self._size))
+        ends = np.cumsum(lengths * _BYTES_PER_VERTEX + _MORE_BYTES).tolist()
+        self._places = dict(zip(scene_ids, zip([0, *ends], ends, strict=False), strict=True))
+        self._size = ends[-1]
+        self._descriptor = _make_memory(self._size)
 
     def read(self, scene_id: str, read: Callable[[], Buffer]) -> Buffer:
         """The file of a scene, from memory or, the first time, from where `read` gets it."""
         start, end = self._places[scene_id]
-        content = start + _SIZE_BYTES
-        if size := int.from_bytes(self._memory[start:content], "little"):
-            with memoryview(self._memory) as memory:
-                return bytearray(memory[content : content + size])
+        if size := int.from_bytes(os.pread(self._descriptor, _SIZE_BYTES, start), "little"):
+            kept = np.empty(size, np.uint8).data  # unlike a bytearray, not cleared first
+            os.preadv(self._descriptor, [kept], start + _SIZE_BYTES)
+            return kept
         data = read()
-        if len(data) <= end - content:
-            self._memory[content : content + len(data)] = data
-            self._memory[start:content] = len(data).to_bytes(_SIZE_BYTES, "little")
+        if len(data) <= end - start - _SIZE_BYTES:
+            os.pwrite(self._descriptor, data, start + _SIZE_BYTES)
+            os.pwrite(self._descriptor, len(data).to_bytes(_SIZE_BYTES, "little"), start)
         return data
 
     def __getstate__(self) -> dict[str, Any]:
@@ -53,18 +51,14 @@ class SceneCache:
         return {"_places": self._places, "_size": self._size, "shared": shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Map the memory again."""
+        """Use the same memory again."""
         shared = state.pop("shared")
         self.__dict__.update(state)
-        self._map(shared.detach() if shared else _make_memory(self._size))
+        self._descriptor = shared.detach() if shared else _make_memory(self._size)
 
     def __del__(self) -> None:
-        """Close what `mmap` does not close."""
+        """Give the memory back."""
         os.close(self._descriptor)
-
-    def _map(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._memory = mmap.mmap(descriptor, self._size)
 
 
 def _make_memory(size: int) -> int:

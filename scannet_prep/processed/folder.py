@@ -12,6 +12,8 @@ from operator import attrgetter
 from pathlib import Path
 from shlex import quote
 
+import msgspec
+
 from scannet_prep.errors import FileError, ManifestError, MissingFileError, ProcessedFileError
 from scannet_prep.files import (
     Fingerprint,
@@ -22,8 +24,15 @@ from scannet_prep.files import (
     write_atomically,
     write_if_changed,
 )
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, read_manifest, shards_of
-from scannet_prep.processed.scene import MAX_FILE_BYTES, parse_processed
+from scannet_prep.processed.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    SceneEntry,
+    encode_manifest,
+    read_manifest,
+    shards_of,
+)
+from scannet_prep.processed.scene import MAX_FILE_BYTES, check_meta, parse_processed
 from scannet_prep.release import TERMS_URL
 from scannet_prep.scene import SceneId, Split
 
@@ -72,11 +81,8 @@ def mark_finished(out_dir: Path, scene_ids: Collection[str]) -> None:
 def read_unfinished(out_dir: Path) -> set[str]:
     """Read which scenes runs that were interrupted had still to make; empty where there is no such file."""
     with suppress(FileError):
-        return {
-            line
-            for line in read_file(out_dir / UNFINISHED_NAME).decode("ascii", "replace").split()
-            if SceneId.is_valid(line)
-        }
+        words = read_file(out_dir / UNFINISHED_NAME).decode("ascii", "replace").split()
+        return {word for word in words if SceneId.is_valid(word)}
     return set()
 
 
@@ -153,12 +159,11 @@ class FolderState:
             raise self.faults[0]
 
 
-def find_state(out_dir: Path, *, must_be_usable: bool = False) -> FolderState:
+def find_state(out_dir: Path) -> FolderState:
     """Look at a processed folder. With a manifest, no scene is opened; without one, each is read.
 
     Raises:
         MissingFileError: There is no such folder, or it cannot be looked at.
-        FileError: It must be usable, and is not.
     """
     try:
         is_folder = out_dir.is_dir()
@@ -175,18 +180,14 @@ def find_state(out_dir: Path, *, must_be_usable: bool = False) -> FolderState:
     if is_unfinished(out_dir) or not (manifest is None or manifest.is_complete or has_parts):
         path = out_dir / (UNFINISHED_NAME if is_unfinished(out_dir) else MANIFEST_NAME)
         faults.insert(0, ManifestError(path, "says that processing has not finished", _AGAIN))
-    if must_be_usable and faults:
-        raise faults[0]
     has_manifest = manifest is not None
     if manifest is None:
         scenes, unreadable = find_entries(out_dir, {})
         manifest = Manifest(scenes)
         faults += unreadable or ([] if scenes else [_no_scenes(out_dir)])
-    mixture = find_mixture(out_dir, manifest.scenes)
-    state = FolderState(manifest, has_manifest, (*faults, *([mixture] if mixture else [])))
-    if must_be_usable:
-        state.check()
-    return state
+    if mixture := find_mixture(out_dir, manifest.scenes):
+        faults.append(mixture)
+    return FolderState(manifest, has_manifest, tuple(faults))
 
 
 def find_mixture(out_dir: Path, scenes: Mapping[str, SceneEntry]) -> ManifestError | None:
@@ -202,21 +203,6 @@ def find_mixture(out_dir: Path, scenes: Mapping[str, SceneEntry]) -> ManifestErr
     )
     hint = "make all of them with the same options: scannet-prep process, without --scenes and --splits"
     return ManifestError(out_dir / MANIFEST_NAME, f"scenes were made with different options: {found}", hint)
-
-
-def read_entry(path: Path) -> SceneEntry:
-    """Make the manifest's entry of a processed scene from its file.
-
-    Raises:
-        FileError: It cannot be read.
-        ProcessedFileError: It is damaged, was written by another program, or is of another scene or split.
-    """
-    data = read_file(path, MAX_FILE_BYTES)
-    scene = parse_processed(data, path)
-    if (scene.meta.scene_id, scene.meta.split) != (path.stem, path.parent.name):
-        found = f"holds {scene.meta.scene_id!r} of {scene.meta.split}"
-        raise ProcessedFileError(path, f"{found}, expected {path.stem} of {path.parent.name}", _AGAIN)
-    return SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
 
 
 def find_entries(
@@ -241,16 +227,40 @@ def find_entries(
             faults.append(ProcessedFileError(path, f"is the scene of {other}, too", "remove one of the two"))
         elif name not in left_out:
             try:
-                scenes[name] = entry if entry is not None and entry.split == split else read_entry(path)
+                if entry is None or entry.split != split:
+                    data = read_file(path, MAX_FILE_BYTES)
+                    scene = parse_processed(data, path)
+                    check_meta(scene.meta, path, name, split)
+                    entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
+                scenes[name] = entry
             except FileError as error:
                 faults.append(error)
     return dict(sorted(scenes.items())), faults
 
 
+def record(out_dir: Path, previous: Manifest, known: Manifest) -> None:
+    """Write what a processed folder holds now into one manifest, merging shards, and `failed.txt`.
+
+    An older result of a scene that failed may be whole, but nobody knows whether it is still right: it is left out.
+
+    Args:
+        out_dir: The folder.
+        previous: What its manifest says, with what shards have added.
+        known: What is known of its scenes. Others are read if they are there; what is damaged, `verify` names.
+
+    Raises:
+        OutputError: The folder cannot be written to.
+    """
+    scenes, _ = find_entries(out_dir, known.scenes, known.failures)
+    manifest, shards = msgspec.structs.replace(known, scenes=scenes), shards_of(out_dir)
+    if manifest != previous or shards.exists():
+        write_if_changed(out_dir / MANIFEST_NAME, encode_manifest(manifest), is_durable=True)
+    shards.remove()
+    write_failed_list(out_dir / FAILED_NAME, manifest.failures)
+
+
 def _no_scenes(out_dir: Path) -> MissingFileError:
-    hint = f"make them: scannet-prep process -o {quote(str(out_dir))}"
-    if out_dir.resolve().name in set(Split) and any(out_dir.glob("scene*.npz")):
+    hint = f"make them, if these are raw scenes: scannet-prep process {quote(str(out_dir))}"
+    if out_dir.resolve().name in set(Split):
         hint = f"give the folder above it, {out_dir.resolve().parent}, and the split {out_dir.resolve().name}"
-    elif (out_dir / "scans").is_dir():
-        hint = f"make processed scenes from it: scannet-prep process {quote(str(out_dir))}"
     return MissingFileError(out_dir, f"holds no processed scenes: expected {out_dir}/train/scene*.npz", hint)

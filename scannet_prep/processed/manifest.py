@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -18,10 +17,10 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import ContentError, ManifestError, MissingFileError
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import Fingerprint, read_file, write_if_changed
+from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.labels import LabelSet
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import SceneWarning
 from scannet_prep.shards import ShardFolder
 from scannet_prep.typed_json import Count, Crc32, parse_json, to_plain
@@ -29,7 +28,6 @@ from scannet_prep.typed_json import Count, Crc32, parse_json, to_plain
 MANIFEST_NAME = "manifest.json"
 PARTS_NAME = "manifest.d"
 
-_FORMAT = "scannet_prep processed folder"
 _HINT = "remove it and run scannet-prep process again: it is rebuilt, and whole scenes are kept"
 _MAX_BYTES = 1 << 28
 
@@ -49,7 +47,7 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
     """
 
     split: Split
-    vertex_count: Count
+    vertex_count: Annotated[int, msgspec.Meta(ge=1, lt=1 << 48)]
     size_bytes: Count
     crc32: Crc32
     options: ProcessOptions
@@ -91,24 +89,17 @@ class Manifest(msgspec.Struct, frozen=True, rename={"is_complete": "complete"}):
         program_version: The program that wrote the manifest.
     """
 
-    scenes: Mapping[str, SceneEntry] = {}
+    scenes: Mapping[Annotated[str, msgspec.Meta(pattern=r"^scene[0-9]{4}_[0-9]{2}\Z")], SceneEntry] = {}
     failures: Mapping[str, SceneFailure] = {}
     is_complete: bool = True
     program_version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
+class _Head(msgspec.Struct):
     """What tells a manifest from other files."""
 
-    format: str
-    format_version: int
-
-    def __str__(self) -> str:
-        return f"{self.format!r}, version {self.format_version}"
-
-
-_OUR_HEAD = _Head(_FORMAT, FORMAT_VERSION)
+    format: Literal["scannet_prep processed folder"]
+    format_version: Literal[1]
 
 
 def shards_of(out_dir: Path) -> ShardFolder:
@@ -150,31 +141,16 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
         ManifestError: It is damaged, or was written by something else.
     """
     try:
-        head = parse_json(data, _Head)
-        manifest = parse_json(data, Manifest) if head == _OUR_HEAD else Manifest()
+        parse_json(data, _Head)
+        return parse_json(data, Manifest)
     except ContentError as error:
-        raise ManifestError(path, f"is damaged, or not a manifest: {error}", _HINT) from error
-    if head != _OUR_HEAD:
-        raise ManifestError(path, f"says that it is {head}"[:200] + f", expected {_OUR_HEAD}", _HINT)
-    for scene_id, entry in manifest.scenes.items():
-        if not SceneId.is_valid(scene_id) or not entry.vertex_count:
-            problem = f"is damaged: it records {scene_id!r:.40} with {entry.vertex_count} vertices"
-            raise ManifestError(path, problem, _HINT)
-    return manifest
-
-
-def write_manifest(out_dir: Path, manifest: Manifest) -> None:
-    """Write the manifest of a processed folder.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    write_if_changed(out_dir / MANIFEST_NAME, encode_manifest(manifest), is_durable=True)
+        raise ManifestError(path, f"is damaged, or not the manifest of a processed folder: {error}", _HINT) from error
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Encode a manifest: one line for each scene, so that two can be compared with diff."""
-    values = {**asdict(_OUR_HEAD), "program_version": manifest.program_version, "complete": manifest.is_complete}
+    head = {"format": "scannet_prep processed folder", "format_version": FORMAT_VERSION}
+    values = {**head, "program_version": manifest.program_version, "complete": manifest.is_complete}
     lines = [f'"{key}": {json.dumps(value)}' for key, value in values.items()]
     for key, entries in (("scenes", manifest.scenes), ("failures", manifest.failures)):
         each = [f'  "{name}": {json.dumps(to_plain(entry))}' for name, entry in sorted(entries.items())]

@@ -10,7 +10,6 @@ Formats: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (zip) and n
 from __future__ import annotations
 
 import io
-import math
 import re
 import struct
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ContentError, ProcessedFileError
+from scannet_prep.errors import ProcessedFileError
 from scannet_prep.files import Buffer
 
 ALIGNMENT_BYTES = 64
@@ -42,6 +41,7 @@ _DOS_DATE_1980 = 0x21
 _PADDING_ID = 0xD935  # the extra field that Android's zipalign registered for padding
 _DEFLATE_LEVEL = 1
 _MAX_DEFLATE_RATIO = 1032
+_find_dtype = lru_cache(maxsize=64)(np.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +69,35 @@ def encode_npz(arrays: Mapping[str, NDArray[Any]], deflated: frozenset[str]) -> 
     directory: list[bytes] = []
     offset = 0
     for key, array in arrays.items():
-        name = f"{key}.npy".encode("ascii")
         header = encode_npy_header(array.dtype.str, array.shape)
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data  # a view: the arrays are large
         crc32, size = deflate.crc32(data, deflate.crc32(header)), len(header) + len(data)
-        is_deflated = key in deflated
         payload: list[Buffer] = [header, data] if data else [header]
-        if is_deflated:
+        if key in deflated:
             payload = [deflate.deflate_compress(b"".join(payload), _DEFLATE_LEVEL)]
         stored_size = sum(map(len, payload))
-        extra = b"" if is_deflated else _padding(offset + _LOCAL.size + len(name))
-        common = (_DEFLATED if is_deflated else _STORED, 0, _DOS_DATE_1980, crc32, stored_size, size, len(name))
-        local = _LOCAL.pack(b"PK\x03\x04", _VERSION, 0, *common, len(extra)) + name + extra
-        central = _CENTRAL.pack(b"PK\x01\x02", _VERSION, _VERSION, 0, *common, 0, 0, 0, 0, 0, offset) + name
+        method = _DEFLATED if key in deflated else _STORED
+        local, central = _encode_headers(f"{key}.npy".encode("ascii"), method, crc32, stored_size, size, offset)
         pieces += [local, *payload]
         directory.append(central)
         offset += len(local) + stored_size
-    size = sum(map(len, directory))
-    pieces += directory
-    pieces.append(_END.pack(b"PK\x05\x06", 0, 0, len(directory), len(directory), size, offset, 0))
-    return pieces
+    return [*pieces, _encode_directory(directory, offset)]
+
+
+def _encode_headers(
+    name: bytes, method: int, crc32: int, stored_size: int, size: int, offset: int
+) -> tuple[bytes, bytes]:
+    """What stands before a member that begins at an offset, and what the directory says of it."""
+    extra = b"" if method == _DEFLATED else _padding(offset + _LOCAL.size + len(name))
+    common = (method, 0, _DOS_DATE_1980, crc32, stored_size, size, len(name))
+    local = _LOCAL.pack(b"PK\x03\x04", _VERSION, 0, *common, len(extra)) + name + extra
+    return local, _CENTRAL.pack(b"PK\x01\x02", _VERSION, _VERSION, 0, *common, 0, 0, 0, 0, 0, offset) + name
+
+
+def _encode_directory(entries: list[bytes], offset: int) -> bytes:
+    """What stands at the end of the file, from an offset on."""
+    directory = b"".join(entries)
+    return directory + _END.pack(b"PK\x05\x06", 0, 0, len(entries), len(entries), len(directory), offset, 0)
 
 
 class NpzReader:
@@ -125,54 +134,36 @@ class NpzReader:
         content = self._read_content(key, member)
         try:
             dtype, shape, start = _parse_npy_header(bytes(content[:4096]))
-        except ContentError:
-            raise self._error(f"array {key!r} has a header of another program") from None
-        if math.prod(shape) * dtype.itemsize != len(content) - start:
-            raise self._error(f"array {key!r} does not fill its member")
-        try:
             return np.frombuffer(content, dtype, offset=start).reshape(shape)
-        except ValueError:  # no bytes, but items of no size or dimensions beyond what NumPy can count
-            raise self._error(f"array {key!r} has the impossible shape {shape}") from None
+        except (TypeError, ValueError):  # also what NumPy cannot count, and no bytes with items of no size
+            raise self._error(f"array {key!r} has a header of another program") from None
 
     def _read_directory(self) -> dict[str, _Member]:
-        """Read the directory at the end; each of its entries must say the same as the header of its member.
+        """Go through the headers of the members; they, and the directory, must be what this program writes.
 
         A flipped bit in a name would otherwise hide an array.
         """
-        data = self._data
-        if len(data) < _END.size:
-            raise self._error(f"is truncated: {len(data)} bytes")
-        magic, _, _, count, total, size, directory_start, comment = _END.unpack(data[-_END.size :])
-        offset, position = directory_start, 0
-        if magic != b"PK\x05\x06" or comment or count != total or offset + size + _END.size != len(data):
-            raise self._error("is truncated, or not a file of this program: it does not end in a zip directory")
+        data, position = self._data, 0
         members: dict[str, _Member] = {}
-        for _ in range(count):
-            if offset + _CENTRAL.size > len(data) or position + _LOCAL.size > directory_start:
-                raise self._error("has a damaged zip directory")
-            central, local = _CENTRAL.unpack_from(data, offset), _LOCAL.unpack_from(data, position)
-            name_start = position + _LOCAL.size
-            name = bytes(data[name_start : name_start + local[9]])
-            offset += _CENTRAL.size + len(name)
-            is_same = central[2:11] == local[1:10] and bytes(data[offset - len(name) : offset]) == name
-            is_ours = (
-                (central[0], local[0]) == (b"PK\x01\x02", b"PK\x03\x04")
-                and central[16] == position
-                and local[3] in (_STORED, _DEFLATED)
-                and not any(central[11:14])
-                and name.endswith(b".npy")
-                and name.isascii()
+        directory: list[bytes] = []
+        while bytes(data[position : position + 4]) == b"PK\x03\x04" and position + _LOCAL.size <= len(data):
+            *_, method, _, _, crc32, stored_size, size, name_size, _ = _LOCAL.unpack_from(data, position)
+            name = bytes(data[position + _LOCAL.size : position + _LOCAL.size + name_size])
+            local, central = _encode_headers(name, method, crc32, stored_size, size, position)
+            can_be = stored_size <= len(data) - position and size <= _MAX_DEFLATE_RATIO * stored_size + 64
+            if (
+                bytes(data[position : position + len(local)]) != local
+                or method not in (_STORED, _DEFLATED)
+                or not can_be
+            ):
+                break
+            directory.append(central)
+            members[name.decode("latin-1").removesuffix(".npy")] = _Member(
+                method, crc32, stored_size, size, position + len(local)
             )
-            key = name[:-4].decode("latin-1")
-            if not is_same or not is_ours or key in members:
-                raise self._error("has a zip directory that is damaged, or that another program wrote")
-            start = name_start + len(name) + local[10]
-            members[key] = member = _Member(local[3], local[6], local[7], local[8], start)
-            if member.size_bytes > _MAX_DEFLATE_RATIO * member.stored_bytes + 64:
-                raise self._error("has a damaged zip directory: a member is larger than its bytes can hold")
-            position = start + member.stored_bytes
-        if (position, offset) != (directory_start, directory_start + size):
-            raise self._error("has a damaged zip directory: it does not account for all bytes")
+            position += len(local) + stored_size
+        if len(members) < len(directory) or bytes(data[position:]) != _encode_directory(directory, position):
+            raise self._error("is truncated, damaged, or was written by another program: its zip directory is not ours")
         return members
 
     def _read_content(self, key: str, member: _Member) -> memoryview:
@@ -197,22 +188,12 @@ class NpzReader:
 
 
 def _parse_npy_header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """Parse the beginning of a `.npy` member; gives type, shape, and the offset of the data."""
+    """Parse the beginning of a `.npy` member; gives type, shape and where the data begin. ValueError if it is none."""
     end = 10 + int.from_bytes(start[8:10], "little")
-    if not start.startswith(_NPY_MAGIC) or len(start) < end:
-        raise ContentError("not an .npy header")
     match = _NPY_HEADER.fullmatch(start[10:end].decode("latin-1"))
-    if match is None:
-        raise ContentError("not an .npy header as this program writes it")
-    return _parse_dtype(match[1]), tuple(int(item) for item in match[2].replace(" ", "").split(",") if item), end
-
-
-@lru_cache(maxsize=64)
-def _parse_dtype(text: str) -> np.dtype[Any]:
-    try:
-        return np.dtype(text)
-    except TypeError:
-        raise ContentError(f"unknown type {text}") from None
+    if not start.startswith(_NPY_MAGIC) or len(start) < end or match is None:
+        raise ValueError
+    return _find_dtype(match[1]), tuple(int(item) for item in match[2].replace(" ", "").split(",") if item), end
 
 
 @lru_cache(maxsize=64)

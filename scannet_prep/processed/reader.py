@@ -70,10 +70,6 @@ class SceneSource(ABC):
         """Keep only the scenes at these positions, which are ascending; one may come several times."""
         self._scene_ids, self.lengths = self._scene_ids[indices], self.lengths[indices]
 
-    def why_missing(self, scene_id: str) -> str:
-        """What processing said of a scene that failed; empty where it said nothing."""
-        return self.failures.get(scene_id, "")
-
     @abstractmethod
     def file_path(self, index: int) -> Path | str:
         """The file of a scene, for messages."""
@@ -118,7 +114,8 @@ class FolderReader(SceneSource):
 
     def __init__(self, path: Path, split: Split) -> None:
         self._path, self._split = path, split
-        state = find_state(path, must_be_usable=True)
+        state = find_state(path)
+        state.check()
         scenes = state.manifest.scenes
         vertex_counts = {name: entry.vertex_count for name, entry in scenes.items() if entry.split == split}
         hint = f"make them: scannet-prep process -o {quote(str(path))} --splits {split}"

@@ -23,7 +23,7 @@ from scannet_prep.scene_warnings import SceneWarning
 from scannet_prep.typed_json import parse_json, to_plain
 from scannet_prep.workers import find_worker
 
-FORMAT_VERSION = 1
+FORMAT_VERSION: Literal[1] = 1
 MAX_FILE_BYTES = 1 << 31
 _FLOATS_BY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
@@ -111,7 +111,7 @@ class SceneMeta:
     inputs: Mapping[str, Fingerprint] = field(hash=False)
     label_map: str
     program_version: str
-    format_version: int = FORMAT_VERSION
+    format_version: Literal[1] = FORMAT_VERSION
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values, with what follows from them, for those who read the file without this package."""
@@ -228,11 +228,7 @@ def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
     Raises:
         ProcessedFileError: It is missing, damaged, or of another version.
     """
-    meta = _parse_meta_as(SceneMeta, reader, path)
-    if meta.format_version != FORMAT_VERSION:
-        problem = f"has format version {meta.format_version}, expected {FORMAT_VERSION}"
-        raise ProcessedFileError(path, problem, _HINT)
-    return meta
+    return _parse_meta_as(SceneMeta, reader, path)
 
 
 def _parse_meta_as(kind: type[Description], reader: NpzReader, path: Path | str) -> Description:
@@ -268,49 +264,40 @@ def check_identity(reader: NpzReader, path: Path | str, scene_id: str, vertex_co
 
 def find_problems(scene: ProcessedScene) -> Iterator[str]:
     """Find values that no correct scene has."""
-    if np.isfinite(scene.points).all():
-        yield from _find_instance_problems(scene)
-    else:
-        yield "points are not all finite"
-    yield from _find_normal_problems(scene.normals)
-    source = scene.nyu40_ids if scene.meta.options.label_set.raw_ids_key == "nyu40_ids" else scene.scannet_ids
-    wrong = int(np.count_nonzero(scene.labels != scene.meta.options.label_set.labels_from_raw_ids(source)))
-    if wrong:
-        yield f"labels disagree with the raw ids at {wrong:,} vertices"
-    if int(scene.nyu40_ids.max()) > MAX_NYU40_ID:
-        yield f"nyu40_ids hold {int(scene.nyu40_ids.max())}, expected at most {MAX_NYU40_ID}"
-    segment_count = 0 if scene.segments is None else len(np.unique(scene.segments))
-    largest = -1 if scene.segments is None else int(scene.segments.max())
-    if segment_count != len(scene.meta.segment_ids) or largest != segment_count - 1:
-        described = len(scene.meta.segment_ids)
-        yield f"segments hold {segment_count:,} numbers up to {largest}, but {described:,} are described"
-    if not np.isfinite(scene.axis_alignment).all():
-        yield "axis_alignment is not finite"
-    if scene.faces is not None and scene.faces.size:
-        smallest, largest = int(scene.faces.min()), int(scene.faces.max())
-        if smallest < 0 or largest >= len(scene.points):
-            yield f"faces refer to vertices {smallest}..{largest}, but there are {len(scene.points)}"
-
-
-def _find_instance_problems(scene: ProcessedScene) -> Iterator[str]:
-    groups = scene.meta.groups
-    if any(not 0 <= item.id <= MAX_GROUPS for item in groups):
-        yield f"group ids are not all within 0..{MAX_GROUPS}"
-        return
-    strangers = np.setdiff1d(scene.instances, [-1, *(item.id for item in groups)])
-    if len(strangers):
-        yield f"instances hold {strangers[0]}, which is not a group"
-    elif groups != measure_groups(groups, scene.instances, scene.points):
-        yield "vertex counts or boxes of groups are not those of their vertices"
-
-
-def _find_normal_problems(normals: NDArray[np.float16]) -> Iterator[str]:
-    squared = np.square(normals.astype(np.float32)).sum(axis=1)
+    label_set, groups, faces = scene.meta.options.label_set, scene.meta.groups, scene.faces
+    source = scene.nyu40_ids if label_set.raw_ids_key == "nyu40_ids" else scene.scannet_ids
+    labels = int(np.count_nonzero(scene.labels != label_set.labels_from_raw_ids(source)))
+    squared = np.square(scene.normals.astype(np.float32)).sum(axis=1)
     # Half precision has 11 bits: each component is off by at most 2**-12 relative, the squared length by 2**-11.
-    wrong = ~((np.abs(squared - 1) < 2**-10) | (squared == 0))
-    count = int(np.count_nonzero(wrong))
-    if count:
-        yield f"normals of {count:,} vertices are neither of unit length nor zero"
+    normals = int(np.count_nonzero(~((np.abs(squared - 1) < 2**-10) | (squared == 0))))
+    segments = [] if scene.segments is None else np.unique(scene.segments).tolist()
+    described = len(scene.meta.segment_ids)
+    is_finite, is_numbered = np.isfinite(scene.points).all(), all(0 <= item.id <= MAX_GROUPS for item in groups)
+    strangers = np.setdiff1d(scene.instances, [-1, *(item.id for item in groups)])
+    can_measure = is_finite and is_numbered and not len(strangers)
+    for is_wrong, problem in (
+        (not is_finite, "points are not all finite"),
+        (not is_numbered, f"group ids are not all within 0..{MAX_GROUPS}"),
+        (is_numbered and len(strangers), f"instances hold {max(strangers, default=0)}, which is not a group"),
+        (
+            can_measure and groups != measure_groups(groups, scene.instances, scene.points),
+            "vertex counts or boxes of groups are not those of their vertices",
+        ),
+        (normals, f"normals of {normals:,} vertices are neither of unit length nor zero"),
+        (labels, f"labels disagree with the raw ids at {labels:,} vertices"),
+        (
+            scene.nyu40_ids.max() > MAX_NYU40_ID,
+            f"nyu40_ids hold {scene.nyu40_ids.max()}, expected up to {MAX_NYU40_ID}",
+        ),
+        (segments != [*range(described)], f"segments hold {len(segments):,} numbers, but {described:,} are described"),
+        (not np.isfinite(scene.axis_alignment).all(), "axis_alignment is not finite"),
+        (
+            faces is not None and not ((faces >= 0) & (faces < len(scene.points))).all(),
+            f"faces refer to vertices that are not there: there are {len(scene.points):,}",
+        ),
+    ):
+        if is_wrong:
+            yield problem
 
 
 _OPTIONAL = {"segments", "faces"}
@@ -335,12 +322,13 @@ def _find_structural_problems(arrays: Mapping[str, NDArray[Any]]) -> Iterator[st
         yield "has no points"
 
 
-def widen_normals(halves: NDArray[np.float16]) -> NDArray[np.float32]:
+def widen_normals(halves: NDArray[np.float16], out: NDArray[np.float32]) -> None:
     """float16 to float32. NumPy converts one number at a time; a table takes half as long, PyTorch a twentieth.
 
     PyTorch only in its own workers, which have one thread: several would hang in a process that was forked.
     """
     if find_worker() is not None:
-        widened: NDArray[np.float32] = sys.modules["torch"].from_numpy(halves).float().numpy()
-        return widened
-    return _FLOATS_BY_HALF.take(halves.view(np.uint16))
+        torch = sys.modules["torch"]
+        torch.from_numpy(out).copy_(torch.from_numpy(halves))
+    else:
+        _FLOATS_BY_HALF.take(halves.view(np.uint16), out=out, mode="clip")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 CGROUP_ROOT, MEMBERSHIP_PATH = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+# How many processes a launcher has started on this node; srun tells it of all nodes, such as 4,1(x2).
+_ON_NODE = ("SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE")
 _NO_LIMIT_BYTES = 1 << 60  # version 1 of control groups says "no limit" with a number of this size
 
 
@@ -23,14 +26,17 @@ def find_granted_cores(
         membership_path: Where the system says in which of them this process is.
     """
     found = {"affinity": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1}
-    if (slurm := environ.get("SLURM_CPUS_PER_TASK", "")).isdecimal():
-        found["Slurm"] = int(slurm)
+    # Without --cpus-per-task, Slurm only says what all processes of the job, or of a step, have on this node.
+    processes = re.findall(r"(?:^|,)([1-9]\d*)", ",".join(environ.get(name, "") for name in _ON_NODE))
+    share = math.ceil(_read_number(environ, "SLURM_CPUS_ON_NODE") / max(map(int, processes), default=1))
+    if slurm := [number for number in (_read_number(environ, "SLURM_CPUS_PER_TASK"), share) if number]:
+        found["Slurm"] = min(slurm)
     quotas: list[int] = []
     names = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
     for text in _iter_group_files("cpu", names, cgroup_root, membership_path):
-        with suppress(ValueError, ZeroDivisionError):  # no limit: "max"
+        with suppress(ValueError):  # no limit: "max"
             quota, period = map(int, text.split())
-            quotas += [math.ceil(quota / period)] if quota > 0 else []
+            quotas += [math.ceil(quota / period)] if min(quota, period) > 0 else []
     return found | ({"container": min(quotas)} if quotas else {})
 
 
@@ -50,13 +56,15 @@ def find_granted_memory(
         found["container"] = min(bounds)
     if 0 <= (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) < _NO_LIMIT_BYTES:
         found["ulimit -v"] = limit
-    node, core = (environ.get(f"SLURM_MEM_PER_{name}", "") for name in ("NODE", "CPU"))  # megabytes; 0 for all
-    if node.isdecimal() and int(node):
-        found["Slurm"] = int(node) << 20
-    elif core.isdecimal() and int(core):
-        cores = environ.get("SLURM_CPUS_ON_NODE", "")
-        found["Slurm"] = (int(core) << 20) * (int(cores) if cores.isdecimal() else 1)
+    node, core = (_read_number(environ, f"SLURM_MEM_PER_{name}") for name in ("NODE", "CPU"))  # megabytes; 0 for all
+    if slurm := node or core * max(1, _read_number(environ, "SLURM_CPUS_ON_NODE")):
+        found["Slurm"] = slurm << 20
     return found
+
+
+def _read_number(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def _iter_group_files(

@@ -1,7 +1,7 @@
-"""Worker processes that may die: a worker that the operating system kills costs only the task it worked on.
+"""Where tasks are done: in worker processes of this machine, or by an executor of the caller's, on any machine.
 
-`concurrent.futures` cannot do this: when one worker dies, it ends all others, does not tell which task was the cause,
-and in Python 3.11 it waits for ever if a worker was just being started.
+`ProcessPoolExecutor` cannot take the place of our workers: when one of its own dies, it ends all others, and in Python
+3.11 it waits for ever if a worker was just being started; and it runs the caller's script again in each.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import ctypes
 import socket
 import subprocess
 import sys
-import time
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from queue import SimpleQueue
+from typing import Any, TypeVar, get_type_hints
 
 from scannet_prep.errors import WorkerDiedError
 from scannet_prep.stages.granted import CGROUP_ROOT, MEMBERSHIP_PATH, find_granted_cores
@@ -27,57 +28,172 @@ Task = TypeVar("Task")
 Context = TypeVar("Context")
 Result = TypeVar("Result")
 
+_MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of the context for each
 _LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the caller stops early
 _MAX_FAILED_STARTS = 6
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
-def run_in_workers(
-    function: Callable[[Task, Context], Result], tasks: Iterable[Task], context: Context, *, jobs: int
+def run_tasks(
+    function: Callable[[Task, Context], Result],
+    tasks: Iterable[Task],
+    context: Context,
+    *,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    narrow: Callable[[Context, Task], Context] | None = None,
 ) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
-    """Call a function for each task, in worker processes.
+    """Call a function for each task, in worker processes or in an executor.
 
-    When a worker dies (typically because memory ran out), another takes its place. Its task is tried once more at the
-    end, alone; if that kills its worker again, it is given up.
+    A task that is lost, typically because memory ran out, is tried once more at the end, alone.
 
     Args:
-        function: A module-level function of task and context, which catches its own errors.
+        function: A module-level function of task and context, which catches its own errors, and says what it returns:
+            anything else that an executor of the caller's gives back is a loss.
         tasks: What to do.
-        context: Handed to every call; sent to each worker only once.
-        jobs: Number of workers.
+        context: Handed to every call; sent to each worker process only once.
+        jobs: Number of worker processes, where there is no executor.
+        executor: Any `concurrent.futures.Executor`.
+        narrow: What of the context a task needs; an executor of the caller's sends it with every task.
 
     Yields:
-        Each task with its result, in order of completion; a `WorkerDiedError` where the task killed two workers.
+        Each task with its result, in order of completion; a `WorkerDiedError` where it was lost twice.
 
     Raises:
-        WorkerDiedError: Workers cannot be started at all.
+        WorkerDiedError: Workers cannot be started at all, or the executor takes no more tasks.
     """
-    suspects: list[Task] = []
-    for task, result in _Pool(function, context, jobs).run(tasks):
+    if executor is None:
+        with WorkerPool(jobs) as pool:
+            yield from run_tasks(function, tasks, context, executor=pool)
+        return
+    lost: list[Task] = []
+    kinds = object if isinstance(executor, WorkerPool) else get_type_hints(function)["return"]
+    hint = "what is done is kept: run it again, with an executor of concurrent.futures that works, or without one"
+
+    def call(task: Task) -> Future[Result]:
+        try:
+            future = executor.submit(function, task, narrow(context, task) if narrow else context)
+        except Exception as error:  # it is broken, was shut down, or cannot reach its workers
+            raise WorkerDiedError(f"the executor takes no more tasks: {error}", hint) from error
+        if not isinstance(future, Future):
+            raise WorkerDiedError(f"the executor gave back {future!r:.200} for a task, expected a Future", hint)
+        return future
+
+    for task, result in _run_ahead(call, kinds, tasks, _MOST_AHEAD):
         if isinstance(result, WorkerDiedError):
-            suspects.append(task)
+            lost.append(task)
         else:
             yield task, result
-    for suspect in suspects:
-        yield from _Pool(function, context, 1).run([suspect])
+    yield from _run_ahead(call, kinds, lost, 1)
 
 
-def default_worker_count(
-    environ: Mapping[str, str],
-    cgroup_root: Path = CGROUP_ROOT,
-    membership_path: Path = MEMBERSHIP_PATH,
-) -> int:
-    """How many workers this process may keep busy.
+def _run_ahead(
+    call: Callable[[Task], Future[Result]], kinds: type, tasks: Iterable[Task], most: int
+) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
+    """Keep so many tasks going; an error where one is lost. Those that still wait are cancelled at the end."""
+    waiting, running = deque(tasks), dict[Future[Result], Task]()
+    done = SimpleQueue[Future[Result]]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                future = call(waiting[0])
+                running[future] = waiting.popleft()
+                future.add_done_callback(done.put)
+            future = done.get()
+            task = running.pop(future)
+            try:
+                result = future.result()
+                loss = "" if isinstance(result, kinds) else f"the executor gave back {result!r} instead of a result"
+            except Exception as error:  # noqa: BLE001 - functions catch their own: this is the executor's
+                loss = f"{type(error).__name__}: {error}"
+            problem = f"lost twice, the second time when running alone: {loss}"
+            yield task, WorkerDiedError(problem[:1000]) if loss else result
+    finally:
+        wait([future for future in running if not future.cancel()], _LAST_TASK_S)
 
-    The smallest of: the processors it may run on (affinity), the quota of its control group (containers), and
-    `SLURM_CPUS_PER_TASK`; at least 1.
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    """A worker process, the pipe to it, and what it was started for."""
+
+    process: subprocess.Popen[bytes]
+    pipe: Connection
+    context: object
+    is_ready: bool = False
+
+
+class WorkerPool(Executor):
+    """Worker processes, each led by a thread: one that dies costs only the task that it was at, and is replaced.
 
     Args:
-        environ: The environment, where Slurm leaves its limit.
-        cgroup_root: Where the control groups are mounted.
-        membership_path: Where the system says in which of them this process is.
+        jobs: Number of workers.
     """
-    return max(1, min(find_granted_cores(environ, cgroup_root, membership_path).values()))
+
+    def __init__(self, jobs: int) -> None:
+        self._threads = ThreadPoolExecutor(jobs)
+        self._own = threading.local()  # of a thread: its worker
+        self._lock = threading.Lock()
+        self._workers: list[_Worker] | None = []  # None when no more may be started
+        self._failed_starts = 0
+
+    def submit(self, function: Callable[..., Any], /, *arguments: object, **_: object) -> Future[Any]:
+        """Have a function called with a task and a context.
+
+        Raises:
+            WorkerDiedError: Workers die as soon as they are started.
+        """
+        if self._failed_starts >= _MAX_FAILED_STARTS:
+            raise WorkerDiedError("worker processes end as soon as they are started")
+        return self._threads.submit(self._lead, function, *arguments)  # type: ignore[arg-type]  # task and context
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End all workers."""
+        with self._lock:
+            workers, self._workers = self._workers or [], None
+        for worker in workers:
+            worker.process.kill()
+            worker.process.wait()
+        self._threads.shutdown(wait, cancel_futures=cancel_futures)
+        for worker in workers:
+            worker.pipe.close()
+
+    def _lead(self, function: Callable[[Task, Context], Result], task: Task, context: Context) -> Result:
+        """Have the worker of this thread do a task. A start that fails costs a task: then fewer work at a time."""
+        if (worker := getattr(self._own, "worker", None)) is None or worker.context is not context:
+            worker = self._own.worker = self._start(context)
+        try:
+            if not worker.is_ready:
+                worker.pipe.send((function, context))
+                worker.is_ready = worker.pipe.recv()
+            worker.pipe.send(task)
+            result, error = worker.pipe.recv()
+        except (EOFError, OSError):
+            self._own.worker = None
+            self._failed_starts += not worker.is_ready
+            raise WorkerDiedError(f"its worker process ended with status {worker.process.wait()}") from None
+        self._failed_starts = 0
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
+    def _start(self, context: object) -> _Worker:
+        """Start a worker as a program of its own.
+
+        `multiprocessing` would run the caller's script again in it, which scripts without a guard, notebooks and
+        standard input do not survive, and would have to fork a process that may have threads.
+        """
+        ours, theirs = socket.socketpair()
+        program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _work; _work({theirs.fileno()})"
+        flags = [f"-W{option}" for option in sys.warnoptions] + (["-B"] if sys.dont_write_bytecode else [])
+        # Ctrl-C is for the main process, which decides what to do about it.
+        apart: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
+        with ours, theirs, self._lock:  # when `theirs` is closed, the end of the process is the end of the pipe
+            if self._workers is None:
+                raise WorkerDiedError("its worker was not started any more")
+            command, descriptors = [sys.executable, *flags, "-c", program], [theirs.fileno()]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, **apart)  # noqa: S603
+            self._workers.append(worker := _Worker(process, Connection(ours.detach()), context))
+        return worker
 
 
 def _work(descriptor: int) -> None:
@@ -90,14 +206,30 @@ def _work(descriptor: int) -> None:
     keep_freed_memory()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         function, context = pipe.recv()
-        pipe.send(())  # ready
+        pipe.send(True)  # ready
         while True:
             task = pipe.recv()
             try:
                 message: tuple[Any, Exception | None] = (function(task, context), None)
-            except Exception as error:  # noqa: BLE001 - handed to the main process, which raises it
+            except Exception as error:  # noqa: BLE001 - handed to the main process
                 message = (None, error)
             pipe.send(message)
+
+
+def default_worker_count(
+    environ: Mapping[str, str], cgroup_root: Path = CGROUP_ROOT, membership_path: Path = MEMBERSHIP_PATH
+) -> int:
+    """How many workers this process may keep busy.
+
+    The smallest of: the processors it may run on (affinity), the quota of its control group (containers), and its
+    share of what Slurm grants; at least 1.
+
+    Args:
+        environ: The environment, where Slurm leaves its limit.
+        cgroup_root: Where the control groups are mounted.
+        membership_path: Where the system says in which of them this process is.
+    """
+    return min(find_granted_cores(environ, cgroup_root, membership_path).values())
 
 
 def keep_freed_memory() -> None:
@@ -111,119 +243,3 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that glibc takes
         mallopt(_M_TRIM_THRESHOLD, 1 << 30)
-
-
-@dataclass(eq=False, slots=True)
-class _Worker(Generic[Task]):
-    """A worker process, the pipe to it, and the task it is at."""
-
-    process: subprocess.Popen[bytes]
-    pipe: Connection
-    is_ready: bool = False
-    tasks: tuple[Task, ...] = ()
-
-
-class _Pool(Generic[Task, Context, Result]):
-    """Hands tasks to workers, one at a time each, so that a death tells which task it was."""
-
-    def __init__(self, function: Callable[[Task, Context], Result], context: Context, jobs: int) -> None:
-        self._function = function
-        self._context = context
-        self._jobs = jobs
-        self._workers: list[_Worker[Task]] = []
-        self._failed_starts = 0
-
-    def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
-        """Yield each task with its result, or with an error where its worker died."""
-        waiting = deque(tasks)
-        try:
-            while waiting or any(worker.tasks for worker in self._workers):
-                while len(self._workers) < min(self._jobs, len(waiting) + sum(len(w.tasks) for w in self._workers)):
-                    self._workers.append(self._start_worker())
-                for worker in self._workers:
-                    if worker.is_ready and not worker.tasks and waiting and _send(worker, waiting[0]):
-                        worker.tasks = (waiting.popleft(),)
-                pipes = {worker.pipe: worker for worker in self._workers}
-                for pipe in connection.wait(list(pipes)):
-                    yield from self._hear(pipes[pipe])  # type: ignore[index]  # only pipes were given
-        finally:
-            self._end()
-
-    def _start_worker(self) -> _Worker[Task]:
-        """Start a worker as a program of its own.
-
-        `multiprocessing` would run the caller's script again in it, which scripts without a guard, notebooks and
-        standard input do not survive, and would have to fork a process that may have threads.
-        """
-        ours, theirs = socket.socketpair()
-        program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _work; _work({theirs.fileno()})"
-        flags = [f"-W{option}" for option in sys.warnoptions] + (["-B"] if sys.dont_write_bytecode else [])
-        # Ctrl-C is for the main process, which decides what to do about it.
-        apart: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
-        try:
-            process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, *flags, "-c", program],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                **apart,
-            )
-        except OSError as error:
-            ours.close()
-            raise WorkerDiedError(f"worker processes cannot be started: {error}") from error
-        finally:
-            theirs.close()  # from now on, the end of the process is the end of the pipe
-        worker: _Worker[Task] = _Worker(process, Connection(ours.detach()))
-        _send(worker, (self._function, self._context))
-        return worker
-
-    def _hear(self, worker: _Worker[Task]) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
-        """Take what a worker sends; the end of its pipe means that it is dead."""
-        try:
-            message = worker.pipe.recv()
-        except (EOFError, OSError):
-            self._bury(worker)
-            for task in worker.tasks:
-                yield task, WorkerDiedError("killed its worker process twice, the second time when running alone")
-            return
-        worker.is_ready, self._failed_starts = True, 0
-        if message:
-            result, error = message
-            if error is not None:
-                raise error
-            (task,), worker.tasks = worker.tasks, ()
-            yield task, result
-
-    def _bury(self, worker: _Worker[Task]) -> None:
-        """Forget a dead worker. Where it was not even ready, memory may be short: then fewer work at a time."""
-        self._workers.remove(worker)
-        worker.pipe.close()
-        worker.process.wait()
-        if worker.is_ready:
-            return
-        self._failed_starts += 1
-        self._jobs = max(1, self._jobs // 2)
-        if self._failed_starts == _MAX_FAILED_STARTS:
-            raise WorkerDiedError(
-                f"worker processes end as soon as they are started, with status {worker.process.returncode}"
-            )
-
-    def _end(self) -> None:
-        """Let all workers end: they do when their pipe is closed, after the task they are at."""
-        for worker in self._workers:
-            worker.pipe.close()
-        deadline_s = time.monotonic() + _LAST_TASK_S
-        for worker in self._workers:
-            try:
-                worker.process.wait(max(0.0, deadline_s - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
-
-
-def _send(worker: _Worker[Any], message: object) -> bool:
-    """Send something to a worker; where it is dead, which `_hear` is going to notice, nothing happens."""
-    try:
-        worker.pipe.send(message)
-    except (BrokenPipeError, ConnectionResetError):
-        return False
-    return True

@@ -23,7 +23,7 @@ from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, make_directory, read_file, remove_temporaries, write_atomically
 from scannet_prep.processed import folder as lists
 from scannet_prep.processed import manifest as manifests
-from scannet_prep.processed.folder import find_entries, find_mixture
+from scannet_prep.processed.folder import find_mixture
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.raw import lock as locks
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, parse_lock, read_locks, write_lock
@@ -78,8 +78,7 @@ class Target:
         self._out_dir, self._selection, self._is_raw = out_dir, selection, kind is ArchiveKind.RAW
         self._others: list[UnpackedFile] = []
         self._has_begun = False
-        self._came, self._before = Manifest(), Manifest()
-        self._came_digests, self._digests = dict[str, LockEntry](), dict[str, LockEntry]()
+        self._came, self._came_digests = Manifest(), dict[str, LockEntry]()
         if is_export(out_dir):
             raise OutputError(f"{out_dir}: is an export for another program", _ELSEWHERE)
         with suppress(FileError):
@@ -87,11 +86,8 @@ class Target:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
         for folder in (out_dir, *(out_dir / split for split in Split)):
             remove_temporaries(folder)  # also where nothing else is left to do
-        with suppress(MissingFileError):
-            if self._is_raw:
-                self._digests = read_locks(out_dir)
-            else:
-                self._before = manifests.read_manifest(out_dir) or Manifest()
+        self._before = (None if self._is_raw else manifests.read_manifest(out_dir)) or Manifest()
+        self._digests = read_locks(out_dir) if self._is_raw else {}
         self._shards = (locks if self._is_raw else manifests).shards_of(out_dir)
         if faults := self._shards.find_faults():
             raise faults[0]
@@ -155,23 +151,15 @@ class Target:
         """All has been done that could be: bring what the folder says of itself up to date."""
         if self._is_raw:
             self._end_raw()
-        else:
-            self._end_processed()
-        self._shards.remove()
-
-    def _end_processed(self) -> None:
+            return
         came = {name: entry for name, entry in self._came.scenes.items() if name in self.scenes}
-        # What is damaged, and was not asked for now, `verify` names.
-        scenes, _ = find_entries(self._out_dir, {**self._before.scenes, **came}, self.failures)
-        wants = self._selection.wants
+        wants, before = self._selection.wants, self._before
         came_failures = {name: it for name, it in self._came.failures.items() if wants(name, find_official_split(name))}
-        all_failures = {**self._before.failures, **came_failures, **self.failures}
-        failures = {name: failure for name, failure in all_failures.items() if name not in scenes}
-        is_same = (scenes, failures) == (self._came.scenes, came_failures)
-        is_complete = self._before.is_complete and self._came.is_complete
-        manifest = Manifest(scenes, failures, is_complete, self._came.program_version if is_same else VERSION)
-        manifests.write_manifest(self._out_dir, manifest)
-        lists.write_failed_list(self._out_dir / lists.FAILED_NAME, manifest.failures)
+        failures = {**before.failures, **came_failures, **self.failures}
+        failures = {name: failure for name, failure in failures.items() if name not in came}
+        is_complete = before.is_complete and self._came.is_complete
+        version = self._came.program_version if before.scenes.keys() <= came.keys() else VERSION
+        lists.record(self._out_dir, before, Manifest({**before.scenes, **came}, failures, is_complete, version))
         lists.mark_finished(self._out_dir, self.scenes.keys() | self.failures.keys())
 
     def _end_raw(self) -> None:
@@ -184,6 +172,7 @@ class Target:
         with suppress(MissingFileError):
             failed.update(read_scene_list(self._out_dir / lists.FAILED_NAME))
         lists.write_failed_list(self._out_dir / lists.FAILED_NAME, failed - self.scenes.keys())
+        self._shards.remove()
 
     def _write_file(self, name: str, data: Buffer) -> UnpackedFile:
         path = self._out_dir / name

@@ -11,7 +11,7 @@ from pathlib import Path
 from scannet_prep.geometry import load_compiled_loop
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
-from scannet_prep.stages.pool import run_in_workers
+from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessTask, WorkContext, make_scene_file
 
 
@@ -47,7 +47,7 @@ def tell_peak(raw_dir: Path, out_dir: Path) -> None:
     for task in plan.tasks:
         task.path.parent.mkdir(parents=True, exist_ok=True)
     context = plan.context
-    outcomes = [outcome for _, outcome in run_in_workers(make_and_measure, plan.tasks, context, jobs=1)]
+    outcomes = [outcome for _, outcome in run_tasks(make_and_measure, plan.tasks, context, jobs=1)]
     peaks = [outcome for outcome in outcomes if isinstance(outcome, int)]
     if len(peaks) < len(outcomes):
         raise RuntimeError(f"a worker died: {outcomes}")

@@ -21,7 +21,7 @@ from scannet_prep.archive.layout import ArchiveKind, Head
 from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, write_archive
 from scannet_prep.files import Fingerprint, write_atomically
 from scannet_prep.processed.folder import processed_path
-from scannet_prep.processed.manifest import Manifest, SceneEntry, write_manifest
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, encode_manifest
 from scannet_prep.processed.scene import ProcessOptions, encode_processed, read_processed
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
@@ -81,7 +81,7 @@ def _make_processed(settings: Settings, source: Path) -> int:
         write_atomically(processed_path(source, Split.TRAIN, scene_id), pieces)
         entries[scene_id] = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*pieces))
         written += sum(map(len, pieces))
-    write_manifest(source, Manifest(entries))
+    (source / MANIFEST_NAME).write_bytes(encode_manifest(Manifest(entries)))
     return len(entries)
 
 

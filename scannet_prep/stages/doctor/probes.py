@@ -61,7 +61,7 @@ def check_versions(check: Check, _environ: Mapping[str, str]) -> None:
 def check_cores(check: Check, environ: Mapping[str, str]) -> None:
     """Processors: of the machine, and those that are granted."""
     granted, machine = find_granted_cores(environ), os.cpu_count() or 1
-    count = max(1, min(granted.values()))
+    count = min(granted.values())
     who = ", ".join(f"{name} {number}" for name, number in granted.items())
     check.message = f"{count} of {machine} may be used ({who})"
     if count < machine:

@@ -11,22 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scannet_prep import release
 from scannet_prep.backports import StrEnum
 from scannet_prep.errors import DiskFullError, TermsError, UsageError
 from scannet_prep.files import check_is_folder, make_directory, write_atomically
-from scannet_prep.raw.layout import find_orphans
-from scannet_prep.raw.lock import LockEntry, read_locks, shards_of
-from scannet_prep.release import (
-    BASE_URL,
-    KINDS,
-    LABEL_MAP,
-    PRESETS,
-    SHARED_KINDS,
-    SPLIT_DIRS,
-    TERMS_URL,
-    Content,
-    FileKind,
-)
+from scannet_prep.raw.lock import read_locks, shards_of
+from scannet_prep.release import BASE_URL, FileKind
 from scannet_prep.remote.client import find_certificates
 from scannet_prep.remote.transfer import partial_path
 from scannet_prep.remote.trouble import is_server_address, public_url
@@ -60,13 +50,13 @@ class RemoteFile:
     local_path: str  # place below the data folder, with `/`
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class FileResult:
     """What became of one file."""
 
     file: RemoteFile  # the file
-    outcome: FileOutcome  # what became of it
-    size_bytes: int = 0  # its size, where it is there
+    outcome: FileOutcome | None = None  # what became of it; None as long as that is open
+    size_bytes: int = 0  # how much of it is there
     reason: str = ""  # why it is not there; the same text for all files that fail alike
     place: str = ""  # what the reason is about: an address or a path
     hint: str = ""  # what to do about it; may be empty
@@ -90,7 +80,6 @@ class DownloadPlan:
     base_url: str  # where they come from; ends in `/`
     files: tuple[RemoteFile, ...]  # all files that were asked for, scene by scene
     present: frozenset[str]  # local paths of those that are there; `run` checks each of them
-    orphans: tuple[Path, ...]  # left by the official download script where it was interrupted; nobody needs them
     partial_bytes: int  # what has arrived of the missing files, in an earlier run
     share: Share | None = None  # the shard that `files` fall to; None where they are all that was asked for
     job_paths: frozenset[str] = frozenset()  # local paths of the files of all shards
@@ -105,7 +94,7 @@ class DownloadPlan:
         """Whether shards have been merged that had brought all of the job."""
         if self.share is None or self.share.folder.exists():
             return False
-        return self.job_paths <= self.read_locked().keys()
+        return self.job_paths <= read_locks(self.data_dir).keys()
 
     @property
     def missing(self) -> list[RemoteFile]:
@@ -122,24 +111,25 @@ class DownloadPlan:
         """Where the files come from, as messages may show it: without a password."""
         return public_url(self.base_url)
 
-    def read_locked(self) -> dict[str, LockEntry]:
-        """Read what `scannet.lock` and its parts record; raises LockError where one is damaged."""
-        return read_locks(self.data_dir)
+    @property
+    def has_terms(self) -> bool:
+        """Whether the folder records that the terms were accepted."""
+        return (self.data_dir / TERMS_RECORD_NAME).is_file()
 
     def require_terms(self) -> None:
         """Make sure that the folder records that the terms were accepted; raises TermsError where it does not."""
-        if not (self.data_dir / TERMS_RECORD_NAME).is_file():
+        if not self.has_terms:
             raise TermsError(
-                f"the ScanNet Terms of Use have not been accepted: {TERMS_URL}",
+                f"the ScanNet Terms of Use have not been accepted: {release.TERMS_URL}",
                 "read them, sign them as they say, then add --accept-terms or set SCANNET_PREP_ACCEPT_TERMS=1",
             )
 
     def accept_terms(self) -> None:
         """Record in the folder that the terms were accepted, and when; OutputError where it cannot be written to."""
-        if not (self.data_dir / TERMS_RECORD_NAME).is_file():
+        if not self.has_terms:
             make_directory(self.data_dir)
             now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-            text = f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n"
+            text = f"ScanNet Terms of Use accepted at {now}\n{release.TERMS_URL}\n"
             write_atomically(self.data_dir / TERMS_RECORD_NAME, [text.encode()])
 
     def check_room(self) -> None:
@@ -149,12 +139,11 @@ class DownloadPlan:
             DiskFullError: It does not.
         """
         try:
-            folder = (self.data_dir / SPLIT_DIRS[Split.TRAIN]).resolve()
+            folder = (self.data_dir / release.SPLIT_DIRS[Split.TRAIN]).resolve()
             check_space(folder, self.needed_bytes, len(self.missing))
         except DiskFullError as error:
-            hint = f"{error.hint}, or fetch less with --splits or --limit"
-            if self.partial_bytes:
-                hint += f"; {format_bytes(self.partial_bytes)} have arrived already, in hidden files (.*.part)"
+            arrived = f"{format_bytes(self.partial_bytes)} have arrived already, in hidden files (.*.part)"
+            hint = f"{error.hint}, or fetch less with --splits or --limit; {arrived}"
             raise DiskFullError(error.message, hint) from None
 
 
@@ -162,12 +151,8 @@ class DownloadPlan:
 class DownloadReport:
     """What `run` did."""
 
-    data_dir: Path  # where the files are
+    plan: DownloadPlan  # what was to be done
     results: tuple[FileResult, ...]  # one for each file that was asked for
-    mended: tuple[str, ...]  # files that were there, but damaged, and were fetched again
-    # Files whose permissions kept everybody else from reading them, as the official script leaves them
-    opened: tuple[str, ...]
-    orphans: tuple[Path, ...]  # see `DownloadPlan`
     received_bytes: int  # bytes that came over the network
 
     @property
@@ -177,7 +162,7 @@ class DownloadReport:
 
     def describe_failures(self) -> list[tuple[str, str]]:
         """A line and a hint for all files that failed for the same reason."""
-        groups: dict[tuple[str, str], list[FileResult]] = {}
+        groups: dict[tuple[FileOutcome | None, str], list[FileResult]] = {}
         for item in self.failures:
             groups.setdefault((item.outcome, item.reason), []).append(item)
         lines = []
@@ -190,22 +175,21 @@ class DownloadReport:
         """Number of files by kind and outcome."""
         found: dict[str, dict[FileOutcome, int]] = {}
         for item in self.results:
-            found.setdefault(item.file.kind.suffix, dict.fromkeys(FileOutcome, 0))[item.outcome] += 1
+            found.setdefault(item.file.kind.suffix, dict.fromkeys(FileOutcome, 0))[
+                item.outcome or FileOutcome.FAILED
+            ] += 1
         return found
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values."""
         return {
-            "data_dir": str(self.data_dir),
+            "data_dir": str(self.plan.data_dir),
             "kinds": self.counts(),
             "failures": [
                 {"path": item.file.local_path, "scene_id": item.file.scene_id}
                 | {"outcome": item.outcome, "message": item.message, "hint": item.hint}
                 for item in self.failures
             ],
-            "mended": self.mended,
-            "permissions_repaired": self.opened,
-            "orphans": self.orphans,
             "received_bytes": self.received_bytes,
             "size_bytes": sum(item.size_bytes for item in self.results),
         }
@@ -248,20 +232,17 @@ def plan(
     for file in files:
         sizes[file.scene_id or ""] += file.kind.typical_bytes or 0
     settings = {"types": " ".join(sorted(kind.suffix for kind in kinds))}
-    is_part = selection != Selection()
     job_paths = frozenset(file.local_path for file in files)
-    if share := shards_of(data_dir).take(shard, sizes, settings, is_restricted=is_part):
+    if share := shards_of(data_dir).take(shard, sizes, settings, is_restricted=selection != Selection()):
         files = tuple(file for file in files if (file.scene_id or "") in share.names)
     paths = {file.local_path: data_dir / file.local_path for file in files}
     present = frozenset(name for name, path in paths.items() if os.path.lexists(path))
     partials = [partial_path(path) for name, path in paths.items() if name not in present]
-    folders = sorted({path.parent for path in paths.values()})
     return DownloadPlan(
         data_dir=data_dir,
         base_url=base_url,
         files=files,
         present=present,
-        orphans=tuple(orphan for folder in folders for orphan in find_orphans(folder)),
         partial_bytes=sum(path.stat().st_size for path in partials if os.path.exists(path)),  # noqa: PTH110 - which never raises
         share=share,
         job_paths=job_paths,
@@ -281,17 +262,17 @@ def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True
         found = f"{jobs} connections at a time" + (f" in each of {count} shards" if count > 1 else "")
         raise UsageError(f"{found}, expected 1 to {_MAX_JOBS} in all", "the server is shared: be polite")
     find_certificates(plan.base_url, certificates)
-    plan.read_locked()
+    read_locks(plan.data_dir)
     plan.check_room()
 
 
 def parse_types(words: Sequence[str]) -> tuple[FileKind, ...]:
     """Turn presets and suffixes into kinds of files, each once; UsageError where a word is neither."""
-    known = KINDS | SHARED_KINDS
-    suffixes = dict.fromkeys(suffix for word in words for suffix in PRESETS.get(word, (word,)))
+    known = release.KINDS | release.SHARED_KINDS
+    suffixes = dict.fromkeys(suffix for word in words for suffix in release.PRESETS.get(word, (word,)))
     for suffix in suffixes:
         if suffix not in known:
-            hint = f"presets: {', '.join(PRESETS)}; types: {', '.join(known)}"
+            hint = f"presets: {', '.join(release.PRESETS)}; types: {', '.join(known)}"
             raise UsageError(f"{suffix!r} is not a type of file", hint)
     return tuple(known[suffix] for suffix in suffixes)
 
@@ -306,14 +287,14 @@ def list_files(
     files = []
     for kind in kinds:
         if not kind.splits:
-            place = kind.suffix if kind is LABEL_MAP else f"tasks/{kind.suffix}"
+            place = kind.suffix if kind is release.LABEL_MAP else f"tasks/{kind.suffix}"
             files.append(RemoteFile(kind, None, None, f"{base_url}v2/tasks/{kind.suffix}", place))
     for scene_id, split in scenes:
         for kind in kinds:
             if split in kind.splits:
                 name = f"{scene_id}/{scene_id}{kind.suffix}"
                 # The sensor streams of train and val never moved when version 2 came out.
-                version = "v1" if kind.content is Content.SENSOR_STREAM and split is not Split.TEST else "v2"
-                place = f"{SPLIT_DIRS[split]}/{name}"
+                version = "v1" if kind.content is release.Content.SENSOR_STREAM and split is not Split.TEST else "v2"
+                place = f"{release.SPLIT_DIRS[split]}/{name}"
                 files.append(RemoteFile(kind, scene_id, split, f"{base_url}{version}/scans/{name}", place))
     return files

@@ -41,7 +41,6 @@ from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.shards import Shard, Share
-from scannet_prep.stages.executors import run_tasks
 from scannet_prep.stages.export.present import find_current, read_previous
 from scannet_prep.stages.export.scene_worker import (
     PARTS_NAME,
@@ -52,6 +51,7 @@ from scannet_prep.stages.export.scene_worker import (
     move,
     narrow,
 )
+from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.selection import Selection
 
 _WRITE_INTERVAL_S = 2.0

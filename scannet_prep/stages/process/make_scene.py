@@ -25,6 +25,8 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.version import VERSION
 
+_GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)
+
 Contents: TypeAlias = Mapping[release.FileKind, Any]
 """What files hold, by kind: `Mesh`, `ScanInfo`, `Segmentation` or `Aggregation`."""
 
@@ -44,9 +46,9 @@ class RawFiles:
     paths: Mapping[release.FileKind, Path] = field(hash=False)
 
     @property
-    def groups_path(self) -> Path | None:
-        """The file of the groups; None where there is none."""
-        return self.paths.get(release.AGGREGATION) or self.paths.get(release.HIGH_RESOLUTION_AGGREGATION)
+    def groups_kind(self) -> release.FileKind | None:
+        """Of the file of the groups; None where there is none."""
+        return next((kind for kind in _GROUPS_KINDS if kind in self.paths), None)
 
     def fingerprints(self) -> dict[str, Fingerprint]:
         """Fingerprints of the files, by name.
@@ -138,7 +140,7 @@ def make_scene(files: RawFiles, contents: Contents, options: ProcessOptions, lab
     source = annotation.nyu40_ids if options.label_set.raw_ids_key == "nyu40_ids" else annotation.scannet_ids
     return ProcessedScene(
         points=points,
-        normals=normals,
+        normals=normals.astype(np.float16),
         colors=mesh.colors,
         labels=options.label_set.labels_from_raw_ids(source),
         nyu40_ids=annotation.nyu40_ids,
@@ -169,13 +171,13 @@ def make_annotation(files: RawFiles, contents: Contents, vertex_count: int, labe
         AnnotationError: They do not fit together, or are those of another mesh.
     """
     segmentation: Segmentation | None = contents.get(release.SEGMENTS)
-    aggregation, path = _find_groups(contents), files.groups_path
     if segmentation is not None:
         _check_count(files.paths[release.SEGMENTS], len(segmentation.indices), vertex_count)
-    if segmentation is None or aggregation is None:
+    if segmentation is None or files.groups_kind is None:
         return Annotation.empty(vertex_count)
+    path = files.paths[files.groups_kind]
     try:
-        annotation = annotate(segmentation, aggregation, label_map)
+        annotation = annotate(segmentation, contents[files.groups_kind], label_map)
     except AnnotationError as error:
         raise AnnotationError(f"{path}: {error.message}", error.hint) from None
     # The groups of the high-resolution mesh may stand in only where they refer to the same segments.
@@ -190,7 +192,7 @@ def make_annotation(files: RawFiles, contents: Contents, vertex_count: int, labe
 
 def used_label_map(files: RawFiles, label_map: LabelMap) -> str:
     """Digest of the label map if the scene depends on it, else empty."""
-    return "" if files.groups_path is None else label_map.digest
+    return "" if files.groups_kind is None else label_map.digest
 
 
 def match_ply_labels(path: Path, labels_mesh: Mesh, mesh: Mesh) -> tuple[NDArray[np.uint8], tuple[SceneWarning, ...]]:
@@ -224,11 +226,6 @@ def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
     return ""
 
 
-def _find_groups(contents: Contents) -> Aggregation | None:
-    groups: Aggregation | None = contents.get(release.AGGREGATION) or contents.get(release.HIGH_RESOLUTION_AGGREGATION)
-    return groups
-
-
 def is_there(path: Path) -> bool:
     """Whether there is a file; also what has its name and cannot be read, so that reading it tells.
 
@@ -252,7 +249,7 @@ def _check_count(path: Path, found: int, expected: int) -> None:
 
 def _find_warnings(files: RawFiles, contents: Contents) -> Iterator[SceneWarning]:
     info: ScanInfo | None = contents.get(release.INFO)
-    aggregation = _find_groups(contents)
+    aggregation: Aggregation | None = contents.get(files.groups_kind) if files.groups_kind else None
     if not len(contents[release.MESH].faces):
         yield SceneWarning(WarningKind.NO_FACES)
     if info is None:
@@ -267,7 +264,7 @@ def _find_warnings(files: RawFiles, contents: Contents) -> Iterator[SceneWarning
         yield SceneWarning(WarningKind.NO_GROUPS)
     if release.HIGH_RESOLUTION_AGGREGATION in files.paths:
         yield SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION.suffix)
-    for kind in (release.SEGMENTS, release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION):
+    for kind in (release.SEGMENTS, *_GROUPS_KINDS):
         if kind in files.paths and contents[kind].scene_id not in ("", files.scene_id):
             name, other = files.paths[kind].name, contents[kind].scene_id
             yield SceneWarning(WarningKind.OTHER_SCENE, f"{name} says that it belongs to {other!r:.40}")

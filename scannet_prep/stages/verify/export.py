@@ -1,9 +1,8 @@
-"""Checks an export: every file that its manifest names, by size and CRC-32, and what lies about."""
+"""Checks an export: every file that its manifest names, by size and CRC-32."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from scannet_prep.errors import FileError
@@ -11,28 +10,20 @@ from scannet_prep.export import EXPORT_NAME
 from scannet_prep.export.manifest import read_export, shards_of
 from scannet_prep.files import Fingerprint
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.export.scene_worker import find_unit
-from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
+from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.selection import Selection
 
 _AGAIN = "run the same scannet-prep export command again, with --checksum: whole scenes are kept"
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedTask(CheckTask):
-    """One scene of an export; the path is that of the export.
-
-    Attributes:
-        files: What the manifest records of its files, by name.
-    """
-
-    files: Mapping[str, Fingerprint] = field(hash=False)
-
-
 def plan_export(
     out_dir: Path, selection: Selection, findings: Findings
-) -> tuple[tuple[ExportedTask, ...], dict[SceneId, Split]]:
-    """Look at an export without reading scenes; gives those to check, and the split of all there are."""
+) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split]]:
+    """Look at an export without reading scenes.
+
+    Returns:
+        Scenes to check, each with what the manifest records of its files by name; and the split of all there are.
+    """
     path, shards = out_dir / EXPORT_NAME, shards_of(out_dir)
     findings.found += [Finding.from_exception(fault, shards.path) for fault in shards.find_faults()]
     if shards.exists() and not findings.found:
@@ -49,27 +40,19 @@ def plan_export(
     for name, failure in manifest.failures.items():
         findings.error(path, f"says that the scene failed: {failure.message}", failure.hint, scene_id=name)
     _check_files(out_dir, manifest.shared, findings)
-    folders: dict[str, set[str]] = {}
-    for scene_id, entry in manifest.scenes.items():
-        for file in entry.files:
-            folder, _, name = find_unit(scene_id, file).rpartition("/")
-            folders.setdefault(folder, set()).add(name)
-    for folder, names in sorted(folders.items()):
-        if folder and (out_dir / folder).is_dir():
-            findings.attempt(out_dir / folder, note_strangers, out_dir / folder, names.__contains__, findings)
     present = {SceneId(name): entry.split for name, entry in manifest.scenes.items()}
     tasks = [
-        ExportedTask(name, out_dir, manifest.scenes[name].files)
+        CheckTask(name, out_dir, manifest.scenes[name].files)
         for name, split in present.items()
         if selection.wants(name, split)
     ]
     return tuple(tasks[: selection.limit]), present
 
 
-def check_exported_scene(task: ExportedTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
+def check_exported_scene(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
     """Check the files of one scene, in a worker. Gives no number of vertices, and the size of the files."""
-    _check_files(task.path, task.files, findings)
-    return 0, sum(known.size_bytes for known in task.files.values())
+    _check_files(task.path, task.data, findings)
+    return 0, sum(known.size_bytes for known in task.data.values())
 
 
 def _check_files(out_dir: Path, files: Mapping[str, Fingerprint], findings: Findings) -> None:

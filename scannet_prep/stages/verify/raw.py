@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,12 +25,11 @@ from scannet_prep.labels import (
 )
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
-from scannet_prep.raw.lock import LOCK_NAME, PARTS_NAME, LockEntry, digest_file, read_lock, read_locks, shards_of
-from scannet_prep.raw.segments import Segmentation
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock, read_locks, shards_of
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.splits import find_official_split
-from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
+from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.process.make_scene import RawFiles, is_there, make_scene, match_ply_labels, read_raw_file
 from scannet_prep.stages.selection import Selection, select_scenes
 
@@ -45,8 +43,7 @@ _SAID_ELSEWHERE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedFile:
+class RecordedFile(NamedTuple):
     """What is on record of one file.
 
     Attributes:
@@ -62,29 +59,15 @@ class RecordedFile:
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
-class RawTask(CheckTask):
-    """One raw scene that is to be checked.
-
-    Attributes:
-        split: The split it is in.
-        scene: Its files.
-        recorded: What is on record of them, here and in other copies.
-    """
-
-    split: Split
-    scene: RawScene
-    recorded: tuple[RecordedFile, ...]
-
-
 def plan_raw(
     raw_dir: Path, selection: Selection, against: Path | None, findings: Findings
-) -> tuple[tuple[RawTask, ...], dict[SceneId, Split | None], LabelMap, int | None]:
+) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split | None], LabelMap, int | None]:
     """Look at a raw tree without opening its scenes, and compare it with the lock file `against`, if there is one.
 
     Returns:
-        Scenes to check; the official split of every scene that is there; the label map beside the scenes, or the
-        built-in one; and how many files are going to be compared with another copy.
+        Scenes to check, each with its files, its split and what is on record of it; the official split of every scene
+        that is there; the label map beside the scenes, or the built-in one; and how many files are going to be compared
+        with another copy.
 
     Raises:
         LockError: `against` is damaged.
@@ -94,26 +77,20 @@ def plan_raw(
     scenes = find_raw_scenes(raw_dir)
     selected, failures = select_scenes(scenes, selection, raw_dir)
     for failure in failures:
-        scene = scenes.get(SceneId(failure.scene_id))
         message = failure.message.removeprefix(f"{raw_dir}: ")
-        findings.error(scene.directory if scene else raw_dir, message, failure.hint, scene_id=failure.scene_id)
+        findings.error(raw_dir, message, failure.hint, scene_id=failure.scene_id)
     recorded = _read_locks(raw_dir, against, findings)
     beside_scenes = recorded.get(raw_dir, [])
     check_digests(beside_scenes, findings)
     tasks = tuple(
-        RawTask(name, scenes[name].directory, split, scenes[name], tuple(recorded.get(scenes[name].directory, ())))
+        CheckTask(name, folder := scenes[name].directory, (scenes[name], split, recorded.get(folder, [])))
         for name, split in selected
     )
-    compared = [item for task in tasks for item in task.recorded if item.source == against]
+    compared = [item for task in tasks for item in task.data[2] if item.source == against]
     if against is not None and not compared:
         hint = f"its paths must begin as here, for example {tasks[0].path.relative_to(raw_dir)}/..." if tasks else ""
         findings.error(against, "names no file of the scenes that are checked here: none was compared", hint)
     compared += [item for item in beside_scenes if item.source == against]
-    for parent in {raw_dir, *(raw_dir / name for name in release.SPLIT_DIRS.values())}:
-        # Anything may lie beside `scans`, but not beside scenes.
-        if any(scene.directory.parent == parent for scene in scenes.values()):
-            known = {LABEL_MAP_NAME, LOCK_NAME, PARTS_NAME, *release.SPLIT_DIRS.values(), *scenes}
-            findings.attempt(parent, note_strangers, parent, known.__contains__, findings)
     present = {scene_id: find_official_split(scene_id) for scene_id in scenes}
     return tasks, present, _check_label_map(raw_dir, findings), None if against is None else len(compared)
 
@@ -121,8 +98,6 @@ def plan_raw(
 def _read_locks(raw_dir: Path, against: Path | None, findings: Findings) -> dict[Path, list[RecordedFile]]:
     """Read by folder what is on record of the files of a tree; of another copy, only of files that are here too."""
     own_path = raw_dir / LOCK_NAME
-    if against is not None and own_path.exists() and against.exists() and against.samefile(own_path):
-        own_path, against = against, None
     own = findings.attempt(own_path, read_locks, raw_dir)
     findings.found += [Finding.from_exception(fault, raw_dir) for fault in shards_of(raw_dir).find_faults()]
     recorded = [
@@ -172,72 +147,57 @@ def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
     return label_map
 
 
-def check_raw_scene(task: RawTask, label_map: LabelMap, findings: Findings) -> tuple[int, int]:
+def check_raw_scene(task: CheckTask, label_map: LabelMap, findings: Findings) -> tuple[int, int]:
     """Check one scene, in a worker; whatever is wrong is a finding. Gives its vertices and the size of its files."""
-    if task.scene.problem:
-        findings.error(task.path, task.scene.problem)
+    files: RawScene
+    files, split, recorded = task.data
+    if files.problem:
+        findings.error(task.path, files.problem)
     if not task.path.is_dir():
         return 0, 0
-    known = {f"{task.scene_id}{suffix}" for suffix in release.KINDS}
-    note_strangers(task.path, known.__contains__, findings)
-    paths = _find_files(task, findings)
-    check_digests(task.recorded, findings)
+    paths = _find_files(files, split, findings)
+    check_digests(recorded, findings)
     read = {kind: findings.attempt(path, read_raw_file, kind, path) for kind, path in paths.items()}
     contents: dict[release.FileKind, Any] = {kind: content for kind, content in read.items() if content is not None}
-    if release.SEGMENTS in contents:
-        _check_segment_names(paths[release.SEGMENTS], contents[release.SEGMENTS], findings)
     size_bytes = sum(paths[kind].stat().st_size for kind in contents)
     if release.MESH not in contents:
         return 0, size_bytes
-    scene = _make_scene(task, contents, label_map, findings)
+    scene = _make_scene(files, split, contents, label_map, findings)
     if release.LABELS_MESH in contents:
         _check_ply_labels(paths[release.LABELS_MESH], contents, scene, findings)
     return contents[release.MESH].vertex_count, size_bytes
 
 
-def _find_files(task: RawTask, findings: Findings) -> dict[release.FileKind, Path]:
+def _find_files(scene: RawScene, split: Split, findings: Findings) -> dict[release.FileKind, Path]:
     """Find the files that are there, and tell of those that are not."""
-    paths = {kind: path for kind in release.INPUT_KINDS if is_there(path := task.scene.path(kind))}
-    required = [kind for kind in release.SEGMENTATION_KINDS if task.split in kind.splits]
-    missing = [kind for kind in required if kind not in paths]
-    if missing == required:
-        findings.error(task.path, "holds none of the scene's files", "download the scene")
-        return {}
-    scenes = "test scene" if task.split is Split.TEST else "train and val scene"
-    for kind in missing:
+    paths = {kind: path for kind in release.INPUT_KINDS if is_there(path := scene.path(kind))}
+    scenes = "test scene" if split is Split.TEST else "train and val scene"
+    for kind in release.SEGMENTATION_KINDS:
+        path = scene.path(kind)
+        if kind in paths or split not in kind.splits:
+            continue
         if kind is release.LABELS_MESH:
-            findings.note(task.scene.path(kind), "no such file; it is needed only to take the labels from it")
+            findings.note(path, "no such file; it is needed only to take the labels from it")
         else:
-            findings.error(task.scene.path(kind), "no such file", f"download it: every {scenes} has one")
+            findings.error(path, "no such file", f"download it: every {scenes} has one")
     return paths
 
 
-def _check_segment_names(path: Path, segmentation: Segmentation, findings: Findings) -> None:
-    ids = segmentation.raw_ids
-    is_own = ids < len(segmentation.indices)
-    is_own[is_own] = ids[segmentation.indices[ids[is_own]]] == ids[is_own]
-    if not is_own.all():
-        others = ids[~is_own]
-        message = f"{len(others):,} of {len(ids):,} segments are not named after one of their vertices"
-        findings.note(path, f"{message}, for example {others[0]}")
-
-
 def _make_scene(
-    task: RawTask, contents: dict[release.FileKind, Any], label_map: LabelMap, findings: Findings
+    raw: RawScene, split: Split, contents: dict[release.FileKind, Any], label_map: LabelMap, findings: Findings
 ) -> ProcessedScene | None:
     """Make the scene of its whole files, and tell what is odd; None where it cannot be made, or has no groups."""
-    kinds = [release.MESH, release.INFO]
-    if task.split is not Split.TEST and release.SEGMENTS in contents:
-        groups = task.scene.find_groups_kind()
-        kinds += [release.SEGMENTS, *([groups] if groups else [])]
-    used = {kind: contents[kind] for kind in kinds if kind in contents}
-    files = RawFiles(task.scene_id, task.split, {kind: task.scene.path(kind) for kind in used})
-    scene = findings.attempt(task.path, make_scene, files, used, ProcessOptions(), label_map)
+    kinds = {release.MESH, release.INFO}
+    if release.SEGMENTS in contents:
+        kinds |= {release.SEGMENTS, raw.find_groups_kind() or release.SEGMENTS}
+    used = {kind: content for kind, content in contents.items() if kind in kinds}
+    files = RawFiles(raw.scene_id, split, {kind: raw.path(kind) for kind in used})
+    scene = findings.attempt(raw.directory, make_scene, files, used, ProcessOptions(), label_map)
     for warning in () if scene is None else scene.meta.warnings:
-        if warning.kind in _ERRORS or (warning.kind.is_damage and task.split is not Split.TEST):
-            findings.error(task.path, warning.text, "download the scene again")
+        if warning.kind in _ERRORS or (warning.kind.is_damage and split is not Split.TEST):
+            findings.error(raw.directory, warning.text, "download the scene again")
         elif warning.kind not in _SAID_ELSEWHERE:
-            findings.note(task.path, warning.text)
+            findings.note(raw.directory, warning.text)
     return scene if scene is not None and scene.meta.groups else None
 
 
@@ -246,13 +206,13 @@ def _check_ply_labels(
 ) -> None:
     """Check that labels.ply is of the same mesh, and that it agrees with the groups."""
     labels_mesh = contents[release.LABELS_MESH]
-    nyu40_ids, warnings = findings.attempt(path, match_ply_labels, path, labels_mesh, contents[release.MESH]) or (
-        None,
-        (),
-    )
+    matched = findings.attempt(path, match_ply_labels, path, labels_mesh, contents[release.MESH])
+    if matched is None:
+        return
+    nyu40_ids, warnings = matched
     for warning in warnings:
         findings.note(path, warning.text)
-    if scene is None or nyu40_ids is None or labels_mesh.labels is None:
+    if scene is None:
         return
     # What is outside nyu40 is a known irregularity, and was noted.
     others = np.flatnonzero((nyu40_ids != scene.nyu40_ids) & (labels_mesh.labels <= MAX_NYU40_ID))
