@@ -222,6 +222,7 @@ def test_arrays_and_texts_are_the_bytes_that_numpy_writes(tmp_path: Path) -> Non
     assert encode_lines(np.empty(0, np.uint8)) == b""
 
 
+@pytest.mark.parametrize("root", ["synthetic"], indirect=True)
 def test_equal_scenes_give_equal_bytes_from_a_folder_and_from_an_archive(root: Path, tmp_path: Path) -> None:
     archive = tmp_path / "scannet.tar.zst"
     assert run_main("pack", root / "aligned", "-o", archive).status == 0

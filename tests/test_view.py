@@ -375,8 +375,8 @@ def test_predicted_ids_that_the_label_set_does_not_have_are_refused(folder: Path
         ([VAL, "--png", "--view", "sideways"], 2, "'sideways' is not a view"),
         ([VAL, "--png", "--size", "800"], 2, "'800' is not a size in pixels"),
         ([VAL, "--png", "--size", "99999x99999"], 2, "99999 x 99999 pixels"),
-        ([VAL, "--view", "top"], 2, "--view and --size are for pictures, but a .html file is to be shown"),
-        ([VAL, "-o", "x.ply", "--size", "80x60"], 2, "--view and --size are for pictures, but a .ply file"),
+        ([VAL, "--view", "top"], 2, "a view and a size are for pictures, but a .html file is to be written"),
+        ([VAL, "-o", "x.ply", "--size", "80x60"], 2, "a view and a size are for pictures, but a .ply file"),
         ([VAL, "--png", "--pred", "nowhere"], 1, "nowhere: no such folder"),
         ([VAL, "--png", "--pred", "pred"], 1, f"has no predictions of 1 of 1 scenes: {VAL}"),
         ([TRAIN, "--png", "--pred", "pred"], 1, f"{TRAIN}.npy: prediction: "),
@@ -399,7 +399,10 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_written(
     ("make", "message"),
     [
         (lambda points: {"points": np.where(points > 1, np.nan, points)}, "points are not all finite"),
-        (lambda _: {"faces": np.array([[0, 1, 2000]], np.int32)}, "faces refer to vertices 0..2000"),
+        (
+            lambda _: {"faces": np.array([[0, 1, 2000]], np.int32)},
+            "faces refer to vertices that are not there: there are 2,000",
+        ),
         (lambda _: {"normals": np.full((2000, 3), np.inf, np.float16)}, "normals of 2,000 vertices"),
         (lambda points: {"points": points[:1000]}, "array 'normals' is float16 (2000, 3), expected float16 (1000, 3)"),
     ],

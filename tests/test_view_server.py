@@ -166,7 +166,7 @@ def test_damaged_scene_is_told_and_the_others_are_shown(out_dir: Path) -> None:
 def test_port_that_is_taken_is_told_with_what_to_type(whole_dir: Path, port: int) -> None:
     done = run_main("view", "--serve", str(port), "--source", whole_dir / "processed")
     assert done.status == 2
-    assert f"port {port} is used by another program" in done.stderr
+    assert f"port {port} cannot be used: Address already in use" in done.stderr
     assert "hint: --serve 0" in done.stderr
 
 
@@ -176,7 +176,7 @@ def test_port_that_is_taken_is_told_with_what_to_type(whole_dir: Path, port: int
         (["--serve", "70000"], "is not a port"),
         (["--serve", "-o", "page.html"], "--serve writes no file"),
         (["--serve", "--png"], "not allowed with argument"),
-        (["--serve", "--size", "800x600"], "--size are for pictures"),
+        (["--serve", "--size", "800x600"], "--serve writes no file"),
         (["--serve", "--source", "nowhere"], "nowhere"),
         (["scene0999_00", "--serve"], "has no scene scene0999_00"),
     ],

@@ -61,6 +61,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     shared.add_jobs_argument(run_options)
     shared.add_shard_argument(run_options)
     run_options.add_argument("--force", action="store_true", help="make scenes again even if they are up to date")
+    run_options.add_argument("--dry-run", action="store_true", help="say what would be exported, and do nothing")
     add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
 
@@ -79,6 +80,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         certificates=certificates_from(arguments, console),
         shard=shared.shard_from(arguments),
     )
+    if arguments.dry_run:
+        value = {"dry_run": True, "out_dir": plan.out_dir, "settings": plan.format.settings, "scenes": plan.scene_ids}
+        return console.result(f"{_describe_start(plan)}\ndry run: nothing was done", value, 0)
     console.say(_describe_start(plan))
     report = export.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     for failure in report.failures:

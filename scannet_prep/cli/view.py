@@ -76,8 +76,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.view.camera import Camera
     from scannet_prep.view.renderer import PictureOptions
 
-    width, height = arguments.size or (800, 600)
-    options = PictureOptions(width, height, Camera.parse(arguments.view or "orbit"))
+    options = None
+    if arguments.view or arguments.size:
+        width, height = arguments.size or (800, 600)
+        options = PictureOptions(width, height, Camera.parse(arguments.view or "orbit"))
     viewing = view.open_scenes(
         arguments.scenes,
         arguments.source,
@@ -88,25 +90,21 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         label_set=shared.label_set_from(arguments),
         certificates=shared.certificates_from(arguments, console),
     )
-    plan = view.plan(viewing, arguments.output, arguments.export, options)
-    if plan.kind != "png" and (arguments.view or arguments.size):
-        problem = f"--view and --size are for pictures, but a .{plan.kind} file is to be shown"
-        raise UsageError(problem, "for a picture, add --png")
     if arguments.serve is not None:
-        return _serve(viewing, arguments, console)
-    report = view.run(plan, progress=console.progress())
+        if options or arguments.output:
+            raise UsageError("--serve writes no file, but -o, --view and --size are for files", "leave them out")
+        return _serve(viewing, arguments.serve, console)
+    report = view.run(viewing, arguments.output, arguments.export, options, progress=console.progress())
     return console.result(_describe(report), report, 0)
 
 
-def _serve(viewing: Viewing, arguments: argparse.Namespace, console: Console) -> int:
+def _serve(viewing: Viewing, port: int, console: Console) -> int:
     """Serve until somebody interrupts it, which is how it is to end."""
     import socket
 
     from scannet_prep.stages.serve import open_server
 
-    if arguments.output is not None:
-        raise UsageError("--serve writes no file, but -o asks for one", "leave out one of them")
-    server = open_server(viewing, arguments.serve)
+    server = open_server(viewing, port)
     ssh = f"ssh -L {server.server_port}:127.0.0.1:{server.server_port} {socket.gethostname()}"
     text = f"""\
 {format_count(len(server.scenes), "scene")} of {server.title}; Ctrl-C ends it

@@ -12,10 +12,11 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.annotate import measure_groups
 from scannet_prep.errors import FileError, UsageError
 from scannet_prep.files import Buffer, Fingerprint
 from scannet_prep.geometry import move_columns
-from scannet_prep.labels import SCANNET20, LabelSet
+from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.processed.npz import encode_npy_header
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release import SEGMENTS
@@ -154,6 +155,13 @@ class JoinedFormat(ExportFormat):
         """As they are stored."""
         return
 
+    def make_arrays(self, scene: ProcessedScene) -> dict[str, NDArray[Any]]:
+        """The arrays of a scene as processing makes them with these options."""
+        turned = as_asked_for(scene, self.options)
+        groups = measure_groups(scene.meta.groups, scene.instances, turned.points)
+        normals = turned.normals.astype(np.float16)
+        return replace(turned, normals=normals, meta=replace(turned.meta, groups=groups)).arrays()
+
     @abstractmethod
     def plan_files(self, parts: Mapping[str, tuple[Split, int]]) -> Mapping[str, Sequence[str]]:
         """Deal the scenes to files.
@@ -178,32 +186,27 @@ class JoinedFormat(ExportFormat):
         """
 
 
-def points_in_frame(scene: ProcessedScene, *, is_aligned: bool | None) -> NDArray[np.float32]:
-    """Points in the axis-aligned frame, or in that of the scan; as they are stored where `is_aligned` is None.
+def as_asked_for(scene: ProcessedScene, options: ExportOptions) -> ProcessedScene:
+    """Turn a scene into the frame, and its labels into the label set, that are asked for.
 
     To align is exact: the same formula in float64 as processing has. To go back inverts the matrix in float64; the
     result is within one unit of the last place that float32 has for the largest coordinates of the scene (4.8e-7 m
     within 8 m of the origin) of what the mesh holds, not always equal.
 
     Returns:
-        float32 (V, 3), metres.
+        The scene; where it has been turned, normals are float32, and boxes of groups those of before.
     """
-    if is_aligned in {None, scene.meta.options.align_axis}:
-        return scene.points
+    stored = scene.meta.options
+    is_aligned = stored.align_axis if options.is_aligned is None else options.is_aligned
+    chosen = replace(stored, scannet200=options.label_set == SCANNET200, align_axis=is_aligned)
+    labels = options.label_set.labels_from_raw_ids(getattr(scene, options.label_set.raw_ids_key))
+    scene = replace(scene, labels=labels, meta=replace(scene.meta, options=chosen))
+    if is_aligned == stored.align_axis:
+        return scene
     matrix = scene.axis_alignment if is_aligned else np.asarray(np.linalg.inv(scene.axis_alignment), np.float64)
-    return _move(scene.points, matrix)
-
-
-def normals_in_frame(scene: ProcessedScene, *, is_aligned: bool | None) -> NDArray[np.float32]:
-    """Normals in the axis-aligned frame, or in that of the scan; as they are stored where `is_aligned` is None.
-
-    Returns:
-        float32 (V, 3), of unit length up to the rounding of float16; (0, 0, 0) where undefined.
-    """
-    if is_aligned in {None, scene.meta.options.align_axis}:
-        return scene.normals.astype(np.float32)
-    rotation = scene.axis_alignment[:3, :3]
-    return _move(scene.normals, rotation if is_aligned else rotation.T)
+    rotation = scene.axis_alignment[:3, :3] if is_aligned else scene.axis_alignment[:3, :3].T
+    normals: Any = _move(scene.normals, rotation)  # of another type than stored ones: formats round them as they need
+    return replace(scene, points=_move(scene.points, matrix), normals=normals)
 
 
 def _move(points: NDArray[np.floating[Any]], matrix: NDArray[np.float64]) -> NDArray[np.float32]:

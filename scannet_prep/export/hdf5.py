@@ -7,13 +7,11 @@
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from scannet_prep.errors import UsageError
-from scannet_prep.export.arrays import as_asked_for
 from scannet_prep.export.format import ExportedScene, ExportOptions, JoinedFormat
 from scannet_prep.processed.folder import TERMS_TEXT
 from scannet_prep.processed.npz import encode_npz
@@ -35,7 +33,7 @@ class Hdf5(JoinedFormat):
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the part of a scene: an `.npz`, which one process then copies into the file."""
-        content = encode_npz(as_asked_for(scene, self.options).arrays(), frozenset())
+        content = encode_npz(self.make_arrays(scene), frozenset())
         return ExportedScene({f"{scene.meta.scene_id}.npz": content})
 
     def plan_files(self, parts: Mapping[str, tuple[Split, int]]) -> Mapping[str, Sequence[str]]:
@@ -57,5 +55,4 @@ class Hdf5(JoinedFormat):
                     for key, array in arrays.items():
                         group.create_dataset(key, data=array)
         except RuntimeError as error:  # what h5py makes of a file that cannot be closed, for example on a full disk
-            number = re.search(r"errno = (\d+)", str(error))
-            raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
+            raise OSError(errno.EIO, str(error)) from error

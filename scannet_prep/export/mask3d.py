@@ -20,14 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import ExportError
-from scannet_prep.export.format import (
-    ExportedScene,
-    ExportFormat,
-    encode_lines,
-    encode_npy,
-    normals_in_frame,
-    points_in_frame,
-)
+from scannet_prep.export.format import ExportedScene, ExportFormat, as_asked_for, encode_lines, encode_npy
 from scannet_prep.export.groups import (
     TEST_SEGMENTS_NEEDED,
     raw_ids_by_group,
@@ -62,9 +55,8 @@ class Mask3D(ExportFormat):
         scene_id, split = scene.meta.scene_id, scene.meta.split
         is_test = split is Split.TEST
         matrix = np.empty((len(scene.points), 10 if is_test else 12), np.float32)
-        matrix[:, :3] = points_in_frame(scene, is_aligned=self.options.is_aligned)
-        matrix[:, 3:6] = scene.colors
-        matrix[:, 6:9] = normals_in_frame(scene, is_aligned=self.options.is_aligned)
+        scene = as_asked_for(scene, self.options)
+        matrix[:, :3], matrix[:, 3:6], matrix[:, 6:9] = scene.points, scene.colors, scene.normals
         matrix[:, 9] = segments_of(scene, self.options.test_segments)
         record = {"file_len": len(matrix)}
         if is_test:

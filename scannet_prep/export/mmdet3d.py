@@ -25,9 +25,9 @@ from scannet_prep.export.format import (
     ExportedScene,
     ExportFormat,
     ExportOptions,
+    as_asked_for,
     encode_bytes,
     encode_npy,
-    points_in_frame,
 )
 from scannet_prep.export.groups import (
     TEST_SEGMENTS_NEEDED,
@@ -75,7 +75,8 @@ class MMDet3D(ExportFormat):
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the arrays of a scene, and find its boxes."""
-        points = points_in_frame(scene, is_aligned=self.options.is_aligned)
+        scene = as_asked_for(scene, self.options)
+        points = scene.points
         arrays: dict[str, NDArray[Any]] = {"points": np.hstack([points, scene.colors], dtype=np.float32)}
         if self.options.variant:
             arrays["super_points"] = segments_of(scene, self.options.test_segments).astype(np.int64)

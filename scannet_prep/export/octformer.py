@@ -22,9 +22,8 @@ from scannet_prep.export.format import (
     Content,
     ExportedScene,
     ExportFormat,
+    as_asked_for,
     encode_lines,
-    normals_in_frame,
-    points_in_frame,
 )
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.processed.npz import encode_npz
@@ -62,16 +61,11 @@ class OctFormer(ExportFormat):
         return lists | {"scannetv2_test.txt": lists["scannetv2_test_npz.txt"]}
 
     def _encode_npz(self, scene: ProcessedScene) -> Content:
-        wanted, stored = self.options, scene.meta.options
-        if (stored.label_set, stored.align_axis) == (wanted.label_set, wanted.is_aligned):
+        wanted = as_asked_for(scene, self.options)
+        if wanted.meta.options == scene.meta.options:
             return PROCESSED_FILE
-        arrays: dict[str, NDArray[Any]] = {
-            "points": points_in_frame(scene, is_aligned=wanted.is_aligned),
-            "normals": normals_in_frame(scene, is_aligned=wanted.is_aligned).astype(np.float16),
-            "colors": scene.colors,
-            "labels": wanted.label_set.labels_from_raw_ids(getattr(scene, wanted.label_set.raw_ids_key)),
-        }
-        return encode_npz(arrays, frozenset({"labels"}))
+        arrays: dict[str, NDArray[Any]] = {"points": wanted.points, "normals": wanted.normals.astype(np.float16)}
+        return encode_npz(arrays | {"colors": wanted.colors, "labels": wanted.labels}, frozenset({"labels"}))
 
     def _raw_ids(self, scene: ProcessedScene) -> NDArray[np.integer[Any]]:
         """nyu40 ids as they are; ScanNet ids only where they are classes, else 0, as its own program writes them."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import ExportError
-from scannet_prep.export.format import ExportedScene, ExportFormat, ExportOptions, encode_bytes, points_in_frame
+from scannet_prep.export.format import ExportedScene, ExportFormat, ExportOptions, as_asked_for, encode_bytes
 from scannet_prep.files import Buffer
 from scannet_prep.labels import LabelSet
 from scannet_prep.processed.scene import ProcessedScene
@@ -62,7 +62,7 @@ class Ply(ExportFormat):
             ExportError: It is to be coloured by segment, and has none.
         """
         raw_ids = getattr(scene, self.options.label_set.raw_ids_key)
-        points = points_in_frame(scene, is_aligned=self.options.is_aligned)
+        points = as_asked_for(scene, self.options).points
         comment = f"{scene.meta.scene_id}, coloured by {self.options.variant}"
         content = encode_ply(comment, points, self._colors(scene, raw_ids), scene.faces, raw_ids)
         return ExportedScene({f"{scene.meta.split}/{scene.meta.scene_id}.ply": content})

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.export.format import ExportedScene, ExportFormat, encode_npy, normals_in_frame, points_in_frame
+from scannet_prep.export.format import ExportedScene, ExportFormat, as_asked_for, encode_npy
 from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
@@ -26,11 +26,9 @@ class Pointcept(ExportFormat):
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the arrays; those of the annotation only where there is one."""
-        assets: dict[str, NDArray[Any]] = {
-            "coord": points_in_frame(scene, is_aligned=self.options.is_aligned),
-            "color": scene.colors,
-            "normal": normals_in_frame(scene, is_aligned=self.options.is_aligned),
-        }
+        scene = as_asked_for(scene, self.options)
+        normals = scene.normals.astype(np.float32)
+        assets: dict[str, NDArray[Any]] = {"coord": scene.points, "color": scene.colors, "normal": normals}
         if scene.meta.split is not Split.TEST:
             assets["segment20"] = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, _IGNORE_ID)
             assets["segment200"] = SCANNET200.train_ids_from_raw_ids(scene.scannet_ids, _IGNORE_ID)

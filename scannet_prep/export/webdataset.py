@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scannet_prep.export.arrays import as_asked_for
 from scannet_prep.export.format import ExportedScene, JoinedFormat, encode_npy
 from scannet_prep.files import Buffer
 from scannet_prep.processed.scene import ProcessedScene
@@ -28,11 +27,10 @@ class WebDataset(JoinedFormat):
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the part of a scene: its tar members."""
-        scene = as_asked_for(scene, self.options)
-        members: dict[str, list[Buffer]] = {
-            f"{key}.npy": encode_npy(array) for key, array in scene.arrays().items() if key != "meta"
-        }
-        members["meta.json"] = [json.dumps(scene.meta.to_json()).encode("ascii")]
+        arrays = self.make_arrays(scene)
+        description = json.dumps(json.loads(str(arrays.pop("meta")))).encode()
+        members: dict[str, list[Buffer]] = {f"{key}.npy": encode_npy(array) for key, array in arrays.items()}
+        members["meta.json"] = [description]
         pieces: list[Buffer] = []
         for name, content in members.items():
             info = tarfile.TarInfo(f"{scene.meta.scene_id}.{name}")  # mode 0644, no time, no owner

@@ -85,10 +85,9 @@ def run(demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None) -> D
     arrays = {key: f"{value.dtype} {value.shape}" for key, value in dataset[0].items() if hasattr(value, "dtype")}
     viewing = view.open_scenes([dataset.scene_ids[0]], processed_dir, label_set=SCANNET200)
     for path in views:
-        view.run(view.plan(viewing, path), progress=progress)
-    return DemoReport(
-        raw_dir, processed_dir, archive_path, processed, sum(packed.archives.values()), arrays, tuple(views)
-    )
+        view.run(viewing, path, progress=progress)
+    archive_bytes = sum(packed.archives.values())
+    return DemoReport(raw_dir, processed_dir, archive_path, processed, archive_bytes, arrays, tuple(views))
 
 
 @contextmanager

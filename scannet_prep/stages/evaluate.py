@@ -101,6 +101,8 @@ def run(
         FileError: A prediction, or a scene of the ground truth, cannot be read, or is not what it should be.
         OutputError: A file cannot be written.
     """
+    import pandas as pd
+
     make_scores, main_score = _SCORES[plan.task]
     progress, total, rows = progress or Progress(), make_scores(plan.label_set), list[dict[str, Any]]()
     written = tuple(filter(None, (scores_path, confusion_path)))
@@ -115,17 +117,15 @@ def run(
             classes = {name: numbers[main_score] for name, numbers in table.classes.items()}
             rows.append({**row, **table.totals, **table.means["all"], **classes})
             progress.advance()
-    if scores_path is not None:
-        _write_csv(scores_path, rows)
+    if scores_path is not None:  # columns that are empty everywhere are left out
+        table = pd.DataFrame(rows).dropna(axis="columns", how="all")
+        write_atomically(scores_path, [table.to_csv(index=False).encode()])
     if confusion_path is not None:
-        names = [*plan.label_set.names, "(none)"]
-        if confusion_path.suffix == ".svg":
-            write_atomically(confusion_path, [draw_confusion(total.confusion, names[:-1]).encode()])
-        else:
-            counts = zip(names, total.confusion.tolist(), strict=False)
-            _write_csv(
-                confusion_path, [{"ground truth": name, **dict(zip(names, row, strict=True))} for name, row in counts]
-            )
+        names = list(plan.label_set.names)
+        matrix = pd.DataFrame(total.confusion, names, [*names, "(none)"])
+        is_picture = confusion_path.suffix == ".svg"
+        text = draw_confusion(total.confusion, names) if is_picture else matrix.to_csv(index_label="ground truth")
+        write_atomically(confusion_path, [text.encode()])
     return EvaluationReport(
         task=plan.task,
         label_set=plan.label_set.name,
@@ -153,10 +153,3 @@ def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any
     raw_ids = table_by_group(raw_ids_of_groups(dataset.groups(scene_id), plan.label_set), none=0)
     labels = plan.label_set.train_ids_from_raw_ids(raw_ids, -1)[sample["instances"]]
     return prediction, InstanceTruth(labels, sample["instances"])
-
-
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a table; columns that are empty everywhere are left out."""
-    import pandas as pd
-
-    write_atomically(path, [pd.DataFrame(rows).dropna(axis="columns", how="all").to_csv(index=False).encode()])

@@ -71,28 +71,11 @@ class Viewing:
 
 
 @dataclass(frozen=True, slots=True)
-class ViewPlan:
-    """What `run` is going to write; making it touches nothing.
-
-    Attributes:
-        viewing: What is shown.
-        kind: `html`: one page of all scenes; `png` or `ply`: a file for each.
-        paths: The file of each scene, by id; that of all, for a page.
-        options: How pictures look.
-    """
-
-    viewing: Viewing
-    kind: Kind
-    paths: Mapping[str, Path] = field(hash=False)
-    options: PictureOptions
-
-
-@dataclass(frozen=True, slots=True)
 class ViewReport:
     """What `run` did.
 
     Attributes:
-        kind: As planned.
+        kind: `html`: one page of all scenes; `png` or `ply`: a file for each.
         colors: The colouring of each scene; of a page, the one that it begins with.
         files: Size in bytes of each file that was written.
     """
@@ -154,26 +137,55 @@ def open_scenes(
     return Viewing(place, tuple(names), Predictions(task, label_set, (), predicted, (), ()), color, label_set)
 
 
-def plan(
-    viewing: Viewing, output: Path | None = None, kind: Kind | None = None, options: PictureOptions | None = None
-) -> ViewPlan:
-    """Decide what to write where; no scene is read.
+def run(
+    viewing: Viewing,
+    output: Path | None = None,
+    kind: Kind | None = None,
+    options: PictureOptions | None = None,
+    *,
+    progress: Progress | None = None,
+) -> ViewReport:
+    """Read and check all scenes and predictions, then write.
 
     Args:
         viewing: What is shown.
         output: A file, whose ending says what it is; else a folder; by default the current one.
         kind: What is written; by default what the ending of the output says, else `html`.
         options: How pictures look.
+        progress: Told of every scene.
 
     Raises:
-        UsageError: The ending is another one, or several scenes are to go into one picture.
-        OutputError: The output lies in something that is not a folder.
+        UsageError: The ending is another one, several scenes are to go into one picture, or options of pictures are
+            given for something else; or a scene cannot be coloured so.
+        FileError: A scene or a prediction is damaged, has values that none has, or they do not fit each other.
+        OutputError: A file cannot be written.
     """
+    kind, paths = _choose_paths(viewing.scene_ids, output, kind)
+    if options is not None and kind != "png":
+        raise UsageError(f"a view and a size are for pictures, but a .{kind} file is to be written", "add --png")
+    progress, colors, sizes = progress or Progress(), dict[str, str](), dict[str, int]()
+    with progress.work("check", len(paths), "scenes"):
+        for name in paths:
+            scene = viewing.load(name)
+            colors[name] = scene.coloring(viewing.color_of(scene)).name
+            progress.advance()
+    for path in set(paths.values()):
+        make_directory(path.parent)
+    with progress.work("write", len(set(paths.values())), "files"):
+        for path, content in _encode(viewing, kind, paths, colors, options):
+            sizes[str(path)] = sum(map(len, content))
+            write_atomically(path, content)
+            progress.advance()
+    return ViewReport(kind, colors, sizes)
+
+
+def _choose_paths(names: Sequence[str], output: Path | None, kind: Kind | None) -> tuple[Kind, dict[str, Path]]:
+    """What is written, and the file of each scene; for a page, the one of all."""
     ending = next((item for item in KINDS if output is not None and output.suffix == f".{item}"), None)
     if output is not None and output.suffix and not output.is_dir() and ending not in ((kind,) if kind else KINDS):
         expected = f".{kind}" if kind else ".html, .png or .ply"
         raise UsageError(f"{output} does not end in {expected}", "name such a file, or a folder that is there")
-    kind, names = kind or ending or "html", viewing.scene_ids
+    kind = kind or ending or "html"
     if output is not None and ending:
         if kind != "html" and len(names) > 1:
             problem = f"{output} is one file, but {len(names):,} scenes are to be shown"
@@ -184,45 +196,23 @@ def plan(
         paths = {name: (output or Path()) / f"{stem}.{kind}" for name, stem in stems.items()}
     for path in set(paths.values()):
         check_is_folder(path.parent)
-    return ViewPlan(viewing, kind, paths, options or PictureOptions())
+    return kind, paths
 
 
-def run(plan: ViewPlan, *, progress: Progress | None = None) -> ViewReport:
-    """Read and check all scenes and predictions, then write.
-
-    Raises:
-        FileError: A scene or a prediction is damaged, has values that none has, or they do not fit each other.
-        UsageError: A scene cannot be coloured so.
-        OutputError: A file cannot be written.
-    """
-    progress, colors, sizes = progress or Progress(), dict[str, str](), dict[str, int]()
-    with progress.work("check", len(plan.paths), "scenes"):
-        for name in plan.paths:
-            scene = plan.viewing.load(name)
-            colors[name] = scene.coloring(plan.viewing.color_of(scene)).name
-            progress.advance()
-    for path in set(plan.paths.values()):
-        make_directory(path.parent)
-    with progress.work("write", len(set(plan.paths.values())), "files"):
-        for path, content in _encode(plan, colors):
-            sizes[str(path)] = sum(map(len, content))
-            write_atomically(path, content)
-            progress.advance()
-    return ViewReport(plan.kind, colors, sizes)
-
-
-def _encode(plan: ViewPlan, colors: Mapping[str, str]) -> Iterator[tuple[Path, list[Buffer]]]:
+def _encode(
+    viewing: Viewing, kind: Kind, paths: Mapping[str, Path], colors: Mapping[str, str], options: PictureOptions | None
+) -> Iterator[tuple[Path, list[Buffer]]]:
     """Give the files and their content, one at a time."""
-    if plan.kind == "html":
+    if kind == "html":
         from scannet_prep.view.page import make_page
 
-        scenes = (plan.viewing.load(name) for name in plan.paths)
-        yield next(iter(plan.paths.values())), [make_page(scenes, color=next(iter(colors.values())))]
+        scenes = (viewing.load(name) for name in paths)
+        yield next(iter(paths.values())), [make_page(scenes, color=next(iter(colors.values())))]
         return
-    for name, path in plan.paths.items():
-        scene = plan.viewing.load(name, only=colors[name])
-        if plan.kind == "png":
-            yield path, [encode_png(render_scene(scene, colors[name], plan.options))]
+    for name, path in paths.items():
+        scene = viewing.load(name, only=colors[name])
+        if kind == "png":
+            yield path, [encode_png(render_scene(scene, colors[name], options))]
         else:
             comment = f"{scene.scene_id}, coloured by {colors[name]}"
             yield path, encode_ply(comment, scene.points, scene.colorings[colors[name]].colors, scene.faces)

@@ -103,20 +103,20 @@ def draw_triangles(points: Projected, faces: NDArray[np.int32], width: int, heig
     left, top, right, bottom = (edge[drawn].astype(np.intp) for edge in (left, top, right, bottom))
     across, counts = right - left + 1, (right - left + 1) * (bottom - top + 1)  # of the box of each triangle
     ends, shares = np.cumsum(counts), nearness / areas
+    starts, total = ends - counts, int(counts.sum())
     pixels = np.zeros(height * width, np.uint64)
-    start = 0
-    while start < len(drawn):
-        done = int(ends[start - 1]) if start else 0
-        end = max(start + 1, int(np.searchsorted(ends, done + _MAX_TESTS, side="right")))
-        which = np.repeat(np.arange(start, end), counts[start:end])
-        row, column = np.divmod(np.arange(done, done + len(which)) - (ends - counts).take(which), across.take(which))
+    for first in range(0, total, _MAX_TESTS):
+        last = min(first + _MAX_TESTS, total)
+        low, high = np.searchsorted(ends, [first, last - 1], side="right").tolist()
+        parts = ends[low : high + 1].clip(None, last) - starts[low : high + 1].clip(first)
+        which = np.repeat(np.arange(low, high + 1), parts)
+        row, column = np.divmod(np.arange(first, last) - starts.take(which), across.take(which))
         row, column = row + top.take(which), column + left.take(which)
         weights = _weigh(x.take(which, axis=1), y.take(which, axis=1), row, column)
         inside = np.flatnonzero(weights.min(axis=0) >= _EDGE)
         which, places = which.take(inside), (row * width + column).take(inside)
         near = (weights.take(inside, axis=1) * shares.take(which, axis=1)).sum(axis=0)
         np.maximum.at(pixels, places, _make_keys(near, which))
-        start = end
     places, found = _read_keys(pixels)
     corners = corners.take(found, axis=1)
     weights = _weigh(x.take(found, axis=1), y.take(found, axis=1), *np.divmod(places, width)).clip(0)

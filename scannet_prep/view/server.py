@@ -10,7 +10,6 @@ lead here (DNS rebinding) and read what is served. Paths are looked up among the
 
 from __future__ import annotations
 
-import errno
 import sys
 import threading
 from collections import Counter
@@ -77,7 +76,7 @@ class SceneServer(ThreadingHTTPServer):
         url: Where it is.
 
     Raises:
-        UsageError: The port is taken, or only an administrator may use it.
+        UsageError: The port cannot be used: it is taken, or only an administrator may use it.
     """
 
     daemon_threads = True
@@ -94,10 +93,8 @@ class SceneServer(ThreadingHTTPServer):
         try:
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
-            if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
-                raise
-            problem = "is used by another program" if error.errno == errno.EADDRINUSE else "is for administrators only"
-            raise UsageError(f"port {port} {problem}", "--serve 0 takes any that is free") from error
+            problem = f"port {port} cannot be used: {error.strerror}"
+            raise UsageError(problem, "--serve 0 takes any that is free") from error
         self.url = f"http://{ADDRESS}:{self.server_port}/"
         self.title, self.scenes = title, {scene.scene_id: scene for scene in scenes}
         self._load, self._turn = load, threading.Lock()

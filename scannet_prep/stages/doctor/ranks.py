@@ -88,7 +88,9 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
         job = _Job(connect(is_keeper=is_keeper), rank, world_size, timeout_s)
         job.say("here", f"{socket.gethostname()}, process {os.getpid()}")
         threading.Thread(target=work, daemon=True).start()
-        checks = job.judge() if rank == 0 else job.wait()
+        checks = job.judge() if rank == 0 else []
+        if rank != 0:  # again over another connection, so that the thread can speak
+            connect().wait(["end/0"], timedelta(seconds=2 * timeout_s + _GRACE_S))
     except RuntimeError as error:
         whose = "another job uses the port" if is_keeper else "rank 0 has not started, has ended, or cannot be reached"
         text = f"rank {rank} cannot use the store of the job at {host}:{port}: {str(error).splitlines()[0][:200]}"
@@ -103,15 +105,6 @@ class _Job:
 
     def __init__(self, store: Any, rank: int, world_size: int, timeout_s: float) -> None:  # noqa: ANN401 - of torch
         self._store, self._rank, self._world_size, self._timeout_s = store, rank, world_size, timeout_s
-
-    def wait(self) -> list[Check]:
-        """Wait until the first rank has seen enough."""
-        deadline_s = time.monotonic() + 2 * self._timeout_s + _GRACE_S
-        while time.monotonic() < deadline_s:
-            if self._hear("end", 0):
-                return []
-            time.sleep(_LOOK_S)
-        return [_problem("ranks", "rank 0 does not answer", "look at what rank 0 says")]
 
     def judge(self) -> list[Check]:
         """Tell what all ranks say, and let them end."""

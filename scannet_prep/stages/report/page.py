@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -16,6 +15,7 @@ from scannet_prep.stages.report.source import Table
 from scannet_prep.version import VERSION
 from scannet_prep.view.charts import SERIES, draw_bars, draw_histogram
 from scannet_prep.view.markup import Child, element, to_html
+from scannet_prep.view.page import hash_source
 
 _SPLITS = ("train", "val")
 _NOTES = {
@@ -35,8 +35,7 @@ def make_page(report: Report, pictures: Mapping[str, bytes], comparison: Compari
         comparison: With another place; None for none.
     """
     style = resources.files("scannet_prep").joinpath("assets/report.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; img-src data:; style-src {hash_source(style)}; base-uri 'none'; form-action 'none'"
     head = element(
         "head",
         element("meta", charset="utf-8"),
