@@ -15,7 +15,7 @@ from scannet_prep.errors import MissingFileError, PredictionError, ProcessedFile
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.failures import list_some
 from scannet_prep.files import Buffer, check_is_folder, make_directory, write_atomically
-from scannet_prep.labels import SCANNET20, LabelSet
+from scannet_prep.labels import MAX_NYU40_ID, MAX_SCANNET_ID, SCANNET20, LabelSet
 from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
 from scannet_prep.progress import Progress
@@ -219,12 +219,13 @@ def _encode(
 
 
 def _read_prediction(predictions: Predictions, name: str, vertex_count: int) -> Prediction:
-    """Read a prediction; ids that its label set does not have are an error."""
+    """Read a prediction; ids that nothing has are an error. Raw ids of other classes are shown as unlabeled."""
     predictions.unknown_ids.clear()
     found, path, label_set = predictions.read(name, vertex_count), predictions.paths[name], predictions.label_set
-    nothing, ids = (0, label_set.ids) if path.suffix == ".txt" else (-1, range(len(label_set)))
-    if unknown := [str(number) for number in predictions.unknown_ids if number != nothing]:
-        problem = f"has ids that {label_set.name} does not have, expected {nothing} or {min(ids)}..{max(ids)}: "
+    max_raw_id = MAX_NYU40_ID if label_set.raw_ids_key == "nyu40_ids" else MAX_SCANNET_ID
+    known = range(max_raw_id + 1) if path.suffix == ".txt" else range(-1, len(label_set))
+    if unknown := [str(number) for number in predictions.unknown_ids if number not in known]:
+        problem = f"has ids that {label_set.name} does not have, expected {known[0]}..{known[-1]}: "
         hint = "--labels says which label set is predicted; raw ids are in .txt, train ids in arrays"
         raise PredictionError(path, problem + list_some(unknown), hint)
     return Prediction(label_set, found)
