@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -65,46 +65,34 @@ def run_tasks(
         with WorkerPool(jobs) as pool:
             yield from run_tasks(function, tasks, context, executor=pool)
         return
-    lost: list[Task] = []
-
-    def call(task: Task) -> Future[Result]:
-        try:
-            return executor.submit(function, task, narrow(context, task) if narrow else context)
-        except Exception as error:  # it is broken, was shut down, or cannot reach its workers
-            hint = "what is done is kept: run it again, with an executor that works, or without one"
-            raise WorkerDiedError(f"the executor takes no more tasks: {error}", hint) from error
-
-    for task, result in _run_ahead(call, tasks, _MOST_AHEAD):
-        if isinstance(result, WorkerDiedError):
-            lost.append(task)
-        else:
-            yield task, result
-    yield from _run_ahead(call, lost, 1)
-
-
-def _run_ahead(
-    call: Callable[[Task], Future[Result]], tasks: Iterable[Task], most: int
-) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
-    """Keep so many tasks going; an error where one is lost. Those that still wait are cancelled at the end."""
-    waiting, running = deque(tasks), dict[Future[Result], Task]()
-    done = SimpleQueue[Future[Result]]()
+    lost, running, done = deque[Task](), dict[Future[Result], Task](), SimpleQueue[Future[Result]]()
     try:
-        while waiting or running:
-            while waiting and len(running) < most:
-                future = call(waiting[0])
-                running[future] = waiting.popleft()
-                future.add_done_callback(done.put)
-            future = done.get()
-            task = running.pop(future)
-            try:
-                result = future.result()
-            except Exception as error:  # noqa: BLE001 - functions catch their own: this is the executor's
-                problem = f"lost twice, the second time when running alone: {type(error).__name__}: {error}"
-                yield task, WorkerDiedError(problem[:1000])
-            else:
-                yield task, result
+        for waiting, most in ((deque(tasks), _MOST_AHEAD), (lost, 1)):
+            while waiting or running:
+                while waiting and len(running) < most:
+                    future = _submit(executor, function, waiting[0], narrow(context, waiting[0]) if narrow else context)
+                    running[future] = waiting.popleft()
+                    future.add_done_callback(done.put)
+                future = done.get()
+                task = running.pop(future)
+                error = CancelledError() if future.cancelled() else future.exception()
+                if error is None:
+                    yield task, future.result()
+                elif waiting is not lost:
+                    lost.append(task)
+                else:
+                    problem = f"lost twice, the second time when running alone: {type(error).__name__}: {error}"
+                    yield task, WorkerDiedError(problem[:1000])
     finally:
         wait([future for future in running if not future.cancel()], _LAST_TASK_S)
+
+
+def _submit(executor: Executor, function: Callable[..., Result], *arguments: object) -> Future[Result]:
+    try:
+        return executor.submit(function, *arguments)
+    except Exception as error:  # it is broken, was shut down, or cannot reach its workers
+        hint = "what is done is kept: run it again, with an executor that works, or without one"
+        raise WorkerDiedError(f"the executor takes no more tasks: {error}", hint) from error
 
 
 @dataclass(eq=False, slots=True)
