@@ -11,39 +11,25 @@ from typing import TYPE_CHECKING
 from scannet_prep.version import VERSION
 
 if TYPE_CHECKING:
-    from scannet_prep.collation import Batch, collate, collate_torch
-    from scannet_prep.concat import ConcatDataset
-    from scannet_prep.dataset import ScanNet
-    from scannet_prep.errors import ScanNetPrepError
-    from scannet_prep.labels import SCANNET20, SCANNET200, LabelClass, LabelSet
-    from scannet_prep.processed.scene import ProcessedScene, read_processed
-    from scannet_prep.sampling.samplers import EvalSampler, PointBudgetBatchSampler, WithEpoch
-    from scannet_prep.scene import SceneId, Split
-    from scannet_prep.splits import official_scenes
-    from scannet_prep.view.sample import render
-
-__all__ = [
-    "SCANNET20",
-    "SCANNET200",
-    "Batch",
-    "ConcatDataset",
-    "EvalSampler",
-    "LabelClass",
-    "LabelSet",
-    "PointBudgetBatchSampler",
-    "ProcessedScene",
-    "ScanNet",
-    "ScanNetPrepError",
-    "SceneId",
-    "Split",
-    "WithEpoch",
-    "__version__",
-    "collate",
-    "collate_torch",
-    "official_scenes",
-    "read_processed",
-    "render",
-]
+    from scannet_prep.collation import Batch as Batch
+    from scannet_prep.collation import collate as collate
+    from scannet_prep.collation import collate_torch as collate_torch
+    from scannet_prep.concat import ConcatDataset as ConcatDataset
+    from scannet_prep.dataset import ScanNet as ScanNet
+    from scannet_prep.errors import ScanNetPrepError as ScanNetPrepError
+    from scannet_prep.labels import SCANNET20 as SCANNET20
+    from scannet_prep.labels import SCANNET200 as SCANNET200
+    from scannet_prep.labels import LabelClass as LabelClass
+    from scannet_prep.labels import LabelSet as LabelSet
+    from scannet_prep.processed.scene import ProcessedScene as ProcessedScene
+    from scannet_prep.processed.scene import read_processed as read_processed
+    from scannet_prep.sampling.samplers import EvalSampler as EvalSampler
+    from scannet_prep.sampling.samplers import PointBudgetBatchSampler as PointBudgetBatchSampler
+    from scannet_prep.sampling.samplers import WithEpoch as WithEpoch
+    from scannet_prep.scene import SceneId as SceneId
+    from scannet_prep.scene import Split as Split
+    from scannet_prep.splits import official_scenes as official_scenes
+    from scannet_prep.view.sample import render as render
 
 __version__ = VERSION
 
@@ -59,6 +45,8 @@ _HOMES = {
     "splits": ("official_scenes",),
     "view.sample": ("render",),
 }
+
+__all__ = ["__version__", *(name for names in _HOMES.values() for name in names)]  # noqa: PLE0604 - texts
 
 
 def __getattr__(name: str) -> object:

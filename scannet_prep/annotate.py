@@ -196,29 +196,21 @@ def _look_up(groups: list[Group], label_map: LabelMap, warnings: list[SceneWarni
             warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))
         elif name in label_map.conflicts:
             other = label_map.conflicts[name]
-            subject = f"{name!r} is both {_describe(found)} and {_describe(other)}"
+            subject = f"{name!r} is both {found} and {other}"
             warnings.append(SceneWarning(WarningKind.AMBIGUOUS_CATEGORY, subject, count))
         if found != expected and label_map.digest != builtin.digest:
-            subject = f"{name!r} is {_describe(found)} in the label map, but {_describe(expected)} in the built-in one"
+            theirs, ours = (ids or "missing" for ids in (found, expected))
+            subject = f"{name!r} is {theirs} in the label map, but {ours} in the built-in one"
             warnings.append(SceneWarning(WarningKind.LABEL_MAP_DIFFERS, subject, count))
     return [label_map.rows.get(group.raw_category, _UNLABELED) for group in groups]
 
 
-def _describe(ids: RawIds | None) -> str:
-    return "missing" if ids is None else str(ids)
-
-
 def _number_instances(groups: list[Group], warnings: list[SceneWarning]) -> list[int]:
     """The groups' own ids; their order in the file where those do not tell the groups apart or do not fit."""
-    ids = [group.id for group in groups]
-    if None in ids:
-        fault = "partly null"
-    elif len(set(ids)) < len(ids):
-        fault = "not unique"
-    elif any(not 0 <= number <= MAX_GROUPS for number in ids if number is not None):
-        fault = f"beyond 0..{MAX_GROUPS}"
-    else:
-        return [number for number in ids if number is not None]
+    ids = [group.id for group in groups if group.id is not None and 0 <= group.id <= MAX_GROUPS]
+    if len(set(ids)) == len(groups):
+        return ids
+    fault = f"null, not unique, or beyond 0..{MAX_GROUPS}"
     warnings.append(SceneWarning(WarningKind.RENUMBERED_GROUPS, fault, len(groups)))
     return list(range(len(groups)))
 

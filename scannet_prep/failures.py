@@ -9,8 +9,6 @@ from pathlib import Path
 
 from scannet_prep.errors import ScanNetPrepError, WorkerDiedError
 
-LESS_MEMORY_HINT = "memory may have run out: try again with one worker"
-
 
 @dataclass(frozen=True, slots=True)
 class SceneFailure:
@@ -52,10 +50,9 @@ def explain(error: Exception) -> tuple[str, str, str]:
     Returns:
         What is wrong; what to do about it, or an empty text; and for a bug, where it came from.
     """
-    if isinstance(error, WorkerDiedError):
-        return error.message, error.hint or LESS_MEMORY_HINT, ""
     if isinstance(error, ScanNetPrepError):
-        return error.message, error.hint, ""
+        hint = "memory may have run out: try again with one worker" if isinstance(error, WorkerDiedError) else ""
+        return error.message, error.hint or hint, ""
     if isinstance(error, MemoryError):
         return "memory ran out", "try again with fewer workers", ""
     if isinstance(error, OSError):

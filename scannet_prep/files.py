@@ -163,9 +163,8 @@ def write_atomically(
             if leader is not None:
                 check_run_lives(leader, path)
             temporary_path.replace(path)
-        except BaseException:
+        finally:
             temporary_path.unlink(missing_ok=True)
-            raise
     except IsADirectoryError:
         raise FileError(path, "is a folder, so that no file can be written there", "remove or rename it") from None
     except OSError as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from scannet_prep.errors import LabelMapError, UsageError
 from scannet_prep.files import read_file
@@ -109,7 +109,7 @@ class LabelSet:
         Returns:
             uint8, same shape: train id + 1; 0 where the raw id is none of this set's.
         """
-        return self._label_table.take(raw_ids, mode="clip")
+        return _table(self, 1, 0, "uint8").take(raw_ids, mode="clip")
 
     def train_ids_from_raw_ids(self, raw_ids: NDArray[np.integer], ignore_id: int) -> NDArray[np.int64]:
         """Map raw ids to train ids.
@@ -121,7 +121,7 @@ class LabelSet:
         Returns:
             int64, same shape: train id, or `ignore_id` where the raw id is none of this set's.
         """
-        return _train_id_table(self, ignore_id).take(raw_ids, mode="clip")
+        return _table(self, 0, ignore_id, "int64").take(raw_ids, mode="clip")
 
     def name_of(self, train_id: int) -> str:
         """English name of a class; `unlabeled` for what is not a train id, such as -1 or 255.
@@ -144,15 +144,6 @@ class LabelSet:
         table = np.array([*self.colors, (0, 0, 0)], np.uint8)
         is_class = (train_ids >= 0) & (train_ids < len(self))
         return table[np.where(is_class, train_ids, len(self))]
-
-    @cached_property
-    def _label_table(self) -> NDArray[np.uint8]:
-        """Labels by raw id; the last entry is 0 and catches every larger raw id."""
-        import numpy as np
-
-        table = np.zeros(max(self.ids) + 2, np.uint8)
-        table[list(self.ids)] = np.arange(1, len(self) + 1)
-        return table
 
     def _train_ids_of(self, frequency: Frequency) -> tuple[int, ...]:
         return tuple(item.train_id for item in self.classes if item.frequency == frequency)
@@ -250,20 +241,12 @@ def find_label_map(raw_dir: Path) -> Path | None:
 
 
 def _parse_label_map(text: str, path: Path) -> LabelMap:
-    lines = [line.split("\t") for line in re.split(r"[\r\n]+", text) if line]
-    if not lines:
-        raise LabelMapError(path, "is empty", f"download {LABEL_MAP_NAME} again, or remove it to use the built-in one")
+    lines = [line.split("\t") for line in re.split(r"[\r\n]+", text) if line] or [[""]]
     header = lines[0]
     missing = [name for name in ("raw_category", "id", "nyu40id") if name not in header]
     if missing:
-        found = ", ".join(header[:6])[:120]
-        if "category" in header and "raw_category" in missing:
-            found += " (this looks like the label map of ScanNet v1, which cannot be used for v2)"
-        raise LabelMapError(
-            path,
-            f"has no column {' or '.join(missing)}; its first line reads {found}",
-            f"put {LABEL_MAP_NAME} of the v2 release there, or remove it to use the built-in one",
-        )
+        problem = f"has no column {' or '.join(missing)}; its first line reads {', '.join(header)[:120]!r}"
+        raise LabelMapError(path, problem, f"put {LABEL_MAP_NAME} of v2 there, or remove it to use the built-in one")
     name_column, id_column, nyu40_column = (header.index(name) for name in ("raw_category", "id", "nyu40id"))
     rows: dict[str, RawIds] = {}
     conflicts: dict[str, RawIds] = {}
@@ -300,9 +283,10 @@ def _parse_class(row: dict[str, str]) -> LabelClass:
 
 
 @cache
-def _train_id_table(label_set: LabelSet, ignore_id: int) -> NDArray[np.int64]:
+def _table(label_set: LabelSet, first: int, other: int, dtype: str) -> NDArray[Any]:
+    """Numbers of the classes, from `first` on, by raw id; the last entry is `other` and catches every larger raw id."""
     import numpy as np
 
-    table = label_set._label_table.astype(np.int64) - 1  # noqa: SLF001 - the same module
-    table[table < 0] = ignore_id
+    table = np.full(max(label_set.ids) + 2, other, dtype)
+    table[list(label_set.ids)] = np.arange(first, first + len(label_set))
     return table

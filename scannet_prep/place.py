@@ -8,13 +8,13 @@ from pathlib import Path
 
 from scannet_prep.archive.scenes import ArchiveReader
 from scannet_prep.archive.source import Place as OnePlace
-from scannet_prep.errors import FileError, ManifestError, MissingFileError, UsageError
+from scannet_prep.errors import FileError, ManifestError, MissingFileError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, read_file
 from scannet_prep.processed.folder import find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import MAX_FILE_BYTES
-from scannet_prep.tree import check_is_no_export, is_archive
+from scannet_prep.tree import check_is_no_export, find_folder
 
 _HINT = "process the scene again: scannet-prep process --checksum, with the same options"
 
@@ -81,7 +81,7 @@ def open_place(
     """
     for place in places:
         check_is_no_export(place)
-    if any(map(is_archive, places)):
+    if (path := find_folder(places)) is None:
         reader = ArchiveReader(places, None, is_list=len(places) > 1, certificates=certificates)
         if (entries := reader.read_entries()) is None:
             raise ManifestError(reader.name, "has no manifest that tells of all its scenes", "pack a processed folder")
@@ -89,12 +89,9 @@ def open_place(
             name: SceneFailure(name, "", message, reader.how_to_add(name)) for name, message in reader.failures.items()
         }
         return ProcessedPlace(reader.name, None, entries, failures, _reader=reader)
-    paths = [Path(place).expanduser() for place in places if isinstance(place, str | Path)]
-    if len(paths) != 1:
-        raise UsageError("one folder can be read at a time", "name one folder, or several archives")
-    state = find_state(paths[0])
+    state = find_state(path)
     if must_be_usable:
         state.check()
     manifest = state.manifest
     failures = {name: item for name, item in manifest.failures.items() if name not in manifest.scenes}
-    return ProcessedPlace(str(paths[0]), paths[0], dict(sorted(manifest.scenes.items())), failures, state.faults)
+    return ProcessedPlace(str(path), path, dict(sorted(manifest.scenes.items())), failures, state.faults)

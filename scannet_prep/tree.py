@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import SUFFIX, ByteSource
-from scannet_prep.errors import FileError, MissingFileError
+from scannet_prep.errors import FileError, MissingFileError, UsageError
 from scannet_prep.export import is_export
 from scannet_prep.files import open_file
 from scannet_prep.foreign import LOOK_BYTES, describe_beginning
@@ -26,6 +27,19 @@ def is_archive(place: str | Path | ByteSource) -> bool:
     if path.name.endswith(SUFFIX):
         return not path.is_dir()
     return describe_beginning(_read_start(path)) == "a zstd file"
+
+
+def find_folder(places: Sequence[str | Path | ByteSource]) -> Path | None:
+    """The folder that is meant; None for archives, of which several may be the shards of one.
+
+    Raises:
+        UsageError: There are several folders.
+    """
+    if any(map(is_archive, places)):
+        return None
+    if len(places) != 1:
+        raise UsageError("one folder can be read at a time", "name one folder, or several archives")
+    return Path(str(places[0])).expanduser()
 
 
 def identify_tree(path: Path) -> ArchiveKind:

@@ -38,7 +38,7 @@ from scannet_prep.archive.layout import (
     Member,
     encode_header,
     encode_index,
-    padding_bytes,
+    member_bytes,
 )
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.source import PipeSource, shard_path
@@ -74,14 +74,14 @@ def write_tree(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 def pack_tree(folder: Path, archive_path: Path, jobs: int = 1, level: int = 1) -> Archive:
     """Pack a folder and open the archive."""
-    contents, _ = find_contents(folder, Selection(), level=level, allows_incomplete=True)
+    contents, _ = find_contents(folder, Selection(), level=level)
     write_archive(contents, archive_path, jobs=jobs)
     return open_archive(archive_path)
 
 
 def pack_shards(folder: Path, target: Path, shard_bytes: int) -> list[Path]:
     """Pack a folder as shards, which may be smaller than the command makes them."""
-    parts = find_contents(folder, Selection(), allows_incomplete=True)[0].split(shard_bytes)
+    parts = find_contents(folder, Selection())[0].split(shard_bytes)
     paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
     for part, path in zip(parts, paths, strict=True):
         write_archive(part, path)
@@ -134,12 +134,15 @@ HEAD = Head(ArchiveKind.RAW, "a notice", {}, "a test", 1)
 Files = Sequence[tuple[str, bytes]]
 
 
+def pad_file(name: str, data: bytes) -> bytes:
+    return (encode_header(name, len(data)) + data).ljust(member_bytes(len(data)), b"\0")
+
+
 def tar_bytes(files: Files) -> tuple[bytes, tuple[Member, ...]]:
     content, members = b"", []
     for name, data in files:
-        content += encode_header(name, len(data))
-        members.append(Member(name, len(content), len(data), hashlib.sha256(data).hexdigest()))
-        content += data + bytes(padding_bytes(len(data)))
+        members.append(Member(name, len(content) + 512, len(data), hashlib.sha256(data).hexdigest()))
+        content += pad_file(name, data)
     return content, tuple(members)
 
 
@@ -152,7 +155,7 @@ class Forgery:
 
     def join(self, rows: list[FrameRow] | None = None) -> bytes:
         """All of it, with a seek table that is right, or one of other rows."""
-        content = encode_header(INDEX_NAME, len(self.index)) + self.index + bytes(padding_bytes(len(self.index)))
+        content = pad_file(INDEX_NAME, self.index)
         frames = [*self.frames, (len(content), compress(content, 1)), (1024, compress(END_OF_ARCHIVE, 1))]
         right = [FrameRow(len(stored), size_bytes, stored[-4:]) for size_bytes, stored in frames]
         return b"".join(stored for _, stored in frames) + encode_seek_table(right if rows is None else rows)
@@ -222,7 +225,7 @@ def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     forgery = forge(folder / "good.tar.zst", [("scene0000_00", [("train/scene0000_00.npz", b"x" * 100)])], head=head)
     first_bytes, first = forgery.frames[0]
     for name, text in (("zeros", bytes(500 << 20)), ("lists", b"[" + b"[]," * (80 << 20))):
-        content = encode_header(INDEX_NAME, len(text)) + text + bytes(-len(text) % 512)
+        content = pad_file(INDEX_NAME, text)
         del text
         bomb, size_bytes = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(content), len(content)
         del content

@@ -67,15 +67,11 @@ class BucketServer(http.server.ThreadingHTTPServer):
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_SESSION_TOKEN": TOKEN}
         return {"AWS_ENDPOINT_URL": self.origin, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1", **keys, **more}
 
-    def boto(self, service: str = "s3") -> Any:
+    def boto(self) -> Any:
         import boto3
 
         keys = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY, "region_name": "us-east-1"}
-        return boto3.client(service, endpoint_url=f"http://127.0.0.1:{self.port}", **keys)
-
-    def check_credentials(self, after: int) -> None:
-        """Check who asks and what they may do, after so many requests."""
-        self._tell_moto("reset-auth", str(after))
+        return boto3.client("s3", endpoint_url=f"http://127.0.0.1:{self.port}", **keys)
 
     def put(self, key: str, data: bytes) -> str:
         self.boto().put_object(Bucket=BUCKET, Key=key, Body=data)
@@ -92,12 +88,8 @@ class BucketServer(http.server.ThreadingHTTPServer):
 
     def reset(self) -> None:
         self.faults, self.rule, self.requests = [], lambda *_: None, []
-        self._tell_moto("reset")
+        urllib.request.urlopen(f"http://127.0.0.1:{self.port}/moto-api/reset", b"").close()
         self.boto().create_bucket(Bucket=BUCKET)
-
-    def _tell_moto(self, what: str, content: str = "") -> None:
-        url = f"http://127.0.0.1:{self.port}/moto-api/{what}"
-        urllib.request.urlopen(urllib.request.Request(url, content.encode(), {"Content-Type": "text/plain"})).close()
 
     def stop(self) -> None:
         self.shutdown()

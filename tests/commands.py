@@ -38,7 +38,7 @@ class Outcome:
         return json.loads(self.stdout)
 
 
-def run_main(*words: str | Path, cwd: Path | None = None) -> Outcome:
+def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[str]], int] = main) -> Outcome:
     """Run the command in this process, with one worker unless told otherwise: for what needs no process of its own."""
     argv, before = [*map(str, words)], Path.cwd()
     if argv and argv[0] in {"process", "verify", "info", "report"} and "--jobs" not in argv:

@@ -58,20 +58,11 @@ def test_segment_ids_that_are_null_or_of_no_vertex_are_counted_and_strings_of_di
     assert counts == {WarningKind.NULL_SEGMENTS: 2, WarningKind.UNKNOWN_SEGMENTS: 4}
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "fault"),
-    [
-        (None, 1, "partly null"),
-        (7, 7, "not unique"),
-        (0, 40_000, "beyond 0..32767"),
-        (-1, 0, "beyond 0..32767"),
-        (10**40, 0, "beyond 0..32767"),
-    ],
-)
-def test_group_ids_that_cannot_tell_the_groups_apart_are_replaced_by_the_file_order(first, second, fault) -> None:
+@pytest.mark.parametrize(("first", "second"), [(None, 1), (7, 7), (0, 40_000), (-1, 0), (10**40, 0)])
+def test_group_ids_that_cannot_tell_the_groups_apart_are_replaced_by_the_file_order(first, second) -> None:
     found = annotate_groups([group(first, [0], "chair", 4), group(second, [2], "table", 4)])
     assert found.instances.tolist() == [0, 0, 1, 1, -1, -1]
-    assert found.warnings == (SceneWarning(WarningKind.RENUMBERED_GROUPS, fault, 2),)
+    assert [(item.kind, item.count) for item in found.warnings] == [(WarningKind.RENUMBERED_GROUPS, 2)]
 
 
 def test_as_many_groups_as_int16_can_number_are_kept() -> None:

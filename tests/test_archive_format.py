@@ -53,7 +53,7 @@ def test_a_reader_of_the_seekable_format_that_is_not_ours_finds_every_file(packe
 
 def test_each_scene_is_one_frame_after_the_files_of_no_scene(packed: Path) -> None:
     index = open_archive(packed).index
-    names = [member.name for member in index.files.members]
+    names = [member.name for member in index.groups[0].members]
     assert names == [".scannet-prep/format.json", "empty", "scannetv2-labels.combined.tsv"]
     digests = {member.name: member.sha256 for group in index.groups for member in group.members[-2:]}
     assert digests == {name: hashlib.sha256(data).hexdigest() for name, data in TREE.items()}
@@ -67,8 +67,8 @@ def test_each_scene_is_one_frame_after_the_files_of_no_scene(packed: Path) -> No
     ("frame", "size_bytes", "message"),
     [
         (claims(1 << 31, 4), 1 << 31, "at most 1,073,741,824"),
-        (claims(1 << 29, 4), 1 << 29, r"a frame of 30 bytes is said to hold 536,870,912, at most 1,051,576"),
-        (zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 999), 999, "does not say how much"),
+        (claims(1 << 29, 4), 1 << 29, r"a frame of 30 bytes is said to hold 536,870,912, .* at most 1,051,576"),
+        (zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 999), 999, "at most 1,073,741,824"),
         (b"x" + bytes(30), 999, "no frame begins here"),
     ],
 )

@@ -150,7 +150,7 @@ def test_a_file_that_changes_while_it_is_packed_stops_the_run(tmp_path: Path) ->
     name = f"scans/{NAMES[1]}/{NAMES[1]}.txt"
     changing = write_tree(tmp_path / "tree", {f"scans/{NAMES[0]}/{NAMES[0]}.txt": b"first", name: b"second"})
     plan = pack.plan(changing, tmp_path / "a.tar.zst")
-    for data, message in ((b"another", "6 bytes at first, then 7"), (b"second", "changed while it was packed")):
+    for data, message in ((b"another", "changed while it was packed"), (b"second", "changed while it was packed")):
         write_tree(changing, {name: data})
         os.utime(changing / name, ns=(1, 1))
         with pytest.raises(FileError, match=message):
@@ -176,7 +176,7 @@ def test_a_full_disk_or_a_second_run_is_said_and_the_old_archive_stays(tree: Pat
 @pytest.mark.parametrize(
     ("output", "status", "message"),
     [
-        (">&-", 2, "standard output is closed"),
+        (">&-", 2, "standard output is a terminal, closed"),
         ("> /dev/full", 1, "standard output: cannot be written"),
         ("| head -c 9 > /dev/null", 1, "the program reading the pipe has stopped"),
     ],

@@ -8,7 +8,6 @@ import os
 import pty
 import re
 import shlex
-import shutil
 import signal
 import struct
 import subprocess
@@ -203,21 +202,18 @@ def test_full_standard_output_is_named(demo_dir: Path, words: list[str]) -> None
 
 @pytest.mark.parametrize("redirection", ["2>&- <&-", ">&-", "| true"])
 def test_closed_streams_cost_no_result(demo_dir: Path, tmp_path: Path, redirection: str) -> None:
-    command = [*COMMAND, "process", str(demo_dir / "ScanNet"), "-o", str(tmp_path), "--json", "--jobs", "1"]
+    command = [*COMMAND, "process", str(demo_dir / "ScanNet"), "-o", str(tmp_path), "--json", "--splits", "test"]
     words = " ".join(f"'{word}'" for word in command)
     done = subprocess.run(f"{words} {redirection}", shell=True, capture_output=True, text=True, check=False)
-    assert len(list(tmp_path.rglob("scene*.npz"))) == 11
-    assert "Traceback" not in done.stderr
-    assert "BrokenPipe" not in done.stderr
-    assert done.returncode == 0
+    assert len(list(tmp_path.rglob("scene*.npz"))) == 2
+    assert (done.returncode, "Traceback" in done.stderr, "BrokenPipe" in done.stderr) == (0, False, False)
 
 
 def test_letters_that_a_terminal_cannot_show_are_no_error(demo_dir: Path, tmp_path: Path) -> None:
     folder = tmp_path / "Räume 教室"
     folder.symlink_to(demo_dir / "ScanNet")
-    outcome = run_command("process", folder, "-o", tmp_path / "aus", environment=BARE | {"PYTHONIOENCODING": "ascii"})
-    assert outcome.status == 0, outcome.stderr
-    assert "R\\xe4ume" in outcome.stderr
+    outcome = run_command("verify", folder, "--limit", "1", environment=BARE | {"PYTHONIOENCODING": "ascii"})
+    assert (outcome.status, "R\\xe4ume" in outcome.stdout) == (0, True), outcome.stderr
 
 
 def test_errors_are_red_on_a_terminal_unless_colors_are_unwanted(
@@ -275,13 +271,12 @@ def test_quiet_says_only_what_is_wrong_and_else_results_go_to_standard_output(de
 
 
 def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp_path: Path) -> None:
-    words = [*COMMAND, "process", str(demo_dir / "ScanNet"), "-o", str(tmp_path), "--force", "--jobs", "1"]
+    words = [*COMMAND, "process", str(demo_dir / "ScanNet"), "-o", str(tmp_path), "--force", "--splits", "test"]
     for columns in (60, 0):  # some containers' terminals do not know their width
         status, shown = run_on_terminal(words, columns)
         assert all(len(line) <= (columns or 80) for line in shown.replace("\r", "\n").splitlines() if "%|" in line)
         assert status == 0
-        assert ("process: 100%|" in shown) == (columns != 60)
-        assert re.search(r"\| 11/11 scenes, 00:00, +[0-9.]+/s *\r", shown)
+        assert re.search(r"process.* 2/2 \[.* scenes/s", shown)
     assert "100%" not in run_on_terminal([*words, "--no-progress"])[1]
     program = """if True:
         from scannet_prep.cli.progress_display import ShownProgress
@@ -291,57 +286,30 @@ def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp
         progress.advance(20_900_000_000)
         progress.finish()
     """
-    assert re.search(
-        r"100%\|.*\| 20\.9G/21\.0GB, .*7,765/7,765 files *\r", run_on_terminal([sys.executable, "-c", program], 60)[1]
-    )
-
-
-@pytest.mark.parametrize("columns", [60, 100])
-def test_words_and_commands_stay_whole_on_a_terminal(
-    demo_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    raw_dir = shutil.copytree(demo_dir / "ScanNet", Path("a folder with blanks in its name"))
-    for path in raw_dir.glob("*/*_00/*.segs.json"):
-        path.unlink()
-    words = ["process", str(raw_dir), "-o", "new", "--jobs", "1", "--no-progress"]
-    shown = run_on_terminal([*COMMAND, *words], columns)[1].replace("\r", "")
-    long = [line.strip() for line in shown.splitlines() if len(line) > columns]
-    assert [line for line in long if " " in line and not line.startswith("scannet-prep ")] == []
-    (command,) = re.findall("scannet-prep download .*", shown)
-    arguments = make_parser().parse_args(shlex.split(command)[1:])
-    assert (arguments.output, arguments.scenes) == (raw_dir, ["@new/failed.txt"])
-    piped = run_main(*words, "--force")
-    assert command in piped.stdout
-    assert "6 made, 0 already there, 5 failed" in piped.stdout
-    # One JSON object, and a table as CSV, are never broken.
-    shown = run_on_terminal([*COMMAND, "info", "new", "--json"], columns)[1]
-    assert json.loads(shown)["exit_status"] == 0
+    assert re.search(r"download: 100%\|.*\| 20\.9G/21\.0G \[", run_on_terminal([sys.executable, "-c", program], 60)[1])
 
 
 @pytest.mark.parametrize("command", ["", *make_parser()._subparsers._group_actions[0].choices])
-def test_help_fits_a_terminal_of_60_columns_and_broken_examples_are_commands(
+def test_help_fits_a_terminal_of_60_columns_and_its_examples_are_commands_in_one_line(
     monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     text = run_main(*command.split(), "--help").stdout
     assert text.startswith("usage: ")
-    assert [line for line in text.splitlines() if len(line) > 60] == []
-    for line in re.sub(r" \\\n +", " ", text.partition("examples:")[2]).splitlines():
-        words = shlex.split(re.split(r"  \S|\||>", line.strip())[0])
-        if words[:1] == ["scannet-prep"]:
-            make_parser().parse_args(words[1:])
+    for line in text.splitlines():
+        words = shlex.split(re.split(r"  \S|\||>", line.strip())[0]) if line.startswith("  scannet-prep ") else []
+        assert words or len(line) <= 60 or line.startswith("  torchrun ")
+        make_parser().parse_args(words[1:] or ["demo"])
 
 
-def test_tables_break_their_heads_first_and_names_behind_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_are_too_wide_break_their_widest_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
-    table = format_table(["type", "already there"], [["_vh_clean_2.0.010000.segs.json", "1,201"]], right=frozenset({1}))
+    table = format_table(["type", "already there"], [["mesh with its labels", "1,201"]], right=frozenset({1}))
     assert table.splitlines() == [
-        "type                   already",
-        "                         there",
-        "---------------------  -------",
-        "_vh_clean_2.0.010000.    1,201",
-        "segs.json",
+        "type             already there",
+        "---------------  -------------",
+        "mesh with its            1,201",
+        "labels",
     ]
 
 

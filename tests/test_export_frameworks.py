@@ -98,7 +98,9 @@ def read_infos(path: Path) -> list[dict[str, Any]]:
 
 def truth(scene: SyntheticScene, label_set: Any = SCANNET20) -> tuple[list[int], list[int], list[int]]:
     """Per vertex: contiguous segment, raw id, position of the group, which is its objectId, or -1."""
-    groups = [{"id": number, "segments": g.segments, "label": g.raw_category} for number, g in enumerate(scene.groups)]
+    groups = [
+        {"id": number, "segments": g.segment_ids, "label": g.raw_category} for number, g in enumerate(scene.groups)
+    ]
     assert [g.object_id for g in scene.groups] == list(range(len(groups)))
     names = sorted(set(scene.segment_ids.tolist()))
     ids = oracles.ids_of_vertices(scene.segment_ids.tolist(), groups)

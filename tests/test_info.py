@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from commands import Outcome, Verify, edit_json, run_main
 
 from scannet_prep import ScanNet, tables
 from scannet_prep.errors import ManifestError
-from scannet_prep.labels import LABEL_MAP_NAME, SCANNET20, SCANNET200
+from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.synthetic import make_scene, write_release, write_scene
 
 TRAIN, VAL, TEST = ("scene0000_00", "scene0001_00"), "scene0011_00", "scene0707_00"
@@ -97,36 +96,28 @@ def test_scene_files_that_cannot_be_read_are_listed(out_dir: Path) -> None:
     path = out_dir / "train" / f"{TRAIN[0]}.npz"
     os.truncate(path, 5000)
     np.savez(out_dir / "val" / f"{VAL}.npz", points=np.zeros((3, 3)))
-    outcome = info(out_dir, "--json")
-    assert outcome.status == 3
-    unreadable = outcome.json["unreadable"]
-    assert [item["scene_id"] for item in unreadable] == [TRAIN[0], VAL]
-    assert unreadable[0]["path"] == str(path)
-    assert "truncated" in unreadable[0]["message"]
-    assert {name: row["scenes"] for name, row in outcome.json["splits"].items()} == {"train": 1, "test": 1, "all": 2}
-    assert str(path) in outcome.stderr
+    value = info_json(out_dir, 3)
+    assert [item["scene_id"] for item in value["unreadable"]] == [TRAIN[0], VAL]
+    assert (value["unreadable"][0]["path"], "truncated" in value["unreadable"][0]["message"]) == (str(path), True)
+    assert {name: row["scenes"] for name, row in value["splits"].items()} == {"train": 1, "test": 1, "all": 2}
 
 
-def test_scenes_that_failed_and_a_run_that_has_not_ended_are_told(raw_dir: Path, tmp_path: Path) -> None:
-    (raw_dir / "scans" / VAL / f"{VAL}_vh_clean_2.ply").write_bytes(b"")
-    assert run_main("process", raw_dir, "-o", tmp_path / "out").status == 3
-    edit_json(tmp_path / "out/manifest.json", lambda value: value.update(complete=False))
-    value = info_json(tmp_path / "out", 3)
-    assert value["is_complete"] is False
-    assert [item["scene_id"] for item in value["failures"]] == [VAL]
-    outcome = info(tmp_path / "out")
-    assert "processing has not finished" in outcome.stderr
-    assert "scenes failed: 1" in outcome.stdout
-    assert "empty" in outcome.stdout
-
-
-def test_different_options_are_told_with_their_numbers_of_scenes(raw_dir: Path, out_dir: Path) -> None:
+def test_failures_an_unfinished_run_and_different_options_are_told(raw_dir: Path, tmp_path: Path) -> None:
+    out_dir = tmp_path / "out"
     assert run_main("process", raw_dir, "-o", out_dir, "--align-axis", "--faces", "--scenes", VAL).status == 0
+    (raw_dir / "scans" / TRAIN[0] / f"{TRAIN[0]}_vh_clean_2.ply").write_bytes(b"")
+    words = ("--scannet200", "--scenes", *TRAIN, TEST)
+    assert run_main("process", raw_dir, "-o", out_dir, *words).status == 3
+    edit_json(out_dir / "manifest.json", lambda value: value.update(complete=False))
+    value = info_json(out_dir, 3)
+    assert (value["is_complete"], [item["scene_id"] for item in value["failures"]]) == (False, [TRAIN[0]])
     outcome = info(out_dir)
-    assert (outcome.status, "different options" in outcome.stderr) == (3, True)
+    assert ["processing has not finished" in outcome.stderr, "different options" in outcome.stderr] == [True, True]
     lines = outcome.stdout.splitlines()
-    assert "labels: ScanNet200 from aggregation, frame of the scan, without faces; scenes: 3" in lines
-    assert "labels: ScanNet20 from aggregation, axis-aligned, with faces; scenes: 1" in lines
+    for is_200, is_aligned, count in ((True, False, 2), (False, True, 1)):
+        options = f"scannet200 {is_200}, align_axis {is_aligned}, faces {is_aligned}, labels_from aggregation"
+        assert f"options: {options}; scenes: {count}" in lines
+    assert ["scenes failed: 1" in lines, "empty" in outcome.stdout] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -154,61 +145,25 @@ def test_unusable_folder_is_told_alike_by_info_verify_and_the_dataset(
     assert len(findings) == (2 if "align" in new else 1)  # the record of one scene disagrees with its file
 
 
-def test_raw_tree_is_counted_by_split_file_and_class(raw_dir: Path, out_dir: Path, tmp_path: Path) -> None:
+def test_raw_tree_is_counted_by_split_and_what_cannot_be_read_is_listed(raw_dir: Path) -> None:
     (raw_dir / "scans/my_room").mkdir()
+    write_scene(make_scene("scene0900_00", vertices=600), raw_dir)
     value = info_json(raw_dir)
-    assert value["left_out"] == ["my_room"]
-    assert (value["kind"], value["label_map"]) == ("raw", str(raw_dir / LABEL_MAP_NAME))
-    scenes = write_release(tmp_path / "same", SCENES, vertices=600, irregular=[TRAIN[1]])
-    faces = {scene.scene_id: len(scene.faces) for scene in scenes}
-    # scene0001_00 lists every group twice.
-    groups = {scene.scene_id: len({group.segments for group in scene.groups}) for scene in scenes}
-    train = {"scenes": 2, "annotated": 2, "vertices": 1200, "faces": sum(faces[name] for name in TRAIN)}
-    del value["splits"]["all"]
+    assert (value["kind"], value["left_out"]) == ("raw", ["my_room"])
+    sizes = Counter[str]()
+    for path in raw_dir.glob("scans*/scene*/*"):
+        sizes[path.parent.name] += path.stat().st_size
+    expected = {"train": TRAIN, "val": (VAL,), "test": (TEST,), "none": ("scene0900_00",)}
+    expected["all"] = sum(expected.values(), ())
     assert value["splits"] == {
-        "train": {**train, "groups": sum(groups[name] for name in TRAIN)},
-        "val": {"scenes": 1, "annotated": 1, "vertices": 600, "faces": faces[VAL], "groups": groups[VAL]},
-        "test": {"scenes": 1, "annotated": 0, "vertices": 600, "faces": faces[TEST], "groups": 0},
+        split: {"scenes": len(names), "vertices": 600 * len(names), "size_bytes": sum(sizes[name] for name in names)}
+        for split, names in expected.items()
     }
-    sizes: Counter[str] = Counter()
-    for path in raw_dir.glob("scans*/*/*"):
-        sizes[path.name[len(path.parent.name) :]] += path.stat().st_size
-    assert {name: item["size_bytes"] for name, item in value["files"].items()} == sizes
-    assert value["files"]["_vh_clean_2.ply"]["files"] == 4
-    assert value["files"]["_vh_clean_2.labels.ply"]["files"] == 3
-    check_classes(value["label_sets"], out_dir)
-
-
-def test_scenes_without_annotation_or_a_split_are_counted_apart_and_what_cannot_be_read_is_listed(
-    raw_dir: Path,
-) -> None:
-    more = [f"scene000{number}_00" for number in range(2, 7)]
-    for scene_id in (*more, "scene0900_00"):
-        write_scene(make_scene(scene_id, vertices=600), raw_dir)
-    (raw_dir / "scans" / VAL / f"{VAL}.aggregation.json").unlink()
-    shutil.rmtree(raw_dir / "scans" / more[0])
-    (raw_dir / "scans" / more[0]).symlink_to("nowhere")
-    segments = "_vh_clean_2.0.010000.segs.json"
-    damages = [
-        ("_vh_clean_2.ply", b""), (segments, b"{"), (segments, b'{"segIndices": [1, 1]}'), (".aggregation.json", b"{}"),
-    ]  # fmt: skip
-    for scene_id, (suffix, content) in zip(more[1:], damages, strict=True):
-        (raw_dir / "scans" / scene_id / f"{scene_id}{suffix}").write_bytes(content)
+    (raw_dir / "scans/scene0002_00").symlink_to("nowhere")
+    (raw_dir / "scans" / VAL / f"{VAL}_vh_clean_2.ply").write_bytes(b"")
     value = info_json(raw_dir, 3)
-    found = {name: (row["scenes"], row["annotated"]) for name, row in value["splits"].items()}
-    assert found == {"train": (6, 2), "val": (1, 0), "test": (1, 0), "none": (1, 1), "all": (9, 3)}
-    assert [item["scene_id"] for item in value["unreadable"]] == more
-    words = ["link", "empty", "JSON", "is for 2 vertices", "segGroups"]
-    assert all(word in item["message"] for word, item in zip(words, value["unreadable"], strict=True))
-
-
-def test_damaged_label_map_is_told_and_the_built_in_one_used(raw_dir: Path) -> None:
-    expected = info_json(raw_dir)
-    (raw_dir / LABEL_MAP_NAME).write_bytes(b"\xff")
-    value = info_json(raw_dir, 3)
-    assert [item["path"] for item in value["unreadable"]] == [str(raw_dir / LABEL_MAP_NAME)]
-    assert value["label_map"] == "the built-in label map"
-    assert value["label_sets"] == expected["label_sets"]
+    found = {item["scene_id"]: item["message"] for item in value["unreadable"]}
+    assert ("leads nowhere" in found["scene0002_00"], "empty" in found[VAL], len(found)) == (True, True, 2)
 
 
 @pytest.mark.parametrize("command", ["verify", "info", "process"])
@@ -235,9 +190,8 @@ def test_missing_folder_gives_a_hint_to_where_such_folders_come_from(command: st
         assert word in outcome.stderr
 
 
-@pytest.mark.parametrize("kind", ["raw", "processed"])
-def test_tables_of_train_ids_fit_the_terminal(whole_dir: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = whole_dir / kind
+def test_tables_of_train_ids_fit_the_terminal(whole_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = whole_dir / "processed"
     value = info_json(path)
     monkeypatch.setenv("COLUMNS", "100")
     lines, all_lines = info(path).stdout.splitlines(), info(path, "-v").stdout.splitlines()
@@ -254,9 +208,9 @@ def test_tables_of_train_ids_fit_the_terminal(whole_dir: Path, kind: str, monkey
         rows = lines[start + 3 : start + 3 + len(occurring) + 1]
         for row, line in zip(occurring, rows, strict=False):
             assert line.split()[0] == str(row["train_id"])
-            assert row["name"] in line
-            assert f"{row['vertices']:,}" in line
+            assert (row["name"] in line, f"{row['vertices']:,}" in line) == (True, True)
         assert rows[-1].split()[:2] == ["-", "(unlabeled)"]
     assert len(all_lines) - len(lines) == missing_count
     assert any(line.endswith(" head") for line in lines)
-    assert info(path, "--scenes").stdout.splitlines() == value["scene_ids"] == sorted(SCENES)
+    for kind in ("raw", "processed"):
+        assert info(whole_dir / kind, "--scenes").stdout.splitlines() == sorted(SCENES)

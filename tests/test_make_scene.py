@@ -151,7 +151,7 @@ def test_a_synthetic_scene_agrees_with_the_loops_and_comes_out_the_same_twice(tm
     raw_scene = RawScene(SceneId(tiny.SCENE_ID), write_scene(made, tmp_path).parent)
     scene = process_written(raw_scene, **options)
     assert encode_processed(scene) == encode_processed(process_written(raw_scene, **options))
-    groups = [{"id": g.id, "label": g.raw_category, "segments": g.segments} for g in made.groups]
+    groups = [{"id": g.id, "label": g.raw_category, "segments": g.segment_ids} for g in made.groups]
     nyu40_ids, scannet_ids, instances = oracles.ids_of_vertices(made.segment_ids.tolist(), groups)
     assert (scene.nyu40_ids.tolist(), scene.scannet_ids.tolist()) == (nyu40_ids, scannet_ids)
     assert scene.instances.tolist() == instances

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import runpy
 import shlex
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import digests, run_main
+from commands import Outcome, digests, run_main
 from downloads import SCENES, fetched, release_fixtures
 from release_server import ROOT, ReleaseServer
 
@@ -29,6 +30,10 @@ def run_tool(name: str, *words: str | Path, cwd: Path, **environment: str) -> su
     environ = os.environ | {"SCANNET_PREP_ACCEPT_TERMS": "1"} | environment
     command = [sys.executable, TOOLS_DIR / name, *words]
     return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False, timeout=120)
+
+
+def run_seg_scannet(*words: str | Path, cwd: Path) -> Outcome:
+    return run_main(*words, cwd=cwd, main=runpy.run_path(str(TOOLS_DIR / "seg_scannet.py"))["main"])
 
 
 @pytest.mark.parametrize(
@@ -91,8 +96,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_octformers_own_command_makes_the_20_classes_of_meshes_and_labels_alone(workspace: Path) -> None:
     words = ("--run", "process_scannet", "--path_in", "data/ScanNet", "--path_out", "data/scannet.npz")
-    done = run_tool("seg_scannet.py", *words, cwd=workspace)
-    assert done.returncode == 0, done.stderr
+    done = run_seg_scannet(*words, cwd=workspace)
+    assert done.status == 0, done.stderr
     assert "this is: scannet-prep process data/ScanNet" in done.stderr
     assert "this is: scannet-prep export data/scannet.npz/processed --format octformer" in done.stderr
     root = workspace / "data/scannet.npz"
@@ -103,18 +108,18 @@ def test_octformers_own_command_makes_the_20_classes_of_meshes_and_labels_alone(
         assert np.array_equal(content["labels"], SCANNET20.labels_from_raw_ids(scene.nyu40_ids))
         assert not scene.meta.options.align_axis
     assert (root / f"train/{TRAIN}.npz").samefile(root / f"processed/train/{TRAIN}.npz")
-    again = run_tool("seg_scannet.py", *words, cwd=workspace)
-    assert (again.returncode, again.stdout.count("0 made, 3 already there")) == (0, 2)
+    again = run_seg_scannet(*words, cwd=workspace)
+    assert (again.status, again.stdout.count("0 made, 3 already there")) == (0, 2)
     before = digests(root)
-    other = run_tool("seg_scannet.py", *words, "--align_axis", cwd=workspace)
-    assert (other.returncode, "other options (aligned: False -> True)" in other.stderr) == (2, True)
+    other = run_seg_scannet(*words, "--align_axis", cwd=workspace)
+    assert (other.status, "other options (aligned: False -> True)" in other.stderr) == (2, True)
     assert digests(root) == before
 
 
 def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(workspace: Path) -> None:
     words = ("--path_in", "data/ScanNet", "--path_out", "data/scannet200.npz", "--align_axis", "--scannet200")
-    done = run_tool("seg_scannet.py", "--run", "process_scannet", *words, "--scenes", VAL, cwd=workspace)
-    assert done.returncode == 0, done.stderr
+    done = run_seg_scannet("--run", "process_scannet", *words, "--scenes", VAL, cwd=workspace)
+    assert done.status == 0, done.stderr
     root, pred_dir = workspace / "data/scannet200.npz", workspace / "eval"
     truth = np.loadtxt(root / f"train/{VAL}.txt", dtype=int)
     scores = np.zeros((len(truth), 201), np.float32)
@@ -128,13 +133,13 @@ def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(w
         np.savez(pred_dir / f"{name}.eval.npz", prob=scores[mask])
     (workspace / "list.txt").write_text("".join(f"{name}.npz\n" for name in names))
     words = ("--path_pred", "eval", "--path_in", ".", "--path_out", "seg", "--filelist", "list.txt", "--scannet200")
-    done = run_tool("seg_scannet.py", "--run", "generate_output_seg", *words, cwd=workspace)
-    assert done.returncode == 0, done.stderr
+    done = run_seg_scannet("--run", "generate_output_seg", *words, cwd=workspace)
+    assert done.status == 0, done.stderr
     assert np.array_equal(np.loadtxt(workspace / f"seg/{VAL}.txt", dtype=int), truth)
     assert "like: scannet-prep submit -o submission.zip eval --gt processed --labels scannet200\n" in done.stderr
     words = ("--path_in", root / "train", "--path_pred", "seg", "--scannet200")
-    done = run_tool("seg_scannet.py", "--run", "calc_iou", *words, cwd=workspace)
-    assert done.returncode == 0, done.stderr
+    done = run_seg_scannet("--run", "calc_iou", *words, cwd=workspace)
+    assert done.status == 0, done.stderr
     classes = len(set(truth.tolist()) - {0})
     assert f"{'mean IoU':<24}{classes / 200:8.4f}" in done.stdout
     assert f"{'accuracy':<24}{1:8.4f}" in done.stdout
@@ -161,8 +166,8 @@ def test_wrong_use_of_octformers_tool_is_told_without_a_traceback(tmp_path: Path
         (["--run", "process_scannet", "--path_in", "nowhere"], 1, "nowhere"),
     ):
         (tmp_path / "scene0011_00.txt").write_text("1\n2\n")
-        done = run_tool("seg_scannet.py", *words, cwd=tmp_path)
-        assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+        done = run_seg_scannet(*words, cwd=tmp_path)
+        assert done.status == status, done.stderr
         assert found in done.stderr
 
 
@@ -186,14 +191,14 @@ def test_damaged_input_of_octformers_tool_is_told_by_its_name_without_a_tracebac
         (list_path, b"sc\0ne.npz\n", ".eval.npz: cannot be read: embedded null byte"),
     ):
         path.write_bytes(data)
-        done = run_tool("seg_scannet.py", "--run", "generate_output_seg", *words, cwd=tmp_path)
-        assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+        done = run_seg_scannet("--run", "generate_output_seg", *words, cwd=tmp_path)
+        assert done.status == 1, done.stderr
         assert found in done.stderr
         path.write_bytes(good[path])
 
 
 def test_dry_run_of_octformers_command_ends_after_its_first_step(workspace: Path) -> None:
     words = ("--path_in", "data/ScanNet", "--path_out", "data/dry.npz", "--dry-run")
-    done = run_tool("seg_scannet.py", "--run", "process_scannet", *words, cwd=workspace)
-    assert (done.returncode, "error" in done.stderr) == (0, False), done.stderr
+    done = run_seg_scannet("--run", "process_scannet", *words, cwd=workspace)
+    assert (done.status, "error" in done.stderr) == (0, False), done.stderr
     assert not (workspace / "data/dry.npz").exists()

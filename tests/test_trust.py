@@ -13,15 +13,14 @@ import tiny
 from commands import digests, run_main, start_command
 from tiny import Ply, aggregation_file, info_file, process_tiny, write_tiny
 
-from scannet_prep import ScanNet, release
+from scannet_prep import ScanNet
 from scannet_prep.errors import FileError, LockedError, ManifestError
 from scannet_prep.files import run_lock
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.processed.scene import ProcessOptions, encode_processed
 from scannet_prep.raw.lock import LockEntry, write_lock
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.scene import SceneId
 from scannet_prep.stages.process import ProcessReport, plan, run
-from scannet_prep.stages.process.make_scene import find_raw_files
 from scannet_prep.stages.selection import Selection
 
 TRAIN, OTHER = tiny.SCENE_ID, "scene0001_00"
@@ -84,9 +83,7 @@ def test_scenes_that_are_not_folders_and_folders_in_the_way_are_failures_with_th
 
 
 @pytest.mark.parametrize("name", ["scans", "scans_test"])
-def test_a_folder_of_all_scenes_that_cannot_be_looked_into_is_named_and_not_passed_over(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_folder_of_all_scenes_that_cannot_be_looked_into_is_named(tmp_path: Path, name: str) -> None:
     write_tiny(tmp_path / "raw")
     (tmp_path / "raw/scans").rename(tmp_path / "raw" / ("scans_test" if name == "scans" else "scans"))
     for make, problem in (
@@ -98,20 +95,6 @@ def test_a_folder_of_all_scenes_that_cannot_be_looked_into_is_named_and_not_pass
             outcome = run_main(command, tmp_path / "raw", *(["-o", tmp_path / "out"] if command == "process" else []))
             assert (outcome.status, f"raw/{name}: {problem}, expected a folder" in outcome.stderr) == (1, True)
         (tmp_path / "raw" / name).unlink()
-
-
-def test_a_mesh_that_claims_terabytes_is_the_failure_of_its_scene_and_not_a_lack_of_room(two_dir: Path) -> None:
-    os.truncate(two_dir / f"raw/scans/{OTHER}/{OTHER}{MESH}", 1 << 43)  # takes no room itself
-    (two_dir / f"out/train/{OTHER}.npz").unlink()
-    (failure,) = process(two_dir).failures
-    assert f"{OTHER}{MESH}: has 8,796,093,022,208 bytes, expected at most" in failure.message
-
-
-def test_a_file_beyond_the_size_of_its_kind_is_not_read_to_be_compared(tmp_path: Path) -> None:
-    files = find_raw_files(write_tiny(tmp_path), Split.TRAIN, ProcessOptions())
-    os.truncate(files.paths[release.INFO], 3 << 30)
-    with pytest.raises(FileError, match="has 3,221,225,472 bytes, expected at most 1,048,576"):
-        files.fingerprints()
 
 
 @pytest.mark.parametrize(("suffix", "largest"), [(SEGMENTS, "67,108,864"), (AGGREGATION, "16,777,216")])
@@ -137,7 +120,6 @@ def test_a_scene_folder_without_permission_is_one_failed_scene(two_dir: Path, mo
     for command in commands:
         outcome = run_main(command[0], two_dir / "raw", *command[1:], "--json")
         assert (outcome.status, OTHER in outcome.stdout, "Permission denied" in outcome.stdout) == (3, True, True)
-        assert "none of the scene's files" not in outcome.stdout
 
 
 @pytest.mark.parametrize("kind", ["named pipe", "device", "folder"])
@@ -177,19 +159,13 @@ def test_what_the_files_say_of_their_options_and_scenes_counts(two_dir: Path) ->
         ('"complete": true', '"complete": "false"'),
         ('"vertices": 600', '"vertices": 0'),
         ('"vertices": 600', f'"vertices": {10**30}'),
-        ('"vertices": 600', f'"vertices": {"9" * 5000}'),
         ('"vertices": 600', '"vertices": Infinity'),
-        ('"vertices": 600', '"vertices": 1e400'),
-        ('"vertices": 600', '"vertices": true'),
         ('"split": "train"', '"split": ["train"]'),
         ('"options": {', '"options": [], "more": {'),
-        ('"warnings": []', '"warnings": {}'),
-        ('"scannet200": false', '"scannet200": 0'),
         ('"nyu40_counts": {"', '"nyu40_counts": {"x'),
         ('"crc32": "', '"crc32": "-'),
         ('"scene0000_00": ', '"../scene0000_00": '),
         ('"failures": {}', '"failures": {"scene0001_00": {"error": []}}'),
-        ('"format_version": 1', '"format_version": 1.0'),
     ],
 )
 def test_a_manifest_with_a_value_of_another_kind_is_damaged(
@@ -214,13 +190,6 @@ def test_a_second_run_in_the_same_folder_says_who_is_at_work_and_a_killed_one_ho
     child.communicate()
     process(tmp_path)
     assert ".scannet-prep.lock" not in digests(tmp_path / "out")
-
-
-def test_a_file_that_becomes_a_link_to_nowhere_is_read_again_and_fails(two_dir: Path) -> None:
-    path = two_dir / f"raw/scans/{TRAIN}/{TRAIN}{INFO}"
-    path.unlink()
-    path.symlink_to("nowhere")
-    assert [failure.scene_id for failure in process(two_dir).failures] == [TRAIN]
 
 
 def test_a_failure_whose_path_is_not_text_leaves_a_manifest_that_can_be_read(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_the_defaults_bring_back_the_folder_byte_for_byte_and_again_nothing_is_w
     for count in (3, 0):
         outcome = unpack_pipe(archive, "--json") if way == "pipe" else call("unpack", archive, "--json")
         assert (outcome.status, outcome.json["scenes"]) == (0, [TRAIN, VAL, TEST]), outcome.stderr
-        assert len(outcome.json["new_scenes"]) == count
+        assert (outcome.json["files"]["written"] > 0) == (count > 0)
         assert digests(folder) == digests(whole_dir / kind)
         assert count or {path: path.stat().st_mtime_ns for path in times} == times
         times = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
@@ -80,12 +80,12 @@ def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_pa
     unpack.run(unpack.plan([packed], out_dir))
     kept = {path: path.stat().st_ino for path in out_dir.rglob("*") if path.is_file() and path != out_dir / name}
     (out_dir / name).write_bytes(bytes(1_999_999) + b"\1")
-    for expected in ([name], []):
-        assert unpack.run(unpack.plan([packed], out_dir)).replaced == tuple(expected)
+    for replaced in (1, 0):
+        assert unpack.run(unpack.plan([packed], out_dir)).files["replaced"] == replaced
         assert read_tree(out_dir) == TREE
         assert {path: path.stat().st_ino for path in kept} == kept
     (out_dir / name).unlink()
-    assert unpack.run(unpack.plan([packed], out_dir)).new_scenes == (VAL,)
+    assert unpack.run(unpack.plan([packed], out_dir)).files["written"] == 1
 
 
 def test_a_link_to_a_folder_or_a_folder_in_the_way_costs_its_scene_and_what_else_is_there_is_replaced(
@@ -120,12 +120,11 @@ def test_shards_are_unpacked_together_or_one_by_one_and_each_gives_a_folder_that
     assert digests(tmp_path / "all") == digests(whole_dir / "processed")
     for shard in shards:
         outcome = call("unpack", shard, "-o", tmp_path / "single")
-        assert (outcome.status, "of the set not given" in outcome.stderr) == (0, True)
+        assert (outcome.status, "shards of its set were not given" in outcome.stderr) == (0, True)
         assert verify(tmp_path / "single") == (0, [])
     assert digests(tmp_path / "single") == digests(whole_dir / "processed")
-    with pytest.raises(UsageError, match=r"1 shards of the set are not among the archives: .*s-00001-of-"):
+    with pytest.raises(UsageError, match=r"shards of the set are not among the archives: s-00001-of-"):
         unpack.plan([shards[0], *shards[2:]], tmp_path / "out")
-    assert call("unpack", shards[0], *shards[2:], "-o", tmp_path / "out", "--scenes", TRAIN).status == 0
     outcome = call("unpack", shards[0], "-o", tmp_path / "out", "--scenes", TEST)
     assert (outcome.status, "it may be in a shard that was not given" in outcome.stderr) == (2, True)
 
@@ -133,12 +132,10 @@ def test_shards_are_unpacked_together_or_one_by_one_and_each_gives_a_folder_that
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-", "a.tar.zst"], "- is the only archive where it is given"),
-        (["-", "--dry-run"], "--dry-run cannot look into a pipe"),
         (["a.tar.zst", "--scenes", "scene0500_00"], "has no scene scene0500_00"),
         (["a.tar.zst", "--splits", "test", "--scenes", TRAIN], f"has no scene {TRAIN} in test"),
-        (["a.tar.zst", "a.tar.zst"], "the same archive is named twice"),
-        (["a.tar.zst", "b.tar.zst"], f"{TRAIN} is in a.tar.zst and in b.tar.zst"),
+        (["a.tar.zst", "a.tar.zst"], f"a.tar.zst: holds {TRAIN}, and so does a.tar.zst"),
+        (["a.tar.zst", "b.tar.zst"], f"b.tar.zst: holds {TRAIN}, and so does a.tar.zst"),
         (["a.tar.zst", "c.tar.zst"], "hold raw and processed scenes"),
     ],
 )
@@ -179,9 +176,7 @@ def test_scenes_of_a_pipe_that_do_not_come_are_failures_and_a_limit_ends_it(pack
     assert len(unpack_pipe(packed, "-o", tmp_path / "few", "--limit", "1", "--json").json["scenes"]) == 1
 
 
-def test_nothing_is_written_in_a_dry_run_without_space_or_beside_another_run(packed: Path, tmp_path: Path) -> None:
-    outcome = call("unpack", packed, "-o", tmp_path / "out", "--dry-run", "--json")
-    assert outcome.json["missing_bytes"] == sum(map(len, TREE.values()))
+def test_nothing_is_written_without_space_or_beside_another_run(packed: Path, tmp_path: Path) -> None:
     plan = unpack.plan([packed], tmp_path / "out")
     with pytest.raises(DiskFullError, match="and a reserve of"):
         unpack.run(replace(plan, needed_bytes=1 << 60))
@@ -223,4 +218,4 @@ def test_splits_of_which_an_archive_holds_nothing_are_an_error_that_names_those_
     words = (tmp_path / "a.tar.zst", "-o", tmp_path / "out", "--splits", "val")
     outcome = call("unpack", *words) if way == "file" else unpack_pipe(*words)
     assert (outcome.status, "has no scenes in val; it has: test, train" in outcome.stderr) == (2, True)
-    assert (tmp_path / "out").exists() == ((kind, way) == ("raw", "pipe"))
+    assert (tmp_path / "out").exists() == (way == "pipe")

@@ -85,7 +85,7 @@ def test_any_flip_costs_at_most_the_scene_it_is_in_and_no_other_damage_gives_a_w
             if way == "file" and part.startswith("scene"):
                 assert expected.keys() - left.keys() <= {file_of(part)}, (part, offset)
                 assert {failure.scene_id for failure in report.failures} <= {part}
-                assert report.is_whole == (left == expected)
+                assert (not report.failures and not report.damages) == (left == expected)
     for number in range(100, 150):
         mutated = bytearray(data)
         for _ in range(dice.randrange(1, 4)):
@@ -117,7 +117,7 @@ def test_a_flip_in_the_seek_table_or_a_checksum_or_a_second_archive_behind_it_co
         archive.write_bytes((damaged_source / "a.tar.zst").read_bytes())
         flip(archive, offset)
         report = unpack.run(unpack.plan([archive], tmp_path / name))
-        assert (report.is_whole, len(report.warnings) >= 1) == (True, True), name
+        assert (report.failures, report.damages, len(report.warnings) >= 1) == ((), (), True), name
         assert read_tree(tmp_path / name) == expected
         check = verify_archive.run([archive])
         assert (check.errors, len(check.findings) >= 1, check.scenes) == ((), True, 12), name
@@ -125,7 +125,7 @@ def test_a_flip_in_the_seek_table_or_a_checksum_or_a_second_archive_behind_it_co
     archive.write_bytes(data + data)
     for report in unpack_both(archive, tmp_path):
         assert len(report.scenes) == 12
-        assert any(f"{len(data):,} bytes follow the end" in warning for warning in report.warnings)
+        assert any("something follows" in warning for warning in report.warnings)
 
 
 def test_truncated_anywhere_all_whole_scenes_come_out_by_file_and_by_pipe(damaged_source: Path, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_truncated_anywhere_all_whole_scenes_come_out_by_file_and_by_pipe(damage
         short.write_bytes(data[:cut])
         whole = {group.scene_id for group in groups if group.end <= cut} - {""}
         for report, way in zip(unpack_both(short, tmp_path / str(number)), ("file", "pipe"), strict=True):
-            assert (set(report.scenes), report.is_whole) == (whole, False), (cut, way)
+            assert (set(report.scenes), bool(report.damages)) == (whole, True), (cut, way)
             assert left_in(tmp_path / str(number) / way) == {
                 name: content for name, content in expected.items() if name == "note" or name[6:18] in whole
             }
@@ -164,7 +164,7 @@ def test_where_the_first_frame_is_lost_all_scenes_still_come_out(packed_dir: Pat
     for kind in ("raw", "processed"):
         archive = flip(Path(shutil.copy(packed_dir / f"{kind}.tar.zst", tmp_path)), 200)
         for report in unpack_both(archive, tmp_path / kind):
-            assert (len(report.scenes), report.is_whole) == (3, False)
+            assert (len(report.scenes), len(report.damages)) == (3, 1)
     assert ScanNet(tmp_path / "processed/pipe", split="train").scene_ids == [TRAIN]
 
 
@@ -176,7 +176,7 @@ def test_a_damage_costs_a_file_its_scene_and_a_pipe_what_follows_where_no_frame_
     archive.write_bytes(data[:start] + bytes(end - start) + data[end:])
     from_file, from_pipe = unpack_both(archive, tmp_path)
     assert (len(from_file.scenes), len(from_pipe.scenes)) == (11, 5)
-    assert "cannot be read any further" in from_pipe.damages[0]
+    assert "is truncated or damaged behind byte" in from_pipe.damages[0]
     for place in (13, 600):  # where the name is, and where the file is; the index that comes later names the scene
         archive.write_bytes(data)
         _, report = unpack_both(flip(archive, start + place), tmp_path / str(place))
@@ -232,13 +232,12 @@ def test_what_the_index_contradicts_is_not_left_behind(tmp_path: Path, place: in
     assert left_in(tmp_path / "pipe") == {name: data for name, data in EXPECTED.items() if IDS[1] not in name}
 
 
-def test_an_archive_of_a_newer_version_is_told_as_such_and_not_as_damaged(tmp_path: Path) -> None:
+def test_of_an_archive_of_a_newer_version_it_is_said_what_to_type(tmp_path: Path) -> None:
     archive = tmp_path / "a.tar.zst"
     forge(archive, SCENES, head=replace(HEAD, version=2))
     outcomes = [unpack_pipe(archive, "-o", tmp_path), *(call(word, archive) for word in ("unpack", "verify", "info"))]
     for outcome in outcomes:
-        assert (outcome.status, "was made by a newer scannet-prep" in outcome.stderr) == (1, True)
-        assert ("hint: update it: pip install" in outcome.stderr, "damaged" in outcome.stderr) == (True, False)
+        assert (outcome.status, "newer scannet-prep, which pip install --upgrade" in outcome.stderr) == (1, True)
 
 
 def test_escape_sequences_of_an_archive_never_reach_the_terminal(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -19,14 +20,11 @@ from scannet_prep.archive.layout import FREE_BYTES, MAX_CONTENT_BYTES
 from scannet_prep.archive.source import ByteSource, Stream
 from scannet_prep.errors import ContentError
 from scannet_prep.files import Buffer
-from scannet_prep.foreign import ZSTD_SKIPPABLE_MAGIC
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MAX_LEVEL = 22
-MAX_HEADER_BYTES = 18
-
+_MAX_HEADER_BYTES = 18
 _MAX_HELD_BYTES = 160 << 20
 _MAX_WINDOW_BYTES = 1 << 27  # what `zstd -d` and `tar --zstd` accept without further options
 # A frame may hold so many times its own size and 1 MiB more, so that a small file cannot ask for much memory. Scenes
@@ -38,15 +36,11 @@ _RAW, _RLE, _RESERVED = 0, 1, 3
 _CHECKSUM_BYTES = 4
 _DESCRIPTOR_BYTE, _CHECKSUM_FLAG = 4, 0b0000_0100
 _FASTEST_LEVEL = -(1 << 17)
-_SEEKABLE_MAGIC = b"\xb1\xea\x92\x8f"
+_SKIPPABLE_MAGIC, _SEEKABLE_MAGIC = b"\x5e\x2a\x4d\x18", b"\xb1\xea\x92\x8f"
 _HAS_CHECKSUMS = 0b1000_0000
 _TABLE_HEADER = struct.Struct("<4sI")
 _TABLE_ROW = struct.Struct("<II4s")
 _TABLE_FOOTER = struct.Struct("<IB4s")
-
-
-class TruncatedError(ContentError):
-    """The archive ends in the middle of something."""
 
 
 class FrameRow(NamedTuple):
@@ -65,7 +59,7 @@ class FrameRow(NamedTuple):
     @classmethod
     def of(cls, frame: Buffer) -> FrameRow:
         """What it is to say of a frame; a `ContentError` where that is not one of this program."""
-        return cls(len(frame), read_size(frame[:MAX_HEADER_BYTES]), bytes(frame[-_CHECKSUM_BYTES:]))
+        return cls(len(frame), read_size(frame), bytes(frame[-_CHECKSUM_BYTES:]))
 
 
 def compress(content: Buffer, level: int) -> bytes:
@@ -88,18 +82,16 @@ def _max_content_bytes(stored_bytes: int) -> int:
     return min(MAX_CONTENT_BYTES, FREE_BYTES + _MAX_RATIO * stored_bytes)
 
 
-def read_size(start: Buffer) -> int:
-    """How much a frame of this program holds, by `MAX_HEADER_BYTES` of it; a `ContentError` where it is not one."""
+def read_size(frame: Buffer) -> int:
+    """How much a frame of this program holds, by its header; a `ContentError` where it is not one."""
     try:
-        parameters = zstandard.get_frame_parameters(start)
+        parameters = zstandard.get_frame_parameters(frame)
     except zstandard.ZstdError as error:
-        raise ContentError(f"no frame begins here: {_reason(error)}") from None
-    if parameters.content_size in (zstandard.CONTENTSIZE_UNKNOWN, zstandard.CONTENTSIZE_ERROR):
-        raise ContentError("a frame does not say how much it holds")
+        raise ContentError(f"no frame begins here: {error}") from None
     # A frame that says its content is its window needs no more than the content.
     if parameters.dict_id or parameters.window_size > max(_MAX_WINDOW_BYTES, parameters.content_size):
         raise ContentError("a frame needs a dictionary, or too large a window")
-    if parameters.content_size > MAX_CONTENT_BYTES:
+    if parameters.content_size > MAX_CONTENT_BYTES:  # the largest of all numbers where it does not say
         raise ContentError(f"a frame is said to hold {parameters.content_size:,} bytes, at most {MAX_CONTENT_BYTES:,}")
     return int(parameters.content_size)
 
@@ -114,12 +106,10 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
     Raises:
         ContentError: It cannot be decompressed, or would hold more than a frame of its size may.
     """
-    found = read_size(frame[:MAX_HEADER_BYTES])
-    if found != size_bytes:
-        raise ContentError(f"a frame holds {found:,} bytes, expected {size_bytes:,}")
-    limit = _max_content_bytes(len(frame))
-    if size_bytes > limit:  # before memory is taken
-        raise ContentError(f"a frame of {len(frame):,} bytes is said to hold {size_bytes:,}, at most {limit:,}")
+    found, limit = read_size(frame), _max_content_bytes(len(frame))
+    if found != size_bytes or found > limit:  # before memory is taken
+        problem = f"a frame of {len(frame):,} bytes is said to hold {found:,}"
+        raise ContentError(f"{problem}, expected {size_bytes:,} and at most {limit:,}")
     try:
         return _decompress(frame, size_bytes), bool(frame[_DESCRIPTOR_BYTE] & _CHECKSUM_FLAG)
     except ContentError:
@@ -129,13 +119,15 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
 
 
 def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
-    content = np.empty(size_bytes, np.uint8).data  # unlike a bytearray, not cleared first
     try:
+        content = np.empty(size_bytes, np.uint8).data  # unlike a bytearray, not cleared first
         with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(frame) as reader:
             count = reader.readinto(content) if size_bytes else 0
             is_more = bool(reader.read(1))  # with the last byte, the checksum is compared
     except zstandard.ZstdError as error:
-        raise ContentError(f"a frame cannot be decompressed: {_reason(error)}") from None
+        raise ContentError(f"a frame cannot be decompressed: {error}") from None
+    except MemoryError:
+        raise ContentError("memory ran out") from None
     if count != size_bytes or is_more:
         raise ContentError(f"a frame does not hold the {size_bytes:,} bytes that it names")
     return content
@@ -143,29 +135,19 @@ def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
 
 def decompress_start(frame: Buffer, size_bytes: int) -> bytes:
     """Decompress so much of a frame of any program, which proves nothing yet; empty where that is impossible."""
-    try:
-        with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(
-            frame, read_across_frames=True
-        ) as reader:
-            return bytes(reader.read(size_bytes))
-    except zstandard.ZstdError:
-        return b""
-
-
-def _reason(error: zstandard.ZstdError) -> str:
-    return str(error).removeprefix("zstd decompress error: ").removeprefix("error determining content size: ")
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+    with suppress(zstandard.ZstdError), decompressor.stream_reader(frame, read_across_frames=True) as reader:
+        return bytes(reader.read(size_bytes))
+    return b""
 
 
 def read_frame(stream: Stream) -> bytes:
     """Take the next frame off a stream, by the headers of its blocks.
 
     Raises:
-        ContentError: No frame of this program begins here, or a block is damaged.
-        TruncatedError: The stream ends first.
+        ContentError: No frame of this program begins here, a block is damaged, or the stream ends first.
     """
-    header = stream.peek(0, MAX_HEADER_BYTES)
-    if len(header) < MAX_HEADER_BYTES and zstandard.FRAME_HEADER.startswith(header[:4]):
-        raise TruncatedError("the archive ends in the header of a frame")
+    header = stream.peek(0, _MAX_HEADER_BYTES)
     limit = FREE_BYTES + read_size(header) * 257 // 256
     position, is_last = zstandard.frame_header_size(header), False
     while not is_last and len(head := stream.peek(position, 3)) == 3:
@@ -176,7 +158,7 @@ def read_frame(stream: Stream) -> bytes:
         position += 3 + (1 if kind == _RLE else block_bytes)
     frame = stream.take(position + _CHECKSUM_BYTES)
     if not is_last or len(frame) < position + _CHECKSUM_BYTES:
-        raise TruncatedError("the archive ends in the middle of a frame")
+        raise ContentError("the archive ends in the middle of a frame")
     return frame
 
 
@@ -184,66 +166,66 @@ def encode_seek_table(rows: Sequence[FrameRow]) -> bytes:
     """Encode the seek table, with everything around it."""
     body = b"".join(_TABLE_ROW.pack(*row) for row in rows)
     footer = _TABLE_FOOTER.pack(len(rows), _HAS_CHECKSUMS, _SEEKABLE_MAGIC)
-    return _TABLE_HEADER.pack(ZSTD_SKIPPABLE_MAGIC, len(body) + len(footer)) + body + footer
+    return _TABLE_HEADER.pack(_SKIPPABLE_MAGIC, len(body) + len(footer)) + body + footer
 
 
-def read_seek_table(source: ByteSource) -> list[FrameRow]:
-    """Read the seek table from the end of a file, and check that its frames and itself make up the file.
+def has_seek_table(stream: Stream, rows: Sequence[FrameRow | None]) -> bool:
+    """Whether the seek table of frames with these rows comes next; where one is None, whatever is there is right."""
+    size_bytes = _TABLE_HEADER.size + len(rows) * _TABLE_ROW.size + _TABLE_FOOTER.size
+    data = stream.take(size_bytes).ljust(size_bytes, b"\0")
+    found = map(FrameRow._make, _TABLE_ROW.iter_unpack(data[_TABLE_HEADER.size : -_TABLE_FOOTER.size]))
+    return data == encode_seek_table([row or other for row, other in zip(rows, found, strict=True)])
+
+
+def find_index(source: ByteSource) -> tuple[int, int, int]:
+    """Find the last frame but one of a file, by the last rows of the seek table; of the others, nothing is looked at.
+
+    Returns:
+        Where it begins, its size in the file, and how many frames lie before it.
 
     Raises:
-        ContentError: The file does not end in a table, or it is damaged.
+        ContentError: The file does not end in a seek table, or it is damaged.
         ArchiveError: The file cannot be read.
     """
-    file_bytes = source.size_bytes
-    footer = source.read(max(0, file_bytes - _TABLE_FOOTER.size), _TABLE_FOOTER.size)
-    if footer[4:] != _TABLE_FOOTER.pack(0, _HAS_CHECKSUMS, _SEEKABLE_MAGIC)[4:]:
+    tail_bytes = 2 * _TABLE_ROW.size + _TABLE_FOOTER.size
+    tail = source.read(max(0, source.size_bytes - tail_bytes), tail_bytes).rjust(tail_bytes, b"\0")
+    (stored_bytes, *_), (end_bytes, *_) = _TABLE_ROW.iter_unpack(tail[: -_TABLE_FOOTER.size])
+    count, *mark = _TABLE_FOOTER.unpack(tail[-_TABLE_FOOTER.size :])
+    table_bytes = _TABLE_HEADER.size + count * _TABLE_ROW.size + _TABLE_FOOTER.size
+    offset = source.size_bytes - table_bytes - end_bytes - stored_bytes
+    if mark != [_HAS_CHECKSUMS, _SEEKABLE_MAGIC] or not 2 < count <= _MAX_FRAMES or offset < 0:
         raise ContentError("the file does not end in a seek table: it is truncated, or something follows its end")
-    count = int.from_bytes(footer[:4], "little")
-    size_bytes = _TABLE_HEADER.size + count * _TABLE_ROW.size + _TABLE_FOOTER.size
-    if size_bytes > file_bytes or count > _MAX_FRAMES:
-        raise ContentError(f"the seek table is said to name {count:,} frames, more than the file can hold")
-    data = source.read(file_bytes - size_bytes, size_bytes).ljust(size_bytes, b"\0")
-    rows = list(map(FrameRow._make, _TABLE_ROW.iter_unpack(data[_TABLE_HEADER.size : -_TABLE_FOOTER.size])))
-    total_bytes = sum(row.stored_bytes for row in rows) + size_bytes
-    if encode_seek_table(rows) != data or total_bytes != file_bytes:
-        raise ContentError(
-            f"the seek table is damaged, or that of a file of {total_bytes:,} and not {file_bytes:,} bytes"
-        )
-    return rows
+    return offset, stored_bytes, count - 2
 
 
 def map_in_threads(
     function: Callable[[Item], Result],
-    items: Iterable[Item],
+    items: Iterable[tuple[int, Item]],
     *,
     jobs: int,
-    weigh: Callable[[Item], int],
     on_error: Callable[[], object] = lambda: None,
 ) -> Generator[Result]:
     """Call a function for each item, in several threads; yields the results in order. What it raises ends everything.
 
     Args:
         function: What to call.
-        items: Taken one by one, when there is room.
+        items: How many bytes each takes in memory, and the item; taken one by one, when there is room. At most 160 MiB
+            are under way; a larger item has all to itself.
         jobs: How many threads.
-        weigh: How many bytes an item takes in memory. At most 160 MiB are under way; a larger item has all to itself.
         on_error: Called before threads are waited for, where that is not the end: what they wait for has to end.
     """
     executor = ThreadPoolExecutor(jobs, "archive")
-    pending: deque[tuple[Future[Result], int]] = deque()
-    held_bytes = 0
+    pending: deque[tuple[int, Future[Result]]] = deque()
     try:
-        for item in items:
-            size_bytes = weigh(item)
-            while pending and (len(pending) > 2 * jobs or held_bytes + size_bytes > _MAX_HELD_BYTES):
-                future, freed_bytes = pending.popleft()
-                held_bytes -= freed_bytes
-                yield future.result()
-            pending.append((executor.submit(function, item), size_bytes))
-            held_bytes += size_bytes
+        for size_bytes, item in items:
+            while pending and (
+                len(pending) > 2 * jobs or size_bytes + sum(held for held, _ in pending) > _MAX_HELD_BYTES
+            ):
+                yield pending.popleft()[1].result()
+            pending.append((size_bytes, executor.submit(function, item)))
             del item  # it may hold the bytes of a frame
         while pending:
-            yield pending.popleft()[0].result()
+            yield pending.popleft()[1].result()
     except BaseException:
         on_error()
         raise

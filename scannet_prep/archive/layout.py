@@ -11,12 +11,13 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
 from scannet_prep.backports import StrEnum
-from scannet_prep.errors import ContentError
+from scannet_prep.errors import ContentError, UsageError
 from scannet_prep.files import Buffer
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
@@ -31,7 +32,7 @@ BLOCK_BYTES = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK_BYTES)
 DEFAULT_LEVEL = 1
 
-FORMAT_VERSION: Literal[1] = 1
+_NEWER = "was made by a newer scannet-prep, which pip install --upgrade scannet-prep gives"
 _MAX_INDEX_BYTES = 1 << 24
 _FREE_INDEX_BYTES, _INDEX_BYTES_PER_FRAME = 1 << 20, 1 << 13
 _SplitName = Annotated[str, msgspec.Meta(pattern=r"^(train|val|test)?\Z")]
@@ -135,7 +136,7 @@ class Head:
     level: int = DEFAULT_LEVEL
     is_complete: bool = True
     format: Literal["scannet-prep archive"] = "scannet-prep archive"
-    version: Literal[1] = FORMAT_VERSION
+    version: Literal[1] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,21 +154,23 @@ class Index:
     failures: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
-    def files(self) -> Group:
-        """The files that belong to no scene."""
-        return self.groups[0]
-
-    @property
     def scenes(self) -> tuple[Group, ...]:
         """The scenes, sorted by id."""
         return self.groups[1:]
 
+    @property
+    def end(self) -> int:
+        """The byte after the last of them, where the frame of the index begins."""
+        return self.groups[-1].end
 
-def find_twice(archives: Iterable[tuple[str, Iterable[str]]]) -> list[tuple[str, str, str]]:
-    """Find scenes that are in several archives, by name and scenes: id, names of the first archive and of another."""
+
+def check_held_once(archives: Iterable[tuple[str, Iterable[str]]]) -> None:
+    """Check that no scene is in several archives, by their names and scenes; else a `UsageError`."""
     holders: dict[str, str] = {}
-    held = [(scene_id, name) for name, scene_ids in archives for scene_id in scene_ids]
-    return [(scene_id, first, name) for scene_id, name in held if (first := holders.setdefault(scene_id, name)) != name]
+    for name, scene_id in [(name, scene_id) for name, scene_ids in archives for scene_id in scene_ids]:
+        if scene_id in holders:
+            raise UsageError(f"{name}: holds {scene_id}, and so does {holders[scene_id]}", "name only one of them")
+        holders[scene_id] = name
 
 
 def identify_scene(name: str) -> tuple[ArchiveKind, str, str] | None:
@@ -214,14 +217,9 @@ def encode_header(name: str, size_bytes: int) -> bytes:
     return info.tobuf(tarfile.USTAR_FORMAT)
 
 
-def padding_bytes(size_bytes: int) -> int:
-    """How many zeros follow a file."""
-    return -size_bytes % BLOCK_BYTES
-
-
 def member_bytes(size_bytes: int) -> int:
-    """How much a file takes: header, content and padding."""
-    return BLOCK_BYTES + size_bytes + padding_bytes(size_bytes)
+    """How much a file takes: header, content, and zeros up to a whole block."""
+    return BLOCK_BYTES + size_bytes + -size_bytes % BLOCK_BYTES
 
 
 def parse_header(header: Buffer) -> tuple[str, int]:
@@ -236,16 +234,17 @@ def parse_header(header: Buffer) -> tuple[str, int]:
     return info.name, info.size
 
 
-def split_members(content: memoryview) -> list[tuple[str, int, int]]:
-    """Find the files in the tar bytes of a frame: name, offset and size of each; a `ContentError` where one is cut."""
-    members, position = [], 0
+def read_members(content: memoryview) -> tuple[Member, ...]:
+    """Find the files in the tar bytes of a frame; a `ContentError` where one is cut, or a header is not ours."""
+    members, position = list[Member](), 0
     while position < len(content):
         name, size_bytes = parse_header(content[position : position + BLOCK_BYTES])
-        members.append((name, position + BLOCK_BYTES, size_bytes))
-        position += member_bytes(size_bytes)
+        start, position = position + BLOCK_BYTES, position + member_bytes(size_bytes)
+        digest = hashlib.sha256(content[start : start + size_bytes]).hexdigest()
+        members.append(Member(name, start, size_bytes, digest))
     if position != len(content) or not members:
         raise ContentError("a frame ends in the middle of a file")
-    return members
+    return tuple(members)
 
 
 def check_index_size(size_bytes: int, frame_count: int) -> None:
@@ -267,7 +266,7 @@ def parse_head(data: bytes) -> Head:
     try:
         return parse_json(data, Head)
     except ContentError as error:
-        raise ContentError(f"{FORMAT_NAME} is damaged: {error}") from None
+        raise ContentError(f"{FORMAT_NAME} is damaged, or {_NEWER}: {error}") from None
 
 
 def parse_index(data: bytes) -> Index:
@@ -276,7 +275,7 @@ def parse_index(data: bytes) -> Index:
         index = parse_json(data, Index)
         _check_groups(index)
     except ContentError as error:
-        raise ContentError(f"the index is damaged: {error}") from None
+        raise ContentError(f"the index is damaged, or {_NEWER}: {error}") from None
     return index
 
 
@@ -286,23 +285,13 @@ def _check_groups(index: Index) -> None:
         raise ContentError("its scenes are not sorted, one is there twice, or something is not a scene id")
     end = 0
     for group in index.groups:
-        if group.offset != end:
-            raise ContentError(f"{group.name}: does not follow the one before it")
-        if group.size_bytes > MAX_CONTENT_BYTES or group.stored_bytes > FREE_BYTES + group.size_bytes * 257 // 256:
-            raise ContentError(f"{group.name}: is said to take {group.stored_bytes:,} for {group.size_bytes:,} bytes")
-        end = group.end
-        _check_members(index.head.kind, group)
-
-
-def _check_members(kind: ArchiveKind, group: Group) -> None:
-    position = 0
-    for member in group.members:
-        if member.offset != position + BLOCK_BYTES:
-            raise ContentError(f"{group.name}: {member.name[:100]!a} does not lie where tar would have it")
-        position += member_bytes(member.size_bytes)
-    if position != group.size_bytes or not position:
-        raise ContentError(f"{group.name}: is said to have {group.size_bytes:,} bytes, its files have {position:,}")
-    names = [member.name for member in group.members]
-    check_names(kind, group.scene_id, names)
-    if group.scene_id and kind is ArchiveKind.PROCESSED and names != [f"{group.split}/{group.scene_id}.npz"]:
-        raise ContentError(f"{group.name}: holds {names[0][:100]!a}, expected its .npz in {group.split or 'a split'}")
+        *starts, size_bytes = accumulate((member_bytes(member.size_bytes) for member in group.members), initial=0)
+        found = [group.offset, group.size_bytes, *(member.offset - BLOCK_BYTES for member in group.members)]
+        if found != [end, size_bytes, *starts] or not starts:
+            raise ContentError(f"{group.name}: it or its files do not lie where this program would put them")
+        if size_bytes > MAX_CONTENT_BYTES or group.stored_bytes > FREE_BYTES + size_bytes * 257 // 256:
+            raise ContentError(f"{group.name}: is said to take {group.stored_bytes:,} for {size_bytes:,} bytes")
+        names, kind, end = [member.name for member in group.members], index.head.kind, group.end
+        check_names(kind, group.scene_id, names)
+        if group.scene_id and kind is ArchiveKind.PROCESSED and names != [f"{group.split}/{group.scene_id}.npz"]:
+            raise ContentError(f"{group.name}: holds {names[0][:100]!a}, which is not in the split {group.split!a}")

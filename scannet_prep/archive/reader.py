@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -19,8 +18,15 @@ from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_man
 LOOK_BYTES = 1 << 18
 
 DAMAGED_HINT = "copy or fetch the archive again, or pack it again; scannet-prep unpack gets out all that is whole"
-_COMMANDS = {"a zip file": "unzip", "a 7z file": "7z x"}
-_COMMANDS |= dict.fromkeys(("a tar file", "a gzip file", "an xz file", "a bzip2 file"), "tar -xf")
+_OTHER_HINT = f"name a {SUFFIX} that scannet-prep pack made"
+_HINTS = {
+    "empty": "write it again with scannet-prep pack, or copy it again",
+    "a web page": "open it in a browser: it may ask for a login; then fetch the archive again",
+    "a zip file": "unzip {}",
+    "a 7z file": "7z x {}",
+    "a zstd file": "zstd -d {}",
+    **dict.fromkeys(("a tar file", "a gzip file", "an xz file", "a bzip2 file"), "tar -xf {}"),
+}
 
 
 class Archive(AbstractContextManager["Archive"]):
@@ -30,7 +36,7 @@ class Archive(AbstractContextManager["Archive"]):
         source: Its bytes.
         name: Path or address.
         index: What is in it.
-        rows: What the seek table says of each frame.
+        index_row: What the seek table has to say of the frame that holds the index.
 
     Raises:
         ArchiveError: It is truncated, damaged at its end, or was written by something else.
@@ -41,16 +47,43 @@ class Archive(AbstractContextManager["Archive"]):
         self.source = open_source(place, certificates=certificates)
         self.name = self.source.name
         try:
-            self.rows = frames.read_seek_table(self.source)
-            self.index = _read_index(self.source, self.rows)
-        except (ContentError, MemoryError) as error:
+            offset, stored_bytes, count = frames.find_index(self.source)
+            layout.check_index_size(stored_bytes, count)
+            stored = self.source.read(offset, stored_bytes)
+            self.index, self.index_row = decode_index(stored, count), frames.FrameRow.of(stored)
+            if self.index.end != offset:
+                raise ContentError("the frames that the index names do not end where it begins")  # noqa: TRY301
+        except ContentError as error:
             self.source.close()
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
-            raise ArchiveError(self.name, f"is damaged or truncated: {tell(error)}", DAMAGED_HINT) from None
+            raise ArchiveError(self.name, f"is damaged or truncated: {error.message}", DAMAGED_HINT) from None
 
     def read_member(self, group: Group, member: Member) -> memoryview:
-        """Do what the function of this name does."""
-        return read_member(self.source, group, member)
+        """Read a file: one range of the archive, into memory that is nobody else's and writable.
+
+        Raises:
+            ArchiveError: Neither the checksum of its frame holds nor its SHA-256, or the archive cannot be read.
+            TransferError: The archive is on a web server, which does not give it.
+        """
+        try:
+            content, has_checksum = frames.decompress(read_stored(self.source, group), group.size_bytes)
+            data = member.of(content)
+            if not has_checksum:
+                member.check(data)
+        except ContentError as error:
+            raise ArchiveError(self.name, f"{group.name}: is damaged: {error.message}", DAMAGED_HINT) from None
+        return data
+
+    def read_entries(self) -> dict[str, SceneEntry]:
+        """Read what the manifest says of processed scenes; empty where there is no manifest.
+
+        Raises:
+            ManifestError: It is damaged.
+            ScanNetPrepError: What `read_member` raises.
+        """
+        files = self.index.groups[0]
+        found = [bytes(self.read_member(files, item)) for item in files.members if item.name == MANIFEST_NAME]
+        return dict(parse_manifest(found[0], f"{self.name}: {MANIFEST_NAME}").scenes) if found else {}
 
     def close(self) -> None:
         """Close the file; reading opens it again."""
@@ -64,73 +97,33 @@ class Archive(AbstractContextManager["Archive"]):
 open_archive = Archive
 
 
-def _read_index(source: ByteSource, rows: Sequence[frames.FrameRow]) -> Index:
-    """Read the index by the seek table; an end that is damaged, or of another file, is a `ContentError`."""
-    if len(rows) < 3:
-        raise ContentError(f"the seek table names {len(rows)} frames, at least 3 are expected")
-    offset = sum(row.stored_bytes for row in rows[:-2])
-    layout.check_index_size(rows[-2].stored_bytes, len(rows))
-    index = decode_index(source.read(offset, rows[-2].stored_bytes), len(rows) - 2)
-    if index.groups[-1].end != offset:
-        raise ContentError("the frames that the index names do not end where it begins")
-    return index
+def open_archives(places: Sequence[Place], *, certificates: bool | Path = True) -> list[Archive]:
+    """Open archives that are to be read together; a scene that is in two of them is a `UsageError`."""
+    archives = [Archive(place, certificates=certificates) for place in places]
+    layout.check_held_once((item.name, [scene.scene_id for scene in item.index.scenes]) for item in archives)
+    return archives
 
 
 def decode_index(stored: Buffer, frame_count: int) -> Index:
     """Read the index from its frame; a `ContentError` where it is damaged."""
-    size_bytes = frames.read_size(stored[: frames.MAX_HEADER_BYTES])
+    size_bytes = frames.read_size(stored)
     layout.check_index_size(size_bytes, frame_count)
     content, has_checksum = frames.decompress(stored, size_bytes)
-    (name, start, length), *more = layout.split_members(content)
-    if not has_checksum or more or name != layout.INDEX_NAME:
+    member, *more = layout.read_members(content)
+    if not has_checksum or more or member.name != layout.INDEX_NAME:
         raise ContentError("the index is damaged: its checksum does not hold")
-    index = layout.parse_index(bytes(content[start : start + length]))
+    index = layout.parse_index(bytes(member.of(content)))
     if len(index.groups) != frame_count:
         raise ContentError(f"the index names {len(index.groups):,} frames, the archive has {frame_count:,}")
     return index
 
 
 def read_stored(source: ByteSource, group: Group) -> bytes:
-    """Read the frame of a group; a `TruncatedError` where the file ends first."""
+    """Read the frame of a group; a `ContentError` where the file ends first."""
     stored = source.read(group.offset, group.stored_bytes)
     if len(stored) < group.stored_bytes:
-        raise frames.TruncatedError(f"the archive ends after {len(stored):,} of its {group.stored_bytes:,} bytes")
+        raise ContentError(f"the archive ends after {len(stored):,} of its {group.stored_bytes:,} bytes")
     return stored
-
-
-def read_member(source: ByteSource, group: Group, member: Member) -> memoryview:
-    """Read a file: one range of the archive, into memory that is nobody else's and writable.
-
-    Raises:
-        ArchiveError: Neither the checksum of its frame holds nor its SHA-256, or the archive cannot be read.
-        TransferError: The archive is on a web server, which does not give it.
-    """
-    try:
-        content, has_checksum = frames.decompress(read_stored(source, group), group.size_bytes)
-        data = member.of(content)
-        if not has_checksum:
-            member.check(data)
-    except (ContentError, MemoryError) as error:
-        raise ArchiveError(source.name, f"{group.name}: is damaged: {tell(error)}", DAMAGED_HINT) from None
-    return data
-
-
-def read_entries(source: ByteSource, files: Group) -> dict[str, SceneEntry] | None:
-    """Read what the manifest says of processed scenes, by the files of no scene; None where there is no manifest.
-
-    Raises:
-        ManifestError: It is damaged.
-        ScanNetPrepError: What `read_member` raises.
-    """
-    member = next((item for item in files.members if item.name == MANIFEST_NAME), None)
-    if member is None:
-        return None
-    return dict(parse_manifest(bytes(read_member(source, files, member)), f"{source.name}: {MANIFEST_NAME}").scenes)
-
-
-def tell(error: ContentError | MemoryError) -> str:
-    """What is wrong, in words."""
-    return "memory ran out" if isinstance(error, MemoryError) else error.message
 
 
 def check_beginning(start: bytes, name: str) -> None:
@@ -138,28 +131,15 @@ def check_beginning(start: bytes, name: str) -> None:
 
     Raises:
         ForeignFileError: It is of another kind; says which.
-        ArchiveError: It is empty, or was made by a newer version.
+        ArchiveError: It is empty.
     """
     what = describe_beginning(start) or "a file of another kind"
-    quoted = shlex.quote(name)
+    problem, hint = f"is {what}, not an archive of this program ({SUFFIX})", _HINTS.get(what, _OTHER_HINT)
     if what == "a zstd file":
         content = frames.decompress_start(start, 8 * layout.BLOCK_BYTES)
         if not content or b"scannet-prep" in content:  # the name of the first file has it, and its text
-            version = re.search(rb'"version":(\d{1,9})', content)
-            if version is None or int(version[1]) <= layout.FORMAT_VERSION:
-                return  # one of ours, or damaged: who reads it says where
-            problem = f"was made by a newer scannet-prep, in version {int(version[1])} of its format"
-            raise ArchiveError(name, problem, "update it: pip install --upgrade scannet-prep")
+            return  # one of ours, or damaged: who reads it says where
         if content[257:262] == b"ustar":
-            problem, hint = "is a .tar.zst of another program", f"tar --zstd -xf {quoted}"
-        else:
-            problem, hint = "is a zstd file, but not an archive", f"zstd -d {quoted}"
-    elif what == "empty":
-        raise ArchiveError(name, "is empty", "write it again with scannet-prep pack, or copy it again")
-    elif what == "a web page":
-        problem = "is a web page, not an archive: the server sent something else than the file"
-        hint = "open it in a browser: it may ask for a login; then fetch the archive again"
-    else:
-        problem = f"is {what}, not an archive of this program ({SUFFIX})"
-        hint = f"{_COMMANDS[what]} {quoted}" if what in _COMMANDS else f"name a {SUFFIX} that scannet-prep pack made"
-    raise ForeignFileError(name, problem, hint)
+            problem, hint = "is a .tar.zst of another program", "tar --zstd -xf {}"
+    kind = ArchiveError if what == "empty" else ForeignFileError
+    raise kind(name, problem, hint.format(shlex.quote(name)))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from dataclasses import replace
+from pathlib import Path
 from shlex import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.archive.layout import ArchiveKind, find_twice
-from scannet_prep.archive.reader import Archive, read_entries, read_member
-from scannet_prep.archive.source import Place, find_missing_shards, open_sources
-from scannet_prep.errors import ArchiveError, ManifestError, UsageError
-from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry
+from scannet_prep.archive.layout import ArchiveKind
+from scannet_prep.archive.reader import Archive, open_archives
+from scannet_prep.archive.source import Place, find_missing_shards
+from scannet_prep.errors import ArchiveError, UsageError
+from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.reader import SceneSource, check_split, warn_of_failures
 from scannet_prep.scene import Split
 
@@ -32,9 +33,8 @@ class ArchiveReader(SceneSource):
     Raises:
         ArchiveError: An archive is damaged, holds no processed scenes, or does not go together with the others; or a
             shard of a set is missing.
-        ManifestError: Processing had not finished when it was packed.
         UnknownSplitError: There are no scenes of that split.
-        ScanNetPrepError: What `open_sources` raises.
+        ScanNetPrepError: What `open_archives` raises.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class ArchiveReader(SceneSource):
     ) -> None:
         if not archives:
             raise UsageError("the list of archives is empty", "name a folder, an archive, or all of its shards")
-        opened = [Archive(source) for source in open_sources(archives, certificates=certificates)]
+        opened = open_archives(archives, certificates=certificates)
         names = [archive.name for archive in opened]
         check_archives(opened)
-        held = [(archive.source, scene) for archive in opened for scene in archive.index.scenes]
+        held = [(archive, scene) for archive in opened for scene in archive.index.scenes]
         wanted = [item for item in held if split in (None, item[1].split)]
         scenes = sorted(wanted, key=lambda item: item[1].scene_id)
         vertex_counts = {scene.scene_id: scene.vertex_count for _, scene in scenes}
@@ -56,7 +56,9 @@ class ArchiveReader(SceneSource):
             hint = f"pack them: scannet-prep process --splits {split}, then pack again"
             check_split(self.name, split, {scene.split for _, scene in held}, hint)
         self._scenes = scenes
-        self._homes = [(archive.source, archive.index.files) for archive in opened]
+        self._archives = opened
+        for archive in opened:  # of the groups, only those of the split stay
+            archive.index = replace(archive.index, groups=archive.index.groups[:1])
         if failures and split is not None:
             warn_of_failures(self.name, failures, f"scannet-prep info {quote(names[0])} lists them")
 
@@ -67,8 +69,8 @@ class ArchiveReader(SceneSource):
 
     def file_path(self, index: int) -> str:
         """The file of a scene, for messages."""
-        source, scene = self._scenes[index]
-        return f"{source.name}: {scene.members[0].name}"
+        archive, scene = self._scenes[index]
+        return f"{archive.name}: {scene.members[0].name}"
 
     def how_to_add(self, scene_id: str) -> str:
         """What to type to get a scene that is missing."""
@@ -76,21 +78,21 @@ class ArchiveReader(SceneSource):
 
     def read(self, index: int) -> memoryview:
         """Read the whole file of a scene, into memory that is nobody else's and writable."""
-        source, scene = self._scenes[index]
-        return read_member(source, scene, scene.members[0])
+        archive, scene = self._scenes[index]
+        return archive.read_member(scene, scene.members[0])
 
     def read_entries(self) -> dict[str, SceneEntry] | None:
         """What the manifests say of the scenes, by id; None where they do not tell of all."""
         names, entries = self.scene_ids, dict[str, SceneEntry]()
-        for source, files in self._homes:
+        for archive in self._archives:
             if not entries.keys() >= set(names):  # the shards of a set have all the same manifest
-                entries |= read_entries(source, files) or {}
+                entries |= archive.read_entries()
         return {name: entries[name] for name in names} if entries.keys() >= set(names) else None
 
     def close(self) -> None:
         """Close the archives; reading opens them again."""
-        for source, _ in self._homes:
-            source.close()
+        for archive in self._archives:
+            archive.close()
 
 
 def check_archives(archives: Sequence[Archive]) -> None:
@@ -98,7 +100,6 @@ def check_archives(archives: Sequence[Archive]) -> None:
 
     Raises:
         ArchiveError: They do not, or a shard of a set is missing.
-        ManifestError: Processing had not finished when one was packed.
     """
     first = archives[0]
     for archive in archives:
@@ -106,10 +107,6 @@ def check_archives(archives: Sequence[Archive]) -> None:
         if index.head.kind is not ArchiveKind.PROCESSED:
             hint = f"scannet-prep unpack {quote(archive.name)} -o data/ScanNet, then scannet-prep process and pack"
             raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
-        if not index.head.is_complete:
-            problem = "says that processing had not finished when it was packed"
-            hint = "run the same scannet-prep process command again, then scannet-prep pack"
-            raise ManifestError(f"{archive.name}: {MANIFEST_NAME}", problem, hint)
         for key in ("align_axis", "labels_from"):  # a sample shows them: they do not go together in one dataset
             mine, theirs = first.index.head.options.get(key), index.head.options.get(key)
             if mine != theirs:
@@ -117,9 +114,6 @@ def check_archives(archives: Sequence[Archive]) -> None:
                 raise ArchiveError(archive.name, problem, "name archives whose scenes were made with the same options")
     missing = find_missing_shards(archive.name for archive in archives)
     if missing:
-        problem = f"belongs to a set of shards, of which {PurePosixPath(missing[0]).name} is missing"
+        problem = f"belongs to a set of shards, of which {missing[0]} is missing"
         hint = "name all shards: ScanNet(sorted(glob.glob('...-of-...tar.zst')), ...); a part that is to be used alone "
         raise ArchiveError(first.name, problem, f"{hint}needs a name of its own")
-    held = [(archive.name, [scene.scene_id for scene in archive.index.scenes]) for archive in archives]
-    for scene_id, holder, name in find_twice(held):
-        raise ArchiveError(name, f"holds {scene_id}, and so does {holder}", "name only one of them")

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from scannet_prep.errors import ArchiveError, MissingFileError, UsageError
+from scannet_prep.errors import ArchiveError, MissingFileError
 from scannet_prep.files import describe_kind
 
 SUFFIX = ".tar.zst"
 
 # Several archives instead of one, for services with a largest size: `name-00000-of-00004.tar.zst`.
-_SHARD_NAME = re.compile(rf"(.+)-(\d{{5}})-of-(\d{{5}}){re.escape(SUFFIX)}", re.ASCII | re.DOTALL)
-_PIECE_BYTES = 1 << 20
-_MAX_WALK_BYTES = 1 << 23
+_SHARD_NAME = re.compile(rf"([^/]+)-(\d{{5}})-of-(\d{{5}}){re.escape(SUFFIX)}(?=\?|\Z)", re.ASCII)
+_PIECE_BYTES = 1 << 22
 
 
 class ByteSource(Protocol):
@@ -42,16 +41,6 @@ class ByteSource(Protocol):
 Place: TypeAlias = str | Path | ByteSource
 
 
-def is_address(place: object) -> bool:
-    """Whether it is an address on the web, or in a bucket; a `Path` is none, also where it looks like one."""
-    return is_bucket(place) or (isinstance(place, str) and place.lower().startswith(("https://", "http://")))
-
-
-def is_bucket(place: object) -> bool:
-    """Whether it is an address of an object in a bucket."""
-    return isinstance(place, str) and place.lower().startswith(("s3://", "gs://", "az://"))
-
-
 def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource:
     """Make an object that reads the bytes of an archive; `certificates` are what `RangeSource` takes.
 
@@ -61,29 +50,17 @@ def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource
         UsageError: It is not an address that this program reads.
         TransferError: It is on a web server or in a bucket, which does not give it.
     """
-    if is_bucket(place):
+    if isinstance(place, str) and place.lower().startswith(("s3://", "gs://", "az://")):
         from scannet_prep.remote.bucket import BucketSource
 
-        return BucketSource(str(place), certificates=certificates)
-    if is_address(place):
+        return BucketSource(place, certificates=certificates)
+    if isinstance(place, str) and place.lower().startswith(("https://", "http://")):
         from scannet_prep.remote.ranges import RangeSource  # requests is not for those who train from a file
 
-        return RangeSource(str(place), certificates=certificates)
+        return RangeSource(place, certificates=certificates)
     if not isinstance(place, str | Path):
         return place
-    kind, colon, _ = str(place).partition("://")
-    if colon and not Path(place).exists():
-        hint = "copy it first, or name an address that is https://, s3://, gs:// or az://"
-        raise UsageError(f"{place}: addresses of the kind {kind}:// are not read", hint)
     return FileSource(Path(place).expanduser())
-
-
-def open_sources(places: Sequence[Place], *, certificates: bool | Path = True) -> list[ByteSource]:
-    """Do what `open_source` does for several archives; the same one twice is a `UsageError`."""
-    keys = [Path(place) if isinstance(place, str | Path) and not is_address(place) else place for place in places]
-    if any(key in keys[:number] for number, key in enumerate(keys)):
-        raise UsageError("the same archive is named twice", "name each once")
-    return [open_source(place, certificates=certificates) for place in places]
 
 
 class FileSource:
@@ -96,14 +73,8 @@ class FileSource:
     """
 
     def __init__(self, path: Path) -> None:
-        self.name = str(path)
-        self._identity: tuple[int, int] | None = None
+        self.name, self.size_bytes = str(path), 0
         self._open()
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the file when it was opened."""
-        return self._identity[0] if self._identity else 0
 
     def read(self, offset: int, size: int, /) -> bytes:
         """Read so many bytes at an offset; fewer only where the file ends."""
@@ -119,7 +90,7 @@ class FileSource:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the open file, which belongs to this process; it is opened again where it is read."""
-        return {"name": self.name, "_identity": self._identity}
+        return {key: value for key, value in self.__dict__.items() if key != "_file"}
 
     def _open(self) -> _OpenFile:
         if not hasattr(os, "pread"):  # Windows
@@ -128,16 +99,15 @@ class FileSource:
             # Not blocking: a pipe is to be refused, not waited for.
             file = _OpenFile(os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         except FileNotFoundError:
-            hint = "name an archive (.tar.zst) that scannet-prep pack made"
+            hint = "name an archive that scannet-prep pack made: a path, or https://, s3://, gs:// or az://"
             raise MissingFileError(self.name, "no such archive", hint) from None
         except OSError as error:
             raise ArchiveError(self.name, f"cannot be read: {error.strerror or error}") from error
         status = os.fstat(file.descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ArchiveError(self.name, f"is {describe_kind(status.st_mode)}, expected an archive ({SUFFIX})")
-        identity = status.st_size, status.st_mtime_ns
-        self._identity = self._identity or identity
-        if identity != self._identity:
+        self.size_bytes, identity = status.st_size, (status.st_size, status.st_mtime_ns)
+        if self.__dict__.setdefault("_identity", identity) != identity:
             raise ArchiveError(self.name, "was replaced or changed since it was opened", "open it again")
         # Without a lock, which a fork may copy while it is held. Of two threads that open at once, one keeps its own.
         kept: _OpenFile = self.__dict__.setdefault("_file", file)
@@ -157,11 +127,10 @@ class _OpenFile:
 class PipeSource:
     """An archive that comes through a pipe, by the number of the open file, from its beginning to its end."""
 
-    size_bytes = 0  # nobody knows
+    name, size_bytes = "standard input", 0  # nobody knows
 
-    def __init__(self, descriptor: int, name: str = "standard input") -> None:
+    def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self.name = name
 
     def read(self, _offset: int, size: int, /) -> bytes:
         """Read the next bytes, at most so many; none where the pipe ends."""
@@ -179,33 +148,22 @@ class Stream:
 
     def __init__(self, source: ByteSource, offset: int = 0) -> None:
         self._source, self._buffer, self.offset = source, bytearray(), offset
-        self._piece_bytes = _PIECE_BYTES if isinstance(source, PipeSource | FileSource) else _MAX_WALK_BYTES
 
     def peek(self, start: int, size: int) -> bytes:
         """Look at bytes that have not been taken, without taking them; fewer are given only where the source ends."""
-        self._fill(start + size)
+        while (lacking := start + size - len(self._buffer)) > 0:
+            piece = self._source.read(self.offset + len(self._buffer), max(_PIECE_BYTES, lacking))
+            if not piece:
+                break
+            self._buffer += piece
         return bytes(self._buffer[start : start + size])
 
     def take(self, size: int) -> bytes:
         """Take the next bytes; fewer only where the source ends."""
-        self._fill(size)
-        taken = bytes(self._buffer[:size])
-        del self._buffer[:size]
+        taken = self.peek(0, size)
+        del self._buffer[: len(taken)]
         self.offset += len(taken)
         return taken
-
-    def skip_rest(self) -> int:
-        """Read to the end; gives how many bytes were left."""
-        start = self.offset
-        while self.take(_PIECE_BYTES):
-            pass
-        return self.offset - start
-
-    def _fill(self, size: int) -> None:
-        piece: bytes | None = None
-        while (lacking := size - len(self._buffer)) > 0 and piece != b"":
-            piece = self._source.read(self.offset + len(self._buffer), max(self._piece_bytes, lacking))
-            self._buffer += piece
 
 
 def shard_path(path: Path, number: int, count: int) -> Path:
@@ -216,23 +174,16 @@ def shard_path(path: Path, number: int, count: int) -> Path:
 def find_shards(path: Path) -> tuple[Path, ...]:
     """All shards of `name.tar.zst` that lie in its folder, also those of several sets; sorted."""
     stem, items = path.name.removesuffix(SUFFIX), path.parent.glob(f"*{SUFFIX}")
-    return tuple(sorted(item for item in items if (match := _SHARD_NAME.fullmatch(item.name)) and match[1] == stem))
+    return tuple(sorted(item for item in items if (match := _SHARD_NAME.search(str(item))) and match[1] == stem))
 
 
 def find_missing_shards(names: Iterable[str | Path]) -> tuple[str, ...]:
-    """The shards that are needed to make whole sets of those that are there; sorted.
+    """Names of the shards that are needed to make whole sets of those that are there, without folders; sorted.
 
     A set may lie on several disks, or partly on the web: what belongs together is told by the last part of the names,
-    which are paths, or addresses as messages show them. Each is put beside the first that there is of its set.
+    which are paths, or addresses as messages show them.
     """
-    sets: dict[tuple[str, int], dict[int, str]] = {}  # of each set the folders of its shards, by number
-    for name in map(str, names):
-        path = name.partition("?")[0] if is_address(name) else name
-        folder, slash, last = path.rpartition("/")
-        if match := _SHARD_NAME.fullmatch(last):
-            sets.setdefault((match[1], int(match[3])), {})[int(match[2])] = folder + slash
-    missing = []
-    for (stem, count), folders in sets.items():
-        path_of_set, first = Path(f"{stem}{SUFFIX}"), next(iter(folders.values()))
-        missing += [f"{first}{shard_path(path_of_set, item, count)}" for item in range(count) if item not in folders]
-    return tuple(sorted(missing))
+    there = {match.groups() for name in names if (match := _SHARD_NAME.search(str(name)))}
+    sets = {(stem, count) for stem, _, count in there}
+    wanted = {(stem, f"{number:05d}", count) for stem, count in sets for number in range(int(count))}
+    return tuple(f"{stem}-{number}-of-{count}{SUFFIX}" for stem, number, count in sorted(wanted - there))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import stat
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,9 +11,9 @@ from pathlib import Path
 
 from scannet_prep.archive import frames, layout
 from scannet_prep.archive.frames import FrameRow
-from scannet_prep.archive.layout import BLOCK_BYTES, Group, Head, Index, Member
+from scannet_prep.archive.layout import Group, Head, Index
 from scannet_prep.errors import FileError
-from scannet_prep.files import Fingerprint, describe_kind, open_file, write_atomically
+from scannet_prep.files import Fingerprint, open_file, write_atomically
 from scannet_prep.progress import Progress
 from scannet_prep.typed_json import encode_json
 
@@ -45,14 +43,14 @@ class SourceFile:
 
     @classmethod
     def from_path(cls, name: str, path: Path, fingerprint: Fingerprint | None = None) -> SourceFile:
-        """Describe a file on the disk; a `FileError` where it is not one, gone, or a link that leads nowhere."""
-        hint = "remove it, then pack again"
+        """Describe a file on the disk; a `FileError` where it is gone, or a link that leads nowhere."""
         try:
             status = path.stat()
         except OSError as error:
-            raise FileError(path, f"cannot be read: {error.strerror or error}", hint) from error
-        if not stat.S_ISREG(status.st_mode):
-            raise FileError(path, f"is {describe_kind(status.st_mode)}, expected a file", hint)
+            problem = f"cannot be read: {error.strerror or error}"
+            raise FileError(
+                path, problem, "process or download the scene again, or remove it; then pack again"
+            ) from error
         return cls(name, path, status.st_size, status.st_mtime_ns, fingerprint)
 
     @classmethod
@@ -69,12 +67,10 @@ class SourceFile:
             done = os.readv(file.fileno(), [target])
             status = os.fstat(file.fileno())
         if (done, status.st_size, status.st_mtime_ns) != (len(target), self.size_bytes, self.modified_ns):
-            problem = f"changed while it was packed: {self.size_bytes:,} bytes at first, then {status.st_size:,}"
-            raise FileError(self.path, problem, "wait until nothing writes there any more, then pack again")
+            raise FileError(self.path, "changed while it was packed", "pack again when nothing writes there any more")
         if self.fingerprint is not None and (found := Fingerprint.from_bytes(target)) != self.fingerprint:
             problem = f"is not what the manifest says: {found.size_bytes:,} bytes with CRC-32 {found.crc32}"
-            hint = "it is damaged or was replaced: process the scene again, then pack again"
-            raise FileError(self.path, problem, hint)
+            raise FileError(self.path, problem, "process the scene again, then pack again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +148,16 @@ def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None
     progress = progress or Progress()
     groups, rows, offset = list[Group](), list[FrameRow](), 0
     make_frame = partial(_pack, contents.head)
-    for group, stored in frames.map_in_threads(make_frame, contents.groups, jobs=jobs, weigh=_weigh):
+    sources = ((2 * group.size_bytes, group) for group in contents.groups)
+    for group, stored in frames.map_in_threads(make_frame, sources, jobs=jobs):
         groups.append(replace(group, offset=offset))
         rows.append(FrameRow.of(stored))
         offset += len(stored)
         yield stored
         progress.advance(group.size_bytes)
     text = layout.encode_index(Index(contents.head, tuple(groups), contents.failures))
-    index = layout.encode_header(layout.INDEX_NAME, len(text)) + text + bytes(layout.padding_bytes(len(text)))
-    for content in (index, layout.END_OF_ARCHIVE):
+    index = layout.encode_header(layout.INDEX_NAME, len(text)) + text
+    for content in (index.ljust(layout.member_bytes(len(text)), b"\0"), layout.END_OF_ARCHIVE):
         stored = frames.compress(content, contents.head.level)
         rows.append(FrameRow.of(stored))
         yield stored
@@ -172,22 +169,15 @@ def write_archive(contents: Contents, path: Path, *, jobs: int = 1, progress: Pr
     write_atomically(path, iter_archive(contents, jobs=jobs, progress=progress), is_durable=True)
 
 
-def _weigh(source: SourceGroup) -> int:
-    return 2 * source.size_bytes
-
-
 def _pack(head: Head, source: SourceGroup) -> tuple[Group, bytes]:
     """Make the frame of a group, which is said to begin at 0."""
     layout.check_names(head.kind, source.scene_id, [file.name for file in source.files])
     content = memoryview(bytearray(source.size_bytes))
-    members, position = list[Member](), 0
+    position = 0
     for file in source.files:
-        start = position + BLOCK_BYTES
-        end = start + file.size_bytes
+        start = position + layout.BLOCK_BYTES
         content[position:start] = layout.encode_header(file.name, file.size_bytes)
-        file.read_into(content[start:end])
-        members.append(Member(file.name, start, file.size_bytes, hashlib.sha256(content[start:end]).hexdigest()))
-        position = end + layout.padding_bytes(file.size_bytes)
-    stored = frames.compress(content, head.level)
-    group = Group(source.scene_id, source.split, source.vertex_count, 0, len(stored), len(content), tuple(members))
-    return group, stored
+        file.read_into(content[start : start + file.size_bytes])
+        position += layout.member_bytes(file.size_bytes)
+    stored, members = frames.compress(content, head.level), layout.read_members(content)
+    return Group(source.scene_id, source.split, source.vertex_count, 0, len(stored), len(content), members), stored

@@ -24,37 +24,23 @@ if TYPE_CHECKING:
 
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)\s*(?:([kKMGT])(i?B)?|B)?")
-_OPTION_AND_VALUE = re.compile(r"(?<= )(-\S+) ([^- ]\S*)")
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Fills paragraphs; those with indented lines are tables and commands, whose long lines are broken."""
+    """Fills paragraphs. Indented lines are rows of tables, filled one by one, and commands, which stay whole."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002 - as in argparse
-        paragraphs = (
-            [_break_line(line, width) for line in part.split("\n")] if "\n  " in part else [textwrap.fill(part, width)]
-            for part in text.strip().split("\n\n")
-        )
-        return "\n\n".join(map("\n".join, paragraphs))
+        parts = [part.split("\n") if "\n  " in part else [" ".join(part.split())] for part in text.split("\n\n")]
+        return "\n\n".join("\n".join(self._fill_line(line, width) for line in lines) for lines in parts).strip()
+
+    def _fill_line(self, line: str, width: int) -> str:
+        is_command = line.startswith(("  scannet-prep ", "  torchrun "))
+        return line if is_command else textwrap.fill(line, width, subsequent_indent=" " * 16 * line.startswith("  "))
 
     def _format_usage(self, *arguments: Any) -> str:  # noqa: ANN401 - as in argparse
-        """Where an option is too long for the room behind the name of the command, begin further to the left."""
-        usage = super()._format_usage(*arguments)
-        is_wide = any(len(line) > self._width + 2 for line in usage.split("\n"))
-        return re.sub(r"\n +", "\n    ", usage) if is_wide else usage
-
-
-def _break_line(line: str, width: int) -> str:
-    """Break a line that is too wide: a row of a table within its second column, a command with backslashes."""
-    if len(line) <= width:
-        return line
-    first, gap, second = [*re.split(r"(?<=\S)( {2,})", line, maxsplit=1), "", ""][:3]
-    if not first.startswith("  scannet-prep "):
-        return textwrap.fill(line, width, subsequent_indent=" " * len(first + gap))
-    glued = _OPTION_AND_VALUE.sub(r"\1\0\2", first)
-    parts = textwrap.wrap(glued, width - 2, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False)
-    return " \\\n".join(parts).replace("\0", " ") + (f"\n      # {second}" if second else "")
+        """Begin every further line in the same place: behind a long name of a command, there is little room."""
+        return re.sub(r"\n +", "\n    ", super()._format_usage(*arguments))
 
 
 class CommandParser(argparse.ArgumentParser):

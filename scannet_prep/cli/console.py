@@ -27,10 +27,7 @@ _GO_ON = "run the same command again"
 _MAX_WIDTH = 100
 _MAX_LISTED = 10
 _MAX_FINDINGS = 100
-_MAX_HINTS = 5
 _MIN_COLUMN_WIDTH = 11
-# What is not broken: a command, so that it can be copied, and what a message begins with.
-_WHOLE = re.compile(r"^\w+: |scannet-prep (?:(?![;,] ).)*")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -79,14 +76,13 @@ class Console:
             trace = f"\n{finding.trace}" if finding.trace else ""
             self.warn(f"error: {finding.place}: {finding.message}{trace}", finding.hint)
 
-    def result(self, text: str, value: object, status: int, *, wraps: bool = True, **more: object) -> int:
+    def result(self, text: str, value: object, status: int, **more: object) -> int:
         """Give the result on standard output, in words or as one JSON object, and hand the exit status back.
 
         Args:
             text: For people.
             value: For programs: a dataclass, or a mapping.
             status: The exit status.
-            wraps: Whether long lines of the text may be broken on a terminal.
             more: Values that go beside it.
 
         Raises:
@@ -98,7 +94,7 @@ class Console:
             frame = {"exit_status": status, **({"command": self.command} if self.command else {})}
             text = json.dumps({**frame, **to_plain(value), **to_plain(more)})
         if self.is_json or not self.is_quiet:
-            print_out(text, wraps=wraps and not self.is_json)
+            print_out(text)
         return status
 
     def fail(self, error: str, message: str, hint: str, status: int) -> int:
@@ -124,19 +120,15 @@ class Console:
         return status
 
 
-def print_out(text: str, *, wraps: bool = False) -> None:
+def print_out(text: str) -> None:
     """Write a text on standard output.
-
-    Args:
-        text: The text.
-        wraps: Whether its long lines may be broken on a terminal.
 
     Raises:
         BrokenPipeError: The program reading the pipe has stopped.
         OutputError: Standard output cannot be written, for example because the disk is full.
     """
     try:
-        _print(text, sys.stdout, wraps=wraps)
+        _print(text, sys.stdout)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -144,58 +136,36 @@ def print_out(text: str, *, wraps: bool = False) -> None:
         raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
 
 
-def _print(text: str, stream: TextIO, *, wraps: bool = True) -> None:
-    """Write a text. What names and files may hold never controls a terminal; on one, errors are red and words whole."""
+def _print(text: str, stream: TextIO) -> None:
+    """Write a text. What names and files may hold never controls a terminal; on one, errors are red."""
     text = _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-    if wraps and stream.isatty():
-        text = "\n".join(map(_wrap, text.split("\n")))
     if stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         text = re.sub(r"^(error|failed):", "\x1b[1;31m\\1:\x1b[0m", text)
     print(text, file=stream, flush=True)
 
 
-def _terminal_width() -> int:
-    """Columns of the terminal; 100 where it does not know, for which Python 3.10 says 0."""
-    return shutil.get_terminal_size((_MAX_WIDTH, 24)).columns or _MAX_WIDTH
-
-
-def _wrap(line: str) -> str:
-    """Break a line that is wider than the terminal at blanks."""
-    if len(line) <= (width := _terminal_width()):
-        return line
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    glued = _WHOLE.sub(lambda match: match[0].replace(" ", "\0"), line)
-    parts = textwrap.wrap(glued, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(parts).replace("\0", " ")
-
-
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
-    """Lay out rows under a header. Where they are too wide, the names of numbers and the widest text are broken.
+    """Lay out rows under a header. Where they are too wide for the terminal, the widest text is broken.
 
     Args:
         header: Names of the columns.
         rows: Cells as text.
         right: Columns that are aligned to the right, for numbers.
     """
-    widths = [max(len(row[index]) for row in (header, *rows)) for index in range(len(header))]
-    room = min(_MAX_WIDTH, _terminal_width()) - 2 * (len(widths) - 1)
-    if sum(widths) > room:
-        for index in right:
-            widths[index] = max(map(len, [*header[index].split(), *(row[index] for row in rows)]))
-    texts = [index for index in range(len(header)) if index not in right]
-    if (excess := sum(widths) - room) > 0 and texts:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    # Python 3.10 says 0 where a terminal does not know its width.
+    room = min(_MAX_WIDTH, shutil.get_terminal_size((_MAX_WIDTH, 24)).columns or _MAX_WIDTH)
+    excess = sum(widths) + 2 * (len(widths) - 1) - room
+    texts = [index for index in range(len(widths)) if index not in right]
+    if excess > 0 and texts:
         widest = max(texts, key=lambda index: widths[index])
         widths[widest] = max(min(_MIN_COLUMN_WIDTH, widths[widest]), widths[widest] - excess)
     lines = []
     for row in (header, ["-" * width for width in widths], *rows):
-        # Behind a blank or a mark, if there is one.
-        columns = [
-            re.findall(rf".{{1,{width}}}(?:$|(?<=[ ._-]))|.{{{width}}}", cell) if cell else [""]
-            for cell, width in zip(row, widths, strict=True)
-        ]
+        columns = [textwrap.wrap(cell, width or 1) for cell, width in zip(row, widths, strict=True)]
         for cells in zip_longest(*columns, fillvalue=""):
             aligned = [
-                cell.strip().rjust(width) if index in right else cell.strip().ljust(width)
+                cell.rjust(width) if index in right else cell.ljust(width)
                 for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
             ]
             lines.append("  ".join(aligned).rstrip())
@@ -234,8 +204,7 @@ def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) 
         yield f"{finding.severity}: {finding.place.removeprefix(f'{root}/')}: {finding.message}"
     if len(shown) < len(findings):
         yield f"... and {len(findings) - len(shown):,} more; all of them with -v or --json"
-    hints = list(dict.fromkeys(finding.hint for finding in findings if finding.hint))
-    yield from (f"hint: {hint}" for hint in (hints if has_all else hints[:_MAX_HINTS]))
+    yield from dict.fromkeys(f"hint: {finding.hint}" for finding in shown if finding.hint)
 
 
 def count_findings(findings: Sequence[Finding]) -> str:
@@ -246,14 +215,11 @@ def count_findings(findings: Sequence[Finding]) -> str:
 
 def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:
     """A table of numbers by split and by what was counted; those that end in `_bytes` are sizes."""
-    names = list(next(iter(splits.values()), {}))
-    per_vertex = "stored_bytes" if "stored_bytes" in names else "size_bytes" if "size_bytes" in names else ""
-    rows = []
-    for split, row in splits.items():
-        cells = [format_bytes(row[name]) if name.endswith("_bytes") else f"{row[name]:,}" for name in names]
-        ratio = f"{row[per_vertex] / row['vertices']:.1f}" if per_vertex and row["vertices"] else "-"
-        rows.append([split, *cells, *([ratio] if per_vertex else [])])
-    header = ["split", *(name.removesuffix("_bytes") for name in names), *(["B/vertex"] if per_vertex else [])]
+    rows = [
+        [split, *(format_bytes(value) if name.endswith("_bytes") else f"{value:,}" for name, value in row.items())]
+        for split, row in splits.items()
+    ]
+    header = ["split", *(name.removesuffix("_bytes") for name in next(iter(splits.values()), {}))]
     return format_table(header, rows, right=frozenset(range(1, len(header))))
 
 

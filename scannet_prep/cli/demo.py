@@ -41,35 +41,30 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import demo
 
-    report = demo.run(demo.plan(arguments.directory), jobs=jobs_from(arguments), progress=console.progress())
+    report = demo.run(arguments.directory, jobs=jobs_from(arguments), progress=console.progress())
     return console.result(_describe(report, console.seconds), report, 0)
 
 
 def _describe(report: DemoReport, seconds: float) -> str:
-    plan, processed = report.plan, report.process
-    views = "\n".join(
-        f"   {code}\n   {len(names)} classes occur ({', '.join(names[:6])}, ...)"
-        for code, names in report.classes.items()
-    )
+    processed = report.process
     arrays = "\n".join(f"   {key:<14} {text}" for key, text in report.arrays.items())
-    pictures = "\n".join(f"   {path}" for path in report.views)
     return f"""\
 1. synthetic scenes, downloaded from a server on this machine, and checked
-   {plan.raw_dir}
+   {report.raw_dir}
 
 2. processed for ScanNet200, axis-aligned: {len(processed.made)} made, {len(processed.kept)} already there, \
 {processed.vertices:,} vertices, {format_bytes(processed.size_bytes)}
-   {plan.processed_dir}
+   {report.processed_dir}
 
 3. packed as one archive: {format_bytes(report.archive_bytes)}
-   {plan.archive_path}
+   {report.archive_path}
 
-4. read as a dataset, from the folder and from the archive, with either label set
-{views}
+4. read as a dataset: ScanNet("{report.archive_path}", split="train", labels=SCANNET200)
 {arrays}
 
 5. a picture of a scene, and a page for a browser
-{pictures}
+   {report.views[0]}
+   {report.views[1]}
 
 All of it took {format_duration(seconds)}. The same with the real data, once you have signed its terms
 ({TERMS_URL}):

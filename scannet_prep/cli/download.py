@@ -123,8 +123,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     report = download.run(plan, progress=console.progress(), **options)
     for text, hint in report.describe_failures():
         console.warn(text, hint)
-    for path in report.orphans:
-        console.say(f"left over from another download program, may be removed: {path}")
     text = _describe_report(report, console.seconds - waited_s, plan.share)
     status = 3 if report.failures else 0
     return console.result(text, report.to_json(), status, shard=plan.shard, seconds=console.seconds)
@@ -182,7 +180,6 @@ def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
         plan.check_room()
     except DiskFullError as error:
         lines.append(error.message)
-    lines += [f"left over from another download program: {path}" for path in plan.orphans]
     lines.append("(dry run: nothing was fetched; whether files already there are whole is checked by a run)")
     value = {
         "dry_run": True,
@@ -209,14 +206,10 @@ def _describe_report(report: DownloadReport, seconds: float, share: Share | None
         "",
         f"{format_bytes(report.received_bytes)} received in {format_duration(seconds)} ({rate}/s)",
     ]
-    if report.mended:
-        lines.append(f"mended: {format_count(len(report.mended), 'file')} that had been damaged")
-    if report.opened:
-        lines.append(f"permissions repaired: {format_count(len(report.opened), 'file')}")
     if share is not None and share.folder.exists():
         lines.append(describe_merge(share))
     if report.failures:
-        these = quote(f"@{report.data_dir / 'failed.txt' if share is None else share.path('.failed.txt')}")
+        these = quote(f"@{report.plan.data_dir / 'failed.txt' if share is None else share.path('.failed.txt')}")
         lines.append(f"to try again, run the same command; --scenes {these} for these only")
     return "\n".join(lines)
 

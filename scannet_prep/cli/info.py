@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
@@ -18,9 +19,13 @@ if TYPE_CHECKING:
     from scannet_prep.stages.info.archive import ArchiveInfo
     from scannet_prep.stages.info.trees import ProcessedInfo, RawInfo
 
+Description: TypeAlias = tuple[list[str], dict[str, Sequence[str]]]
+"""Lines at the top, and lists with their titles."""
+
 SUMMARY = "tell what is in a raw or a processed tree, or in an archive"
 DESCRIPTION = """\
-Tells what is in a raw or a processed tree, or in an archive: scenes, vertices, bytes, the classes of both label sets.
+Tells what is in a raw or a processed tree, or in an archive: scenes, vertices, bytes, and of processed scenes the
+classes of both label sets.
 
 Of a processed tree it reads only the manifest; without one, every file. Of an archive, only the index and the manifest.
 Several archives count as the shards of one. Train ids are those of ScanNet(...): 0 for the first class. The figures as
@@ -70,9 +75,7 @@ def _write_table(arguments: argparse.Namespace, console: Console) -> int:
     certificates = certificates_from(arguments, console)
     rows, text = write_table(arguments.table, arguments.places, arguments.output, certificates=certificates)
     value = {"table": arguments.table, "rows": rows, "output": arguments.output, "csv": text or None}
-    return console.result(
-        text.rstrip("\n") or f"{arguments.output}: {format_count(rows, 'row')}", value, 0, wraps=False
-    )
+    return console.result(text.rstrip("\n") or f"{arguments.output}: {format_count(rows, 'row')}", value, 0)
 
 
 def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
@@ -81,70 +84,58 @@ def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
         "raw": _describe_raw,
         "processed": _describe_processed,
     }
-    yield from describe[found.kind](found, has_all=has_all)
+    head, lists = describe[found.kind](found)
+    yield from (*head, "", format_splits(found.splits))
+    for title, items in lists.items():
+        yield from describe_list(title, items, has_all=has_all)
     if found.unreadable:
         yield f"\nerrors: {len(found.unreadable):,}; see above"
-    for name, table in found.label_sets.items():
+    for name, table in getattr(found, "label_sets", {}).items():
         yield from _describe_classes(name, table, has_all=has_all)
 
 
-def _describe_archives(found: ArchiveInfo, *, has_all: bool) -> Iterator[str]:
-    """What `info` says about archives, but for the classes."""
-    yield f"{name_places(found.paths)}: archive of {found.archive_kind} scenes, by {', '.join(found.programs)}"
-    if not found.complete:
-        yield "not complete: processing had not finished when it was packed"
-    if found.options:
-        yield "options: " + ", ".join(f"{key}: {value}" for key, value in found.options.items())
-    levels = ", ".join(map(str, found.levels))
+def _describe_archives(found: ArchiveInfo) -> Description:
+    head = [f"{name_places(found.paths)}: archive of {found.head.kind} scenes, by {found.head.program}"]
+    if not found.head.is_complete:
+        head.append("not complete: processing had not finished when it was packed")
+    if found.head.options:
+        head.append(_describe_options(found.head.options))
     ratio = found.size_bytes / max(1, found.content_bytes)
     sizes = f"{format_bytes(found.size_bytes)} for {format_bytes(found.content_bytes)} unpacked ({ratio:.1%})"
-    yield f"{sizes}, zstd level {levels}; files: {found.files:,}"
-    yield "\n" + format_splits(found.splits)
-    yield from describe_list("missing shards of the set", found.missing_shards, has_all=has_all)
+    head.append(f"{sizes}, zstd level {found.head.level}; files: {found.files:,}")
     failures = [f"{scene_id}: {text}" for scene_id, text in found.failures.items()]
-    yield from describe_list("scenes that failed in processing", failures, has_all=has_all)
+    return head, {"missing shards of the set": found.missing_shards, "scenes that failed in processing": failures}
 
 
-def _describe_raw(found: RawInfo, *, has_all: bool) -> Iterator[str]:
-    yield f"{found.path}: raw scenes, label map: {found.label_map}\n"
-    yield format_splits(found.splits)
-    rows = [[suffix, f"{item['files']:,}", format_bytes(item["size_bytes"])] for suffix, item in found.files.items()]
-    yield "\n" + format_table(["kind of file", "files", "size"], rows, right=frozenset({1, 2}))
-    yield from describe_list("folders left out, whose names are not scene ids", found.left_out, has_all=has_all)
+def _describe_raw(found: RawInfo) -> Description:
+    return [f"{found.path}: raw scenes"], {"folders left out, whose names are not scene ids": found.left_out}
 
 
-def _describe_processed(found: ProcessedInfo, *, has_all: bool) -> Iterator[str]:
+def _describe_processed(found: ProcessedInfo) -> Description:
     source = f"by scannet-prep {found.program_versions[0]}" if found.has_manifest else "no usable manifest.json"
-    yield f"{found.path}: processed scenes, {source}"
-    for item in found.options:
-        options = item["options"]
-        labels = f"labels: {options.label_set.name} from {options.labels_from}"
-        frame = "axis-aligned" if options.align_axis else "frame of the scan"
-        yield f"{labels}, {frame}, {'with' if options.faces else 'without'} faces; scenes: {item['scenes']:,}"
-    yield "\n" + format_splits(found.splits)
+    head = [f"{found.path}: processed scenes, {source}"]
+    head += [f"{_describe_options(asdict(item['options']))}; scenes: {item['scenes']:,}" for item in found.options]
     failures = [f"{item.scene_id}: {item.message}" for item in found.failures]
-    yield from describe_list("scenes failed", failures, has_all=has_all)
     warnings = [f"{item.text} (scenes: {len(item.scenes):,})" for item in found.warnings]
-    yield from describe_list("warnings", warnings, has_all=has_all)
+    return head, {"scenes failed": failures, "warnings": warnings}
+
+
+def _describe_options(options: Mapping[str, bool | str]) -> str:
+    return "options: " + ", ".join(f"{name} {value}" for name, value in options.items())
 
 
 def _describe_classes(name: str, table: ClassTable, *, has_all: bool) -> Iterator[str]:
-    occurring = [count for count in table.classes if count.vertices]
+    shown = [row for row in table.classes if row.vertices or has_all]
+    occurring = sum(row.vertices > 0 for row in table.classes)
     yield (
-        f"\n{name}: {len(occurring):,} of {len(table.classes):,} classes occur; "
+        f"\n{name}: {occurring:,} of {len(table.classes):,} classes occur; "
         f"annotated scenes: {table.scenes:,} (those of test are not)"
     )
-    rows = [
-        [
-            "-" if count.train_id is None else str(count.train_id),
-            count.name,
-            f"{count.vertices:,}",
-            f"{100 * count.share:.2f} %",
-            f"{count.scenes:,}",
-            count.frequency or "",
-        ]
-        for count in (*(table.classes if has_all else occurring), table.unlabeled)
-    ]
+    rows = []
+    for row in (*shown, table.unlabeled):
+        number = "-" if row.train_id is None else str(row.train_id)
+        counts = [f"{row.vertices:,}", f"{row.share:.2%}", f"{row.scenes:,}"]
+        rows.append([number, row.name, *counts, row.frequency or ""])
     if table.scenes:
         header = ["train id", "class", "vertices", "share", "scenes", ""]
         yield format_table(header, rows, right=frozenset({0, 2, 3, 4}))

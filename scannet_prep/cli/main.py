@@ -6,30 +6,19 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
-from scannet_prep.cli import (
-    demo,
-    doctor,
-    download,
-    evaluate,
-    export,
-    info,
-    pack,
-    process,
-    report,
-    submit,
-    unpack,
-    verify,
-    view,
-)
 from scannet_prep.cli.arguments import CommandParser, add_output_arguments
 from scannet_prep.cli.console import Console
 from scannet_prep.errors import MissingFileError, OutputError, UsageError
 from scannet_prep.failures import explain
 from scannet_prep.version import VERSION
 
-_COMMANDS = (download, process, pack, unpack, export, verify, info, report, evaluate, submit, view, doctor, demo)
+_COMMANDS = (
+    "download", "process", "pack", "unpack", "export", "verify", "info", "report", "evaluate", "submit", "view",
+    "doctor", "demo",
+)  # fmt: skip
 
 _EPILOG = """\
 exit status:
@@ -40,10 +29,10 @@ exit status:
   130  interrupted; run the same command again to go on
 
 examples:
-  scannet-prep demo                                   see it work on synthetic scenes
-  scannet-prep download --types seg                   the 7,765 files that segmentation needs
-  scannet-prep process --scannet200 --align-axis      data/ScanNet -> data/processed
-  scannet-prep pack                                   data/processed -> data/scannet.tar.zst
+  scannet-prep demo
+  scannet-prep download --types seg
+  scannet-prep process --scannet200 --align-axis
+  scannet-prep pack
   scannet-prep verify data/processed
   scannet-prep report data/processed -o report.html
 """
@@ -104,9 +93,10 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"scannet-prep {VERSION}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    for module in _COMMANDS:
+    for name in _COMMANDS:
+        module = import_module(f"scannet_prep.cli.{name}")
         texts = {"help": module.SUMMARY, "description": module.DESCRIPTION, "epilog": module.EPILOG}
-        command: CommandParser = commands.add_parser(module.__name__.rpartition(".")[2], **texts)
+        command: CommandParser = commands.add_parser(name, **texts)
         module.add_arguments(command)
         add_output_arguments(command)
         command.set_defaults(run=module.run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,11 +10,6 @@ from typing import Any
 from scannet_prep.progress import Progress
 
 _SECONDS_BETWEEN_LINES = 30.0
-# What does not fit is cut off at the end; on narrow terminals, the title is left out first.
-_NARROW = 80
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}UNIT, {remaining}, {rate_noinv_fmt}{postfix}"
-_LINE = "{desc}: {n_fmt}/{total_fmt}UNIT, {remaining} left, {rate_noinv_fmt}{postfix}"
-_COUNT = "{desc}: {n_fmt}UNIT, {elapsed}, {rate_noinv_fmt}{postfix}"
 
 
 class NotesOnly(Progress):
@@ -42,20 +36,17 @@ class ShownProgress(NotesOnly):
         """Begin to count."""
         from tqdm import tqdm
 
-        options: dict[str, Any] = {"file": _Lines(self._say), "delay": _SECONDS_BETWEEN_LINES}
-        options |= {"mininterval": _SECONDS_BETWEEN_LINES, "maxinterval": _SECONDS_BETWEEN_LINES, "leave": False}
-        shape = _LINE if total else _COUNT
-        if sys.stderr.isatty():
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns  # 0 where a container's terminal does not know
-            options = {"file": sys.stderr, "dynamic_ncols": columns > 0, "ncols": None if columns else 80}
-            shape = (_BAR if total else _COUNT).removeprefix("{desc}: " if 0 < columns < _NARROW else "")
+        options: dict[str, Any] = {"dynamic_ncols": True}
+        if not sys.stderr.isatty():
+            options = {"file": _Lines(self._say), "ncols": 0, "leave": False}
+            options |= dict.fromkeys(("delay", "mininterval", "maxinterval"), _SECONDS_BETWEEN_LINES)
+        is_bytes = unit == "B"
         self._bar = tqdm(
             total=total or None,  # None: nobody knows
             desc=title,
-            unit="B" if unit == "B" else "",
-            unit_scale=unit == "B",
+            unit=unit if is_bytes else f" {unit}",
+            unit_scale=is_bytes,
             smoothing=0.1,
-            bar_format=shape.replace("UNIT", "B" if unit == "B" else f" {unit}"),
             **options,
         )
 

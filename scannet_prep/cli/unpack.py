@@ -23,38 +23,27 @@ SUMMARY = "write the files of an archive, or of some of its scenes"
 DESCRIPTION = """\
 Writes the files of an archive that scannet-prep pack made: all of them, or those of some scenes.
 
-Of a file only what is asked for is read, of an https:// address only that is fetched; - reads a pipe, in one pass.
 Every file is checked by its SHA-256 before it gets its name. What is there already, and right, is kept, so that running
 the command again goes on where it stopped. Of a truncated or damaged archive, all whole scenes are unpacked, and the
-others are named. After a part of a processed archive, the folder is a whole processed folder of just those scenes.
+others are named.
 """
 EPILOG = """\
 examples:
   scannet-prep unpack data/scannet.tar.zst                     -> data/processed
   scannet-prep unpack data/scannet-*.tar.zst -o /fast/scannet  all shards
-  scannet-prep unpack data/scannet.tar.zst --splits val --scenes scene0011_00 scene0011_01
   scannet-prep unpack https://host/scannet.tar.zst --scenes @wanted.txt -o part
   scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
-
-Other programs open these archives too: tar --zstd -xf data/scannet.tar.zst -C somewhere
 """
-_PIPE = Path("-")
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
-        "archives", type=shared.place_argument, nargs="+", metavar="ARCHIVE",
-        help="path or address of an archive, or several (shards); - for standard input",
-    )  # fmt: skip
-    parser.add_argument(
-        "-o", "--output", type=shared.path_argument, metavar="DIR",
-        help="where the files go (default: data/processed or data/ScanNet, by what is in the archive)",
-    )  # fmt: skip
+    archives = "path or address of an archive, or several (shards); - for standard input"
+    parser.add_argument("archives", type=shared.place_argument, nargs="+", metavar="ARCHIVE", help=archives)
+    target = "where the files go (default: data/processed or data/ScanNet, by what is in the archive)"
+    parser.add_argument("-o", "--output", type=shared.path_argument, metavar="DIR", help=target)
     shared.add_selection_arguments(parser)
-    run_options = parser.add_argument_group("how to run")
-    shared.add_jobs_argument(run_options, "threads")
-    run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    shared.add_jobs_argument(parser.add_argument_group("how to run"), "threads")
     add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
 
@@ -64,57 +53,35 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages import unpack
 
     archives: list[str | Path | ByteSource] = arguments.archives
-    if _PIPE in archives:
-        _check_pipe(arguments)
+    if archives == [Path("-")]:
+        if sys.stdin is None or sys.stdin.isatty():
+            hint = "name a file, or put a pipe before it: cat FILE | scannet-prep unpack -"
+            raise UsageError("- reads an archive from a pipe, but standard input is a terminal", hint)
         archives = [PipeSource(sys.stdin.fileno())]
     selection, certificates = shared.selection_from(arguments), certificates_from(arguments, console)
     plan = unpack.plan(archives, arguments.output, selection=selection, certificates=certificates)
-    if missing := plan.archives.missing_shards:
-        console.warn(f"warning: {format_count(len(missing), 'shard')} of the set not given: {list_some(missing)}")
-    if arguments.dry_run:
-        to_write = f"{format_count(plan.needed_files, 'file')}, {format_bytes(plan.needed_bytes)}"
-        text = f"{_describe_start(plan)}\nto write: {to_write} (dry run: nothing was written)"
-        scene_ids = sorted(group.scene_id for group in plan.archives.chosen)
-        value = {"dry_run": True, "out_dir": plan.out_dir, "archives": plan.archives.names, "scenes": scene_ids}
-        value |= {"present": plan.there_count, "missing_files": plan.needed_files, "missing_bytes": plan.needed_bytes}
-        return console.result(text, value, 0)
     console.say(_describe_start(plan))
     report = unpack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
-    for name in report.replaced if console.is_verbose else ():
-        console.say(f"replaced: {name}")
     for text in (*(f"warning: {item}" for item in report.warnings), *(f"damaged: {item}" for item in report.damages)):
         console.warn(text)
-    text = _describe_report(report, console.seconds)
-    return console.result(text, report, 0 if report.is_whole else 3, seconds=console.seconds)
-
-
-def _check_pipe(arguments: argparse.Namespace) -> None:
-    if len(arguments.archives) > 1:
-        raise UsageError("- is the only archive where it is given", "unpack the others by a command of their own")
-    if arguments.dry_run:
-        raise UsageError("--dry-run cannot look into a pipe without emptying it", "name a file")
-    if sys.stdin is None or sys.stdin.isatty():
-        hint = "name a file, or put a pipe before it: cat FILE | scannet-prep unpack -"
-        raise UsageError("- reads an archive from a pipe, but standard input is a terminal", hint)
+    status = 3 if report.failures or report.damages else 0
+    return console.result(_describe_report(report, console.seconds), report, status, seconds=console.seconds)
 
 
 def _describe_start(plan: UnpackPlan) -> str:
     archives, names = plan.archives, list_some(plan.archives.names)
     if not archives.has_indexes:
         return f"unpack: {names}, from its beginning to its end"
-    scenes = format_count(len(archives.chosen), f"{plan.kind} scene")
-    there = f", {plan.there_count:,} of them there already (and checked now)" if plan.there_count else ""
-    return f"unpack: {names} -> {plan.out_dir}: {scenes}{there}, {format_bytes(archives.size_bytes)}"
+    scenes = format_count(len(archives.chosen), f"{archives.kind} scene")
+    return f"unpack: {names} -> {plan.out_dir}: {scenes}, {format_bytes(archives.size_bytes)}"
 
 
 def _describe_report(report: UnpackReport, seconds: float) -> str:
-    kept = len(report.scenes) - len(report.new_scenes)
-    counts = f"{len(report.new_scenes):,} unpacked, {kept:,} already there, {len(report.failures):,} failed"
-    files = format_count(sum(report.files.values()), "file")
-    lines = [f"{counts}, in {format_duration(seconds)}: {files}, {format_bytes(report.size_bytes)} in {report.out_dir}"]
-    if report.replaced:
-        lines.append(f"replaced, because they differed: {format_count(len(report.replaced), 'file')} (-v names them)")
+    scenes = f"{format_count(len(report.scenes), 'scene')} there, {len(report.failures):,} failed"
+    files = ", ".join(f"{count:,} {outcome}" for outcome, count in report.files.items())
+    size, duration = format_bytes(report.size_bytes), format_duration(seconds)
+    text = f"{report.out_dir}: {scenes}; files: {files}; {size}, in {duration}"
     if report.failures:
         again = quote(f"@{report.out_dir}/failed.txt")
-        lines.append(f"to try the failed ones again, add --scenes {again} to the same command")
-    return "\n".join(lines)
+        text += f"\nto try the failed ones again, add --scenes {again} to the same command"
+    return text

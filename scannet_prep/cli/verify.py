@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +46,7 @@ examples:
   scannet-prep verify data/ScanNet
   scannet-prep verify data/ScanNet --against their-scannet.lock
   scannet-prep verify data/processed --complete --splits train val
-  scannet-prep verify data/scannet-*-of-*.tar.zst --quick
+  scannet-prep verify data/scannet-*-of-*.tar.zst
   scannet-prep verify https://host/scannet.tar.zst --scenes scene0011_00
 """
 
@@ -60,8 +59,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     against = "compare a raw tree with the scannet.lock of another copy"
     parser.add_argument("--against", type=shared.path_argument, metavar="FILE", help=against)
-    quick = "of an archive, read no scene: only the index, and the files that belong to none"
-    parser.add_argument("--quick", action="store_true", help=quick)
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
@@ -71,29 +68,25 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import verify
     from scannet_prep.stages.verify import archive
-    from scannet_prep.tree import is_archive
+    from scannet_prep.tree import find_folder
 
     report: CheckReport
     places = arguments.places
-    has_archives = any(map(is_archive, places))
-    if has_archives and arguments.against is not None:
+    folder = find_folder(places)
+    if folder is None and arguments.against is not None:
         raise UsageError("only raw trees have digests to compare", "scannet-prep report compares archives")
-    if not has_archives and len(places) > 1:
-        raise UsageError("one folder can be checked at a time", "name one folder, or several archives")
-    if not has_archives and arguments.quick:
-        raise UsageError("--quick is for archives", "leave it out: every file of a folder is read")
     options: dict[str, Any] = {
         "selection": shared.selection_from(arguments),
         "must_be_complete": arguments.complete,
         "jobs": shared.jobs_from(arguments),
         "progress": console.progress(),
     }
-    if has_archives:
+    if folder is None:
         certificates = certificates_from(arguments, console)
-        report = found = archive.run(places, is_quick=arguments.quick, certificates=certificates, **options)
+        report = found = archive.run(places, certificates=certificates, **options)
         lines = _describe_archives(found, console.seconds, has_all=console.is_verbose)
     else:
-        report = tree = verify.run(Path(places[0]), against=arguments.against, **options)
+        report = tree = verify.run(folder, against=arguments.against, **options)
         lines = _describe(tree, console.seconds)
     console.tell_errors(report.errors if console.is_quiet else [error for error in report.errors if error.trace])
     text = "\n".join([*describe_findings(report.findings, str(report.path), has_all=console.is_verbose), *lines])
@@ -126,7 +119,4 @@ def _describe_archives(report: ArchivesReport, seconds: float, *, has_all: bool)
     vertices = f", {report.vertices:,} vertices" if report.vertices else ""
     yield f"{name_places(report.paths)}: scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,}{vertices}"
     yield from describe_list("damaged scenes", report.damaged_scenes, has_all=has_all)
-    if report.truncated:
-        yield from describe_list("whole scenes", report.whole_scenes, has_all=has_all)
-    depth = "no scene was read" if report.quick else f"{format_bytes(report.content_bytes)} unpacked and checked"
-    yield f"{format_bytes(report.size_bytes)} ({depth}), in {format_duration(seconds)}"
+    yield f"{format_bytes(report.size_bytes)}, in {format_duration(seconds)}"

@@ -15,7 +15,6 @@ from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 from scannet_prep.release import INFO
 
 _HINT = "download it again"
-_ALIGNMENT_KEY = "axisAlignment"
 # A shift by 1,000 km belongs to no room; and points that are moved by less stay within float32.
 _MAX_NUMBER = 1_000_000
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -61,11 +60,9 @@ def read_scan_info(path: Path) -> ScanInfo:
         key = key.strip()
         if not equals:
             raise ScanInfoError(path, f"is damaged: line {number} reads {line[:40]!r}, expected key = value", _HINT)
-        if key != _ALIGNMENT_KEY and key.casefold() == _ALIGNMENT_KEY.casefold():
-            raise ScanInfoError(path, f"line {number} has the key {key[:40]!r}, expected {_ALIGNMENT_KEY!r}", _HINT)
         if values.setdefault(key, value.strip()) != value.strip():
             raise ScanInfoError(path, f"{key[:40]} stands there twice with different values", _HINT)
-    matrix = values.get(_ALIGNMENT_KEY)
+    matrix = values.get("axisAlignment")
     return ScanInfo(None if matrix is None else _parse_matrix(matrix, path), values.get("sceneType"))
 
 

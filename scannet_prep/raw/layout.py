@@ -130,8 +130,3 @@ def _where_to_get_scenes(raw_dir: Path) -> str:
         f"give the folder that holds scans/ and scans_test/ (expected, for example, {raw_dir}/scans/scene0000_00); "
         "to see the program at work without ScanNet data: scannet-prep demo"
     )
-
-
-def find_orphans(directory: Path) -> list[Path]:
-    """Files that the official download script leaves behind where it is interrupted."""
-    return sorted(path for path in directory.glob("tmp*") if path.is_file())

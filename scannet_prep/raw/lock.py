@@ -73,14 +73,8 @@ def parse_lock(data: bytes, path: Path) -> dict[str, LockEntry]:
     Raises:
         LockError: It is damaged.
     """
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise LockError(
-            path, f"is not text: byte {error.start}", "remove it: it is made anew from whole files"
-        ) from None
     entries: dict[str, LockEntry] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
         match = _LINE.fullmatch(line)

@@ -109,10 +109,8 @@ def _read_elements(path: Path) -> tuple[Records, Records | None]:
         if is_mapped and file.tell() != size_bytes:
             problem = f"has {size_bytes:,} bytes, but its header accounts for {file.tell():,}"
             raise MeshError(path, problem, _HINT)
-    if "vertex" in content and not content["vertex"].properties:
-        raise MeshError(path, "has vertices without any property", _HINT)
-    if "vertex" not in content or not content["vertex"].count:
-        raise MeshError(path, "has no vertices", _HINT)
+    if "vertex" not in content or not content["vertex"].count or not content["vertex"].properties:
+        raise MeshError(path, "has no vertices, or vertices without any property", _HINT)
     return np.asarray(content["vertex"].data), np.asarray(content["face"].data) if "face" in content else None
 
 
@@ -126,8 +124,7 @@ def _check_header(file: BinaryIO, size_bytes: int, path: Path) -> bool:
         raise MeshError(path, f"is {found}, expected a PLY file", _HINT)
     end = re.search(rb"\nend_header\r?\n", start)
     if end is None:
-        where = f"its first {_MAX_HEADER_BYTES:,} bytes" if len(start) == _MAX_HEADER_BYTES else f"{len(start):,} bytes"
-        raise MeshError(path, f"has no line end_header in {where}", _HINT)
+        raise MeshError(path, f"has no line end_header in its first {len(start):,} bytes", _HINT)
     header = start[: end.start() + 1]
     rows = 0
     for name, count in _ELEMENT.findall(header):

@@ -51,7 +51,7 @@ class Segmentation:
 
     def compact_indices(self) -> NDArray[np.uint16] | NDArray[np.uint32]:
         """The indices in the smallest of uint16 and uint32 that holds them."""
-        if len(self.raw_ids) <= np.iinfo(np.uint16).max + 1:
+        if len(self.raw_ids) <= 1 << 16:
             return self.indices.astype(np.uint16)
         return self.indices.astype(np.uint32)
 

@@ -10,16 +10,23 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
-from weakref import WeakValueDictionary, finalize
 
-from scannet_prep.errors import TransferError, UsageError
+from scannet_prep.errors import (
+    ArchiveError,
+    CertificateError,
+    FileError,
+    NotOnServerError,
+    OutputError,
+    RefusedError,
+    ScanNetPrepError,
+    ServerDownError,
+    UsageError,
+)
 from scannet_prep.files import Buffer
-from scannet_prep.remote.bucket_process import PREFIXES, Found, Request, Trouble
-from scannet_prep.remote.bucket_trouble import TRY_LATER, make_error
 from scannet_prep.remote.tail import TailedSource
 
 _ADDRESS = re.compile(r"((?:s3|gs|az)://[a-z0-9][a-z0-9._-]*)/([^/?#]+(?:/[^/?#]+)*)", re.ASCII | re.IGNORECASE)
@@ -29,6 +36,44 @@ _PART_BYTES = 8 << 20
 _MOST_PARTS = 9_000  # of the 10,000 that S3 and Google take: frames may be larger than what they hold
 _END_PATIENCE_S = 30.0
 _CODE = "import sys; sys.path[:] = {path}; from scannet_prep.remote.bucket_process import serve; serve({descriptor})"
+
+# Of each kind of store: how the environment's variables begin, what names another server, and what says who asks.
+_STORES = {
+    "s3": ("AWS", "ENDPOINT_URL", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true"),
+    "gs": ("GOOGLE", "BASE_URL", "GOOGLE_APPLICATION_CREDENTIALS=FILE, or GOOGLE_SKIP_SIGNATURE=true"),
+    "az": ("AZURE", "STORAGE_ENDPOINT", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+}
+# Where obstore looks for credentials when the environment has none.
+_NO_LOGIN = r"://169\.254\.|://metadata|/latest/(?:api|meta-data)/|TokenRequest|Account must be specified"
+_LOGIN = "to say who asks, set {login}; more ways: docs/archive.md"
+# What went wrong, by the first pattern that occurs in the status and the code of the store's answer, where there is
+# one, else in obstore's text: as an error, in words, and what to do about it.
+_FAULTS: tuple[tuple[str, type[ScanNetPrepError], str, str], ...] = (
+    (_NO_LOGIN, RefusedError, "no credentials were found", _LOGIN),
+    ("^404", NotOnServerError, "there is no such bucket or object{told}", "check the name and {prefix}_{server}"),
+    ("^412", ArchiveError, "was replaced or changed since it was opened", "open it again"),
+    ("^416", ArchiveError, "is empty, or shorter than it was{told}", "write it again with scannet-prep pack"),
+    ("[cC]ertificate", CertificateError, "the certificate of {host} cannot be verified", "set SSL_CERT_FILE=FILE"),
+    (
+        r"^(5\d\d|408|429)|^$|^(?!.*BadScheme).*HTTP error",
+        ServerDownError,
+        "{host} does not answer, fails or breaks off, after several attempts{told}",
+        "is this machine online? Check {prefix}_{server}, if it is set; else run the same command again later",
+    ),
+    (
+        r"^\d|redirect without LOCATION",
+        RefusedError,
+        "{host} refuses it{told}",
+        "check permissions, the region ({prefix}_REGION), `date` and {prefix}_{server}; " + _LOGIN,
+    ),
+    ("^No module", UsageError, "obstore is not installed, which it takes", "pip install 'scannet-prep[cloud]'"),
+    (
+        "",
+        UsageError,
+        "the settings in the environment cannot be used",
+        "check {prefix}_*; a server with http:// needs {prefix}_ALLOW_HTTP=true; see docs/archive.md",
+    ),
+)
 
 
 def split_address(address: str) -> tuple[str, str]:
@@ -40,7 +85,9 @@ def split_address(address: str) -> tuple[str, str]:
     match, (scheme, _, rest) = _ADDRESS.fullmatch(address), address.partition("://")
     if match is None or {".", ".."} & set(match[2].split("/")):
         shown = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
-        hint = f"name it as {scheme}://BUCKET/NAME, without a query; who asks is read from the environment only"
+        hint = (
+            "name it as s3://BUCKET/NAME, gs:// or az://, without a query; who asks is read from the environment only"
+        )
         raise UsageError(f"{shown!r} is not an address of an object in a bucket", hint)
     return f"{scheme.lower()}://{match[1].partition('://')[2]}", match[2]
 
@@ -68,36 +115,27 @@ class BucketSource(TailedSource):
     def __init__(self, address: str, *, certificates: bool | Path = True, retries: int = _RETRIES) -> None:
         self.name = address
         self._bucket, self._key = split_address(address)
-        self._settings, self._retries = _settings_of(certificates), min(retries, _FIRST_RETRIES)
-        self._version: Found | None = None
-        self._helpers: _Helpers | None = None
+        self._settings, self._retries = _settings_of(certificates), retries
+        self._version: tuple[int, str, str] | None = None
         super().__init__()
-        self._retries = retries
 
     def close(self) -> None:
-        """Let go of the processes that talk to the store; reading starts new ones."""
-        self._helpers = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what belongs to this process."""
-        return self.__dict__ | {"_helpers": None, "_tail": None}
+        """Nothing is held open: the process that talks to the store waits for the next source."""
 
     def _fetch(self, start: int, end: int) -> bytes:
         """Fetch a range of the version that was opened."""
-        helpers = self._helpers = _Helpers.of_this_process(self._settings)
-        e_tag = self._version.e_tag if self._version else ""
-        asked = Request(self._bucket, self._key, self._retries, (start, end), "" if e_tag.startswith("W/") else e_tag)
-        found, data = helpers.ask(asked)
-        if isinstance(found, Trouble):
-            raise make_error(self.name, found)
-        if self._version is None:
-            self._version, self.size_bytes = found, found.size_bytes
-        if found.identity != self._version.identity:
-            raise make_error(self.name, Trouble("changed"))
+        e_tag = self._version[1] if self._version else ""
+        retries = self._retries if self._version else min(self._retries, _FIRST_RETRIES)
+        e_tag = "" if e_tag.startswith("W/") else e_tag
+        found, data = _ask(self._settings, self._bucket, retries, self._key, (start, end), e_tag)
+        if isinstance(found, str):
+            raise _make_error(self.name, found)
+        self._version = self._version or found
+        self.size_bytes = self._version[0]
+        if found != self._version:
+            raise _make_error(self.name, "412")
         if len(data) != min(end, self.size_bytes) - start:
-            raise TransferError(
-                f"{self.name}: {len(data):,} bytes came where {end - start:,} were asked for", TRY_LATER
-            )
+            raise _make_error(self.name, "HTTP error")
         return data
 
 
@@ -117,96 +155,85 @@ def upload(address: str, pieces: Iterable[Buffer], most_bytes: int) -> int:
         OutputError: It cannot be written; an object that was there before stays.
     """
     size_bytes, (bucket, key) = 0, split_address(address)
-    helper = _Helper(os.environ, _END_PATIENCE_S)
+    connection, process = _start_process(os.environ)
     try:
-        part_bytes = max(_PART_BYTES, most_bytes // _MOST_PARTS)
-        helper.connection.send(Request(bucket, key, _RETRIES, part_bytes=part_bytes))
+        connection.send((bucket, _RETRIES, key, max(_PART_BYTES, most_bytes // _MOST_PARTS)))
         for piece in filter(len, pieces):
-            helper.connection.send_bytes(piece)
+            connection.send_bytes(piece)
             size_bytes += len(piece)
-            if helper.connection.poll():  # it has failed
+            if connection.poll():  # it has failed
                 break
-        helper.connection.send_bytes(b"")
-        found, _ = helper.receive()
+        connection.send_bytes(b"")
+        found = connection.recv()
     except (EOFError, ConnectionError):
-        found = Trouble("ended")
+        found = ""
     finally:
-        helper.end()  # where this is interrupted, it removes what it has written
-    if isinstance(found, Trouble):
-        raise make_error(address, found, is_writing=True)
+        connection.close()  # where this is interrupted, it removes what it has written
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_END_PATIENCE_S)
+        process.kill()
+        process.wait()
+    if isinstance(found, str):
+        raise _make_error(address, found, is_writing=True)
     return size_bytes
 
 
-class _Helper:
-    """A process that talks to stores, seen from the one that started it; `end` ends it, at the latest when it is lost.
-
-    Args:
-        environment: Variables of the environment.
-        patience_s: How long it may go on at its end, to remove what it has written.
-    """
-
-    def __init__(self, environment: Mapping[str, str], patience_s: float = 0.0) -> None:
-        (self.connection, theirs), null = Pipe(), subprocess.DEVNULL
-        with theirs:
-            process = subprocess.Popen(  # noqa: S603 - ourselves; Ctrl-C, which a session gets, is for who started it
-                [sys.executable, "-c", _CODE.format(path=sys.path, descriptor=theirs.fileno())],
-                env=environment, pass_fds=[theirs.fileno()], start_new_session=True,
-                stdin=null, stdout=null, stderr=null,
-            )  # fmt: skip
-        # Not `__del__`, which may come after that of the connection.
-        self.end = finalize(self, _end, self.connection, process, os.getpid(), patience_s)
-
-    def receive(self) -> tuple[Found | Trouble, bytes]:
-        return self.connection.recv(), self.connection.recv_bytes()
+# The connections that no thread uses at the moment, by process, and by what the environment said when their processes
+# were started: people mend it, and try again. Those processes end with the one that holds their connections.
+_IDLE: dict[tuple[int, frozenset[tuple[str, str]]], list[Connection]] = {}
 
 
-def _end(connection: Connection, process: subprocess.Popen[bytes], owner: int, patience_s: float) -> None:
-    """Let a helper end, and kill it where that takes too long; in a process that was forked since, let go of it."""
-    connection.close()
-    if owner != os.getpid():
-        process.returncode = 0  # else Python warns of a process that it does not wait for
-        return
-    try:
-        process.wait(patience_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-class _Helpers:
-    """The helpers that no thread of this process uses at the moment; they end with the last source that knows them."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
-        self._idle: list[_Helper] = []
-
-    @staticmethod
-    def of_this_process(settings: Mapping[str, str]) -> _Helpers:
-        """Those that were started with what the environment says now: people mend it, and try again."""
-        environment = {**os.environ, **settings}
-        return _ALL_HELPERS.setdefault((os.getpid(), frozenset(environment.items())), _Helpers(environment))
-
-    def ask(self, request: Request) -> tuple[Found | Trouble, bytes]:
-        for _ in range(2):  # somebody may have killed an idle one
-            try:
-                helper = self._idle.pop()
-            except IndexError:
-                helper = _Helper(self._environment)
-            try:
-                helper.connection.send(request)
-                answer = helper.receive()
-            except (EOFError, ConnectionError):
-                continue
-            self._idle.append(helper)
+def _ask(settings: Mapping[str, str], *request: object) -> tuple[str | tuple[int, str, str], bytes]:
+    """Make a request, as `bucket_process.serve` takes it, and give its answer; an empty one where nobody answers."""
+    environment = {**os.environ, **settings}
+    idle = _IDLE.setdefault((os.getpid(), frozenset(environment.items())), [])
+    for _ in range(len(idle) + 2):  # somebody may have killed idle ones
+        try:
+            connection = idle.pop()
+        except IndexError:
+            connection, process = _start_process(environment)
+            process.returncode = 0  # so that Python does not warn that it is not waited for
+        with suppress(EOFError, ConnectionError):
+            connection.send(request)
+            answer = connection.recv(), connection.recv_bytes()
+            idle.append(connection)
             return answer
-        return Trouble("ended"), b""
+    return "", b""
 
 
-_ALL_HELPERS: WeakValueDictionary[tuple[int, frozenset[tuple[str, str]]], _Helpers] = WeakValueDictionary()
+def _start_process(environment: Mapping[str, str]) -> tuple[Connection, subprocess.Popen[bytes]]:
+    """Start a process that talks to stores; it ends when the connection to it is closed."""
+    (ours, theirs), null = Pipe(), subprocess.DEVNULL
+    with theirs:
+        process = subprocess.Popen(  # noqa: S603 - ourselves; Ctrl-C, which a session gets, is for who started it
+            [sys.executable, "-c", _CODE.format(path=sys.path, descriptor=theirs.fileno())],
+            env=environment, pass_fds=[theirs.fileno()], start_new_session=True,
+            stdin=null, stdout=null, stderr=null,
+        )  # fmt: skip
+    return ours, process
 
 
 def _settings_of(certificates: bool | Path) -> dict[str, str]:
     """Variables of the environment that say which certificates are accepted."""
     if isinstance(certificates, Path):
         return {"SSL_CERT_FILE": str(certificates)}
-    return {} if certificates else {f"{prefix}_ALLOW_INVALID_CERTIFICATES": "true" for prefix in PREFIXES.values()}
+    return {} if certificates else {f"{prefix}_ALLOW_INVALID_CERTIFICATES": "true" for prefix, _, _ in _STORES.values()}
+
+
+def _make_error(address: str, text: str, *, is_writing: bool = False) -> ScanNetPrepError:
+    """Say what went wrong, by obstore's text; nothing of that is repeated but what cannot be secret.
+
+    Stores repeat keys, tokens and signatures.
+    """
+    status, code = re.search(r"status code: (\d{3})", text), re.search(r"<Code>(\w{1,50})</Code>", text)
+    url = re.search(r"Error performing [A-Z]+ https?://(?:[^/\s]*@)?([\w.-]+(?::\d+)?)/", text)
+    told = " ".join(match[1] for match in (status, code) if match)
+    where = text if re.search(_NO_LOGIN, text) else told or text
+    kind, words, hint = next(row[1:] for row in _FAULTS if re.search(row[0], where, re.DOTALL))
+    prefix, server, login = _STORES[address[:2].lower()]
+    values = {"prefix": prefix, "server": server, "login": login, "told": f" ({told})" if told else ""}
+    values["host"] = url[1] if url else "the store"
+    words, hint = words.format_map(values), hint.format_map(values)
+    if is_writing and kind is not UsageError:
+        return OutputError(f"{address}: cannot be written: {words}", hint)
+    return kind(address, words, hint) if issubclass(kind, FileError) else kind(f"{address}: {words}", hint)

@@ -30,7 +30,6 @@ from scannet_prep.version import CONTACT_URL, VERSION
 
 _PIECE_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
-_MAX_TRAILER_LINES = 100
 _STOP_LOOK_S = 0.2  # how often a thread that waits looks whether it is to stop
 _MAX_KEPT = 64  # connections
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -61,11 +60,6 @@ class Answer:
         elif self.status == 200 and length and "Transfer-Encoding" not in self.headers:
             self.size_bytes = int(length[0])
             self.span = 0, self.size_bytes
-
-    @property
-    def range(self) -> str:
-        """What the server says of the range that it sends, for messages."""
-        return repr(self.headers.get("Content-Range", "no range")[:80])
 
     def read_pieces(self) -> Iterator[bytes]:
         """Give the body piece by piece, as it comes; raises AttemptError where that is too slow."""
@@ -155,19 +149,18 @@ def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
     Raises:
         UsageError: The file is not there, or holds no certificate.
     """
-    found: str | bool = certificates if isinstance(certificates, bool) else str(certificates)
-    hint = "a file of certificates (PEM) is expected"
-    if certificates is True:
-        found = requests.Session().merge_environment_settings(base_url, {}, None, True, None)["verify"] or True
-        hint = "the environment names it: mend or unset REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE, or use --ca-bundle"
-    if isinstance(found, bool) or (certificates is True and Path(found).is_dir()):
-        return found
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(found)
-    except OSError as error:
-        reasons = {ssl.SSLError: "holds no certificate (PEM)", FileNotFoundError: "no such file"}
-        raise UsageError(f"{found}: {reasons.get(type(error), error.strerror)}", hint) from None
-    return found
+    found: Any = str(certificates) if isinstance(certificates, Path) else certificates
+    if found is True:
+        found = requests.Session().merge_environment_settings(base_url, {}, None, True, None)["verify"]
+    if isinstance(found, str):
+        try:
+            place = {"capath" if certificates is True and Path(found).is_dir() else "cafile": found}
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**place)
+        except OSError as error:
+            reason = "holds no certificate (PEM)" if isinstance(error, ssl.SSLError) else error.strerror
+            hint = "a file of certificates (PEM) is expected: --ca-bundle, REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE"
+            raise UsageError(f"{found}: {reason}", hint) from None
+    return found  # type: ignore[no-any-return]
 
 
 def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | None:
@@ -197,7 +190,6 @@ class _WatchedSocket(io.RawIOBase):
     def __init__(self, policy: TransferPolicy, stop: threading.Event, inner: io.RawIOBase, sock: Any) -> None:  # noqa: ANN401 - urllib3 has sockets of its own
         self._inner = inner  # keeps the socket open until the answer has been read
         self._sock, self._policy, self._stop = sock, policy, stop
-        self._deadline_s = time.monotonic() + policy.answer_timeout_s
         self.is_body = False
         self._waited_s, self._received_bytes = 0.0, 0
 
@@ -219,10 +211,13 @@ class _WatchedSocket(io.RawIOBase):
             with suppress(OSError):  # nothing, or not a whole record; other errors come up again
                 while 0 < count < len(rest) and (more := self._sock.recv_into(rest[count:])):
                     count += more
-        if self.is_body:
-            self._waited_s += time.monotonic() - began_s
-            self._received_bytes += count
+        self._waited_s += time.monotonic() - began_s
+        self._received_bytes += count
         return count
+
+    def expect_body(self, waited_s: float = 0.0) -> None:
+        """From now on, content comes, and counts anew."""
+        self.is_body, self._waited_s, self._received_bytes = True, waited_s, 0
 
     def close(self) -> None:
         self._inner.close()
@@ -231,16 +226,13 @@ class _WatchedSocket(io.RawIOBase):
     def _raise_if_over(self, began_s: float) -> None:
         if self._stop.is_set():
             raise ServerDownError("stopped")
-        now_s, policy = time.monotonic(), self._policy
-        waited_s = self._waited_s + now_s - began_s
-        if not self.is_body:
-            if now_s > self._deadline_s:
-                raise AttemptError(f"no answer within {policy.answer_timeout_s:.0f} s", tries=FEW_TRIES)
-        elif waited_s >= policy.slow_window_s:
-            rate = self._received_bytes / waited_s
-            if rate < policy.slowest_bytes_per_s:
-                raise AttemptError(f"only {rate:.0f} bytes a second came within {waited_s:.0f} s", tries=FEW_TRIES)
-            self._waited_s, self._received_bytes = began_s - now_s, 0
+        waited_s, policy = self._waited_s + time.monotonic() - began_s, self._policy
+        if waited_s >= (policy.slow_window_s if self.is_body else policy.answer_timeout_s):
+            if not self.is_body or self._received_bytes < policy.slowest_bytes_per_s * waited_s:
+                what = "of the file" if self.is_body else "of an answer"
+                text = f"only {self._received_bytes:,} bytes {what} came within {waited_s:.0f} s"
+                raise AttemptError(text, tries=FEW_TRIES)
+            self.expect_body(began_s - time.monotonic())
 
 
 class _WatchedResponse(http.client.HTTPResponse):
@@ -258,17 +250,10 @@ class _WatchedResponse(http.client.HTTPResponse):
                 return found
             http.client.parse_headers(self.fp)
 
-    def _read_and_discard_trailer(self) -> None:
-        """What may follow the last chunk; `http.client` would read it without end."""
-        for _ in range(_MAX_TRAILER_LINES):
-            if self.fp.readline(_HEAD_BYTES) in (b"\r\n", b"\n", b""):
-                return
-        raise AttemptError("the answer does not end", tries=FEW_TRIES)
-
     def begin(self) -> None:
         """Read the headers; what follows is the body."""
         super().begin()
-        self._watched.is_body = True
+        self._watched.expect_body()
 
 
 class _WatchedAdapter(HTTPAdapter):

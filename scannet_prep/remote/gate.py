@@ -1,35 +1,35 @@
-"""One gate for all requests of a run: it tells outages from files that fail, and slows down for a busy server.
+"""Tells outages from files that fail, and says when the next request may be made: slowly to a busy server.
 
 While the gate is open, requests go through, as often as the server bears. A request that brings nothing closes
-it: from then on one request at a time tries, at growing intervals, until something is served. That first try asks for a
-file that was served before, if there is one, else for another one. So it shows at once what the failure meant:
+it: from then on one request at a time tries, at growing intervals, until something is served. That first trial asks for
+a file that was served before, if there is one, else for another one. So it shows at once what the failure meant:
 
 - something comes: the server is up, and the file that failed is to blame;
 - it does not come either: an outage, whatever the status; no file is to blame, and all wait.
 
-The gate gives up when nothing has been served for the time that the policy states.
+The gate gives up when nothing has been served for the time that the policy states. It is for one thread.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from scannet_prep.errors import RefusedError, ServerDownError
+from scannet_prep.errors import RefusedError
 from scannet_prep.remote.trouble import AttemptError
 
 PROGRESS_BYTES = 16 * 1024
 """A request that breaks off before so much has come is a failure like any other, and is followed by a pause."""
 PROOF_BYTES = 128 * 1024
 """So much is content, though there may be more to come: no page that says that the server is down is as long."""
+TOLD_FAILURES = 4
+"""So many in a row, which take some seconds, are worth a line."""
 
 _FEW_ANSWERS = 5  # so many refusals in a row, before anything was ever served, mean that it is the wrong server
 _FIRST_SPACING_S = 0.05
-_LESS_SPACING = 0.95  # after each success
+_LESS_SPACING = 0.95  # with each request
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,6 @@ class TransferPolicy:
     longest_retry_after_s: float = 3600.0  # A server that asks for a longer pause than this gets this one
     outage_patience_s: float = 4 * 3600.0  # how long the server may serve nothing
     first_answer_patience_s: float = 180.0  # the same while it has not served anything in this run
-    untold_outage_s: float = 5.0  # outages that are shorter are not told
     bytes_per_s: float | None = None  # of all connections together at most; None for no limit
 
     def pause_s(self, failures: int, asked_s: float) -> float:
@@ -56,33 +55,24 @@ class TransferPolicy:
         return max(mean_s * random.uniform(0.5, 1.5), min(asked_s, self.longest_retry_after_s))  # noqa: S311
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ticket:
-    """Leave to make one request."""
-
-    began_s: float  # when it was given
-    is_trial: bool  # whether the gate is closed, so that this request shows whether the server is back
-
-
 class Gate:
-    """Shared by all threads of a run.
+    """What a run knows of its server, whose address is for messages; `tell` is told of outages, in words.
 
-    `stop` ends all waiting once it is set; `tell` is told in words of outages, and of their end.
+    Requests are any objects; `admits` says whether one may be made, and how it ends is told by `served` and `failed`.
 
     Attributes:
-        served_s: When the latest of those requests began that were served, on the monotonic clock. What failed before
-            that is itself to blame, unless a trial has failed since.
-        down_s: When a trial last failed: nobody knows whose fault the failures until then were.
+        next_s: No request is made before, on the monotonic clock.
+        trial: The request that tries whether the server is back.
     """
 
-    def __init__(self, policy: TransferPolicy, stop: threading.Event, tell: Callable[[str], None]) -> None:
-        self.served_s = self.down_s = 0.0
-        self._policy, self._stop, self._tell = policy, stop, tell
-        self._condition = threading.Condition()
-        self._failures: list[AttemptError] = []  # in a row; while there are any, the gate is closed
-        self._trial: Ticket | None = None
-        self._alive_s = self._spacing_s = self._slowed_s = self._next_s = 0.0
-        self._is_told = False
+    def __init__(self, policy: TransferPolicy, address: str, tell: Callable[[str], None]) -> None:
+        self.next_s = 0.0
+        self.trial: object = None
+        self._policy, self._address, self._tell = policy, address, tell
+        self._failures: list[AttemptError] = []  # what closed the gate, and trials; while there are any, it is closed
+        self._first_failed_s = 0.0
+        self._blames: list[Callable[[], None]] = []  # for what has failed since it was open
+        self._alive_s = self._spacing_s = 0.0
 
     @property
     def is_closed(self) -> bool:
@@ -92,101 +82,61 @@ class Gate:
     @property
     def state(self) -> str:
         """What all requests wait for, in words; empty while they go through."""
-        failures, pause_s = self._failures, self._next_s - time.monotonic()
-        if not failures or pause_s < 1:
+        pause_s = self.next_s - time.monotonic()
+        if not self._failures or pause_s < 1:
             return ""
-        return f"waiting for the server ({failures[-1].reason}), next try in {pause_s:.0f} s"
+        return f"waiting for the server ({self._failures[-1].reason}), next try in {pause_s:.0f} s"
 
-    @contextmanager
-    def request(self) -> Iterator[Ticket]:
-        """Wait for leave to make a request, which is made in the `with` block.
-
-        An `AttemptError` that leaves the block is a failure, a normal end a success.
+    def admits(self) -> bool:
+        """Whether a request may be made now.
 
         Raises:
-            ServerDownError: Nothing has been served for too long, or the run was stopped.
+            ServerDownError: Nothing has been served for too long.
             RefusedError: The server has never served anything, and refuses everything.
         """
-        ticket = self._enter()
-        try:
-            yield ticket
-            self.served(ticket)
-            self._spacing_s *= _LESS_SPACING
-        except AttemptError as error:
-            self._failed(ticket, error)
-            raise
-        finally:
-            with self._condition:
-                self._trial = None if ticket is self._trial else self._trial
-                self._condition.notify_all()
+        now_s = time.monotonic()
+        if self._failures:
+            last, silent_s = self._failures[-1], now_s - max(self._first_failed_s, self._alive_s)
+            if not self._alive_s and sum(error.is_answer for error in self._failures) >= _FEW_ANSWERS:
+                problem = f"{self._address}: the server gives none of the first files: {last.reason}"
+                raise RefusedError(problem, last.hint or "is it ScanNet's server, or a mirror of it?")
+            if silent_s > self._patience_s:
+                raise last.as_server_down(silent_s)
+        return now_s >= self.next_s and self.trial is None
 
-    def served(self, ticket: Ticket) -> None:
+    def enter(self, request: object) -> None:
+        """A request is made."""
+        self._spacing_s *= _LESS_SPACING
+        self.next_s = time.monotonic() + self._spacing_s
+        self.trial = request if self._failures else None
+
+    def served(self, request: object) -> None:
         """Something that can only be content has come, though there may be more."""
-        with self._condition:
-            self._alive_s = time.monotonic()
-            # What was asked for before the gate closed does not show that the server answers new requests.
-            if self._failures and ticket is not self._trial:
-                return
-            self._trial = None  # though it may go on for long
-            self.served_s = max(self.served_s, ticket.began_s)
-            self._failures = []
-            was_told, self._is_told = self._is_told, False
-            self._condition.notify_all()
-        if was_told:
-            self._tell("the server answers again")
+        self._alive_s = time.monotonic()
+        # What was asked for before the gate closed does not show that the server answers new requests.
+        if request is not self.trial:
+            return
+        is_outage, blames = len(self._failures) > 1, self._blames
+        self.trial, self._failures, self._blames = None, [], []
+        for blame in blames if not is_outage else ():
+            blame()
 
-    def _enter(self) -> Ticket:
-        with self._condition:
-            while True:
-                now_s = time.monotonic()
-                if self._stop.is_set():
-                    raise ServerDownError("stopped")
-                if self._failures:
-                    self._raise_if_hopeless(now_s)
-                may_go = not self._failures or self._trial is None
-                if may_go and now_s >= self._next_s:
-                    ticket = Ticket(now_s, self.is_closed)
-                    self._trial = ticket if self._failures else None
-                    self._next_s = now_s + self._spacing_s
-                    return ticket
-                self._condition.wait(min(0.5, max(0.01, self._next_s - now_s)) if may_go else 0.5)
-
-    def _raise_if_hopeless(self, now_s: float) -> None:
-        last = self._failures[-1]
-        if not self._alive_s and sum(error.is_answer for error in self._failures) >= _FEW_ANSWERS:
-            raise RefusedError(f"the server gives none of the first files: {last.reason}", last.hint)
-        seconds = now_s - max(self._failures[0].failed_s, self._alive_s)
-        if seconds > self._patience_s:
-            raise ServerDownError(
-                f"the server has served nothing for {seconds:.0f} s ({last.reason})",
-                "run the same command again later: it continues where it stopped",
-            )
+    def failed(self, request: object, error: AttemptError, blame: Callable[[], None] | None) -> None:
+        """A request has brought nothing; `blame` is called if that is the fault of the file."""
+        self._blames += [blame] if blame else []
+        is_trial, policy, now_s = request is self.trial, self._policy, time.monotonic()
+        if self._failures and not is_trial:
+            return  # of the same moment as the failure that closed the gate
+        self.trial = None
+        if not self._failures:
+            self._first_failed_s = now_s
+            if error.is_busy:
+                self._spacing_s = min(max(2 * self._spacing_s, _FIRST_SPACING_S), policy.longest_delay_s)
+        self.next_s = now_s + max(policy.pause_s(len(self._failures), error.retry_after_s), self._spacing_s)
+        self._failures.append(error)
+        if len(self._failures) == TOLD_FAILURES:
+            self._tell(error.describe_outage(self._patience_s))
 
     @property
     def _patience_s(self) -> float:
         return self._policy.outage_patience_s if self._alive_s else self._policy.first_answer_patience_s
-
-    def _failed(self, ticket: Ticket, error: AttemptError) -> None:
-        policy, note = self._policy, ""
-        with self._condition:
-            now_s, is_trial = time.monotonic(), ticket is self._trial
-            if error.is_busy and ticket.began_s >= self._slowed_s and not is_trial:  # a trial waits anyway
-                self._slowed_s = now_s
-                self._spacing_s = min(max(2 * self._spacing_s, _FIRST_SPACING_S), policy.longest_delay_s)
-            if self._failures and not is_trial:
-                return  # of the same moment as the failure that closed the gate
-            self.down_s = now_s if is_trial else self.down_s
-            pause_s = policy.pause_s(len(self._failures), error.retry_after_s)
-            self._next_s = now_s + max(pause_s, self._spacing_s)
-            self._failures.append(error)
-            if not self._is_told and self._next_s - self._failures[0].failed_s >= policy.untold_outage_s:
-                self._is_told = True
-                hours, minutes = self._patience_s / 3600, self._patience_s / 60
-                patience = f"{hours:.0f} hours" if hours >= 2 else f"{minutes:.0f} minutes"
-                patience = patience if minutes >= 2 else f"{self._patience_s:.0f} s"
-                note = (
-                    f"the server serves nothing ({error.reason}). While it is down, the download pauses and retries "
-                    f"at intervals, for up to {patience}"
-                )
-        if note:
-            self._tell(note)

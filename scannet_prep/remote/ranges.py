@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.errors import ArchiveError, FileError, ServerDownError, UsageError
+from scannet_prep.errors import ArchiveError, UsageError
 from scannet_prep.remote.client import Answer, Client
-from scannet_prep.remote.gate import PROGRESS_BYTES, Gate, TransferPolicy
+from scannet_prep.remote.gate import PROGRESS_BYTES, TOLD_FAILURES, TransferPolicy
 from scannet_prep.remote.tail import TailedSource
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, is_server_address, public_url
 
@@ -38,7 +39,7 @@ class RangeSource(TailedSource):
     """
 
     def __init__(self, url: str, *, certificates: bool | Path = True, policy: TransferPolicy | None = None) -> None:
-        self._links: dict[int, tuple[Client, Gate]] = {}
+        self._clients: dict[int, Client] = {}
         if not is_server_address(url):
             hint = "name it as https://HOST/PATH/NAME.tar.zst"
             raise UsageError(f"{public_url(url)!r} is not an address of a file on a web server", hint)
@@ -56,8 +57,7 @@ class RangeSource(TailedSource):
 
     def close(self) -> None:
         """Close the connections of this process; reading opens new ones."""
-        client, _ = self._links.pop(os.getpid(), (None, None))
-        if client is not None:
+        if client := self._clients.pop(os.getpid(), None):
             client.close()
 
     def __del__(self) -> None:
@@ -66,79 +66,63 @@ class RangeSource(TailedSource):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
-        return self.__dict__ | {"_links": {}, "_tail": None}
+        return super().__getstate__() | {"_clients": {}}
 
-    def _connect(self) -> tuple[Client, Gate]:
+    def _connect(self) -> Client:
         """The connections of this process. Without a lock, which a fork may copy while it is held."""
-        link = self._links.get(os.getpid())
-        if link is None:
-            name, client = self.name, Client(self._url, self._policy, self._certificates)
-            gate = Gate(self._policy, client.stop, lambda text: _log.warning("%s: %s", name, text))
-            link = self._links.setdefault(os.getpid(), (client, gate))
-        return link
+        client = self._clients.get(os.getpid())
+        return client or self._clients.setdefault(os.getpid(), Client(self._url, self._policy, self._certificates))
 
     def _fetch(self, start: int, end: int) -> bytes:
-        """Fetch a range, with as many requests as it takes."""
-        (client, gate), data, most_bytes, errors = self._connect(), bytearray(), 0, list[AttemptError]()
+        """Fetch a range, with as many requests as it takes; they are given up when nothing has come for too long."""
+        client, policy, data = self._connect(), self._policy, bytearray()
+        patience_s = policy.outage_patience_s if self._version else policy.first_answer_patience_s
+        failures, most_bytes, began_s = 0, 0, time.monotonic()
         while len(data) < min(end, self.size_bytes) - start:
             try:
-                with gate.request():
-                    try:
-                        self._receive(client, data, start + len(data), end)
-                    except AttemptError:
-                        if len(data) < most_bytes + PROGRESS_BYTES:
-                            raise
-                        most_bytes, errors = len(data), []
-            except ServerDownError:
-                self.close()  # who reads again begins with new patience
-                raise
+                self._receive(client, data, start + len(data), end)
             except AttemptError as error:
-                errors.append(error)
-                is_served = gate.served_s > errors[0].failed_s  # else it is an outage, unless the error says more
-                if len(errors) >= (error.tries or self._policy.tries) and (error.tries or is_served):
-                    what = error.describe(len(errors))
-                    if issubclass(error.error_type, FileError):
-                        raise error.error_type(self.name, what, error.hint) from None
-                    raise error.error_type(f"{self.name}: {what}", error.hint) from None
+                if len(data) >= most_bytes + PROGRESS_BYTES:
+                    failures, most_bytes, began_s = 0, len(data), time.monotonic()
+                    continue
+                failures, silent_s = failures + 1, time.monotonic() - began_s
+                if error.tries and failures >= error.tries:
+                    raise error.as_given_up(self.name, failures) from None
+                if silent_s > patience_s:
+                    raise error.as_server_down(silent_s) from None
+                if failures == TOLD_FAILURES:
+                    _log.warning("%s: %s", self.name, error.describe_outage(patience_s))
+                client.stop.wait(policy.pause_s(failures, error.retry_after_s))
         return bytes(data)
 
     def _receive(self, client: Client, data: bytearray, first: int, end: int) -> None:
         """Make one request, and append what it gives."""
-        asked = f"bytes={first}-{end - 1}"
-        with client.open(self._url, {"Range": asked}) as answer:
+        with client.open(self._url, {"Range": f"bytes={first}-{end - 1}"}) as answer:
+            if answer.status == 200:
+                hint = "fetch the archive and name the file, or serve it by a server that knows ranges, such as nginx"
+                reason = "the server sends the whole file where a part was asked for"
+                raise AttemptError(reason, hint, tries=FEW_TRIES, error_type=ArchiveError)
             self._check_version(answer)
-            if self._version is not None and self.size_bytes == 0:
+            if self.size_bytes == 0:
                 return
             if answer.span != (first, end):
-                raise _unexpected(answer, asked)
+                raise AttemptError(f"asked for {first}-{end - 1}, the server sent other bytes", tries=FEW_TRIES)
             missing_bytes = end - first
             for piece in answer.read_pieces():
                 data += piece
                 missing_bytes -= len(piece)
-                if missing_bytes < 0:
-                    del data[:]
-                    raise AttemptError("more came than was asked for")
+        if missing_bytes < 0:
+            del data[:]
         if missing_bytes:
-            raise AttemptError(f"broken off, {missing_bytes:,} bytes are missing")
+            raise AttemptError("broken off, or more came than was asked for")
 
     def _check_version(self, answer: Answer) -> None:
-        """Check that it is the file that was opened, or take note of it; pages and whole files tell nothing."""
+        """Check that it is the file that was opened, or take note of it."""
         found = answer.headers.get("ETag", "").removeprefix("W/"), answer.headers.get("Last-Modified", "")
-        is_page = answer.status == 200 and (self._version is None or answer.size_bytes != self.size_bytes)
-        if answer.size_bytes is None or is_page:
+        if answer.size_bytes is None:
             return
         if self._version is None:
             self.size_bytes, self._version = answer.size_bytes, found
         is_same = next((old == new for old, new in zip(self._version, found, strict=True) if old and new), True)
         if not is_same or answer.size_bytes != self.size_bytes:
             raise ArchiveError(self.name, "was replaced or changed since it was opened", "open it again")
-
-
-def _unexpected(answer: Answer, asked: str) -> AttemptError:
-    if answer.status == 200:
-        hint = "fetch the archive and name the file, or serve it by a server that knows ranges, such as nginx"
-        reason = "the server sends the whole file where a part was asked for"
-        if answer.size_bytes == 0:
-            reason, hint = "the file is empty", "look at the address in a browser"
-        return AttemptError(reason, hint, tries=FEW_TRIES, error_type=ArchiveError)
-    return AttemptError(f"asked for {asked}, the server sent {answer.range}", tries=FEW_TRIES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 TAIL_BYTES = 1 << 20  # holds the index of 1,613 scenes
 
@@ -33,6 +34,10 @@ class TailedSource(ABC):
             return tail[offset - self._tail_start : end - self._tail_start]
         self._tail = None
         return self._fetch(offset, end)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the end, which comes again where it is read."""
+        return self.__dict__ | {"_tail": None}
 
     @abstractmethod
     def _fetch(self, start: int, end: int) -> bytes:

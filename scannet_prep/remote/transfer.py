@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import stat
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
-from scannet_prep.files import make_directory, output_error
+from scannet_prep.files import Buffer, make_directory, output_error
 from scannet_prep.remote.client import Answer, Client
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError
 from scannet_prep.space import format_bytes
@@ -26,26 +27,26 @@ _PIECE_BYTES = 1 << 20
 
 
 class Partial:
-    """The bytes of one file that have arrived so far. Opens them, or begins anew.
+    """The bytes of one file that have arrived so far; the folder and the file are made when the first ones come.
 
     All methods raise OutputError where the folder cannot be written to, or the disk is full.
+
+    Attributes:
+        size_bytes: How many there are.
+        received_bytes: How many of them came by this request.
+        validator: What they came with; empty where they cannot be resumed.
     """
 
     def __init__(self, target: Path) -> None:
         self.path = partial_path(target)
+        self.size_bytes = self.received_bytes = 0
+        self.validator = ""
         self._target = target
         self._version_path = self.path.with_name(f"{self.path.name}.version")
-        make_directory(target.parent)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        with self._writing():
-            with suppress(FileNotFoundError):
-                if not stat.S_ISREG(self.path.lstat().st_mode):  # a link leads elsewhere, a pipe never ends
-                    self.path.unlink()
-            self._descriptor = os.open(self.path, flags, 0o666)
-        self.size_bytes = os.fstat(self._descriptor).st_size
-        self.validator = ""
-        with suppress(OSError):
+        self._file: FileIO | None = None
+        with self._writing(), suppress(FileNotFoundError, NotADirectoryError):
             self.validator = self._version_path.read_bytes()[:1000].decode("latin-1")
+            self.size_bytes = self.path.stat().st_size if self.validator else 0
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -54,46 +55,47 @@ class Partial:
         except OSError as error:
             raise output_error(self._target, error) from error
 
-    def free_bytes(self) -> int:
-        """Free space on its disk."""
-        status = os.fstatvfs(self._descriptor)
-        return status.f_bavail * status.f_frsize
-
-    def append(self, data: bytes) -> None:
+    def append(self, data: Buffer) -> None:
         """Add bytes at the end."""
         rest = memoryview(data)
         with self._writing():
-            while rest:
-                written = os.write(self._descriptor, rest)
-                self.size_bytes += written
+            while rest and self._file:
+                written = self._file.write(rest)
+                self.size_bytes, self.received_bytes = self.size_bytes + written, self.received_bytes + written
                 rest = rest[written:]
 
-    def restart(self, validator: str = "") -> None:
-        """Drop all bytes; those to come have the given validator."""
+    def begin(self, validator: str | None = None) -> None:
+        """Open the file. With a validator, that of the bytes to come, those that are there are dropped."""
+        make_directory(self.path.parent)
         with self._writing():
-            if self.size_bytes:
-                os.ftruncate(self._descriptor, 0)  # first: the old bytes must never stand beside the new validator
-            self.size_bytes = 0
-            if validator != self.validator:
+            self._file = self._file or self.path.open("ab", buffering=0)
+            if validator is not None:
+                self._file.truncate(0)  # first: the old bytes must never stand beside the new validator
                 self._version_path.write_bytes(validator.encode("latin-1", "replace"))
-        self.validator = validator
+                self.size_bytes, self.validator = 0, validator
+
+    def drop(self) -> None:
+        """Drop all bytes: they are not those of the file."""
+        if self.size_bytes:
+            self.begin("")
 
     def publish(self) -> None:
         """Give the file its final name."""
         with self._writing():
-            os.fsync(self._descriptor)
+            if self._file:
+                os.fsync(self._file.fileno())
             self._version_path.unlink(missing_ok=True)  # first, so that a kill leaves no version without its file
             self.path.replace(self._target)
             aria2_path(self._target).unlink(missing_ok=True)  # of the file that stood here before
 
     def close(self) -> None:
         """Leave the bytes to the next run; where there are none, or they cannot be resumed, remove them."""
-        os.close(self._descriptor)
+        if self._file:
+            self._file.close()
         if not (self.size_bytes and self.validator):
-            with suppress(OSError):
-                self._version_path.unlink(missing_ok=True)
-                if self.path.stat().st_size == self.size_bytes:  # after `publish`, it is not there
-                    self.path.unlink()
+            for path in (self._version_path, self.path):
+                with suppress(OSError):
+                    path.unlink()
 
 
 def aria2_path(target: Path) -> Path:
@@ -106,18 +108,14 @@ def partial_path(target: Path) -> Path:
     return target.with_name(f".{target.name}.part")
 
 
-def receive(client: Client, url: str, partial: Partial, max_bytes: int) -> Iterator[int]:
-    """Make one request for what is missing of a file, and append what it gives: at the end, the file is complete.
-
-    Gives after each piece how many bytes have come.
+def receive(client: Client, url: str, partial: Partial, max_bytes: int) -> None:
+    """Make one request for what is missing of a file, and append what it gives: then, the file is complete.
 
     Raises:
         AttemptError: It is not complete, or has more than `max_bytes`.
         OutputError: The disk is full.
     """
     headers = {}
-    if partial.size_bytes and not partial.validator:
-        partial.restart()  # nothing tells whether the rest would belong to the same version
     if partial.size_bytes:
         headers = {"Range": f"bytes={partial.size_bytes}-", "If-Range": partial.validator}
     with client.open(url, headers) as answer:
@@ -126,15 +124,13 @@ def receive(client: Client, url: str, partial: Partial, max_bytes: int) -> Itera
             pieces = _refuse_pages(pieces)
         expected_bytes = _begin(answer, partial)
         _check_size(expected_bytes or 0, partial, max_bytes)
-        start_bytes = partial.size_bytes
         for piece in pieces if partial.size_bytes != expected_bytes else ():
             _check_size(partial.size_bytes + len(piece), partial, max_bytes)
             partial.append(piece)
-            yield partial.size_bytes - start_bytes
-    if expected_bytes is not None and partial.size_bytes != expected_bytes:
-        found = partial.size_bytes
+    found = partial.size_bytes
+    if expected_bytes is not None and found != expected_bytes:
         if found > expected_bytes:
-            partial.restart()
+            partial.drop()
         raise AttemptError(f"broken off after {found:,} of {expected_bytes:,} bytes")
 
 
@@ -154,32 +150,31 @@ def ask_for_end(client: Client, url: str, size_bytes: int) -> None:
 def _begin(answer: Answer, partial: Partial) -> int | None:
     """Prepare the partial file for the body to come; gives the size that the whole file has to have, if known."""
     there_bytes, is_rest = partial.size_bytes, answer.span is not None and answer.span[0] == partial.size_bytes
+    etag = answer.headers.get("ETag", "")
     if answer.status == 200 or (is_rest and not there_bytes):
         # A first request, or the server ignores ranges, or has another version. `If-Range` needs a strong ETag or date.
-        etag = answer.headers.get("ETag", "")
-        partial.restart(etag if etag.startswith('"') else answer.headers.get("Last-Modified", ""))
+        partial.begin(etag if etag.startswith('"') else answer.headers.get("Last-Modified", ""))
         return answer.size_bytes
     # Servers that ignore `If-Range` send the rest of any version. They have to repeat an ETag (RFC 9110, 15.3.7), but
     # not a date.
-    is_etag = partial.validator.startswith('"')
-    found = answer.headers.get("ETag" if is_etag else "Last-Modified", "" if is_etag else partial.validator)
-    if is_rest and found == partial.validator:
+    found = etag if partial.validator.startswith('"') else answer.headers.get("Last-Modified", partial.validator)
+    is_whole = answer.status == 416 and 0 < there_bytes == answer.size_bytes  # it was whole already
+    if is_whole or (is_rest and found == partial.validator):
+        partial.begin()
         return answer.size_bytes
-    if answer.status == 416 and there_bytes and answer.size_bytes == there_bytes:
-        return there_bytes  # it was whole already
-    partial.restart()
-    if is_rest:
-        raise AttemptError("asked to go on, the server sent the rest of another version")
-    raise AttemptError(f"asked to go on from byte {there_bytes:,}, the server sent {answer.range}")
+    partial.drop()
+    raise AttemptError(f"asked to go on from byte {there_bytes:,}, the server sent another part, or version")
 
 
 def _check_size(size_bytes: int, partial: Partial, max_bytes: int) -> None:
     """Check that a file of so many bytes can be of its kind, and that the disk holds it."""
     if size_bytes > max_bytes:
-        partial.restart()
+        partial.drop()
         what = f"has {format_bytes(size_bytes)} or more, but no file of this kind has more than"
         raise AttemptError(f"{what} {format_bytes(max_bytes)}", tries=FEW_TRIES, is_answer=True)
-    free_bytes = partial.free_bytes() if size_bytes > partial.size_bytes + _PIECE_BYTES else size_bytes
+    if size_bytes <= partial.size_bytes + _PIECE_BYTES:
+        return
+    free_bytes = shutil.disk_usage(partial.path.parent).free
     if size_bytes - partial.size_bytes > free_bytes > 0:  # 0: file systems that do not tell, and full ones
         raise AttemptError(
             f"has {format_bytes(size_bytes)}, but only {format_bytes(free_bytes)} is free on the disk",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import requests
@@ -23,6 +22,7 @@ from scannet_prep.errors import (
     ProxyError,
     RefusedError,
     ScanNetPrepError,
+    ServerDownError,
     TransferError,
 )
 
@@ -65,11 +65,28 @@ class AttemptError(Exception):
     is_busy: bool = False  # whether it asks for fewer requests
     retry_after_s: float = 0.0  # the pause that it asks for
     error_type: type[TransferError | FileError] = TransferError  # what to raise when the file is given up
-    failed_s: float = field(default_factory=time.monotonic, init=False)  # when that was
 
     def describe(self, failures: int) -> str:
         """Say why a file is given up after so many failures."""
         return f"{failures} attempts failed, the last one: {self.reason}" if failures > 1 else self.reason
+
+    def as_given_up(self, name: str, failures: int) -> ScanNetPrepError:
+        """What is raised when a file is given up after so many failures."""
+        if issubclass(self.error_type, FileError):
+            return self.error_type(name, self.describe(failures), self.hint)
+        return self.error_type(f"{name}: {self.describe(failures)}", self.hint)
+
+    def describe_outage(self, patience_s: float) -> str:
+        """Say that the server is down, why, and for how long that is borne."""
+        return (
+            f"the server serves nothing ({self.reason}). While it is down, the download pauses and retries "
+            f"at intervals, for up to {patience_s / 3600:.1f} hours"
+        )
+
+    def as_server_down(self, silent_s: float) -> ServerDownError:
+        """What is raised when nothing has been served for so long."""
+        hint = "run the same command again later: it continues where it stopped"
+        return ServerDownError(f"the server has served nothing for {silent_s:.0f} s ({self.reason})", hint)
 
 
 def public_url(url: str) -> str:
@@ -104,12 +121,12 @@ def raise_for_status(response: requests.Response) -> None:
     if status == 407:
         raise ProxyError(f"the proxy wants a user and password ({what})", _PROXY_HINT)
     if status in {404, 410}:
-        reason = f"the server has no such file ({status})"
         hint = "look at the address in a browser; names are case-sensitive"
-        raise AttemptError(reason, hint, tries=1, is_answer=True, error_type=NotOnServerError)
+        raise AttemptError(
+            f"the server has no such file ({status})", hint, tries=1, is_answer=True, error_type=NotOnServerError
+        )
     if status < 500 and status not in {408, 425, 429}:
-        hint = _ACCESS_HINT if status in {401, 403} else ""
-        raise AttemptError(what, hint, tries=1, is_answer=True, error_type=RefusedError)
+        raise AttemptError(what, _ACCESS_HINT, tries=1, is_answer=True, error_type=RefusedError)
     pause_s = 0.0
     with suppress(urllib3.exceptions.InvalidHeader, ValueError, OverflowError):  # neither seconds nor a date
         pause_s = float(urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", "")))
@@ -144,8 +161,7 @@ def _translate(error: Exception, url: str) -> Exception:
     if isinstance(error, ValueError) and not isinstance(error, kinds.InvalidHeader):  # where a redirection leads
         hint = "an address looks like https://HOST/PATH; from https, no redirection to http is followed"
         return AttemptError("the address cannot be used", hint, tries=1, is_answer=True)
-    is_costly = isinstance(error, (kinds.ReadTimeout, kinds.InvalidHeader))
-    return AttemptError(describe_error(error, urlsplit(asked or url).hostname or ""), tries=FEW_TRIES * is_costly)
+    return AttemptError(describe_error(error, urlsplit(asked or url).hostname or ""))
 
 
 def describe_error(error: BaseException, host: str) -> str:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
-from scannet_prep.backports import StrEnum
 from scannet_prep.errors import FileError, WorkerDiedError
-from scannet_prep.failures import explain, list_some
-from scannet_prep.files import is_hidden_or_temporary
+from scannet_prep.failures import explain
 from scannet_prep.progress import Progress
 from scannet_prep.scene import SceneId
 from scannet_prep.stages.pool import run_tasks
@@ -19,13 +17,6 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Task = TypeVar("Task", bound="CheckTask")
 Context = TypeVar("Context")
-
-
-class Severity(StrEnum):
-    """How bad a finding is."""
-
-    ERROR = "error"
-    NOTE = "note"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +34,7 @@ class Finding:
 
     path: Path | str
     scene_id: str
-    severity: Severity
+    severity: Literal["error", "note"]
     message: str
     hint: str = ""
     trace: str = ""
@@ -51,7 +42,7 @@ class Finding:
     @property
     def is_error(self) -> bool:
         """Whether something is wrong."""
-        return self.severity is Severity.ERROR
+        return self.severity == "error"
 
     @property
     def place(self) -> str:
@@ -66,7 +57,7 @@ class Finding:
         if isinstance(error, FileError) and not scene_id and SceneId.is_valid(error.path.stem):
             scene_id = error.path.stem
         problem = problem.removeprefix(f"{place}: ").removeprefix(f"{place}/")
-        return cls(place, scene_id, Severity.ERROR, problem, hint, trace)
+        return cls(place, scene_id, "error", problem, hint, trace)
 
 
 class Findings:
@@ -82,11 +73,11 @@ class Findings:
 
     def error(self, path: Path | str, message: str, hint: str = "", *, scene_id: str = "") -> None:
         """Something is wrong."""
-        self.found.append(Finding(path, scene_id or self._scene_id, Severity.ERROR, message, hint))
+        self.found.append(Finding(path, scene_id or self._scene_id, "error", message, hint))
 
     def note(self, path: Path | str, message: str, hint: str = "", *, scene_id: str = "") -> None:
         """Something is worth knowing."""
-        self.found.append(Finding(path, scene_id or self._scene_id, Severity.NOTE, message, hint))
+        self.found.append(Finding(path, scene_id or self._scene_id, "note", message, hint))
 
     def attempt(
         self, path: Path, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -170,18 +161,18 @@ def look_at_scenes(
     """
     progress, tasks = progress or Progress(), list(tasks)
     results: dict[SceneId, Result] = {}
-    findings: list[Finding] = []
+    findings = Findings()
     with progress.work(title, len(tasks), "scenes"):
         for task, outcome in run_tasks(_look, tasks, (look, context), jobs=jobs):
             if isinstance(outcome, WorkerDiedError):
-                findings.append(Finding.from_exception(outcome, task.path, task.scene_id))
+                findings.found.append(Finding.from_exception(outcome, task.path, task.scene_id))
             else:
                 result, found = outcome
-                findings += found
+                findings.found += found
                 if result is not None:
                     results[task.scene_id] = result
             progress.advance()
-    return dict(sorted(results.items())), sorted(findings, key=lambda item: (item.scene_id, str(item.path)))
+    return dict(sorted(results.items())), sorted(findings.found, key=lambda item: (item.scene_id, str(item.path)))
 
 
 def _look(
@@ -190,17 +181,4 @@ def _look(
     """Look at one scene, in a worker."""
     look, inner = context
     findings = Findings(task.scene_id)
-    result = findings.attempt(task.path, look, task, inner, findings)
-    return result, findings.found
-
-
-def note_strangers(directory: Path, is_known: Callable[[str], bool], findings: Findings) -> None:
-    """Note what interrupted runs have left in a folder, and entries whose names do not belong there."""
-    names = sorted(path.name for path in directory.iterdir())
-    temporary = [name for name in names if name.startswith("tmp") or (name.startswith(".") and name.endswith(".tmp"))]
-    strangers = [name for name in names if not is_hidden_or_temporary(name) and not is_known(name)]
-    if temporary:
-        message = f"{len(temporary):,} temporary files of a run that was interrupted: {list_some(temporary)}"
-        findings.note(directory, message, "remove them, unless a run is under way")
-    if strangers:
-        findings.note(directory, f"{len(strangers):,} entries that do not belong there: {list_some(strangers)}")
+    return findings.attempt(task.path, look, task, inner, findings), findings.found

@@ -5,37 +5,31 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.archive.frames import MAX_LEVEL
-from scannet_prep.archive.layout import DEFAULT_LEVEL, ArchiveKind
+from scannet_prep.archive.layout import DEFAULT_LEVEL
 from scannet_prep.archive.reader import Archive
-from scannet_prep.archive.source import SUFFIX, ByteSource, Stream, find_shards, is_bucket, open_source, shard_path
+from scannet_prep.archive.source import SUFFIX, Stream, find_shards, open_source, shard_path
 from scannet_prep.archive.writer import Contents, iter_archive, write_archive
 from scannet_prep.errors import (
-    ArchiveError,
     FileError,
     ForeignFileError,
     NotOnServerError,
     OutputError,
-    RefusedError,
     ScanNetPrepError,
     UsageError,
 )
-from scannet_prep.files import describe_kind, make_directory, output_error, run_lock
+from scannet_prep.files import make_directory, output_error, run_lock
 from scannet_prep.progress import Progress
 from scannet_prep.space import check_space
 from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
 
-# The least that was measured of real scenes is 0.74 of a processed scene, and 0.28 of a raw one.
-_LEAST_SHARD_BYTES = 1_000_000
 _PIPE_NAME = "standard output"
 _PARTIAL_SUFFIX = f"{SUFFIX}.partial"
-_LEAST_RATIO = {ArchiveKind.PROCESSED: 0.6, ArchiveKind.RAW: 0.2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +57,15 @@ class PackReport:
 
     Attributes:
         archives: Sizes of the archive or the shards that were written, or are up to date, by path.
-        kind: What was packed.
-        splits: Splits of the scenes, sorted.
         scenes: How many scenes are in all archives.
-        vertices: Of all scenes; 0 where they were not counted.
         size_bytes: Size of all archives.
-        source_bytes: Size of the tar bytes.
         up_to_date: Whether nothing had to be done: the archive was read, and holds just what the folder does.
         missing: Why scenes are not there that failed in processing, by id.
     """
 
     archives: Mapping[str, int] = field(hash=False)
-    kind: ArchiveKind
-    splits: tuple[str, ...]
     scenes: int
-    vertices: int
     size_bytes: int
-    source_bytes: int
     up_to_date: bool
     missing: Mapping[str, str] = field(hash=False)
 
@@ -91,7 +77,6 @@ def plan(
     selection: Selection | None = None,
     level: int = DEFAULT_LEVEL,
     shard_bytes: int | None = None,
-    allows_incomplete: bool = False,
     is_forced: bool = False,
 ) -> PackPlan:
     """Decide what to pack; nothing is written, and no scene is read.
@@ -103,7 +88,6 @@ def plan(
         selection: Which scenes; all by default.
         level: Compression level of zstd, 1..22; 0 stores.
         shard_bytes: Largest size of a file, for several shards; None for one file.
-        allows_incomplete: Whether a processed folder may lack scenes that failed, or that its manifest names.
         is_forced: Whether to pack again what is up to date, and to replace an archive that holds more scenes.
 
     Raises:
@@ -112,21 +96,14 @@ def plan(
         OutputError: The target cannot be written.
         TransferError: It cannot be found out what is in the bucket.
     """
-    if not 0 <= level <= MAX_LEVEL:
-        raise UsageError(f"the level is {level}, expected 0..{MAX_LEVEL}")
-    if shard_bytes is not None and shard_bytes < _LEAST_SHARD_BYTES:
-        raise UsageError(f"the shards would have {shard_bytes:,} bytes, expected at least {_LEAST_SHARD_BYTES:,}")
     if target is None and shard_bytes is not None:
         raise UsageError("a pipe takes one archive", "name a file: -o FILE")
-    if isinstance(target, str):
-        _check_address(target, shard_bytes)
-    elif target is not None:
-        target = _check_target(target)
+    if target is not None:
+        target = _check_target(target, shard_bytes)
     selection = selection or Selection()
-    contents, left_out = find_contents(source, selection, level=level, allows_incomplete=allows_incomplete)
+    contents, left_out = find_contents(source, selection, level=level)
     if not contents.scenes:
-        problem = "holds no scenes of those that were asked for"
-        raise FileError(source, problem, "name other splits, or another folder")
+        raise FileError(source, "holds no scenes of those that were asked for", "name others, or another folder")
     if target is not None and not is_forced:
         for place in (target,) if isinstance(target, str) or shard_bytes is None else find_shards(target):
             _check_replaced(place, contents)
@@ -147,64 +124,61 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
         OutputError: The archive cannot be written; then there is none, or still the older one.
         LockedError: Another run is writing into the same folder.
     """
-    progress, contents, target, is_same = progress or Progress(), plan.contents, plan.target, False
+    progress, contents, target = progress or Progress(), plan.contents, plan.target
     try:
-        if target is None:
-            archives = {_PIPE_NAME: _write_pipe(contents, pipe, jobs, progress)}
-        elif isinstance(target, str):
-            size_bytes, is_same = _write_object(plan, target, jobs, progress)
-            archives = {target: size_bytes}
-        else:
-            make_directory(target.parent)
-            with run_lock(target.parent):
-                if target.exists() and plan.shard_bytes is None and not plan.is_forced:
-                    is_same = _is_same(open_source(target), contents, jobs, progress)
-                paths = [target] if is_same else _write_files(plan, target, jobs, progress)
-                archives = {str(path): path.stat().st_size for path in paths}
+        with ExitStack() as stack:
+            if isinstance(target, Path):
+                make_directory(target.parent)
+                stack.enter_context(run_lock(target.parent))
+            archives = _find_same(plan, jobs, progress)
+            is_same = bool(archives)
+            if not is_same:
+                stack.enter_context(progress.work("pack", contents.size_bytes, "B"))
+                pieces = iter_archive(contents, jobs=jobs, progress=progress)  # which begins when they are taken
+                if isinstance(target, Path):
+                    archives = _write_files(plan, target, jobs, progress)
+                elif target is None:
+                    with os.fdopen(pipe, "wb", closefd=False) as file:
+                        archives = {_PIPE_NAME: sum(map(file.write, pieces))}
+                else:
+                    from scannet_prep.remote.bucket import upload
+
+                    archives = {target: upload(target, pieces, contents.size_bytes)}
     except ScanNetPrepError:
         raise
+    except BrokenPipeError:
+        raise OutputError("the program reading the pipe has stopped", "check its error message") from None
     except OSError as error:
         raise output_error(Path(target or _PIPE_NAME), error, "then pack again") from error
     return PackReport(
         archives=archives,
-        kind=contents.head.kind,
-        splits=tuple(sorted({scene.split for scene in contents.scenes} - {""})),
         scenes=len(contents.scenes),
-        vertices=sum(scene.vertex_count for scene in contents.scenes),
         size_bytes=sum(archives.values()),
-        source_bytes=contents.size_bytes,
         up_to_date=is_same,
         missing=contents.failures,
     )
 
 
-def _check_target(target: Path) -> Path:
-    """Follow a link to the file that is going to be replaced, so that the link stays; refuse what cannot be one."""
-    if not target.name.endswith(SUFFIX):
-        raise UsageError(
-            f"{target}: an archive is a {SUFFIX} file",
-            f"name it so: -o {quote(str(target.with_name(target.stem + SUFFIX)))}",
-        )
+def _check_target(target: Path | str, shard_bytes: int | None) -> Path | str:
+    """Refuse what cannot be an archive; follow a link to the file that is going to be replaced, so that it stays."""
+    if isinstance(target, str):
+        from scannet_prep.remote.bucket import split_address
+
+        split_address(target)  # refuses other addresses, and does not show what is secret
+        if shard_bytes is not None:
+            hint = "pack them into a folder and copy them, or leave out --shard-size: an object may have 5 TB"
+            raise UsageError("shards are not written to a bucket, where they would take their places one by one", hint)
+    if not str(target).endswith(SUFFIX):
+        raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it so: -o {quote(f'{target}{SUFFIX}')}")
+    if isinstance(target, str):
+        return target
     if target.is_symlink():
         target = target.resolve()
     if target.exists() and not target.is_file():
-        problem = f"{target}: is {describe_kind(target.stat().st_mode)}, and a file would take its place"
-        raise OutputError(problem, f"name a file, or write to a pipe: scannet-prep pack - > {target}")
+        raise OutputError(
+            f"{target}: is not a regular file", f"name one, or write to it: scannet-prep pack - > {target}"
+        )
     return target
-
-
-def _check_address(target: str, shard_bytes: int | None) -> None:
-    """Refuse an address that is not in a bucket, or no archive's, and shards, which could not appear all at once."""
-    from scannet_prep.remote.bucket import split_address
-
-    if not is_bucket(target):
-        kind = target.partition("://")[0]
-        raise UsageError(f"archives are not written to {kind}:// addresses", "name a file, or s3://, gs:// or az://")
-    if not split_address(target)[1].endswith(SUFFIX):
-        raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it so: -o {quote(target + SUFFIX)}")
-    if shard_bytes is not None:
-        hint = "pack them into a folder and copy them, or leave out --shard-size: an object may have 5 TB"
-        raise UsageError("shards are not written to a bucket, where they would take their places one by one", hint)
 
 
 def _check_replaced(path: Path | str, contents: Contents) -> None:
@@ -213,14 +187,9 @@ def _check_replaced(path: Path | str, contents: Contents) -> None:
     try:
         with Archive(path) as archive:
             index = archive.index
-    except NotOnServerError:
-        return
-    except RefusedError as error:
-        problem = f"{error.message}; so nobody knows what would be replaced"
-        raise RefusedError(problem, f"{error.hint}; or, to write without a look, add --force") from None
     except ForeignFileError as error:
         raise UsageError(f"{path}: {error.problem}, and would be replaced", hint) from None
-    except FileError:
+    except (FileError, NotOnServerError):
         return
     if index.head.kind is not contents.head.kind:
         raise UsageError(f"{path}: holds {index.head.kind} scenes, and would be replaced by another kind", hint)
@@ -230,36 +199,20 @@ def _check_replaced(path: Path | str, contents: Contents) -> None:
         raise UsageError(f"{path}: {problem}", hint)
 
 
-def _is_same(found: ByteSource, contents: Contents, jobs: int, progress: Progress) -> bool:
-    """Whether it is just the archive that would be written, byte for byte; reading ends where it is not."""
-    with progress.work("compare", contents.size_bytes, "B"):
-        stream, pieces = Stream(found), iter_archive(contents, jobs=jobs, progress=progress)
-        return all(stream.take(len(piece)) == piece for piece in pieces) and not stream.take(1)
+def _find_same(plan: PackPlan, jobs: int, progress: Progress) -> dict[str, int]:
+    """The archive that is there and its size, if it is just what would be written, byte for byte; else nothing."""
+    if plan.target is None or plan.is_forced or plan.shard_bytes is not None:
+        return {}
+    with suppress(FileError, NotOnServerError):  # not there, empty, or changed in the meantime
+        stream = Stream(open_source(plan.target))
+        with progress.work("compare", plan.contents.size_bytes, "B"):
+            pieces = iter_archive(plan.contents, jobs=jobs, progress=progress)
+            if all(stream.take(len(piece)) == piece for piece in pieces) and not stream.take(1):
+                return {str(plan.target): stream.offset}
+    return {}
 
 
-def _write_object(plan: PackPlan, target: str, jobs: int, progress: Progress) -> tuple[int, bool]:
-    """Write an archive into a bucket, unless it is there; gives its size, and whether it was there."""
-    from scannet_prep.remote.bucket import upload
-
-    contents = plan.contents
-    with suppress(NotOnServerError, ArchiveError):  # not there; empty, or changed in the meantime
-        if not plan.is_forced and _is_same(found := open_source(target), contents, jobs, progress):
-            return found.size_bytes, True
-    with progress.work("pack", contents.size_bytes, "B"):
-        pieces = iter_archive(contents, jobs=jobs, progress=progress)
-        return upload(target, pieces, contents.size_bytes), False
-
-
-def _write_pipe(contents: Contents, pipe: int, jobs: int, progress: Progress) -> int:
-    try:
-        with progress.work("pack", contents.size_bytes, "B"), os.fdopen(pipe, "wb", closefd=False) as file:
-            return sum(map(file.write, iter_archive(contents, jobs=jobs, progress=progress)))
-    except BrokenPipeError:
-        problem = f"{_PIPE_NAME}: the program reading the pipe has stopped"
-        raise OutputError(problem, "check its error message") from None
-
-
-def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) -> list[Path]:
+def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) -> dict[str, int]:
     """Write one archive or all shards into a folder of their own, then let them take the places of earlier ones.
 
     A run that is killed meanwhile leaves the old ones, or a set that lacks shards, which readers refuse; never a
@@ -271,17 +224,16 @@ def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) ->
         paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
     for left in target.parent.glob(f".*{_PARTIAL_SUFFIX}"):  # by killed runs
         shutil.rmtree(left, ignore_errors=True)
-    check_space(target.parent, int(plan.contents.size_bytes * _LEAST_RATIO[plan.contents.head.kind]))
+    check_space(target.parent, plan.contents.size_bytes // 5)  # of a raw scene, 0.28 and more was measured
     partial_dir = target.with_name(f".{target.name.removesuffix(SUFFIX)}{_PARTIAL_SUFFIX}")
     make_directory(partial_dir)
     try:
-        with progress.work("pack", sum(part.size_bytes for part in parts), "B"):
-            for path, part in zip(paths, parts, strict=True):
-                write_archive(part, partial_dir / path.name, jobs=jobs, progress=progress)
+        for path, part in zip(paths, parts, strict=True):
+            write_archive(part, partial_dir / path.name, jobs=jobs, progress=progress)
         for old in old_paths:
             old.unlink()
         for path in paths:
             (partial_dir / path.name).replace(path)
     finally:
         shutil.rmtree(partial_dir, ignore_errors=True)
-    return paths
+    return {str(path): path.stat().st_size for path in paths}

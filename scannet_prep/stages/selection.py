@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import UnknownSceneError, UsageError
+from scannet_prep.errors import UnknownSceneError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
@@ -21,19 +21,11 @@ class Selection:
         splits: Only these splits; all where empty. A single one is also where scenes go that no official list names.
         scene_ids: Only these scenes; all where None.
         limit: At most so many scenes; all where None.
-
-    Raises:
-        UsageError: The limit is not positive.
     """
 
     splits: tuple[Split, ...] = ()
     scene_ids: tuple[SceneId, ...] | None = None
     limit: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check the limit."""
-        if self.limit is not None and self.limit < 1:
-            raise UsageError(f"the limit is {self.limit}, expected a positive number of scenes")
 
     @property
     def has_whole_splits(self) -> bool:

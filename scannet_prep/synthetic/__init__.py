@@ -6,10 +6,9 @@ the order of the vertices.
 """
 
 from scannet_prep.synthetic.release import write_label_map, write_release, write_scene
-from scannet_prep.synthetic.scene import SyntheticGroup, SyntheticScene, make_scene, with_known_irregularity
+from scannet_prep.synthetic.scene import SyntheticScene, make_scene, with_known_irregularity
 
 __all__ = [
-    "SyntheticGroup",
     "SyntheticScene",
     "make_scene",
     "with_known_irregularity",

@@ -23,11 +23,8 @@ Bytes: TypeAlias = NDArray[np.uint8]
 _FACE = np.dtype([("count", "u1"), ("vertex_indices", "<i4", (3,))])
 _PLY_TYPES = {"<f4": "float", "|u1": "uchar", "<u2": "ushort"}
 
-# Lines and values as in the release; the camera is made up.
-_SEGMENTATION_PARAMETERS = {
-    "kThresh": "0.0001", "segMinVerts": "20", "minPoints": "750", "maxPoints": "30000", "thinThresh": "0.05",
-    "flatThresh": "0.001", "minLength": "0.02", "maxLength": "1",
-}  # fmt: skip
+# As in the release; the camera is made up.
+_PARAMETERS = '\t"kThresh": "0.0001",\r\n\t"segMinVerts": "20"'
 _CAMERA = (
     "colorHeight = 968, colorToDepthExtrinsics = 0.999950 0.010000 0.000000 -0.040000 -0.010000 0.999950 0.000000 "
     "0.000000 0.000000 0.000000 1.000000 -0.020000 -0.000000 0.000000 -0.000000 1.000000, colorWidth = 1296, "
@@ -35,11 +32,6 @@ _CAMERA = (
     "fy_depth = 575.000000, mx_color = 648.000000, mx_depth = 320.000000, my_color = 484.000000, "
     "my_depth = 240.000000, numColorFrames = 1000, numDepthFrames = 1000, numIMUmeasurements = 2000"
 )
-_LABEL_MAP_COLUMNS = (
-    "id", "raw_category", "category", "count", "nyu40id", "eigen13id", "nyuClass", "nyu40class", "eigen13class",
-    "ModelNet40", "ModelNet10", "ShapeNetCore55", "synsetoffset", "wnsynsetid", "wnsynsetkey", "mpcat40",
-    "mpcat40index",
-)  # fmt: skip
 
 
 def write_release(
@@ -84,14 +76,11 @@ def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
 
 
 def write_label_map(raw_dir: Path) -> Path:
-    """Write the built-in label map with the release's 17 columns; those that nothing should use are empty."""
+    """Write the built-in label map, which has those three of the release's 17 columns that count."""
     make_directory(raw_dir)
-    lines = ["\t".join(_LABEL_MAP_COLUMNS)]
-    for name, ids in builtin_label_map().rows.items():
-        row = {"id": f"{ids.scannet_id}", "raw_category": name, "category": name, "nyu40id": f"{ids.nyu40_id}"}
-        lines.append("\t".join(row.get(column, "") for column in _LABEL_MAP_COLUMNS))
     path = raw_dir / LABEL_MAP_NAME
-    write_atomically(path, [_crlf_text(lines)])
+    rows = [f"{ids.scannet_id}\t{name}\t{ids.nyu40_id}" for name, ids in builtin_label_map().rows.items()]
+    write_atomically(path, [_crlf_text(["id\traw_category\tnyu40id", *rows])])
     return path
 
 
@@ -120,24 +109,23 @@ def _nyu40_ids(scene: SyntheticScene) -> NDArray[np.uint8]:
     label_of = {
         segment: rows[group.raw_category].nyu40_id if group.raw_category in rows else 0
         for group in scene.groups
-        for segment in group.segments
+        for segment in group.segment_ids
     }
     names, places = np.unique(scene.segment_ids, return_inverse=True)
     return np.array([label_of.get(name, 0) for name in names.tolist()], np.uint8)[places]
 
 
 def _segments_text(scene: SyntheticScene) -> bytes:
-    parameters = ",\r\n".join(f'\t"{key}": "{value}"' for key, value in _SEGMENTATION_PARAMETERS.items())
     numbers = ",".join(map(str, scene.segment_ids.tolist()))
-    head = ["{", '"params": {', parameters, "}", ","]
+    head = ["{", '"params": {', _PARAMETERS, "}", ","]
     return _crlf_text([*head, f'"sceneId": "{scene.scene_id}",', f'"segIndices": [{numbers}]', "}"])
 
 
 def _aggregation_text(scene: SyntheticScene) -> bytes:
     """Text of an `.aggregation.json` of the v2 release, which prefixes names with `scannet.`."""
     groups = [
-        f'\t{{\r\n\t"id": {group.id},\r\n\t"objectId": {group.object_id},\r\n'
-        f'\t"segments": [{",".join(map(str, group.segments))}],\r\n\t"label": {json.dumps(group.raw_category)}\r\n\t}}'
+        f'\t{{\r\n\t"id": {group.id},\r\n\t"objectId": {group.object_id},\r\n\t"segments": '
+        f'[{",".join(map(str, group.segment_ids))}],\r\n\t"label": {json.dumps(group.raw_category)}\r\n\t}}'
         for group in scene.groups
     ]
     head = ["{", f'"sceneId": "scannet.{scene.scene_id}",', '"appId": "Aggregator.v2",', '"segGroups": [']

@@ -9,36 +9,35 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Extent: TypeAlias = tuple[float, float, float, float, float, float]
 Color: TypeAlias = tuple[int, int, int]
 
 
 class Piece(NamedTuple):
-    """One object.
+    """One object, a box.
 
     Attributes:
         raw_category: What an annotator would call it; None for what annotators leave out.
         color: Red, green, blue, 0..255.
-        boxes: Smallest x, y, z, then largest x, y, z, metres; x and y from the centre of the floor cell, z from the
-            floor.
+        size: Extent along x, y and z, metres; at most 1.1 along x and y.
+        bottom: Height above the floor, metres.
     """
 
     raw_category: str | None
     color: Color
-    boxes: tuple[Extent, ...]
+    size: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    bottom: float = 0.0
 
 
 _CELL, _HEIGHT = 2.5, 2.6
 # Gives edges of about 0.05 m, as in the release.
 _VERTICES_PER_CELL = 22_000
-# The coarsest mesh, with four vertices on each side of each box, has at most half of this.
-_MIN_VERTICES_PER_ARRANGEMENT = 1300
+_MIN_VERTICES_PER_CELL = 1300
 # A scan rounds off the rims of boards.
 _MIN_SIDE = 0.055
 
 # Together these give one segment for about 120 vertices, as in the release: many small ones and a few large ones.
 _COURSE = 12
-_FIRST_PROBABILITY = 0.055
+_FIRST_PROBABILITY = 0.08
 _BACKGROUND_PROBABILITY = 0.25
 
 _WOOD: Color = (150, 108, 70)
@@ -48,46 +47,31 @@ _BLUE: Color = (70, 92, 140)
 _RED: Color = (150, 62, 58)
 
 
-def _chair(x: float, y: float) -> Piece:
-    seat = (x - 0.22, y - 0.22, 0.3, x + 0.22, y + 0.22, 0.45)
-    return Piece("chair", _DARK, (seat, (x - 0.22, y - 0.3, 0.0, x + 0.22, y - 0.22, 0.9)))
+_WALL = Piece("wall", (200, 196, 182))
+SHELL = (Piece("ceiling", (225, 225, 222)), _WALL, _WALL, _WALL, _WALL, Piece("floor", (140, 115, 90)))
+"""What every room has: the sides of a box, in the order of `_box_sides`."""
 
-
-_WALL = Piece("wall", (200, 196, 182), ())
-SHELL = (Piece("floor", (140, 115, 90), ()), Piece("ceiling", (225, 225, 222), ()), _WALL, _WALL, _WALL, _WALL)
-"""What every room has; where these are, `room` knows."""
-
-ARRANGEMENTS = (
+FURNITURE = (
     # Raw categories of both label sets (bed), of ScanNet200 only (pillow), of ScanNet20 only (wardrobe cabinet:
     # nyu40 id 39, but ScanNet id 1177 is not one of the 200), and of neither (rug): every scene has these.
-    (
-        Piece("bed", _BLUE, ((-0.95, -0.95, 0.12, 0.4, 0.9, 0.5), (-0.95, 0.9, 0.0, 0.4, 0.97, 1.0))),
-        Piece("pillow", _WHITE, ((-0.85, 0.5, 0.5, -0.35, 0.85, 0.62),)),
-        Piece("wardrobe cabinet", _WOOD, ((0.5, -0.95, 0.0, 0.97, 0.0, 1.9),)),
-        Piece("rug", _RED, ((0.45, 0.05, 0.0, 0.97, 0.55, 0.015),)),
-        Piece("curtain", _WHITE, ((-0.9, 1.1, 0.2, 0.5, 1.2, 2.3),)),
-    ),
-    (
-        Piece("table", _WOOD, ((-0.7, -0.4, 0.6, 0.7, 0.4, 0.74), (-0.1, -0.1, 0.0, 0.1, 0.1, 0.6))),
-        _chair(-0.35, -0.7),
-        _chair(0.35, -0.7),
-        _chair(-0.1, 0.7),
-        Piece("door", _WOOD, ((-1.2, -0.45, 0.0, -1.1, 0.45, 2.05),)),
-    ),
-    (
-        Piece("desk", _WOOD, ((-0.8, 0.1, 0.0, 0.6, 0.85, 0.73),)),
-        Piece("monitor", _DARK, ((-0.4, 0.6, 0.83, 0.2, 0.66, 1.2), (-0.15, 0.55, 0.73, -0.05, 0.7, 0.83))),
-        Piece("office chair", _BLUE, ((-0.35, -0.45, 0.0, 0.15, 0.0, 0.9),)),
-        Piece("trash can", _WHITE, ((0.68, 0.4, 0.0, 0.95, 0.67, 0.35),)),
-        Piece(None, _RED, ((0.5, -0.8, 0.0, 0.85, -0.55, 0.45),)),
-    ),
-    (
-        Piece("couch", _BLUE, ((-0.95, 0.25, 0.1, 0.95, 0.95, 0.42), (-0.95, 0.75, 0.42, 0.95, 0.95, 0.85))),
-        Piece("coffee table", _WOOD, ((-0.5, -0.6, 0.0, 0.5, -0.05, 0.42),)),
-        Piece("bookshelf", _WOOD, tuple((-0.9, -0.95, z, 0.1, -0.7, z + 0.32) for z in (0.0, 0.4, 0.8, 1.2, 1.6))),
-        Piece("window", _WHITE, ((-0.7, 1.1, 0.9, 0.7, 1.2, 2.1),)),
-    ),
+    Piece("bed", _BLUE, (1.0, 1.1, 0.5)),
+    Piece("pillow", _WHITE, (0.5, 0.35, 0.12), 0.5),
+    Piece("wardrobe cabinet", _WOOD, (0.5, 1.0, 1.9)),
+    Piece("rug", _RED, (0.9, 0.9, 0.015)),
+    Piece("table", _WOOD, (1.0, 0.8, 0.14), 0.6),
+    Piece("chair", _DARK, (0.45, 0.5, 0.9)),
+    Piece("door", _WOOD, (0.1, 0.9, 2.05)),
+    Piece("curtain", _WHITE, (1.1, 0.1, 2.1), 0.2),
+    Piece("desk", _WOOD, (1.1, 0.75, 0.73)),
+    Piece("monitor", _DARK, (0.6, 0.06, 0.4), 0.8),
+    Piece("office chair", _BLUE, (0.5, 0.5, 0.9)),
+    Piece(None, _RED, (0.35, 0.25, 0.45)),
+    Piece("couch", _BLUE, (1.1, 0.7, 0.8)),
+    Piece("trash can", _WHITE, (0.27, 0.27, 0.35)),
+    Piece("bookshelf", _WOOD, (0.9, 0.25, 1.9)),
+    Piece("window", _WHITE, (1.1, 0.1, 1.2), 0.9),
 )
+_PIECES_PER_CELL = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,25 +100,26 @@ class Room:
 def furnish(vertices: int, rng: np.random.Generator) -> Room:
     """Build a room of a size that suits a number of vertices, put things into it, and mesh it.
 
-    The mesh is the coarsest square grid with at least so many points.
+    The mesh is a square grid with at least so many points, and not many more.
     """
     columns = max(2, round(math.sqrt(vertices / _VERTICES_PER_CELL)))
     rows = max(2, round(vertices / _VERTICES_PER_CELL / columns))
     size = (columns * _CELL, rows * _CELL, _HEIGHT)
-    count = min(columns * rows, max(1, vertices // _MIN_VERTICES_PER_ARRANGEMENT))
-    pieces, sides, owners = list(SHELL), [_shell_sides(size)], list(range(len(SHELL)))
+    count = min(columns * rows, max(1, vertices // _MIN_VERTICES_PER_CELL))
+    shell = _box_sides(*size)[:, [0, 2, 1]] + np.array([[size[0] / 2, size[1] / 2, 0], [0, 0, 0], [0, 0, 0]])
+    pieces, sides, owners = list(SHELL), [shell], list(range(len(SHELL)))
     for index, cell in enumerate(rng.permutation(columns * rows)[:count].tolist()):
-        row, column = divmod(cell, columns)
-        angle = math.radians(90 * int(rng.integers(4)) + rng.uniform(-8, 8))
-        for piece in ARRANGEMENTS[index % len(ARRANGEMENTS)]:
-            for box in piece.boxes:
-                sides.append(_place(_box_sides(box), angle, (column + 0.5) * _CELL, (row + 0.5) * _CELL))
-                owners += [len(pieces)] * len(sides[-1])
+        for place in range(_PIECES_PER_CELL):  # one in each quarter of the cell
+            piece = FURNITURE[(index * _PIECES_PER_CELL + place) % len(FURNITURE)]
+            x, y = (cell % columns + 0.25 + place % 2 / 2) * _CELL, (cell // columns + 0.25 + place // 2 / 2) * _CELL
+            sides.append(_place(_box_sides(*piece.size, piece.bottom), math.radians(rng.uniform(-8, 8)), x, y))
+            owners += [len(pieces)] * len(sides[-1])
             pieces.append(piece)
     all_sides = np.concatenate(sides)
     lengths = np.sqrt((all_sides[:, 1:] ** 2).sum(2))
-    spacing = _fit_spacing(lengths, vertices)
-    shapes = _grid_shapes(lengths, spacing)
+    spacing = 1.5 * math.sqrt(lengths.prod(1).sum() / vertices)
+    while (shapes := _grid_shapes(lengths, spacing)).prod(1).sum() < vertices:
+        spacing *= 0.995
     points, segments, triangles = [], [], []
     point_count = segment_count = 0
     for (origin, along_u, along_v), (rows, columns) in zip(all_sides, shapes.tolist(), strict=True):
@@ -150,23 +135,12 @@ def furnish(vertices: int, rng: np.random.Generator) -> Room:
     return Room(size, tuple(pieces), spacing, np.repeat(owners, shapes.prod(1)), *joined)
 
 
-def _shell_sides(size: tuple[float, float, float]) -> NDArray[np.float64]:
-    """Floor, ceiling and four walls, fronts inwards; float64 (6, 3, 3), as in `_box_sides`."""
-    x, y, z = size
-    up = (0, 0, z)
-    sides = [[(0, 0, 0), (x, 0, 0), (0, y, 0)], [up, (0, y, 0), (x, 0, 0)]]
-    sides += [[(x, 0, 0), (-x, 0, 0), up], [(x, y, 0), (0, -y, 0), up]]
-    sides += [[(0, y, 0), (x, 0, 0), up], [(0, 0, 0), (0, y, 0), up]]
-    return np.array(sides, np.float64)
-
-
-def _box_sides(box: Extent) -> NDArray[np.float64]:
-    """The sides of a box, without the one that stands on the floor, and without thin rims; float64 (S, 3, 3), metres.
+def _box_sides(dx: float, dy: float, dz: float, bottom: float = 0.0) -> NDArray[np.float64]:
+    """The sides of a box around the z axis, without thin rims; float64 (S, 3, 3), metres.
 
     For each side one corner, and the edges u and v from there. The front, where u x v points, is outwards.
     """
-    x0, y0, z0, x1, y1, z1 = box
-    dx, dy, dz = x1 - x0, y1 - y0, z1 - z0
+    x0, y0, z0, x1, y1, z1 = -dx / 2, -dy / 2, bottom, dx / 2, dy / 2, bottom + dz
     sides = [
         [(x0, y0, z1), (dx, 0, 0), (0, dy, 0)],
         [(x0, y0, z0), (dx, 0, 0), (0, 0, dz)],
@@ -175,7 +149,7 @@ def _box_sides(box: Extent) -> NDArray[np.float64]:
         [(x0, y1, z0), (0, -dy, 0), (0, 0, dz)],
         [(x0, y0, z0), (0, dy, 0), (dx, 0, 0)],
     ]
-    array = np.array(sides if z0 > 0 else sides[:-1], np.float64)
+    array = np.array(sides, np.float64)
     return array.compress(np.abs(array[:, 1:]).sum(2).min(1) > _MIN_SIDE, axis=0)
 
 
@@ -197,18 +171,6 @@ def _cut(row: NDArray[np.int64], column: NDArray[np.int64], rng: np.random.Gener
     segments = (is_first.cumsum() - 1).reshape(is_first.shape)[course, column]
     is_background = rng.random(int(segments.max()) + 1) < _BACKGROUND_PROBABILITY
     return np.where(is_background[segments], 0, segments + 1)
-
-
-def _fit_spacing(lengths: NDArray[np.float64], vertices: int) -> float:
-    """Find the coarsest spacing, metres, with which all sides have at least so many points; more than 4 a side."""
-    fine, coarse = 0.5 * math.sqrt(lengths.prod(1).sum() / vertices), 2.0 * float(lengths.max())
-    for _ in range(60):
-        middle = 0.5 * (fine + coarse)
-        if _grid_shapes(lengths, middle).prod(1).sum() >= vertices:
-            fine = middle
-        else:
-            coarse = middle
-    return fine
 
 
 def _grid_shapes(lengths: NDArray[np.float64], spacing: float) -> NDArray[np.int64]:

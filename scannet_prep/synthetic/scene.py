@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
+from scannet_prep.raw.segments import Group
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.synthetic.room import SHELL, Room, furnish
@@ -25,23 +26,6 @@ _CHUNK_EDGES = 24.0
 _BLOCK_EDGES = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class SyntheticGroup:
-    """One annotated object, an entry of `segGroups`.
-
-    Attributes:
-        id: The annotation program's number; has gaps where the annotator removed an object.
-        object_id: Position among the groups, from 0.
-        raw_category: The annotator's text, key of the label map.
-        segments: Raw segment ids.
-    """
-
-    id: int
-    object_id: int
-    raw_category: str
-    segments: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class SyntheticScene:
     """One synthetic scan.
@@ -52,7 +36,8 @@ class SyntheticScene:
         colors: uint8 (V, 3), red, green, blue, 0..255.
         faces: int32 (F, 3), vertex indices, counter-clockwise as seen from inside the room.
         segment_ids: int32 (V,), raw segment ids: sparse, and `segment_ids[id] == id` for each of them.
-        groups: Annotated objects in file order; empty for test scenes. No two have a segment in common.
+        groups: Annotated objects in file order; empty for test scenes. No two have a segment in common. Their ids have
+            gaps where the annotator removed an object; their object ids have none.
         axis_alignment: float64 (4, 4), aligned <- scan, metres, six decimals; None for test scenes.
         scene_type: Free text; None for test scenes.
     """
@@ -62,7 +47,7 @@ class SyntheticScene:
     colors: NDArray[np.uint8]
     faces: NDArray[np.int32]
     segment_ids: NDArray[np.int32]
-    groups: tuple[SyntheticGroup, ...]
+    groups: tuple[Group, ...]
     axis_alignment: NDArray[np.float64] | None
     scene_type: str | None
 
@@ -116,9 +101,9 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
 
 def with_known_irregularity(scene: SyntheticScene) -> SyntheticScene:
     """List every group twice, as the release's scene0217_00 does; the repeats have new ids and object ids."""
-    count = len(scene.groups)
-    next_id = max((group.id for group in scene.groups), default=-1) + 1
-    repeats = [replace(group, id=next_id + index, object_id=count + index) for index, group in enumerate(scene.groups)]
+    repeats = [
+        replace(group, id=1000 + index, object_id=len(scene.groups) + index) for index, group in enumerate(scene.groups)
+    ]
     return replace(scene, groups=(*scene.groups, *repeats))
 
 
@@ -157,7 +142,7 @@ def _renumber_faces(room: Room, kept: NDArray[np.int64]) -> NDArray[np.int32]:
     return faces.take(np.argsort(faces.min(1), kind="stable"), axis=0)
 
 
-def _annotate(room: Room, owners: Ids, segment_ids: Ids, rng: np.random.Generator) -> tuple[SyntheticGroup, ...]:
+def _annotate(room: Room, owners: Ids, segment_ids: Ids, rng: np.random.Generator) -> tuple[Group, ...]:
     """Group segments to objects in random order; a quarter of floor, ceiling and walls is left out."""
     names, first = np.unique(segment_ids, return_index=True)
     objects = []
@@ -169,4 +154,4 @@ def _annotate(room: Room, owners: Ids, segment_ids: Ids, rng: np.random.Generato
             objects.append((piece.raw_category, tuple(members)))
     order = [objects[index] for index in rng.permutation(len(objects))]
     removed = len(order) // 2
-    return tuple(SyntheticGroup(index + (index >= removed), index, *item) for index, item in enumerate(order))
+    return tuple(Group(index + (index >= removed), index, *item) for index, item in enumerate(order))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scannet_prep.errors import FileError
 from scannet_prep.files import open_file
@@ -43,30 +44,21 @@ def check_file(remote: RemoteFile, path: Path) -> Facts:
     """
     with open_file(path, remote.kind.max_bytes):
         pass  # a regular file, and not too large
+    found: Any = _READERS[remote.kind.content](path)
+    scene_id = getattr(found, "scene_id", "")
+    if scene_id and scene_id != remote.scene_id:  # files that say nothing pass
+        raise FileError(path, f"sceneId is {scene_id!r:.60}, expected {remote.scene_id}")
     match remote.kind.content:
+        case Content.LABELS_MESH if found.labels is None:
+            raise FileError(path, "its vertices have no property label")
+        case Content.INFO if found.axis_alignment is None and remote.split is not Split.TEST:
+            raise FileError(path, "has no axisAlignment, which every train and val scene has")
         case Content.MESH | Content.LABELS_MESH:
-            mesh = read_mesh(path)
-            if remote.kind.content is Content.LABELS_MESH and mesh.labels is None:
-                raise FileError(path, "its vertices have no property label")
-            return Facts(vertex_count=mesh.vertex_count)
+            return Facts(found.vertex_count)
         case Content.SEGMENTS:
-            segments = read_segments(path)
-            _check_scene(remote, segments.scene_id, path)
-            return Facts(len(segments.indices), frozenset(segments.raw_ids.tolist()))
+            return Facts(len(found.indices), frozenset(found.raw_ids.tolist()))
         case Content.AGGREGATION:
-            aggregation = read_aggregation(path)
-            _check_scene(remote, aggregation.scene_id, path)
-            named = frozenset(number for group in aggregation.groups for number in group.segment_ids)
-            return Facts(segment_ids=named or None)
-        case Content.INFO:
-            if read_scan_info(path).axis_alignment is None and remote.split is not Split.TEST:
-                raise FileError(path, "has no axisAlignment, which every train and val scene has")
-        case Content.LABEL_MAP:
-            read_label_map(path)
-        case Content.ZIP:
-            _check_zip(path)
-        case Content.SENSOR_STREAM:
-            _check_sensor_stream(path)
+            return Facts(None, frozenset(number for group in found.groups for number in group.segment_ids) or None)
     return Facts()
 
 
@@ -87,12 +79,6 @@ def find_contradictions(facts: Mapping[str, Facts]) -> dict[str, str]:
         text = f"{AGGREGATION.suffix} names {len(named):,} segments, none of which is in {SEGMENTS.suffix}"
         found = dict.fromkeys((SEGMENTS.suffix, AGGREGATION.suffix), text) | found
     return found
-
-
-def _check_scene(remote: RemoteFile, found: str, path: Path) -> None:
-    """Check the scene that a file says it is of; files that say nothing pass."""
-    if found and found != remote.scene_id:
-        raise FileError(path, f"sceneId is {found!r:.60}, expected {remote.scene_id}")
 
 
 def _check_zip(path: Path) -> None:
@@ -118,3 +104,15 @@ def _check_sensor_stream(path: Path) -> None:
     is_end = rest == 0 or (rest >= 8 and (rest - 8) % max(1, imu_count) == 0 and (rest > 8) == (imu_count > 0))
     if version != 4 or not count or not is_end:
         raise FileError(path, f"is truncated, or no sensor stream: {size_bytes:,} bytes, {count:,} frames")
+
+
+_READERS: dict[Content, Callable[[Path], object]] = {
+    Content.MESH: read_mesh,
+    Content.LABELS_MESH: read_mesh,
+    Content.SEGMENTS: read_segments,
+    Content.AGGREGATION: read_aggregation,
+    Content.INFO: read_scan_info,
+    Content.LABEL_MAP: read_label_map,
+    Content.ZIP: _check_zip,
+    Content.SENSOR_STREAM: _check_sensor_stream,
+}

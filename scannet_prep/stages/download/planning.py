@@ -14,7 +14,6 @@ from typing import Any
 from scannet_prep.backports import StrEnum
 from scannet_prep.errors import DiskFullError, TermsError, UsageError
 from scannet_prep.files import check_is_folder, make_directory, write_atomically
-from scannet_prep.raw.layout import find_orphans
 from scannet_prep.raw.lock import LockEntry, read_locks, shards_of
 from scannet_prep.release import (
     BASE_URL,
@@ -60,13 +59,13 @@ class RemoteFile:
     local_path: str  # place below the data folder, with `/`
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class FileResult:
     """What became of one file."""
 
     file: RemoteFile  # the file
-    outcome: FileOutcome  # what became of it
-    size_bytes: int = 0  # its size, where it is there
+    outcome: FileOutcome | None = None  # what became of it; None as long as that is open
+    size_bytes: int = 0  # how much of it is there
     reason: str = ""  # why it is not there; the same text for all files that fail alike
     place: str = ""  # what the reason is about: an address or a path
     hint: str = ""  # what to do about it; may be empty
@@ -90,7 +89,6 @@ class DownloadPlan:
     base_url: str  # where they come from; ends in `/`
     files: tuple[RemoteFile, ...]  # all files that were asked for, scene by scene
     present: frozenset[str]  # local paths of those that are there; `run` checks each of them
-    orphans: tuple[Path, ...]  # left by the official download script where it was interrupted; nobody needs them
     partial_bytes: int  # what has arrived of the missing files, in an earlier run
     share: Share | None = None  # the shard that `files` fall to; None where they are all that was asked for
     job_paths: frozenset[str] = frozenset()  # local paths of the files of all shards
@@ -162,12 +160,8 @@ class DownloadPlan:
 class DownloadReport:
     """What `run` did."""
 
-    data_dir: Path  # where the files are
+    plan: DownloadPlan  # what was to be done
     results: tuple[FileResult, ...]  # one for each file that was asked for
-    mended: tuple[str, ...]  # files that were there, but damaged, and were fetched again
-    # Files whose permissions kept everybody else from reading them, as the official script leaves them
-    opened: tuple[str, ...]
-    orphans: tuple[Path, ...]  # see `DownloadPlan`
     received_bytes: int  # bytes that came over the network
 
     @property
@@ -177,7 +171,7 @@ class DownloadReport:
 
     def describe_failures(self) -> list[tuple[str, str]]:
         """A line and a hint for all files that failed for the same reason."""
-        groups: dict[tuple[str, str], list[FileResult]] = {}
+        groups: dict[tuple[FileOutcome | None, str], list[FileResult]] = {}
         for item in self.failures:
             groups.setdefault((item.outcome, item.reason), []).append(item)
         lines = []
@@ -190,22 +184,21 @@ class DownloadReport:
         """Number of files by kind and outcome."""
         found: dict[str, dict[FileOutcome, int]] = {}
         for item in self.results:
-            found.setdefault(item.file.kind.suffix, dict.fromkeys(FileOutcome, 0))[item.outcome] += 1
+            found.setdefault(item.file.kind.suffix, dict.fromkeys(FileOutcome, 0))[
+                item.outcome or FileOutcome.FAILED
+            ] += 1
         return found
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values."""
         return {
-            "data_dir": str(self.data_dir),
+            "data_dir": str(self.plan.data_dir),
             "kinds": self.counts(),
             "failures": [
                 {"path": item.file.local_path, "scene_id": item.file.scene_id}
                 | {"outcome": item.outcome, "message": item.message, "hint": item.hint}
                 for item in self.failures
             ],
-            "mended": self.mended,
-            "permissions_repaired": self.opened,
-            "orphans": self.orphans,
             "received_bytes": self.received_bytes,
             "size_bytes": sum(item.size_bytes for item in self.results),
         }
@@ -255,13 +248,11 @@ def plan(
     paths = {file.local_path: data_dir / file.local_path for file in files}
     present = frozenset(name for name, path in paths.items() if os.path.lexists(path))
     partials = [partial_path(path) for name, path in paths.items() if name not in present]
-    folders = sorted({path.parent for path in paths.values()})
     return DownloadPlan(
         data_dir=data_dir,
         base_url=base_url,
         files=files,
         present=present,
-        orphans=tuple(orphan for folder in folders for orphan in find_orphans(folder)),
         partial_bytes=sum(path.stat().st_size for path in partials if os.path.exists(path)),  # noqa: PTH110 - which never raises
         share=share,
         job_paths=job_paths,

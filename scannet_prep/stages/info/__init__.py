@@ -8,11 +8,10 @@ from typing import TypeAlias
 
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import ByteSource
-from scannet_prep.errors import UsageError
 from scannet_prep.progress import Progress
 from scannet_prep.stages.info.archive import ArchiveInfo, read_archives
 from scannet_prep.stages.info.trees import ProcessedInfo, RawInfo, read_processed_info, read_raw_info
-from scannet_prep.tree import identify_tree, is_archive
+from scannet_prep.tree import find_folder, identify_tree
 
 Info: TypeAlias = RawInfo | ProcessedInfo | ArchiveInfo
 
@@ -42,11 +41,8 @@ def run(
         TransferError: An archive is on a web server, which does not give it.
         WorkerDiedError: Worker processes cannot be started.
     """
-    if any(map(is_archive, places)):
+    if (path := find_folder(places)) is None:
         return read_archives(places, certificates=certificates)
-    paths = [Path(place) for place in places if isinstance(place, str | Path)]
-    if len(paths) != 1:
-        raise UsageError("one folder can be told of at a time", "name one folder, or several archives")
-    if identify_tree(paths[0]) is ArchiveKind.PROCESSED:
-        return read_processed_info(paths[0])
-    return read_raw_info(paths[0], jobs=jobs, progress=progress)
+    if identify_tree(path) is ArchiveKind.PROCESSED:
+        return read_processed_info(path)
+    return read_raw_info(path, jobs=jobs, progress=progress)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scannet_prep.archive.layout import Group
-from scannet_prep.archive.reader import Archive, read_entries
-from scannet_prep.archive.source import Place, find_missing_shards, open_sources
+from scannet_prep.archive.layout import Head
+from scannet_prep.archive.reader import open_archives
+from scannet_prep.archive.source import Place, find_missing_shards
 from scannet_prep.class_weights import ClassTable, make_class_tables
 from scannet_prep.errors import FileError
 from scannet_prep.processed.manifest import SceneEntry
@@ -22,45 +22,29 @@ class ArchiveInfo:
     """What is in one archive, or in the shards of one.
 
     Attributes:
-        path: Path or address of the first archive.
-        paths: Of all.
+        paths: Paths or addresses of the archives.
         kind: `archive`.
-        archive_kind: `processed` or `raw`, or both, if somebody mixed them.
-        scenes: How many scenes.
+        head: What the first of them says of itself: what it was made from and how, by which program, the terms.
         scene_ids: The scenes, sorted.
-        vertices: Of all scenes; 0 where they were not counted.
         files: How many files, without those that describe the archives themselves.
         size_bytes: Size of the archives.
         content_bytes: Size of the tar bytes.
         splits: By split (`none` where nobody knows it, `all` for the sum) how many `scenes` and `vertices`, and their
             size in the archives (`stored_bytes`) and unpacked (`size_bytes`).
-        options: How processed scenes were made; empty for others.
-        programs: Names and versions of the programs that wrote the archives.
-        levels: Compression levels.
-        complete: Whether processing had come to its end when they were packed.
-        notice: Under which terms the content is.
         failures: Why scenes are missing that were asked for, by id.
         missing_shards: Shards that are needed to make the set whole.
         unreadable: What could not be read now, and why.
         label_sets: How often the classes of each label set occur, if there is a manifest.
     """
 
-    path: str
     paths: tuple[str, ...]
     kind: str
-    archive_kind: str
-    scenes: int
+    head: Head
     scene_ids: tuple[str, ...]
-    vertices: int
     files: int
     size_bytes: int
     content_bytes: int
     splits: dict[str, dict[str, int]] = field(hash=False)
-    options: Mapping[str, bool | str] = field(hash=False)
-    programs: tuple[str, ...]
-    levels: tuple[int, ...]
-    complete: bool
-    notice: str
     failures: Mapping[str, str] = field(hash=False)
     missing_shards: tuple[str, ...]
     unreadable: tuple[Finding, ...]
@@ -76,47 +60,36 @@ def read_archives(archives: Sequence[Place], *, certificates: bool | Path = True
 
     Raises:
         ArchiveError: One is truncated, damaged at its end, or was written by something else.
-        ScanNetPrepError: What `open_sources` raises.
+        ScanNetPrepError: What `open_archives` raises.
     """
-    opened = [Archive(source) for source in open_sources(archives, certificates=certificates)]
-    names = tuple(archive.name for archive in opened)
-    indexes = [archive.index for archive in opened]
-    heads = [index.head for index in indexes]
+    opened = open_archives(archives, certificates=certificates)
+    names, indexes = tuple(archive.name for archive in opened), [archive.index for archive in opened]
     groups = [group for index in indexes for group in index.groups]
-    scenes = [group for group in groups if group.scene_id]
-    held = sorted({scene.scene_id for scene in scenes})
+    scenes = {group.scene_id: group for group in groups if group.scene_id}
     entries, unreadable = dict[str, SceneEntry](), list[Finding]()
     for archive in opened:  # the manifests of shards name all scenes, and are the same
         try:
-            entries |= read_entries(archive.source, archive.index.files) or {}
+            entries |= archive.read_entries()
         except FileError as error:
-            unreadable.append(Finding.from_exception(error, archive.name, ""))
+            unreadable.append(Finding.from_exception(error, archive.name))
         archive.close()
-    present = [entries[name] for name in held if name in entries]
+    present = [entries[name] for name in sorted(scenes.keys() & entries.keys())]
     annotated = [(entry.nyu40_counts, entry.scannet_counts) for entry in present if entry.split is not Split.TEST]
+    counts = [
+        (it.split or None, {"vertices": it.vertex_count, "stored_bytes": it.stored_bytes, "size_bytes": it.size_bytes})
+        for it in scenes.values()
+    ]
     return ArchiveInfo(
-        path=names[0],
         paths=names,
         kind="archive",
-        archive_kind=" and ".join(sorted({str(head.kind) for head in heads})),
-        scenes=len(scenes),
-        scene_ids=tuple(held),
-        vertices=sum(scene.vertex_count for scene in scenes),
+        head=indexes[0].head,
+        scene_ids=tuple(sorted(scenes)),
         files=sum(len(group.members) for group in groups) - len(indexes),
         size_bytes=sum(archive.source.size_bytes for archive in opened),
         content_bytes=sum(group.size_bytes for group in groups),
-        splits=count_by_split((scene.split or None, _count(scene)) for scene in scenes),
-        options=heads[0].options,
-        programs=tuple(sorted({head.program for head in heads})),
-        levels=tuple(sorted({head.level for head in heads})),
-        complete=all(head.is_complete for head in heads),
-        notice=heads[0].notice,
-        failures={name: text for index in indexes for name, text in index.failures.items() if name not in held},
+        splits=count_by_split(counts),
+        failures={name: text for index in indexes for name, text in index.failures.items() if name not in scenes},
         missing_shards=find_missing_shards(names),
         unreadable=tuple(unreadable),
         label_sets=make_class_tables(annotated) if entries else {},
     )
-
-
-def _count(scene: Group) -> dict[str, int]:
-    return {"vertices": scene.vertex_count, "stored_bytes": scene.stored_bytes, "size_bytes": scene.size_bytes}

@@ -1,7 +1,7 @@
 """What is in a tree.
 
-Of a processed one, what the manifest says, or the files where there is none. Of a raw one, files by kind, vertices and
-faces by the meshes' headers, classes by the groups.
+Of a processed one, what the manifest says, or the files where there is none. Of a raw one, sizes, and vertices by the
+meshes' headers.
 """
 
 from __future__ import annotations
@@ -14,19 +14,16 @@ from typing import Any
 
 from scannet_prep.class_weights import ClassTable, make_class_tables
 from scannet_prep.failures import SceneFailure
-from scannet_prep.labels import LabelMap, builtin_label_map, label_map_for
 from scannet_prep.processed.folder import find_state
-from scannet_prep.processed.manifest import count_ids
 from scannet_prep.progress import Progress
 from scannet_prep.raw.layout import RawScene, find_parents, find_raw_scenes, find_strangers
 from scannet_prep.raw.lock import shards_of
 from scannet_prep.raw.mesh import count_elements
-from scannet_prep.release import MESH, SEGMENTS
+from scannet_prep.release import MESH
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, look_at_scenes
-from scannet_prep.stages.process.make_scene import RawFiles, make_annotation, read_raw_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,36 +33,18 @@ class RawInfo:
     Attributes:
         path: The tree.
         kind: `raw`.
-        label_map: The label map that the counts were made with.
-        splits: Scenes, annotated ones, vertices, faces, and groups without exact repetitions, of each split and of all.
+        splits: Scenes, vertices and bytes of each split, and of all.
         scene_ids: The scenes.
-        files: Number of `files` and `size_bytes`, by what follows the scene id in their names (`other` for other
-            names), the largest first.
         left_out: Folders beside those of the scenes whose names are not scene ids.
         unreadable: What could not be read, and why.
-        label_sets: How often the classes of each label set occur in annotated scenes.
     """
 
     path: Path
     kind: str
-    label_map: str
     splits: dict[str, dict[str, int]] = field(hash=False)
     scene_ids: tuple[str, ...]
-    files: dict[str, dict[str, int]] = field(hash=False)
     left_out: tuple[str, ...]
     unreadable: tuple[Finding, ...]
-    label_sets: dict[str, ClassTable] = field(hash=False)
-
-
-@dataclass(slots=True)
-class _Scene:
-    """What the files of one scene say: bytes by kind, numbers, and vertices by either id where it is annotated."""
-
-    sizes: Counter[str] = field(default_factory=Counter)
-    numbers: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("annotated", "vertices", "faces", "groups"), 0)
-    )
-    id_counts: tuple[dict[int, int], dict[int, int]] | None = None
 
 
 def read_raw_info(path: Path, *, jobs: int = 1, progress: Progress | None = None) -> RawInfo:
@@ -82,55 +61,28 @@ def read_raw_info(path: Path, *, jobs: int = 1, progress: Progress | None = None
     """
     findings = Findings()
     findings.found += [Finding.from_exception(fault, path) for fault in shards_of(path).find_faults()]
-    label_map = findings.attempt(path, label_map_for, path) or builtin_label_map()
     raw_scenes = find_raw_scenes(path)
     for scene in raw_scenes.values():
         if scene.problem:
             findings.error(scene.directory, scene.problem, scene_id=scene.scene_id)
     tasks = [CheckTask(name, scene.directory) for name, scene in raw_scenes.items() if not scene.problem]
-    scenes, found = look_at_scenes(_look, tasks, label_map, title="info", jobs=jobs, progress=progress)
-    counts, sizes = Counter[str](), Counter[str]()
-    for item in scenes.values():
-        counts.update(item.sizes.keys())
-        sizes.update(item.sizes)
+    scenes, found = look_at_scenes(_look, tasks, None, title="info", jobs=jobs, progress=progress)
     return RawInfo(
         path=path,
         kind="raw",
-        label_map=label_map.source,
-        splits=count_by_split((find_official_split(name), item.numbers) for name, item in scenes.items()),
+        splits=count_by_split((find_official_split(name), numbers) for name, numbers in scenes.items()),
         scene_ids=tuple(scenes),
-        files={suffix: {"files": counts[suffix], "size_bytes": size} for suffix, size in sizes.most_common()},
         left_out=tuple(stranger.name for stranger in find_strangers(find_parents(raw_scenes.values()))),
         unreadable=(*findings.found, *found),
-        label_sets=make_class_tables([item.id_counts for item in scenes.values() if item.id_counts]),
     )
 
 
-def _look(task: CheckTask, label_map: LabelMap, findings: Findings) -> _Scene:
-    """Read one scene, in a worker."""
-    scene, found = RawScene(task.scene_id, task.path.parent), _Scene()
-    for path in task.path.iterdir():
-        if path.is_file():
-            is_named = path.name.startswith(scene.scene_id)
-            found.sizes[path.name.removeprefix(scene.scene_id) if is_named else "other"] += path.stat().st_size
-    size = findings.attempt(scene.path(MESH), count_elements, scene.path(MESH))
-    if size is not None:
-        found.numbers["vertices"], found.numbers["faces"] = size
-        if find_official_split(scene.scene_id) is not Split.TEST:
-            findings.attempt(task.path, _count_annotation, scene, label_map, found)
-    return found
-
-
-def _count_annotation(scene: RawScene, label_map: LabelMap, found: _Scene) -> None:
-    """Count groups and ids, where the scene is annotated."""
-    groups = scene.find_groups_kind()
-    if groups is None or not scene.path(SEGMENTS).exists():
-        return
-    files = RawFiles(scene.scene_id, Split.TRAIN, {kind: scene.path(kind) for kind in (SEGMENTS, groups)})
-    contents = {kind: read_raw_file(kind, path) for kind, path in files.paths.items()}
-    annotation = make_annotation(files, contents, found.numbers["vertices"], label_map)
-    found.numbers |= {"annotated": 1, "groups": len(annotation.groups)}
-    found.id_counts = count_ids(annotation.nyu40_ids), count_ids(annotation.scannet_ids)
+def _look(task: CheckTask, context: None, findings: Findings) -> dict[str, int]:  # noqa: ARG001
+    """Count the vertices and bytes of one scene, in a worker."""
+    path = RawScene(task.scene_id, task.path.parent).path(MESH)
+    vertices, _ = findings.attempt(path, count_elements, path) or (0, 0)
+    size_bytes = sum(path.stat().st_size for path in task.path.iterdir() if path.is_file())
+    return {"vertices": vertices, "size_bytes": size_bytes}
 
 
 @dataclass(frozen=True, slots=True)

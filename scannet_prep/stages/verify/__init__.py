@@ -13,9 +13,7 @@ from typing import Any
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.errors import UnknownSplitError, UsageError
 from scannet_prep.export import is_export
-from scannet_prep.processed.folder import processed_path
 from scannet_prep.progress import Progress
-from scannet_prep.release import SPLIT_DIRS
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.finding import CheckReport, CheckTask, Findings, look_at_scenes, sort_findings
@@ -85,16 +83,7 @@ def run(
         tasks, present = plan_export(path, selection, findings)
     else:
         tasks, present = plan_processed(path, selection, findings)
-    splits = {}
-    for split in selection.splits or tuple(Split):
-        official = official_scenes(split)
-        missing = [name for name in official if present.get(name) is not split]
-        there = len(official) - len(missing)
-        splits[str(split)] = {"present": there, "official": len(official)}
-        if must_be_complete:
-            _tell_missing(path, kind, split, missing, findings)
-        elif selection.has_whole_splits and 0 < there < len(official):
-            findings.note(path, f"holds {there:,} of the {len(official):,} {split} scenes")
+    splits = _compare_with_lists(path, selection, present, findings, must_be_complete=must_be_complete)
     if not (tasks or findings.found):
         # To check nothing and find nothing wrong would not be a check.
         raise UnknownSplitError(f"{path}: holds no scenes of the splits {', '.join(splits)}", "choose other splits")
@@ -111,10 +100,24 @@ def run(
     )
 
 
-def _tell_missing(path: Path, kind: str, split: Split, names: list[SceneId], findings: Findings) -> None:
-    told = {finding.scene_id for finding in findings.found if finding.is_error}
-    verb = {"raw": "download", "processed": "process"}.get(kind, kind)
-    for name in names:
-        if name not in told:
-            place = path / SPLIT_DIRS[split] / name if kind == ArchiveKind.RAW else processed_path(path, split, name)
-            findings.error(path if kind == "export" else place, "no such scene", f"{verb} it", scene_id=name)
+def _compare_with_lists(
+    path: Path,
+    selection: Selection,
+    present: Mapping[SceneId, Split | None],
+    findings: Findings,
+    *,
+    must_be_complete: bool,
+) -> dict[str, dict[str, int]]:
+    """Tell what is missing of the official splits; gives their numbers."""
+    told, splits = {finding.scene_id for finding in findings.found if finding.is_error}, {}
+    for split in selection.splits or tuple(Split):
+        official = official_scenes(split)
+        missing = [name for name in official if present.get(name) is not split]
+        there = len(official) - len(missing)
+        splits[str(split)] = {"present": there, "official": len(official)}
+        if must_be_complete:
+            for name in sorted(set(missing) - told):
+                findings.error(path, "no such scene", scene_id=name)
+        elif selection.has_whole_splits and 0 < there < len(official):
+            findings.note(path, f"holds {there:,} of the {len(official):,} {split} scenes")
+    return splits

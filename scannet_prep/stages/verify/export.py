@@ -1,4 +1,4 @@
-"""Checks an export: every file that its manifest names, by size and CRC-32, and what lies about."""
+"""Checks an export: every file that its manifest names, by size and CRC-32."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from scannet_prep.export import EXPORT_NAME
 from scannet_prep.export.manifest import read_export, shards_of
 from scannet_prep.files import Fingerprint
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.export.scene_worker import find_unit
-from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
+from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.selection import Selection
 
 _AGAIN = "run the same scannet-prep export command again, with --checksum: whole scenes are kept"
@@ -49,14 +48,6 @@ def plan_export(
     for name, failure in manifest.failures.items():
         findings.error(path, f"says that the scene failed: {failure.message}", failure.hint, scene_id=name)
     _check_files(out_dir, manifest.shared, findings)
-    folders: dict[str, set[str]] = {}
-    for scene_id, entry in manifest.scenes.items():
-        for file in entry.files:
-            folder, _, name = find_unit(scene_id, file).rpartition("/")
-            folders.setdefault(folder, set()).add(name)
-    for folder, names in sorted(folders.items()):
-        if folder and (out_dir / folder).is_dir():
-            findings.attempt(out_dir / folder, note_strangers, out_dir / folder, names.__contains__, findings)
     present = {SceneId(name): entry.split for name, entry in manifest.scenes.items()}
     tasks = [
         ExportedTask(name, out_dir, manifest.scenes[name].files)

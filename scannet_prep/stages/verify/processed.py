@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.processed.folder import (
-    FAILED_NAME,
-    TERMS_NAME,
-    encode_failed_list,
     find_state,
     iter_processed_scenes,
     processed_path,
 )
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, shards_of
-from scannet_prep.processed.scene import ProcessedScene, find_problems, parse_processed
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
+from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
+from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.selection import Selection
 
 _AGAIN = "process again with the same options and --checksum: whole scenes are kept, and the others are made"
@@ -48,112 +42,47 @@ def plan_processed(
     findings.found += [Finding.from_exception(fault, out_dir) for fault in state.faults]
     if not (state.has_manifest or state.faults):
         findings.error(out_dir / MANIFEST_NAME, "no such file", _AGAIN)
-    if manifest.is_complete and not shards_of(out_dir).exists():
-        _check_failed_list(out_dir, manifest, findings)
-    if not (out_dir / TERMS_NAME).exists():
-        findings.note(out_dir / TERMS_NAME, "no such file: the notice of ScanNet's terms of use", _AGAIN)
-    present = _find_scenes(out_dir, findings)
-    recorded = {(name, entry.split): entry for name, entry in manifest.scenes.items()}
-    _check_records(out_dir, present, manifest, selection, findings)
-    tasks = [
-        ProcessedTask(scene_id, processed_path(out_dir, split, scene_id), split, recorded.get((scene_id, split)))
-        for scene_id, split in sorted(present)
-        if selection.wants(scene_id, split) and ((scene_id, split) in recorded or not manifest.is_complete)
-    ]
-    told = {fault.path for fault in state.faults}  # without a manifest, every scene was read
-    return tuple(task for task in tasks[: selection.limit] if task.path not in told), dict(present)
+    present = {(name, split) for name, split, _ in iter_processed_scenes(out_dir)}  # one may lie in two splits
+    splits = dict(sorted(present))
+    recorded = {(SceneId(name), entry.split): entry for name, entry in manifest.scenes.items()}
+    read = {fault.path for fault in state.faults}  # without a manifest, every scene
+    known, tasks = set(manifest.failures), []
+    for name, split in sorted(present | recorded.keys()):
+        path, entry = processed_path(out_dir, split, name), recorded.get((name, split))
+        if not selection.wants(name, split):
+            continue
+        known.add(name)
+        if name not in splits:
+            findings.error(path, "no such file, though the manifest names it", _AGAIN, scene_id=name)
+        elif (name, split) in present and (entry or not manifest.is_complete) and path not in read:
+            tasks.append(ProcessedTask(name, path, split, entry))
+        elif entry is None and manifest.is_complete and name not in manifest.failures:
+            hint = "remove it" if name in manifest.scenes else _AGAIN
+            findings.error(path, f"is not in the manifest as a {split} scene", hint, scene_id=name)
+    for scene_id, failure in manifest.failures.items():
+        if selection.scene_ids is None or scene_id in selection.scene_ids:  # its split is not on record
+            problem = f"this scene failed: {failure.message}"
+            findings.error(out_dir / MANIFEST_NAME, problem, failure.hint, scene_id=scene_id)
+    for scene_id in set(selection.scene_ids or ()) - known:
+        findings.error(out_dir, "is not here, or not in the splits that were asked for", scene_id=scene_id)
+    return tuple(tasks[: selection.limit]), splits
 
 
 def check_processed_scene(task: ProcessedTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
     """Check one scene, in a worker; whatever is wrong is a finding. Gives its vertices and the size of its file."""
     data = read_file(task.path)
     scene = parse_processed(data, task.path)
-    problems = [*_find_naming_problems(scene, task), *find_problems(scene)]
-    # The groups can be asked about only where they are known to be those of the scene.
-    problems = problems or list(_find_annotation_problems(scene))
+    check_meta(scene.meta, task.path, task.scene_id, task.split)
+    problems = list(find_problems(scene))
     # One cause, one finding: a file that is wrong by itself cannot be the one on record either.
-    problems = problems or list(_find_differences(scene, Fingerprint.from_bytes(data), task.entry))
+    if not problems and task.entry is not None:
+        found = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
+        pairs = {name: (getattr(found, name), getattr(task.entry, name)) for name in SceneEntry.__struct_fields__}
+        problems = [
+            f"has another {name.replace('_', ' ')} than the manifest records: {here!s:.80}, expected {there!s:.80}"
+            for name, (here, there) in pairs.items()
+            if here != there
+        ][:1]
     for problem in problems:
         findings.error(task.path, problem, _AGAIN)
     return len(scene.points), len(data)
-
-
-def _find_scenes(out_dir: Path, findings: Findings) -> list[tuple[SceneId, Split]]:
-    """Find the scenes by their names; one may lie in two splits."""
-    findings.attempt(out_dir, note_strangers, out_dir, lambda _: True, findings)
-    for folder in (out_dir / split for split in Split):
-        if folder.is_dir():
-            names = {f"{name}.npz" for name, *_ in iter_processed_scenes(out_dir)}
-            findings.attempt(folder, note_strangers, folder, names.__contains__, findings)
-    return [(name, split) for name, split, _ in iter_processed_scenes(out_dir)]
-
-
-def _check_records(
-    out_dir: Path, present: list[tuple[SceneId, Split]], manifest: Manifest, selection: Selection, findings: Findings
-) -> None:
-    """Check what the manifest says of the chosen scenes against what is there."""
-    recorded = {(name, entry.split) for name, entry in manifest.scenes.items()}
-    there, known = {name for name, _ in present}, set(manifest.failures)
-    for name, split in recorded.union(present):
-        path, entry = processed_path(out_dir, split, name), manifest.scenes.get(name)
-        if not selection.wants(name, split):
-            continue
-        known.add(name)
-        if name not in there:
-            findings.error(path, "no such file, though the manifest names it", _AGAIN, scene_id=name)
-        elif (name, split) in recorded:
-            continue
-        elif name in manifest.failures:
-            findings.note(path, "is of an earlier run: the last one failed on this scene", scene_id=name)
-        elif manifest.is_complete:
-            problem = "is not in the manifest" + (f", which has it in {entry.split}" if entry else "")
-            findings.error(path, problem, "remove it" if entry else _AGAIN, scene_id=name)
-    for name, failure in manifest.failures.items():
-        if selection.scene_ids is None or name in selection.scene_ids:  # its split is not on record
-            problem = f"this scene failed: {failure.message}"
-            findings.error(out_dir / MANIFEST_NAME, problem, failure.hint, scene_id=name)
-    for name in set(selection.scene_ids or ()) - known:
-        findings.error(out_dir, "is not here, or not in the splits that were asked for", scene_id=name)
-
-
-def _check_failed_list(out_dir: Path, manifest: Manifest, findings: Findings) -> None:
-    """Check `failed.txt`, which is there only while something has failed."""
-    path, expected = out_dir / FAILED_NAME, encode_failed_list(manifest.failures) if manifest.failures else b""
-    if not (expected or path.exists()):
-        return
-    found = findings.attempt(path, read_file, path)
-    if found is not None and found != expected:
-        problem = f"{len(found.splitlines()):,} lines, expected {len(expected.splitlines()):,}"
-        findings.error(path, f"disagrees with the manifest: {problem}", _AGAIN)
-
-
-def _find_naming_problems(scene: ProcessedScene, task: ProcessedTask) -> Iterator[str]:
-    if scene.meta.scene_id != task.scene_id:
-        yield f"holds {scene.meta.scene_id}"
-    if scene.meta.split is not task.split:
-        yield f"was made as a {scene.meta.split} scene, but lies in {task.split}"
-
-
-def _find_annotation_problems(scene: ProcessedScene) -> Iterator[str]:
-    """Find ids that the vertex's group does not have."""
-    arrays = {"scannet_ids": scene.scannet_ids, "nyu40_ids": scene.nyu40_ids}
-    if scene.meta.options.labels_from == "ply":
-        del arrays["nyu40_ids"]
-    for key, array in arrays.items():
-        # One entry more than there can be groups: the last one, reached by -1, stands for "no group".
-        table = np.zeros(np.iinfo(np.int16).max + 2, np.int64)
-        for item in scene.meta.groups:
-            table[item.id] = item.scannet_id if key == "scannet_ids" else item.nyu40_id
-        wrong = int(np.count_nonzero(table[scene.instances] != array))
-        if wrong:
-            yield f"{key} of {wrong:,} vertices are not those of their groups"
-
-
-def _find_differences(scene: ProcessedScene, fingerprint: Fingerprint, entry: SceneEntry | None) -> Iterator[str]:
-    if entry is None:
-        return
-    found = SceneEntry.from_scene(scene, fingerprint)
-    names = [name for name in SceneEntry.__struct_fields__ if getattr(found, name) != getattr(entry, name)]
-    for name in names[:1]:
-        numbers = f"{getattr(found, name)!s:.80}, expected {getattr(entry, name)!s:.80}"
-        yield f"has another {name.replace('_', ' ')} than the manifest records: {numbers}"

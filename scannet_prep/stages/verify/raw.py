@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,12 +26,11 @@ from scannet_prep.labels import (
 )
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
-from scannet_prep.raw.lock import LOCK_NAME, PARTS_NAME, LockEntry, digest_file, read_lock, read_locks, shards_of
-from scannet_prep.raw.segments import Segmentation
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock, read_locks, shards_of
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.splits import find_official_split
-from scannet_prep.stages.finding import CheckTask, Finding, Findings, note_strangers
+from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.process.make_scene import RawFiles, is_there, make_scene, match_ply_labels, read_raw_file
 from scannet_prep.stages.selection import Selection, select_scenes
 
@@ -45,8 +44,7 @@ _SAID_ELSEWHERE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedFile:
+class RecordedFile(NamedTuple):
     """What is on record of one file.
 
     Attributes:
@@ -94,9 +92,8 @@ def plan_raw(
     scenes = find_raw_scenes(raw_dir)
     selected, failures = select_scenes(scenes, selection, raw_dir)
     for failure in failures:
-        scene = scenes.get(SceneId(failure.scene_id))
         message = failure.message.removeprefix(f"{raw_dir}: ")
-        findings.error(scene.directory if scene else raw_dir, message, failure.hint, scene_id=failure.scene_id)
+        findings.error(raw_dir, message, failure.hint, scene_id=failure.scene_id)
     recorded = _read_locks(raw_dir, against, findings)
     beside_scenes = recorded.get(raw_dir, [])
     check_digests(beside_scenes, findings)
@@ -109,11 +106,6 @@ def plan_raw(
         hint = f"its paths must begin as here, for example {tasks[0].path.relative_to(raw_dir)}/..." if tasks else ""
         findings.error(against, "names no file of the scenes that are checked here: none was compared", hint)
     compared += [item for item in beside_scenes if item.source == against]
-    for parent in {raw_dir, *(raw_dir / name for name in release.SPLIT_DIRS.values())}:
-        # Anything may lie beside `scans`, but not beside scenes.
-        if any(scene.directory.parent == parent for scene in scenes.values()):
-            known = {LABEL_MAP_NAME, LOCK_NAME, PARTS_NAME, *release.SPLIT_DIRS.values(), *scenes}
-            findings.attempt(parent, note_strangers, parent, known.__contains__, findings)
     present = {scene_id: find_official_split(scene_id) for scene_id in scenes}
     return tasks, present, _check_label_map(raw_dir, findings), None if against is None else len(compared)
 
@@ -121,8 +113,6 @@ def plan_raw(
 def _read_locks(raw_dir: Path, against: Path | None, findings: Findings) -> dict[Path, list[RecordedFile]]:
     """Read by folder what is on record of the files of a tree; of another copy, only of files that are here too."""
     own_path = raw_dir / LOCK_NAME
-    if against is not None and own_path.exists() and against.exists() and against.samefile(own_path):
-        own_path, against = against, None
     own = findings.attempt(own_path, read_locks, raw_dir)
     findings.found += [Finding.from_exception(fault, raw_dir) for fault in shards_of(raw_dir).find_faults()]
     recorded = [
@@ -178,14 +168,10 @@ def check_raw_scene(task: RawTask, label_map: LabelMap, findings: Findings) -> t
         findings.error(task.path, task.scene.problem)
     if not task.path.is_dir():
         return 0, 0
-    known = {f"{task.scene_id}{suffix}" for suffix in release.KINDS}
-    note_strangers(task.path, known.__contains__, findings)
     paths = _find_files(task, findings)
     check_digests(task.recorded, findings)
     read = {kind: findings.attempt(path, read_raw_file, kind, path) for kind, path in paths.items()}
     contents: dict[release.FileKind, Any] = {kind: content for kind, content in read.items() if content is not None}
-    if release.SEGMENTS in contents:
-        _check_segment_names(paths[release.SEGMENTS], contents[release.SEGMENTS], findings)
     size_bytes = sum(paths[kind].stat().st_size for kind in contents)
     if release.MESH not in contents:
         return 0, size_bytes
@@ -198,39 +184,26 @@ def check_raw_scene(task: RawTask, label_map: LabelMap, findings: Findings) -> t
 def _find_files(task: RawTask, findings: Findings) -> dict[release.FileKind, Path]:
     """Find the files that are there, and tell of those that are not."""
     paths = {kind: path for kind in release.INPUT_KINDS if is_there(path := task.scene.path(kind))}
-    required = [kind for kind in release.SEGMENTATION_KINDS if task.split in kind.splits]
-    missing = [kind for kind in required if kind not in paths]
-    if missing == required:
-        findings.error(task.path, "holds none of the scene's files", "download the scene")
-        return {}
     scenes = "test scene" if task.split is Split.TEST else "train and val scene"
-    for kind in missing:
+    for kind in release.SEGMENTATION_KINDS:
+        path = task.scene.path(kind)
+        if kind in paths or task.split not in kind.splits:
+            continue
         if kind is release.LABELS_MESH:
-            findings.note(task.scene.path(kind), "no such file; it is needed only to take the labels from it")
+            findings.note(path, "no such file; it is needed only to take the labels from it")
         else:
-            findings.error(task.scene.path(kind), "no such file", f"download it: every {scenes} has one")
+            findings.error(path, "no such file", f"download it: every {scenes} has one")
     return paths
-
-
-def _check_segment_names(path: Path, segmentation: Segmentation, findings: Findings) -> None:
-    ids = segmentation.raw_ids
-    is_own = ids < len(segmentation.indices)
-    is_own[is_own] = ids[segmentation.indices[ids[is_own]]] == ids[is_own]
-    if not is_own.all():
-        others = ids[~is_own]
-        message = f"{len(others):,} of {len(ids):,} segments are not named after one of their vertices"
-        findings.note(path, f"{message}, for example {others[0]}")
 
 
 def _make_scene(
     task: RawTask, contents: dict[release.FileKind, Any], label_map: LabelMap, findings: Findings
 ) -> ProcessedScene | None:
     """Make the scene of its whole files, and tell what is odd; None where it cannot be made, or has no groups."""
-    kinds = [release.MESH, release.INFO]
-    if task.split is not Split.TEST and release.SEGMENTS in contents:
-        groups = task.scene.find_groups_kind()
-        kinds += [release.SEGMENTS, *([groups] if groups else [])]
-    used = {kind: contents[kind] for kind in kinds if kind in contents}
+    kinds = {release.MESH, release.INFO}
+    if release.SEGMENTS in contents:
+        kinds |= {release.SEGMENTS, task.scene.find_groups_kind() or release.SEGMENTS}
+    used = {kind: content for kind, content in contents.items() if kind in kinds}
     files = RawFiles(task.scene_id, task.split, {kind: task.scene.path(kind) for kind in used})
     scene = findings.attempt(task.path, make_scene, files, used, ProcessOptions(), label_map)
     for warning in () if scene is None else scene.meta.warnings:
@@ -246,13 +219,13 @@ def _check_ply_labels(
 ) -> None:
     """Check that labels.ply is of the same mesh, and that it agrees with the groups."""
     labels_mesh = contents[release.LABELS_MESH]
-    nyu40_ids, warnings = findings.attempt(path, match_ply_labels, path, labels_mesh, contents[release.MESH]) or (
-        None,
-        (),
-    )
+    matched = findings.attempt(path, match_ply_labels, path, labels_mesh, contents[release.MESH])
+    if matched is None:
+        return
+    nyu40_ids, warnings = matched
     for warning in warnings:
         findings.note(path, warning.text)
-    if scene is None or nyu40_ids is None or labels_mesh.labels is None:
+    if scene is None:
         return
     # What is outside nyu40 is a known irregularity, and was noted.
     others = np.flatnonzero((nyu40_ids != scene.nyu40_ids) & (labels_mesh.labels <= MAX_NYU40_ID))
