@@ -29,7 +29,7 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.stages import export, process
-from scannet_prep.stages.pool import default_worker_count, run_tasks
+from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.process.scene_worker import ProcessTask
 from scannet_prep.synthetic import write_release
@@ -167,18 +167,6 @@ def test_workers_start_from_scripts_without_a_guard(raw: Path, tmp_path: Path, w
         [sys.executable, way], input=script, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "6\n", "")
-
-
-def test_the_number_of_workers_is_the_smallest_of_all_limits(tmp_path: Path) -> None:
-    membership = tmp_path / "membership"
-    membership.write_text("0::/job/7\n")
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job/cpu.max").write_text("max 100000\n")
-    unlimited = default_worker_count({}, tmp_path, membership)
-    for limit, count in (("1", 1), ("100000", unlimited), ("many", unlimited)):
-        assert default_worker_count({"SLURM_CPUS_PER_TASK": limit}, tmp_path, membership) == count
-    (tmp_path / "job/cpu.max").write_text("50000 100000\n")  # half a processor
-    assert default_worker_count({}, tmp_path, membership) == 1
 
 
 def test_a_process_pool_that_breaks_ends_the_run_and_the_next_one_goes_on(

@@ -12,17 +12,15 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from scannet_prep.errors import WorkerDiedError
-from scannet_prep.stages.granted import CGROUP_ROOT, MEMBERSHIP_PATH, find_granted_cores
 
 Task = TypeVar("Task")
 Context = TypeVar("Context")
@@ -197,24 +195,6 @@ def _work(descriptor: int) -> None:
             except Exception as error:  # noqa: BLE001 - handed to the main process
                 message = (None, error)
             pipe.send(message)
-
-
-def default_worker_count(
-    environ: Mapping[str, str],
-    cgroup_root: Path = CGROUP_ROOT,
-    membership_path: Path = MEMBERSHIP_PATH,
-) -> int:
-    """How many workers this process may keep busy.
-
-    The smallest of: the processors it may run on (affinity), the quota of its control group (containers), and
-    `SLURM_CPUS_PER_TASK`; at least 1.
-
-    Args:
-        environ: The environment, where Slurm leaves its limit.
-        cgroup_root: Where the control groups are mounted.
-        membership_path: Where the system says in which of them this process is.
-    """
-    return max(1, min(find_granted_cores(environ, cgroup_root, membership_path).values()))
 
 
 def keep_freed_memory() -> None:
