@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -194,16 +195,23 @@ def test_a_caller_that_stops_cancels_what_waits_and_leaves_no_worker_behind(tmp_
     with Remembering(1) as executor:
         results = run_tasks(sleep_and_tell, [0.01, *[0.3] * 50], tmp_path, executor=executor)
         assert next(results) == (0.01, 0.01)
-        results.close()  # type: ignore[attr-defined]
+        results.close()
     assert all(future.done() for future in futures)
     assert sum(future.cancelled() for future in futures) > 20
     (tmp_path / "pids").mkdir()
     results = run_tasks(sleep_and_tell, [0.01, 60.0, 60.0, 60.0], tmp_path / "pids", jobs=2)
     assert next(results) == (0.01, 0.01)
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     workers = [int(path.name) for path in (tmp_path / "pids").iterdir()]
     assert workers
     assert not any(is_running(pid) for pid in workers)
+
+
+def test_a_run_that_ends_with_an_error_ends_its_workers_though_the_error_is_kept(raw: Path, tmp_path: Path) -> None:
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError) as kept:
+        process.run(process.plan(raw, tmp_path, ProcessOptions()), progress=At(1, lambda: 1 // 0))
+    assert (threading.active_count(), kept.type) == (before, ZeroDivisionError)
 
 
 def test_a_worker_that_outlives_its_run_writes_nothing(tmp_path: Path) -> None:

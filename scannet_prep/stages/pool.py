@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,10 +40,11 @@ def run_tasks(
     jobs: int = 1,
     executor: Executor | None = None,
     narrow: Callable[[Context, Task], Context] | None = None,
-) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
+) -> Generator[tuple[Task, Result | WorkerDiedError], None, None]:
     """Call a function for each task, in worker processes or in an executor.
 
-    A task that is lost, typically because memory ran out, is tried once more at the end, alone.
+    A task that is lost, typically because memory ran out, is tried once more at the end, alone. Who stops before the
+    end closes the generator: until then, tasks go on.
 
     Args:
         function: A module-level function of task and context, which catches its own errors.
