@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,14 +101,10 @@ def _make_table(label_set: LabelSet, scenes: Sequence[Mapping[int, int]]) -> Cla
     totals = np.array([sum(scene.values()) for scene in scenes], np.int64)
     counts = np.column_stack([counts, totals - counts.sum(axis=1)])  # the last column is for vertices without a class
     total = int(totals.sum())
-    classes = [(item.train_id, item.raw_id, item.name, item.frequency) for item in label_set.classes]
-    rows = [
-        ClassCount(*item, vertices, vertices / max(1, total), scene_count)
-        for item, vertices, scene_count in zip(
-            [*classes, (None, 0, "(unlabeled)", None)],
-            counts.sum(axis=0).tolist(),
-            (counts > 0).sum(axis=0).tolist(),
-            strict=True,
-        )
+    classes: list[tuple[Any, Any, Any, Any]] = [
+        (item.train_id, item.raw_id, item.name, item.frequency) for item in label_set.classes
     ]
+    classes.append((None, 0, "(unlabeled)", None))
+    sums = zip(classes, counts.sum(axis=0).tolist(), (counts > 0).sum(axis=0).tolist(), strict=True)
+    rows = [ClassCount(*item, vertices, vertices / max(1, total), scenes_of) for item, vertices, scenes_of in sums]
     return ClassTable(len(scenes), total, rows[-1], tuple(rows[:-1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from scannet_prep import workers
 from scannet_prep.errors import UsageError
+from scannet_prep.sample import Scenes
 
 # Arrays with a row for each point; all others have ends of their own.
 VERTEX_KEYS = frozenset({"points", "normals", "colors", "labels", "instances", "segments", "grid"})
@@ -47,8 +48,8 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
           stays -1), and `inverse_offset`: where each scene ends in it;
         - `edge_index`, of a transform of yours, in the convention of torch_geometric: int (2, E), pairs of points,
           joined along the second dimension, and `edge_index_offset`; its numbers become those of the batch;
-        - every other array, joined along its first dimension, and `<key>_offset`: int64 (B,), where each scene ends in
-          it;
+        - every other array of numbers, joined along its first dimension, and `<key>_offset`: int64 (B,), where each
+          scene ends in it;
         - every number: an array (B,); everything else: a list of B.
 
         Ids of instances and segments are those of their scenes: they repeat from scene to scene.
@@ -57,42 +58,36 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
         UsageError: Samples do not fit together: keys, types or shapes differ; they are not dicts with `points`; or a
             tensor is on a GPU, has a gradient, or is of a type that NumPy does not know.
     """
+    joined = samples.joined if isinstance(samples, Scenes) else {}
     samples = [_take_arrays(sample, number) for number, sample in enumerate(samples)]
-    keys = _check_keys(samples)
+    _check_alike(samples)
     counts = [len(sample["points"]) for sample in samples]
     offset = np.cumsum(counts, dtype=np.int64)
     starts: list[int] = (offset - counts).tolist()
     batch = Batch()
     parts: dict[str, list[Any]] = {}  # what is to be joined, into memory for the whole batch
-    for key in keys:
+    for key, first in samples[0].items():
         values = [sample[key] for sample in samples]
         if key == "scene_id":
             batch["scene_ids"] = values
         elif key == "axis_alignment":
             batch[key] = np.stack(values)
-        elif any(isinstance(value, np.ndarray) and value.ndim for value in values):
+        elif _is_numeric(first) and first.ndim:
             axis = _INDEX_AXES.get(key, 0)
-            _check_arrays(key, axis, samples)
             if key in _INDEX_AXES:
                 values = [
                     np.where(value < 0, value, value + start) for value, start in zip(values, starts, strict=True)
                 ]
-            if _is_numeric(values[0]):
-                batch[key] = parts[key] = values
-            else:
-                batch[key] = np.concatenate(values, axis)
+            batch[key] = parts[key] = values
             if key not in VERTEX_KEYS:
                 batch[f"{key}_offset"] = np.cumsum([value.shape[axis] for value in values], dtype=np.int64)
-        elif all(isinstance(value, int | float | np.number | np.bool_ | np.ndarray) for value in values):
-            batch[key] = np.array(values)
         else:
-            batch[key] = _check_no_tensors(key, values)
+            is_number = all(isinstance(one, int | float | np.number | np.bool_) or _is_numeric(one) for one in values)
+            batch[key] = np.array(values) if is_number else values
     batch["offset"] = offset
     batch["batch"] = parts["batch"] = [np.broadcast_to(number, count) for number, count in enumerate(counts)]
     parts |= {key: [value] for key, value in batch.items() if _is_numeric(value)}
-    shapes = {key: _shape_together(values, _INDEX_AXES.get(key, 0)) for key, values in parts.items()}
-    for key, array in workers.allocate(shapes).items():
-        batch[key] = np.concatenate(parts[key], _INDEX_AXES.get(key, 0), out=array)
+    batch.update(_join(parts, joined))
     return batch
 
 
@@ -113,11 +108,30 @@ def collate_torch(samples: Sequence[dict[str, Any]]) -> Batch:
     return _restore(arrays, batch, set(arrays))
 
 
-def _shape_together(arrays: Sequence[NDArray[Any]], axis: int) -> workers.Shape:
-    """Type, in the byte order of this machine, and shape of arrays that are joined along one of their dimensions."""
-    first = arrays[0]
-    rows = sum(array.shape[axis] for array in arrays)
-    return first.dtype.newbyteorder("="), (*first.shape[:axis], rows, *first.shape[axis + 1 :])
+def _join(parts: Mapping[str, list[NDArray[Any]]], joined: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    """Join arrays by key, in the byte order of this machine; those that `joined` is made of already are not copied."""
+    shapes = {}
+    for key, (first, *others) in parts.items():
+        axis = _INDEX_AXES.get(key, 0)
+        rows = first.shape[axis] + sum(array.shape[axis] for array in others)
+        shapes[key] = first.dtype.newbyteorder("="), (*first.shape[:axis], rows, *first.shape[axis + 1 :])
+    is_joined = shapes == {key: (array.dtype, array.shape) for key, array in joined.items()}
+    is_joined = is_joined and all(_lie_in(joined[key], parts[key]) for key in VERTEX_KEYS & joined.keys())
+    arrays = joined if is_joined else workers.allocate(shapes)
+    for key, array in arrays.items():
+        if not is_joined or key not in VERTEX_KEYS:
+            np.concatenate(parts[key], _INDEX_AXES.get(key, 0), out=array)
+    return arrays
+
+
+def _lie_in(joined: NDArray[Any], arrays: Sequence[NDArray[Any]]) -> bool:
+    """Whether arrays, which have as many rows together, are the parts of an array, in order."""
+    place: int = joined.__array_interface__["data"][0]
+    for array in arrays:
+        if array.base is not joined or array.__array_interface__["data"][0] != place:
+            return False
+        place += array.nbytes
+    return True
 
 
 def _take_arrays(sample: Any, number: int) -> dict[str, Any]:  # noqa: ANN401 - whatever a transform returned
@@ -126,54 +140,48 @@ def _take_arrays(sample: Any, number: int) -> dict[str, Any]:  # noqa: ANN401 - 
     if not isinstance(arrays.get("points"), np.ndarray) or not arrays["points"].ndim:
         message = f"sample {number} is a {type(sample).__name__} of {list(arrays)}, expected a dict with points"
         raise UsageError(message, "a transform must return such a dict; or give the loader another collate_fn")
+    for key, value in arrays.items():
+        if _is_tensor(value):
+            hint = "a transform returns arrays, or tensors on the CPU, without a gradient, of a type that NumPy has"
+            raise UsageError(f"{key!r} cannot be joined: tensors of {value.dtype} on {value.device}", hint)
     return arrays
 
 
-def _check_keys(samples: Sequence[dict[str, Any]]) -> list[str]:
-    """Check that all samples have the same keys, and return them."""
+def _check_alike(samples: Sequence[dict[str, Any]]) -> None:
+    """Check that samples can be joined without changing them."""
     if not samples:
         raise UsageError("there are no samples to join")
+    first = samples[0]
     for sample in samples:
-        if set(sample) != set(samples[0]):
-            found, expected = (f"{_name(one)} has {', '.join(sorted(one))}" for one in (sample, samples[0]))
-            hint = "a transform must return the same keys for every scene"
-            raise UsageError(f"samples have different keys: {found}; {expected}", hint)
-    if clash := {"offset", "batch", "scene_ids", *(f"{key}_offset" for key in samples[0])} & set(samples[0]):
-        raise UsageError(f"{_name(samples[0])} has a key {min(clash)!r}, which the batch needs", "give it another name")
-    return list(samples[0])
-
-
-def _check_no_tensors(key: str, values: list[Any]) -> list[Any]:
-    """Check that what stays a list has no tensors, which would be those that are no arrays of NumPy, and return it."""
-    if kinds := {f"{value.dtype} on {value.device}" for value in values if _is_tensor(value)}:
-        hint = "a transform returns arrays, or tensors on the CPU, without a gradient, of a type that NumPy has"
-        found = ", ".join(sorted(kinds))
-        raise UsageError(f"{key!r} cannot be joined: tensors of {found}, which are no arrays of NumPy", hint)
-    return values
-
-
-def _check_arrays(key: str, axis: int, samples: Sequence[dict[str, Any]]) -> None:
-    """Check that arrays can be joined without changing them."""
-    expected = _describe(samples[0][key], axis)
-    for sample in samples:
-        value, count = sample[key], len(sample["points"])
-        if _describe(value, axis) != expected or np.ndim(value) <= axis:
-            found = f"{_name(sample)} has {_describe(value, axis)}, {_name(samples[0])} has {expected}"
-            raise UsageError(f"{key!r} cannot be joined: {found}", "a transform must return the same types every time")
-        if key in VERTEX_KEYS and len(value) != count:
-            raise UsageError(f"{_name(sample)}: {key!r} has {len(value)} rows, but there are {count} points")
+        for key in sample | first:
+            if key not in sample or key not in first or _kind(key, sample[key]) != _kind(key, first[key]):
+                found, expected = (f"{_name(one)} has {_describe(one, key)}" for one in (sample, first))
+                hint = "a transform must return the same keys and types for every scene"
+                raise UsageError(f"{key!r} cannot be joined: {found}, {expected}", hint)
+            if key in VERTEX_KEYS and len(sample[key]) != len(sample["points"]):
+                message = f"{key!r} has {len(sample[key])} rows, but there are {len(sample['points'])} points"
+                raise UsageError(f"{_name(sample)}: {message}")
+    if clash := {"offset", "batch", "scene_ids", *(f"{key}_offset" for key in first)} & set(first):
+        raise UsageError(f"{_name(first)} has a key {min(clash)!r}, which the batch needs", "give it another name")
 
 
 def _name(sample: dict[str, Any]) -> str:
     return str(sample.get("scene_id", "a sample"))
 
 
-def _describe(value: object, axis: int) -> str:
-    """Type and shape, with n for the dimension along which values are joined."""
-    if not isinstance(value, np.ndarray):
-        return type(value).__name__
-    sizes = ["n" if number == axis else str(size) for number, size in enumerate(value.shape)]
-    return f"{value.dtype} ({', '.join(sizes)})"
+def _kind(key: str, value: Any) -> object:  # noqa: ANN401 - whatever it is
+    """What must be the same to be joined: type and shape, but for the dimension along which values are joined."""
+    if not _is_numeric(value) or not value.ndim:
+        return None
+    axis = _INDEX_AXES.get(key, 0)
+    return value.dtype, value.shape[:axis], value.shape[axis + 1 :]
+
+
+def _describe(sample: dict[str, Any], key: str) -> str:
+    value = sample.get(key)
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    return type(value).__name__ if key in sample else "nothing"
 
 
 def _as_array(value: object) -> Any:  # noqa: ANN401 - whatever it is

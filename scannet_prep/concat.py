@@ -37,7 +37,7 @@ class ConcatDataset(Dataset):  # type: ignore[misc]  # where PyTorch is not inst
         self.datasets = tuple(datasets)
         if not self.datasets:
             raise UsageError("there are no datasets to join")
-        self._ends = np.cumsum([len(dataset) for dataset in self.datasets])
+        self._items = [(dataset, index) for dataset in self.datasets for index in range(len(dataset))]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -51,7 +51,7 @@ class ConcatDataset(Dataset):  # type: ignore[misc]  # where PyTorch is not inst
 
     def __len__(self) -> int:
         """Number of items."""
-        return int(self._ends[-1])
+        return len(self._items)
 
     def __getitem__(self, key: int | tuple[int, int]) -> Any:  # noqa: ANN401 - whatever they give
         """One item, by its index from either end, or by `(index, epoch)`.
@@ -60,9 +60,5 @@ class ConcatDataset(Dataset):  # type: ignore[misc]  # where PyTorch is not inst
             IndexError: The index is out of range.
         """
         index, *epoch = key if isinstance(key, tuple) else (key,)
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index {index} is out of range: the datasets have {len(self)} scenes together")
-        index %= len(self)
-        number = int(np.searchsorted(self._ends, index, side="right"))
-        inner = index - int(self._ends[number]) + len(self.datasets[number])
-        return self.datasets[number][(inner, *epoch) if epoch else inner]
+        dataset, inner = self._items[index]
+        return dataset[(inner, *epoch) if epoch else inner]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import operator
+import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -24,16 +25,19 @@ from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.reader import FolderReader, SceneSource
 from scannet_prep.processed.scene import check_identity, parse_meta, widen_normals
 from scannet_prep.sample import Sample as Sample  # noqa: PLC0414 - for the types of transforms
+from scannet_prep.sample import Scenes
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
-from scannet_prep.workers import find_worker
+from scannet_prep.workers import allocate, find_worker
 
 Place: TypeAlias = "str | Path | ByteSource"
 SplitName: TypeAlias = Literal["train", "val", "test"]
-_KEYS = (
-    "points", "normals", "colors", "labels", "instances", "segments", "axis_alignment", "faces", "scene_id",
-)  # fmt: skip
-_TYPES: dict[str, Any] = {"instances": np.int32, "segments": np.int32}
+# What a sample has of each vertex: type, and shape of a row.
+_ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "points": (np.float32, (3,)), "normals": (np.float32, (3,)), "colors": (np.uint8, (3,)), "labels": (np.int64, ()),
+    "instances": (np.int32, ()), "segments": (np.int32, ()),
+}  # fmt: skip
+_KEYS = (*_ROWS, "axis_alignment", "faces", "scene_id")
 
 if TYPE_CHECKING:
     from typing import Self
@@ -215,7 +219,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         """
         scene, epoch = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
         index = self._find(scene)
-        sample = self._read(index)
+        sample = self._read(index, {})
         if self.transform is None:
             return sample
         epoch = self._choose_epoch(index) if epoch is None else operator.index(epoch)
@@ -228,9 +232,26 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             message = f"{where}: the transform failed: {type(error).__name__}: {error}"
             raise TransformError(message, f"see it again with dataset[{index}, {epoch}]") from error
 
-    def __iter__(self) -> Iterator[Any]:
-        """All samples, in order."""
-        return (self[index] for index in range(len(self)))
+    def __getitems__(self, keys: Sequence[Any]) -> list[Any]:
+        """Read the scenes of a batch, each as `dataset[key]` does; a `DataLoader` calls it.
+
+        Without a transform they are read into the memory of the batch, so that `collate` need not copy them.
+        """
+        if self.transform is not None:
+            return [self[key] for key in keys]
+        indices = [self._find(key[0] if isinstance(key, tuple) and len(key) == 2 else key) for key in keys]
+        counts = self._reader.lengths[indices].tolist()
+        total, ids = sum(counts), np.dtype(np.int64)
+        shapes = {key: (np.dtype(dtype), (total, *row)) for key, (dtype, row) in _ROWS.items() if key in self._keys}
+        others: dict[str, Any] = {"offset": (ids, (len(keys),)), "batch": (ids, (total,))}  # what collate adds
+        if "axis_alignment" in self._keys:
+            others["axis_alignment"] = np.dtype(np.float64), (len(keys), 4, 4)
+        joined = allocate(shapes | others)
+        samples, end = [], 0
+        for index, count in zip(indices, counts, strict=True):
+            start, end = end, end + count
+            samples.append(self._read(index, {key: joined[key][start:end] for key in shapes}))
+        return Scenes(samples, joined)
 
     def __enter__(self) -> Self:
         """The dataset itself."""
@@ -337,21 +358,28 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         check_identity(npz, path, scene_id, int(self._reader.lengths[index]))
         return npz
 
-    def _read(self, index: int) -> Sample:
+    def _read(self, index: int, places: Mapping[str, NDArray[Any]]) -> Sample:
+        """Read a scene; arrays that have a place are written there."""
         npz = self._open(index)
         sample: Any = Sample()  # type: ignore[typeddict-item]  # a dict, while it is being filled
         sample.label_set_name = self.label_set.name
         for key in self._keys:
+            if key == "scene_id" or (key == "faces" and key not in npz.keys):
+                continue
+            if key == "segments" and key not in npz.keys:
+                array = np.full(self._reader.lengths[index], -1, np.int32)
+            else:
+                array = npz.read(self.label_set.raw_ids_key if key == "labels" else key)
+            dtype, place = _ROWS.get(key, (array.dtype, ()))[0], places.get(key)
+            if place is None or place.shape != array.shape:
+                place = array if array.dtype == dtype else np.empty(array.shape, dtype)
             if key == "labels":
-                raw_ids = npz.read(self.label_set.raw_ids_key)
-                sample[key] = self.label_set.train_ids_from_raw_ids(raw_ids, self.ignore_id)
+                self.label_set.train_ids_from_raw_ids(array, self.ignore_id, place)
             elif key == "normals":
-                sample[key] = widen_normals(npz.read(key))
-            elif key in npz.keys and key != "scene_id":
-                array = npz.read(key)
-                sample[key] = array.astype(_TYPES[key]) if key in _TYPES else array
-            elif key == "segments":
-                sample[key] = np.full(self._reader.lengths[index], -1, np.int32)
+                widen_normals(array, place)
+            elif place is not array:
+                place[...] = array
+            sample[key] = place
         sample["scene_id"] = self._reader.scene_id(index)
         limit_annotation(sample, (self._points or {}).get(sample["scene_id"]), self.ignore_id)
         return sample  # type: ignore[no-any-return]
@@ -360,11 +388,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
 def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:
     if isinstance(path, str | Path) and "://" not in str(path):
         path = Path(path).expanduser()
-        try:
-            is_archive = not path.is_dir() and (path.exists() or path.suffix == ".zst")
-        except OSError:  # a name that is too long, or a folder that may not be looked into: opening it says so
-            is_archive = path.suffix == ".zst"
-        if not is_archive:
+        if path.suffix != ".zst" and not os.path.isfile(path):  # noqa: PTH113 - raises nothing, whatever the name
             return FolderReader(path, split)
     from scannet_prep.archive.scenes import ArchiveReader  # training from a folder needs no zstandard
 

@@ -111,17 +111,20 @@ class LabelSet:
         """
         return _table(self, 1, 0, "uint8").take(raw_ids, mode="clip")
 
-    def train_ids_from_raw_ids(self, raw_ids: NDArray[np.integer], ignore_id: int) -> NDArray[np.int64]:
+    def train_ids_from_raw_ids(
+        self, raw_ids: NDArray[np.integer], ignore_id: int, out: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int64]:
         """Map raw ids to train ids.
 
         Args:
             raw_ids: Any shape, non-negative; nyu40 ids for ScanNet20, ScanNet ids for ScanNet200.
             ignore_id: What stands for unlabeled.
+            out: Where to write the result, int64, same shape; None for a new array.
 
         Returns:
             int64, same shape: train id, or `ignore_id` where the raw id is none of this set's.
         """
-        return _table(self, 0, ignore_id, "int64").take(raw_ids, mode="clip")
+        return _table(self, 0, ignore_id, "int64").take(raw_ids, out=out, mode="clip")
 
     def name_of(self, train_id: int) -> str:
         """English name of a class; `unlabeled` for what is not a train id, such as -1 or 255.

@@ -7,21 +7,19 @@ Its files `points20`, `points50`, `points100` and `points200` (in `limited-annot
 from __future__ import annotations
 
 import io
-import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ContentError, FileError, UsageError
+from scannet_prep.errors import FileError, UsageError
 from scannet_prep.files import read_file
-from scannet_prep.typed_json import parse_json
 
 _MAX_FILE_BYTES = 1 << 28
-_EXPECTED = 'expected {"scene0000_00": [5, 17, ...], ...}, as JSON or from torch.save'
+_EXPECTED = 'expected {"scene0000_00": [5, 17, ...], ...}'
 
 
 def read_points(
@@ -30,8 +28,8 @@ def read_points(
     """Read which vertices are annotated, and check that they fit the scenes.
 
     Args:
-        points: Indices of vertices by scene id, in mesh order; or a file of them: JSON, or from `torch.save`. A file
-            cannot run code when it is read. Scenes beyond those that are needed are passed over.
+        points: Indices of vertices by scene id, in mesh order; or a file of them, from `torch.save`. A file cannot run
+            code when it is read. Scenes beyond those that are needed are passed over.
         scene_ids: The scenes that are needed.
         lengths: Number of vertices of each, int64 (scenes,).
 
@@ -39,26 +37,25 @@ def read_points(
         FileError: The file is not there, or holds something else.
         UsageError: A scene is missing, or its points are not indices of its vertices.
     """
-    is_file = isinstance(points, str | Path)
-    where: str = str(points) if is_file else "points"
-    known: object = _read_file(Path(where).expanduser()) if is_file else points
+    where, known = "points", points
+    if isinstance(points, str | Path):
+        where, known = str(points), _read_file(Path(points).expanduser())
     if not isinstance(known, Mapping):
         raise UsageError(f"{where}: found {type(known).__name__}, {_EXPECTED}")
     if missing := [name for name in scene_ids if name not in known]:
-        message = (
-            f"{where}: has no points of {missing[0]} ({len(missing):,} of {len(scene_ids):,} scenes are not there)"
-        )
-        raise UsageError(message, "use the list of this split; or with scenes=..., only the scenes that it has")
+        count = f"{len(missing):,} of {len(scene_ids):,} scenes are not there"
+        hint = "use the list of this split; or with scenes=..., only the scenes that it has"
+        raise UsageError(f"{where}: has no points of {missing[0]} ({count})", hint)
     return {name: _check(where, name, known[name], int(size)) for name, size in zip(scene_ids, lengths, strict=True)}
 
 
 def limit_annotation(sample: dict[str, Any], chosen: NDArray[np.int64] | None, ignore_id: int) -> None:
-    """Ignore `labels` and `instances` of all vertices of a sample but the chosen ones; None for all. In new arrays."""
+    """Ignore `labels` and `instances` of all vertices of a sample but the chosen ones; None for all. In place."""
     for key, empty in (("labels", ignore_id), ("instances", -1)):
         if key in sample and chosen is not None:
-            limited = np.full_like(sample[key], empty)
-            limited[chosen] = sample[key][chosen]
-            sample[key] = limited
+            kept = sample[key][chosen]
+            sample[key][...] = empty
+            sample[key][chosen] = kept
 
 
 def _check(where: str, scene_id: str, points: Any, vertex_count: int) -> NDArray[np.int64]:  # noqa: ANN401 - not checked yet
@@ -72,45 +69,23 @@ def _check(where: str, scene_id: str, points: Any, vertex_count: int) -> NDArray
     return array.astype(np.int64)
 
 
-def _read_file(path: Path) -> object:
+def _read_file(path: Path) -> Any:  # noqa: ANN401 - not checked yet
     data = read_file(path, _MAX_FILE_BYTES)
-    if data.lstrip()[:1] in (b"{", b"["):
-        try:
-            return parse_json(data, dict[str, list[int]])
-        except ContentError as error:
-            raise FileError(path, f"{error.message}; {_EXPECTED}") from None
     try:
         import torch
     except ImportError:
-        hint = "pip install torch, or give the points as a dict or as JSON"
-        raise FileError(
-            path, "is not JSON, and files of torch.save need PyTorch, which is not installed", hint
-        ) from None
+        hint = "pip install torch, or give the points as a dict"
+        raise FileError(path, "files of torch.save need PyTorch, which is not installed", hint) from None
+    # Beside lists and tensors, what arrays and numbers of NumPy are made by, as either version of it names that.
+    # PyTorch takes the names since 2.6; before, such files are refused.
+    makers: tuple[Any, ...] = np.zeros(1).__reduce__()[0], np.int64(1).__reduce__()[0]
+    names = [f"numpy.{core}.multiarray" for core in ("core", "_core")]
+    allowed: list[Any] = [(maker, f"{name}.{maker.__name__}") for maker in makers for name in names]
+    allowed += [np.ndarray, np.dtype, *(type(np.dtype(code)) for code in np.typecodes["AllInteger"])]
     try:
-        try:
+        with torch.serialization.safe_globals(allowed) if torch.__version__ >= (2, 6) else nullcontext():
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError:  # arrays of NumPy. A model of TorchScript, which is code, is another error
-            return torch.load(io.BytesIO(data), map_location="cpu", pickle_module=_PICKLE, weights_only=False)
     except Exception as error:  # what torch raises differs by version
         problem = f"cannot be read by torch.load ({type(error).__name__}); {_EXPECTED}"
-        raise FileError(path, problem, "unpack the zip file, and name one of the lists in it") from error
-
-
-class _Unpickler(pickle.Unpickler):
-    """Makes arrays, tensors, and what lists and dicts are of; no other code can run."""
-
-    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as pickle has it
-        """Find what arrays and tensors are made by, wherever this NumPy has it."""
-        makers: Sequence[Any] = (np.zeros(1).__reduce__()[0], np.int64(1).__reduce__()[0], np.ndarray, np.dtype)
-        for maker in makers if module.partition(".")[0] == "numpy" else ():
-            if maker.__name__ == name:
-                return maker
-        allowed = {("collections", "OrderedDict"), ("_codecs", "encode"), ("torch._utils", "_rebuild_tensor_v2")}
-        if (module, name) not in allowed:
-            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a list of points")
-        return super().find_class(module, name)
-
-
-_PICKLE = SimpleNamespace(
-    Unpickler=_Unpickler, load=lambda file, **options: _Unpickler(file, **options).load(), __name__="pickle"
-)
+        hint = "name one of the lists in the zip file; one that you trust: points=torch.load(..., weights_only=False)"
+        raise FileError(path, problem, hint) from error

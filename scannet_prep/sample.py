@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from numpy.typing import NDArray
 
     class _Arrays(TypedDict):
@@ -54,3 +56,15 @@ else:
             from scannet_prep.view.sample import describe_sample
 
             return describe_sample(self)
+
+
+class Scenes(list[Any]):
+    """Samples for a batch. Their arrays may lie one after the other in arrays that `collate` then need not make.
+
+    Attributes:
+        joined: These arrays by key; those of what does not come from a sample, such as `batch`, are still to be filled.
+    """
+
+    def __init__(self, samples: Iterable[Any], joined: Mapping[str, NDArray[Any]]) -> None:
+        super().__init__(samples)
+        self.joined = joined

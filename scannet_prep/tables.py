@@ -122,25 +122,16 @@ def classes(
     chosen = {Split.TRAIN, Split.VAL} if split is None else {Split.parse(split)}
     opened = _open(place)
     entries = {name: entry for name, entry in opened.entries.items() if entry.split in chosen}
-    check_label_set(label_set)
-    counts = count_classes([entry.counts(label_set) for entry in entries.values()], label_set)
+    counts = class_counts(Records(opened.place, entries), label_set).to_numpy()
     groups = _instances(opened, list(entries))
     id_name = "nyu40_id" if label_set.raw_ids_key == "nyu40_ids" else "scannet_id"
-    instances = groups[groups["vertices"] > 0][id_name].value_counts()
-    weights = weigh_classes(counts, formula)
-    rows = {
-        item.train_id: {
-            "raw_id": item.raw_id,
-            "name": item.name,
-            "frequency": item.frequency,
-            "vertices": int(counts[:, item.train_id].sum()),
-            "scenes": int((counts[:, item.train_id] > 0).sum()),
-            "instances": int(instances.get(item.raw_id, 0)),
-            "weight": weights[item.train_id],
-        }
-        for item in label_set.classes
-    }
-    return _frame(rows, "train_id")
+    numbers = groups[groups["vertices"] > 0][id_name].value_counts()
+    return _name_classes(label_set).assign(
+        vertices=counts.sum(axis=0),
+        scenes=(counts > 0).sum(axis=0),
+        instances=[int(numbers.get(raw_id, 0)) for raw_id in label_set.ids],
+        weight=weigh_classes(counts, formula),
+    )
 
 
 def distribution(place: Place, label_set: LabelSet) -> pd.DataFrame:
@@ -159,14 +150,14 @@ def distribution(place: Place, label_set: LabelSet) -> pd.DataFrame:
     """
     opened = _open(place)
     entries = {name: entry for name, entry in opened.entries.items() if entry.split is not Split.TEST}
-    counts = class_counts(Records(opened.place, entries), label_set)
+    counts = class_counts(Records(opened.place, entries), label_set).to_numpy()
     splits = np.array([str(entry.split) for entry in entries.values()])
-    found = _frame({item.train_id: item._asdict() for item in label_set.classes}, "train_id")
-    found = found[["raw_id", "name", "frequency"]]
-    for split in ("train", "val"):
-        found[split] = counts[splits == split].sum().to_numpy()
-    found["scenes"] = (counts > 0).sum().to_numpy()
-    return found.assign(share=counts.sum().to_numpy() / max(1, sum(entry.vertex_count for entry in entries.values())))
+    return _name_classes(label_set).assign(
+        train=counts[splits == "train"].sum(axis=0),
+        val=counts[splits == "val"].sum(axis=0),
+        scenes=(counts > 0).sum(axis=0),
+        share=counts.sum(axis=0) / max(1, sum(entry.vertex_count for entry in entries.values())),
+    )
 
 
 def instances(place: Place) -> pd.DataFrame:
@@ -275,6 +266,11 @@ def _instances(opened: Records, names: Sequence[str]) -> pd.DataFrame:
         for group in opened.read_meta(name).groups
     ]
     return pd.DataFrame(rows, columns=["scene", *_GROUP_COLUMNS.values(), *_BOX_COLUMNS])
+
+
+def _name_classes(label_set: LabelSet) -> pd.DataFrame:
+    rows = {item.train_id: item._asdict() for item in label_set.classes}
+    return _frame(rows, "train_id", ("raw_id", "name", "frequency"))
 
 
 def _frame(rows: Mapping[Any, Mapping[str, object]], index: str, columns: Sequence[str] | None = None) -> pd.DataFrame:

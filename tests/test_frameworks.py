@@ -35,13 +35,15 @@ class BatchSamplerShard:
         return (batch for number, batch in enumerate(self.batch_sampler) if number % 2)
 
 
-def test_a_second_sharding_is_refused_and_what_to_change_is_named() -> None:
+@pytest.mark.parametrize("name", ["BatchSamplerShard", "DataLoaderDispatcher", "_DatasetSamplerWrapper"])
+def test_a_second_sharding_is_refused_and_what_to_change_is_named(name: str) -> None:
+    shard: Any = type(name, (BatchSamplerShard,), {})
     for sampler in (make_sampler([10] * 8, 0, 2, max_points=20), EvalSampler([10] * 8, rank=1, world_size=2)):
-        with pytest.raises(UsageError, match=r"share of rank . of 2, and BatchSamplerShard takes only some") as caught:
-            list(BatchSamplerShard(sampler))
-        assert "accelerator.prepare" in caught.value.hint
+        with pytest.raises(UsageError, match=rf"share of rank . of 2, and {name} takes only some") as caught:
+            list(shard(sampler))
+        assert re.search(r"accelerator\.prepare|use_distributed_sampler=False", caught.value.hint)
         assert len(list(sampler)) == len(sampler)
-    assert len(list(BatchSamplerShard(make_sampler([10] * 8, max_points=20)))) == 2  # of one rank, it is right
+    assert len(list(shard(make_sampler([10] * 8, max_points=20)))) == 2  # of one rank, it is right
 
 
 def make_loaders(folder: Path) -> tuple[Any, Any]:
@@ -167,23 +169,6 @@ def test_a_loader_that_accelerate_prepared_fails_naming_the_remedy(training_fold
     assert run_ranks(use_accelerate, tmp_path, training_folder) == [0, 0]
     refused = r"this is the share of rank [01] of 2, .*\nhint: do not pass this loader to accelerator\.prepare"
     assert len(re.findall(refused, read_output(tmp_path))) == 4
-
-
-def let_accelerate_dispatch(out_dir: Path, folder: Path) -> None:
-    from accelerate import Accelerator
-    from accelerate.utils import DataLoaderConfiguration
-
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
-    list(accelerator.prepare(make_loaders(folder)[0]))
-
-
-@needs("accelerate")
-def test_a_loader_whose_batches_accelerate_hands_out_from_rank_0_fails_naming_the_remedy(
-    training_folder: Path, tmp_path: Path
-) -> None:
-    assert 1 in run_ranks(let_accelerate_dispatch, tmp_path, training_folder)
-    refused = r"share of rank 0 of 2, and DataLoaderDispatcher takes only some of it\nhint: do not pass this loader"
-    assert re.search(refused, read_output(tmp_path))
 
 
 @needs("torchdata")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from training_sources import SIZES, TRAIN
 
 from scannet_prep import SCANNET200, ScanNet, collate
 from scannet_prep.errors import FileError, MissingFileError, ScanNetPrepError, UsageError
-from scannet_prep.transforms import LimitedAnnotations, RotateZ
+from scannet_prep.transforms import RotateZ
 
 POINTS = {scene_id: [0, 7 + index, SIZES[scene_id] - 1] for index, scene_id in enumerate(TRAIN)}
 
@@ -40,9 +38,6 @@ def test_only_listed_points_keep_label_and_instance_and_all_else_is_as_before(so
 
 
 def write_list(path: Path, kind: str, points: dict[str, Any]) -> Path:
-    if kind == "json":
-        path.write_text(json.dumps(points))
-        return path
     import torch
 
     makers = {
@@ -56,15 +51,13 @@ def write_list(path: Path, kind: str, points: dict[str, Any]) -> Path:
     return path
 
 
-KINDS = ["json", *(f"{age} {kind}" for age in ("old", "new") for kind in ("lists", "arrays", "tensors", "numbers"))]
+KINDS = [f"{age} {kind}" for age in ("old", "new") for kind in ("lists", "arrays", "tensors", "numbers")]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", KINDS)
-def test_lists_are_read_from_json_and_from_every_form_of_torch_save(
-    training_folder: Path, tmp_path: Path, kind: str
-) -> None:
-    if kind != "json" and find_spec("torch") is None:
-        pytest.skip("pip install torch")
+def test_lists_are_read_from_every_form_of_torch_save(training_folder: Path, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("torch")
     path = write_list(tmp_path / "points20", kind, POINTS | {"scene9999_00": [1]})
     for place in (path, str(path)):
         limited = ScanNet(training_folder, split="train", points=place)
@@ -95,13 +88,6 @@ def test_classes_are_counted_over_the_listed_points_only(training_folder: Path) 
     labels = np.concatenate([sample["labels"] for sample in limited])
     assert limited.class_counts().tolist() == np.bincount(labels[labels >= 0], minlength=20).tolist()
     assert 0 < limited.class_counts().sum() <= 3 * len(TRAIN)
-
-
-def test_points_are_what_the_transform_of_the_same_name_keeps(training_folder: Path) -> None:
-    by_transform = ScanNet(training_folder, split="train", transform=LimitedAnnotations(POINTS))
-    for one, other in zip(by_transform, ScanNet(training_folder, split="train", points=POINTS), strict=True):
-        assert np.array_equal(one["labels"], other["labels"])
-        assert np.array_equal(one["instances"], other["instances"])
 
 
 @pytest.mark.parametrize(
@@ -135,9 +121,7 @@ def test_a_scene_without_points_is_named_and_an_empty_list_ignores_all(training_
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b'{"scene0000_00": ["a"]}', "Expected `int`, got `str`"),
-        (b"[1, 2]", "Expected `object`, got `array`"),
-        (b"{", "truncated"),
+        (b'{"scene0000_00": [1]}', "cannot be read"),
         (b"PK\x03\x04 a zip file that holds several lists", "cannot be read"),
         (b"12\n13\n", "cannot be read"),
         (b"", "cannot be read"),
@@ -163,26 +147,12 @@ class Harmful:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("is_zip", [False, True])
 def test_reading_a_list_runs_no_code_that_is_in_it(
-    training_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_zip: bool
-) -> None:
-    torch = pytest.importorskip("torch")
-    monkeypatch.chdir(tmp_path)
-    torch.save(POINTS | {TRAIN[0]: Harmful()}, "points20", _use_new_zipfile_serialization=is_zip)
-    with pytest.raises(ScanNetPrepError, match=r"cannot be read by torch\.load"):
-        ScanNet(training_folder, split="train", points="points20")
-    assert not Path("harmed").exists()
-
-
-@pytest.mark.torch
-def test_a_model_of_torchscript_which_is_code_is_not_read_as_a_list(
     training_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.jit.save(torch.jit.script(torch.nn.Identity()), tmp_path / "points20")
-        monkeypatch.setattr(torch.jit, "load", lambda *_, **__: pytest.fail("it is loaded"))
-        with pytest.raises(ScanNetPrepError, match=r"cannot be read by torch\.load"):
-            ScanNet(training_folder, split="train", points=tmp_path / "points20")
+    monkeypatch.chdir(tmp_path)
+    torch.save(POINTS | {TRAIN[0]: Harmful()}, "points20")
+    with pytest.raises(ScanNetPrepError, match=r"cannot be read by torch\.load"):
+        ScanNet(training_folder, split="train", points="points20")
+    assert not Path("harmed").exists()

@@ -22,7 +22,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.labels import SCANNET20
 from scannet_prep.processed.scene import read_processed
 from scannet_prep.synthetic import write_release
-from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
+from scannet_prep.view.coloring import Prediction, ViewedScene, color_segments, view_scene
 from scannet_prep.view.page import make_page
 from scannet_prep.view.renderer import BACKGROUNDS, PictureOptions, render_scene
 
@@ -247,6 +247,30 @@ def test_search_leaves_names_and_none_hides_only_those(shown: Shown) -> None:
 
 
 @needs_browser
+def test_legend_of_thousands_makes_its_lines_when_they_are_wanted_and_finds_all_by_name(
+    show: Callable[..., Shown], scenes: dict[str, ViewedScene], tmp_path: Path
+) -> None:
+    scene = replace(scenes[VAL], colorings={"segments": color_segments(np.arange(len(scenes[VAL].points)))})
+    path = tmp_path / "many.html"
+    path.write_bytes(make_page([scene]))
+    many = show(path)
+    many.wait()
+    lines = many.page.locator("#categories li")
+    assert (lines.count(), many.text("#summary")) == (200, "16000 listed")
+    many.page.locator("#more").click()
+    assert lines.count() == 400
+    many.page.locator("#search").fill("segment 15999")
+    assert (lines.locator(".name").all_inner_texts(), many.page.locator("#more").is_visible()) == (
+        ["segment 15999"],
+        False,
+    )
+    many.page.locator("#search").fill("")
+    many.page.locator("#none").click()
+    assert many.text("#summary") == "16000 listed, 16000 hidden"
+    assert (many.pixels() == many.pixels()[0, 0]).all()
+
+
+@needs_browser
 def test_hovering_tells_class_raw_category_instance_segment_and_coordinates(
     shown: Shown, scenes: dict[str, ViewedScene]
 ) -> None:
@@ -264,8 +288,7 @@ def test_hovering_tells_class_raw_category_instance_segment_and_coordinates(
         shown.page.mouse.move(left + x, y)
         rows = shown.tooltip(category.name)
         vertices = scene.colorings["instances"].indices == number
-        group = scene.groups[int(scene.instances[vertices][0])]
-        assert rows["raw category"] == group.raw_category
+        assert rows["raw category"] == category.raw_category != ""
         at = [float(part) for part in rows["x, y, z"].removesuffix(" m").split(",")]
         vertex = np.abs(scene.points - at).max(axis=1).argmin()
         assert np.abs(scene.points[vertex] - at).max() < 1e-3

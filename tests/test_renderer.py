@@ -15,8 +15,8 @@ from scannet_prep.view import raster
 from scannet_prep.view.camera import FILLED, Camera, Projected
 from scannet_prep.view.coloring import Coloring, ViewedScene, color_instances, color_labels, view_scene
 from scannet_prep.view.png import draw_text, encode_png, measure_text
-from scannet_prep.view.raster import Seen, draw_points, draw_triangles, estimate_spacing
-from scannet_prep.view.renderer import BACKGROUNDS, PictureOptions, find_below, render_scene
+from scannet_prep.view.raster import Seen, draw_points, draw_triangles
+from scannet_prep.view.renderer import BACKGROUNDS, PictureOptions, render_scene
 
 RED, GREEN, BLUE = (200, 0, 0), (0, 200, 0), (0, 0, 200)
 EXACT = {"has_legend": False, "has_light": False}
@@ -48,10 +48,10 @@ def spread(seen: Seen, values: Any, width: int, height: int) -> np.ndarray:
     ("view", "right", "up"),
     [
         ("top", (1, 0, 0), (0, 1, 0)),
-        ("front", (1, 0, 0), (0, 0, 1)),
-        ("right", (0, 1, 0), (0, 0, 1)),
-        ("back", (-1, 0, 0), (0, 0, 1)),
-        ("left", (0, -1, 0), (0, 0, 1)),
+        ("-90,0", (1, 0, 0), (0, 0, 1)),
+        ("0,0", (0, 1, 0), (0, 0, 1)),
+        ("90,0", (-1, 0, 0), (0, 0, 1)),
+        ("180,0", (0, -1, 0), (0, 0, 1)),
         ("0,90", (0, 1, 0), (-1, 0, 0)),
     ],
 )
@@ -59,7 +59,7 @@ def test_views_are_neither_mirrored_nor_upside_down(view: str, right: Any, up: A
     axes = Camera.parse(view).axes
     assert axes == pytest.approx(np.array([right, up, np.cross(right, up)], np.float32), abs=1e-6)
     points = np.array([right, up, (0, 0, 0)], np.float32)
-    found = Camera.parse(view).project(points, np.ones(3, np.bool_), 80, 60)
+    found = Camera.parse(view).project(points, 80, 60)
     assert (found.x[0] > found.x[2], found.y[1] < found.y[2]) == (True, True)
 
 
@@ -70,13 +70,13 @@ def test_orbit_looks_down_from_a_corner_and_keeps_what_is_up_on_top() -> None:
 
 
 def test_projection_agrees_with_one_point_at_a_time() -> None:
-    generator, camera = np.random.default_rng(1), Camera(25, 35, zoom=1.5)
+    generator, camera = np.random.default_rng(1), Camera(25, 35)
     points = generator.normal(size=(50, 3)).astype(np.float32) * [3, 4, 1]
-    found = camera.project(points.astype(np.float32), np.ones(50, np.bool_), 300, 200)
+    found = camera.project(points.astype(np.float32), 300, 200)
     right, up, back = (axis.astype(float) for axis in camera.axes)
     for index, point in enumerate(points):
         distance = np.dot(found.position - point, back)
-        pixels = 1.5 * 100 / np.tan(np.radians(20)) / distance
+        pixels = 100 / np.tan(np.radians(20)) / distance
         x, y = (
             149.5 + np.dot(point - found.position, right) * pixels,
             99.5 - np.dot(point - found.position, up) * pixels,
@@ -88,9 +88,8 @@ def test_projection_agrees_with_one_point_at_a_time() -> None:
 @pytest.mark.parametrize(("width", "height"), [(300, 200), (100, 400)])
 def test_what_is_shown_fills_the_picture_and_stays_inside(width: int, height: int) -> None:
     points = np.random.default_rng(2).normal(size=(500, 3)).astype(np.float32) * 5
-    points[0] = 1000  # not shown
-    found = Camera(10, 50).project(points, np.arange(500) > 0, width, height)
-    reach = [np.abs(axis[1:] - size / 2 + 0.5).max() / size * 2 for axis, size in ((found.x, width), (found.y, height))]
+    found = Camera(10, 50).project(points, width, height)
+    reach = [np.abs(axis - size / 2 + 0.5).max() / size * 2 for axis, size in ((found.x, width), (found.y, height))]
     assert max(reach) == pytest.approx(FILLED, rel=1e-3)
 
 
@@ -127,8 +126,8 @@ def test_triangles_agree_with_loops_over_pixels(size: int) -> None:
     points = make_projected(generator, 3 * count, width, height)
     for axis in (points.x, points.y):
         axis[:] = np.repeat(axis[::3], 3) + generator.uniform(-size, size, 3 * count)
-    shown, faces = generator.random(3 * count) < 0.95, np.arange(3 * count, dtype=np.int32).reshape(-1, 3)
-    seen = draw_triangles(points, shown, faces, width, height)
+    faces = np.arange(3 * count, dtype=np.int32).reshape(-1, 3)
+    seen = draw_triangles(points, faces, width, height)
     found, weights = spread(seen, seen.nearest, width, height), seen.blend(points.nearness)
     depth = spread(seen, weights, width, height)
     x, y, nearness = (array.astype(float) for array in (points.x, points.y, points.nearness))
@@ -136,7 +135,7 @@ def test_triangles_agree_with_loops_over_pixels(size: int) -> None:
     for row in range(height):
         for column in range(width):
             best, expected, is_certain = 0.0, -1, True
-            for face in faces[shown[faces].all(axis=1)]:
+            for face in faces:
                 matrix = np.array([x[face], y[face], [1, 1, 1]])
                 is_front = np.linalg.det(matrix) < 0
                 inner = np.linalg.solve(matrix, [column, row, 1])
@@ -154,12 +153,12 @@ def test_triangles_agree_with_loops_over_pixels(size: int) -> None:
     assert compared > width * height // 2
 
 
-def test_many_tiles_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_triangles_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     points = make_projected(np.random.default_rng(6), 300, 60, 50)
-    faces, shown = np.arange(300, dtype=np.int32).reshape(-1, 3), np.ones(300, np.bool_)
-    whole = draw_triangles(points, shown, faces, 60, 50)
-    monkeypatch.setattr(raster, "_MAX_TILES", 7)
-    parts = draw_triangles(points, shown, faces, 60, 50)
+    faces = np.arange(300, dtype=np.int32).reshape(-1, 3)
+    whole = draw_triangles(points, faces, 60, 50)
+    monkeypatch.setattr(raster, "_MAX_TESTS", 70)
+    parts = draw_triangles(points, faces, 60, 50)
     assert len(whole.pixels) > 1000
     assert np.array_equal(whole.pixels, parts.pixels)
     assert np.array_equal(whole.vertices, parts.vertices)
@@ -186,13 +185,6 @@ def test_points_of_a_surface_leave_no_hole_however_near() -> None:
         image = render_scene(scene, "rgb", PictureOptions(size * 3 // 2, size, TOP, **EXACT))
         edge = size // 10
         assert (image[edge:-edge, edge:-edge] == GREEN).all(axis=2).mean() > 0.995
-
-
-def test_spacing_of_a_grid_is_about_its_step() -> None:
-    across, along = np.meshgrid(np.arange(0, 4, 0.02), np.arange(0, 3, 0.02))
-    points = np.stack([across.ravel(), along.ravel(), 0 * along.ravel()], axis=1).astype(np.float32)
-    assert estimate_spacing(points) == pytest.approx(0.02, rel=0.2)
-    assert estimate_spacing(points[:1]) == 0
 
 
 def test_nearer_surfaces_hide_farther_ones_in_points_and_in_meshes() -> None:
@@ -237,21 +229,6 @@ def test_light_changes_classes_and_leaves_the_colours_of_the_scan(tmp_path: Any)
         assert (lit <= exact).all()
 
 
-def test_ceiling_is_cut_above_the_floor_and_not_above_the_lowest_point() -> None:
-    heights = np.array([-50, *[10] * 900, 11.9, 12.1], np.float32)
-    points = np.stack([0 * heights, 0 * heights, heights], axis=1)
-    assert find_below(points, 2).tolist() == [True] * 902 + [False]
-    assert find_below(points, None).all()
-
-
-def test_dark_and_light_backgrounds() -> None:
-    scene = make_scene([[0, 0, 0], [1, 0, 0]], [RED, RED])
-    for name, (background, ink) in BACKGROUNDS.items():
-        image = render_scene(scene, "rgb", PictureOptions(200, 150, TOP, name))  # type: ignore[arg-type]
-        assert tuple(image[-1, -1]) == background
-        assert (image[:20, :50] == ink).all(axis=2).any()
-
-
 def test_legend_has_a_square_a_name_and_a_share_for_each_category() -> None:
     labels = np.repeat([2, 0, -1], [60, 30, 10])
     points = np.random.default_rng(0).normal(size=(100, 3)).astype(np.float32)
@@ -273,7 +250,7 @@ def test_legend_has_a_square_a_name_and_a_share_for_each_category() -> None:
 
 
 def test_legend_says_how_many_more_there_are_and_narrow_pictures_have_none() -> None:
-    coloring = color_instances(np.arange(100), {})
+    coloring = color_instances(np.arange(100))
     scene = ViewedScene("s", "", "", np.zeros((100, 3), np.float32), None, None, {"instances": coloring})
     image = render_scene(scene, "instances", PictureOptions(400, 300))
     more = np.full((8, measure_text("and 76 more"), 3), 255, np.uint8)
@@ -338,7 +315,6 @@ def test_png_holds_the_picture() -> None:
         (lambda: Camera.parse("sideways"), "'sideways' is not a view"),
         (lambda: Camera.parse("10,91"), "'10,91' is not a view"),
         (lambda: Camera.parse("nan,0"), "'nan,0' is not a view"),
-        (lambda: find_below(np.zeros((5, 3), np.float32), -1), "nothing of the scene is lower than -1 m"),
         (lambda: make_scene([[0, 0, 0]], [RED]).coloring("hue"), "cannot be coloured by 'hue'"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import re
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,7 @@ from scannet_prep.transforms import (
     Scale,
 )
 
-NOT_RANDOM = [
-    Normalize(), aug.CenterShift(), aug.CropBox(1.0), aug.InstanceTargets(SCANNET20), aug.NormalizeColor(),
-    aug.LimitedAnnotations({"scene0000_00": (2, 5)}),
-]  # fmt: skip
+NOT_RANDOM = [Normalize(), aug.CenterShift(), aug.CropBox(1.0), aug.InstanceTargets(SCANNET20), aug.NormalizeColor()]
 ALL = [
     ColorJitter(), CropPoints(20), Drop(0.5), Flip(), GridSample(0.5), Jitter(), RotateZ(), Scale(), *NOT_RANDOM,
     aug.ChromaticAutoContrast(), aug.CropClasses(20, (3, 7)), aug.ElasticDistortion(), aug.RandomBrightnessContrast(),
@@ -111,20 +109,19 @@ def check_keys_agree(sample: dict[str, Any]) -> None:
         assert sample["instance_centers"][number] == pytest.approx(corners.mean(axis=0), abs=1e-6)
 
 
-@pytest.mark.parametrize("second", SINGLE)
 @pytest.mark.parametrize("first", SINGLE)
-def test_after_any_two_transforms_all_keys_agree(first: Any, second: Any) -> None:
+def test_after_any_two_transforms_all_keys_agree(first: Any) -> None:
     refusals = []
-    for seed in range(5):
+    for second, seed in product(SINGLE, range(5)):
         try:
             found = Compose(first, second)(make_sample(seed=seed), rng(seed))
-        except UsageError as error:  # colours twice, or a grid twice; or vertices of the mesh that are gone
-            refusals.append(str(error))
+        except UsageError as error:  # colours twice, or a grid twice
+            refusals.append((str(error), {type(first), type(second)}))
         else:
             check_keys_agree(found)
-    for message in refusals:
-        assert re.search("expected uint8|has an inverse map|points to 2 to 5", message)
-        assert {type(first), type(second)} & {Normalize, aug.NormalizeColor, GridSample, aug.LimitedAnnotations}
+    for message, types in refusals:
+        assert re.search("expected uint8|has an inverse map", message)
+        assert types & {Normalize, aug.NormalizeColor, GridSample}
 
 
 @pytest.mark.parametrize("step", [step for step in SINGLE if type(step) not in (GridSample, aug.InstanceTargets)])
@@ -153,7 +150,7 @@ def test_integer_points_are_not_truncated_and_a_scene_without_vertices_stays_one
         found = transform(sample, rng())["points"]
         assert found == pytest.approx(transform(expected, rng())["points"]), transform
     for transform in SINGLE:
-        if transform in (Normalize(), GridSample(0.5), aug.LimitedAnnotations({"scene0000_00": (2, 5)})):
+        if transform in (Normalize(), GridSample(0.5)):
             continue
         assert len(transform(make_sample(0), rng())["points"]) == 0
 
@@ -287,7 +284,6 @@ def test_compose_hands_on_sample_and_generator_in_order_and_is_a_value() -> None
     ("make", "message"),
     [
         (lambda: CropPoints(0), "CropPoints: max_points is 0"),
-        (lambda: CropPoints(1e5), "max_points is 100000.0, expected a whole number at least 1"),
         (lambda: Drop(1.5), "Drop: share is 1.5, expected a number from 0 to 1"),
         (lambda: Flip(-1), "Flip: probability is -1"),
         (lambda: GridSample(0), "GridSample: size is 0"),
@@ -296,16 +292,9 @@ def test_compose_hands_on_sample_and_generator_in_order_and_is_a_value() -> None
         (lambda: aug.RandomRotate((-90, 90)), "RandomRotate: angle is -90, expected a number from -2 to 2"),
         (lambda: aug.RandomRotate(axis="w")(make_sample(), rng()), "axis is 'w', expected 'x', 'y' or 'z'"),
         (lambda: aug.Sometimes(Flip(), 1.1), "Sometimes: p is 1.1"),
-        (lambda: aug.ElasticDistortion([[0, 0.4]]), "distortion_params is 0.0, expected a number at least 1e-06"),
-        (lambda: aug.ElasticDistortion([[1e-4, 1]])(make_sample(), rng()), "too many"),
+        (lambda: aug.ElasticDistortion(((0, 0.4),)), "distortion_params is 0.0, expected a number at least 1e-06"),
+        (lambda: aug.ElasticDistortion(((1e-4, 1),))(make_sample(), rng()), "too many"),
         (lambda: aug.ChromaticAutoContrast(2), "blend_factor is 2"),
-        (lambda: aug.CropClasses(3, (0.5,)), "classes is 0.5, expected a whole number"),
-        (lambda: aug.LimitedAnnotations({})(make_sample(), rng()), "no points of scene0000_00"),
-        (
-            lambda: aug.LimitedAnnotations({"scene0000_00": [40]})(make_sample(), rng()),
-            "has 40 vertices, and points to 40 to 40",
-        ),
-        (lambda: Scale(1.1, 0.9), "largest is 0.9"),
         (lambda: Jitter(-0.1), "sigma is -0.1"),
         (lambda: Jitter(float("nan")), "sigma is nan"),
         (lambda: ColorJitter(300), "shift is 300"),

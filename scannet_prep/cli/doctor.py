@@ -40,7 +40,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     what = "folder of scenes, or an archive: path or address (default: data/processed, if it is there)"
     parser.add_argument("place", nargs="?", type=shared.place_argument, metavar="PLACE", help=what)
-    parser.add_argument("--base-url", metavar="URL", help="a mirror (default: the ScanNet server)")
     ranks = parser.add_argument_group("under torchrun")
     ranks.add_argument("--ddp", action="store_true", help="compare all ranks, and try whether they can work together")
     ranks.add_argument(
@@ -55,8 +54,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     place, environ = str(arguments.place or ""), os.environ
     if not arguments.ddp:
-        base_url = arguments.base_url or environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
-        return _tell(doctor.run(place, environ, base_url), console)
+        return _tell(doctor.run(place, environ, environ.get("SCANNET_PREP_BASE_URL") or BASE_URL), console)
     from scannet_prep.stages.doctor import ranks
 
     place = place or "data/processed"

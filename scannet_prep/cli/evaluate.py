@@ -34,8 +34,8 @@ examples:
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     shared.add_prediction_arguments(parser, "the ground truth")
-    splits = [str(split) for split in (Split.TRAIN, Split.VAL, Split.TEST)]
-    parser.add_argument("--splits", nargs="+", choices=splits, default=["val"], metavar="SPLIT", help="default: val")
+    what = "train or val (default: val); predictions of test scenes go to the benchmark: scannet-prep submit"
+    parser.add_argument("--splits", nargs="+", choices=("train", "val"), default=["val"], metavar="SPLIT", help=what)
     what = "evaluate the scenes that have a prediction; without it, a missing one is an error"
     parser.add_argument("--allow-missing", action="store_true", help=what)
     what = "write the scores of each scene to a .csv file"

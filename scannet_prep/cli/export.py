@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
@@ -62,43 +61,31 @@ def add_arguments(parser: shared.CommandParser) -> None:
     shared.add_jobs_argument(run_options)
     shared.add_shard_argument(run_options)
     run_options.add_argument("--force", action="store_true", help="make scenes again even if they are up to date")
-    checksum = "read all files that are there, whatever their sizes are"
-    run_options.add_argument("--checksum", action="store_true", help=checksum)
-    run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.export.format import ExportOptions
-    from scannet_prep.labels import SCANNET20, SCANNET200
     from scannet_prep.stages import export
 
-    label_set = SCANNET200 if arguments.labels == "scannet200" else SCANNET20
     plan = export.plan(
         arguments.places,
         arguments.output or Path("data/export") / arguments.format,
         arguments.format,
-        ExportOptions(label_set, arguments.aligned, arguments.variant, arguments.test_segments),
+        ExportOptions(shared.label_set_from(arguments), arguments.aligned, arguments.variant, arguments.test_segments),
         selection=shared.selection_from(arguments),
         is_forced=arguments.force,
-        compares_bytes=arguments.checksum,
         certificates=certificates_from(arguments, console),
         shard=shared.shard_from(arguments),
     )
-    shard = str(plan.share.shard) if plan.share else ""
-    if arguments.dry_run:
-        existing = plan.existing
-        counts = f"{len(plan.scene_ids) - len(existing):,} to make, {len(existing):,} there already"
-        value = {"dry_run": True, "out_dir": plan.out_dir, "settings": plan.format.settings, "left_out": plan.left_out}
-        value |= {"scenes": plan.scene_ids, "existing": existing, "shard": shard}
-        return console.result(f"{_describe_start(plan)}\n{counts} (dry run: nothing was done)", value, 0)
     console.say(_describe_start(plan))
     report = export.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     for failure in report.failures:
         trace = f"\n{failure.trace}" if failure.trace else ""
         console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)
     text, status = _describe_report(plan, report, console.seconds), 3 if report.failures else 0
+    shard = str(plan.share.shard) if plan.share else ""
     return console.result(text, report, status, shard=shard, seconds=console.seconds)
 
 
@@ -123,11 +110,8 @@ def _describe_report(plan: ExportPlan, report: ExportReport, seconds: float) -> 
     counts = f"{len(report.made):,} made, {len(report.kept):,} already there, {len(report.failures):,} failed"
     size = f"{format_count(report.files, 'file')}, {format_bytes(report.size_bytes)} in {report.out_dir}"
     lines = [f"{counts}, in {format_duration(seconds)}: {size}"]
-    if report.failures and plan.share is not None:
+    if report.failures:
         lines.append("to try the failed ones again, run the same command again")
-    elif report.failures:
-        again = quote(f"@{report.out_dir}/failed.txt")
-        lines.append(f"to try the failed ones again, add --scenes {again} to the same command")
     if report.unfinished:
         scenes = f"{format_count(len(report.unfinished), 'scene')} ({list_some(report.unfinished)})"
         lines.append(f"not finished: an earlier run had still to make {scenes}: export these, too")

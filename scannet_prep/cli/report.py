@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
-from scannet_prep.cli.console import Console, format_table
+from scannet_prep.cli.console import Console, describe_list, format_table
 
 if TYPE_CHECKING:
     from scannet_prep.stages.finding import Finding
     from scannet_prep.stages.report.source import Table
-
-_MAX_ROWS = 10
 
 SUMMARY = "make a page of figures and pictures, or compare two places"
 DESCRIPTION = """\
@@ -31,7 +29,7 @@ examples:
   scannet-prep report data/processed -o report.html
   scannet-prep report data/ScanNet --against their-scannet.lock
   scannet-prep report data/processed --against their-manifest.json
-  scannet-prep report https://host/scannet.tar.zst --quick
+  scannet-prep report https://host/scannet.tar.zst -o report.html
 """
 
 
@@ -44,8 +42,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.add_argument("-o", "--output", type=shared.file_argument(".html"), metavar="FILE.html", help=where)
     against = "compare with another place, a manifest.json or a scannet.lock"
     parser.add_argument("--against", type=shared.place_argument, nargs="+", metavar="PLACE", help=against)
-    quick = "read no scene: only what manifests and scannet.lock record; no sizes of rooms, floors and pictures"
-    parser.add_argument("--quick", action="store_true", help=quick)
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
 
@@ -55,7 +51,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages import report as stage
 
     certificates = certificates_from(arguments, console)
-    reading = stage.Reading(arguments.quick, certificates, shared.jobs_from(arguments), console.progress())
+    reading = stage.Reading(certificates, shared.jobs_from(arguments), console.progress())
     places, lines = arguments.places, list[str]()
     tables: list[Table] = []
     errors: list[Finding] = []
@@ -72,17 +68,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     shown = [line for table in tables if table.rows for line in _show(table, has_all=console.is_verbose)]
     value = {"report": found, "comparison": comparison, "output": arguments.output}
     is_same = comparison is None or comparison.is_same
-    return console.result("\n".join([*shown, *lines]), value, 3 if errors or not is_same else 0)
+    text = "\n".join([*shown, "", *lines]).strip()
+    return console.result(text, value, 3 if errors or not is_same else 0)
 
 
 def _show(table: Table, *, has_all: bool) -> Iterator[str]:
-    rows = table.rows if has_all else table.rows[:_MAX_ROWS]
     if table.right:
-        yield f"{table.title}:\n"
-        yield format_table(table.header, rows, right=table.right)
+        yield f"\n{table.title}:\n"
+        yield format_table(table.header, table.rows, right=table.right)
     else:
-        yield f"{table.title}: {len(table.rows):,}\n"
-        yield from (f"  {row[0]}: {'; '.join(filter(None, row[1:]))}" for row in rows)
-    if len(rows) < len(table.rows):
-        yield f"  ... and {len(table.rows) - len(rows):,} more; all of them with -v or --json"
-    yield ""
+        rows = [f"{row[0]}: {'; '.join(filter(None, row[1:]))}" for row in table.rows]
+        yield from describe_list(table.title, rows, has_all=has_all)

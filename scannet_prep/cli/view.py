@@ -14,13 +14,13 @@ from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
-    from scannet_prep.stages.view import ViewReport
+    from scannet_prep.stages.view import Viewing, ViewReport
 
 _COLORS = (
     "labels", "rgb", "scannet20", "scannet200", "instances", "segments", "normals", "prediction", "error",
 )  # fmt: skip
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
-_VIEWS = "orbit, top, front, right, back, left, or azimuth and elevation in degrees: --view=-60,40 (default: orbit)"
+_VIEWS = "orbit, top, or azimuth and elevation in degrees: --view=-60,40 (default: orbit)"
 SUMMARY = "look at scenes, labels and predictions: a page, a picture, or a mesh"
 DESCRIPTION = """\
 Shows processed scenes, their labels and predictions: as one page for a browser, which needs neither network nor server;
@@ -35,29 +35,26 @@ examples:
   scannet-prep view scene0011_00 scene0015_00 -o val.html
   scannet-prep view scene0011_00 --pred predictions
   scannet-prep view scene0011_00 --view top -o scene.png
-  scannet-prep view @ids.txt --cut-ceiling 2 --png -o out
+  scannet-prep view @ids.txt --png -o out
   scannet-prep view scene0011_00 --color rgb -o scene.ply
-  scannet-prep view data/processed/val/scene0011_00.npz
   scannet-prep view --serve --source data/scannet.tar.zst
 """
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    what = "scene id, @FILE with one id a line, or the .npz file of a processed scene; may be left out if there is one"
+    what = "scene id, or @FILE with one id a line; may be left out if there is one scene"
     parser.add_argument("scenes", nargs="*", metavar="SCENE", help=what)
     what, default = "processed folder, or an archive: path or address (default: data/processed)", Path("data/processed")
     parser.add_argument("--source", type=shared.place_argument, default=default, metavar="PLACE", help=what)
     what = "file that ends in .html, .png or .ply, or a folder (default: SCENE.html in the current one)"
     parser.add_argument("-o", "--output", type=shared.path_argument, metavar="OUT", help=what)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument(
-        "--export", choices=("html", "png", "ply"), default=None, help="what to write, where -o does not say it"
-    )
+    form.add_argument("--export", choices=("html", "png", "ply"), help="what to write, where -o does not say it")
     what = "write a picture of each scene: --export png"
     form.add_argument("--png", action="store_const", const="png", dest="export", help=what)
     what = "serve all scenes of PLACE, or those named, to browsers on this machine; the port is 8808 by default"
-    parser.add_argument("--serve", nargs="?", const=8808, type=_port_argument, metavar="PORT", help=what)
+    form.add_argument("--serve", nargs="?", const=8808, type=_port_argument, metavar="PORT", help=what)
     shown = parser.add_argument_group("what is shown")
     what = f"{', '.join(_COLORS)} (default: the prediction, the labels, or rgb: the first that there is)"
     shown.add_argument("--color", choices=_COLORS, default="", metavar="COLOR", help=what)
@@ -69,90 +66,58 @@ def add_arguments(parser: shared.CommandParser) -> None:
     shown.add_argument("--task", choices=tasks, default=tasks[0], help=f"what is predicted (default: {tasks[0]})")
     pictures = parser.add_argument_group("pictures")
     pictures.add_argument("--view", metavar="VIEW", help=_VIEWS)
-    what = "pixels (default: 800x600)"
-    pictures.add_argument("--size", type=_size_argument, metavar="WxH", help=what)
-    pictures.add_argument("--background", choices=("light", "dark"), help="default: light")
-    what = "leave out what is more than so many metres above the floor; for meshes, too"
-    pictures.add_argument("--cut-ceiling", type=_height_argument, metavar="METRES", help=what)
+    pictures.add_argument("--size", type=_size_argument, metavar="WxH", help="pixels (default: 800x600)")
     shared.add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
-    if arguments.serve is not None:
-        return _serve(arguments, console)
     from scannet_prep.stages import view
     from scannet_prep.view.camera import Camera
     from scannet_prep.view.renderer import PictureOptions
 
     width, height = arguments.size or (800, 600)
-    options = PictureOptions(
-        width,
-        height,
-        Camera.parse(arguments.view or "orbit"),
-        arguments.background or "light",
-        arguments.cut_ceiling,
-    )
-    plan = view.plan(
+    options = PictureOptions(width, height, Camera.parse(arguments.view or "orbit"))
+    viewing = view.open_scenes(
         arguments.scenes,
         arguments.source,
-        arguments.output,
-        arguments.export,
+        takes_all=arguments.serve is not None,
         pred_dir=arguments.pred,
         task=arguments.task,
         color=arguments.color,
         label_set=shared.label_set_from(arguments),
-        options=options,
         certificates=shared.certificates_from(arguments, console),
     )
-    _check_options(arguments, plan.kind)
+    plan = view.plan(viewing, arguments.output, arguments.export, options)
+    if plan.kind != "png" and (arguments.view or arguments.size):
+        problem = f"--view and --size are for pictures, but a .{plan.kind} file is to be shown"
+        raise UsageError(problem, "for a picture, add --png")
+    if arguments.serve is not None:
+        return _serve(viewing, arguments, console)
     report = view.run(plan, progress=console.progress())
     return console.result(_describe(report), report, 0)
 
 
-def _serve(arguments: argparse.Namespace, console: Console) -> int:
+def _serve(viewing: Viewing, arguments: argparse.Namespace, console: Console) -> int:
     """Serve until somebody interrupts it, which is how it is to end."""
     import socket
 
     from scannet_prep.stages.serve import open_server
 
-    if arguments.output is not None or arguments.export is not None:
-        raise UsageError("--serve writes no file, but -o, --png or --export ask for one", "leave out one of them")
-    _check_options(arguments, "html")
-    server = open_server(
-        arguments.scenes,
-        arguments.source,
-        arguments.serve,
-        pred_dir=arguments.pred,
-        task=arguments.task,
-        color=arguments.color,
-        label_set=shared.label_set_from(arguments),
-        certificates=shared.certificates_from(arguments, console),
-    )
+    if arguments.output is not None:
+        raise UsageError("--serve writes no file, but -o asks for one", "leave out one of them")
+    server = open_server(viewing, arguments.serve)
     ssh = f"ssh -L {server.server_port}:127.0.0.1:{server.server_port} {socket.gethostname()}"
-    scenes = format_count(len(server.scenes), "scene")
-    text = [
-        f"{scenes} of {server.title}; Ctrl-C ends it",
-        f"open in a browser: {server.url}",
-        "if that is on another machine, first type there:",
-        f"  {ssh}",
-    ]
+    text = f"""\
+{format_count(len(server.scenes), "scene")} of {server.title}; Ctrl-C ends it
+open in a browser: {server.url}
+if that is on another machine, first type there:
+  {ssh}"""
     value = {"url": server.url, "port": server.server_port, "scenes": list(server.scenes), "ssh": ssh}
     with server, suppress(KeyboardInterrupt):
-        console.result("\n".join(text), value, 0)
+        console.result(text, value, 0)
         server.serve_forever()
     return 0
-
-
-def _check_options(arguments: argparse.Namespace, kind: str) -> None:
-    """Refuse options that what is to be written cannot have."""
-    of_pictures = {"--view": arguments.view, "--size": arguments.size, "--background": arguments.background}
-    ignored = [name for name, value in of_pictures.items() if value is not None and kind != "png"]
-    if kind == "html" and arguments.cut_ceiling is not None:
-        ignored.append("--cut-ceiling")
-    if ignored:
-        hint = "for a picture, add --png; a page has controls for it" if kind == "html" else "for a picture, add --png"
-        raise UsageError(f"{ignored[0]} is for pictures, but a .{kind} file is to be written", hint)
 
 
 def _describe(report: ViewReport) -> str:
@@ -165,12 +130,6 @@ def _size_argument(text: str) -> tuple[int, int]:
     if (match := _SIZE.fullmatch(text)) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size in pixels, such as 1600x1200")
     return int(match[1]), int(match[2])
-
-
-def _height_argument(text: str) -> float:
-    if re.fullmatch(r"\d{1,3}(\.\d{1,3})?", text) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a height in metres, such as 2.2")
-    return float(text)
 
 
 def _port_argument(text: str) -> int:

@@ -17,7 +17,7 @@ from scannet_prep.files import Buffer, Fingerprint
 from scannet_prep.geometry import move_columns
 from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.processed.npz import encode_npy_header
-from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
+from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release import SEGMENTS
 from scannet_prep.scene import Split
 
@@ -125,10 +125,6 @@ class ExportFormat(ABC):
             found = Fingerprint.from_file(self.options.test_segments / f"{scene_id}{SEGMENTS.suffix}")
             return {"test_segments": f"{found.size_bytes} {found.crc32}"}
         return {}
-
-    def bytes_per_vertex(self, stored: ProcessOptions) -> int:  # noqa: ARG002 - for what can be linked
-        """How many bytes a scene takes, at most and about, by how it is stored; to look for room on the disk."""
-        return 60
 
     @abstractmethod
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:

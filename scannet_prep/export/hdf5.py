@@ -1,7 +1,7 @@
 """HDF5: all scenes in one file, with our array names, through h5py.
 
 /<split>/<scene>/points, normals, colors, ...  the arrays of the processed scene
-/<split>/<scene>                               attributes: its description; lists and mappings as JSON
+/<split>/<scene>                               attribute `meta`: its description, JSON
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from scannet_prep.processed.scene import ProcessedScene, read_processed
 from scannet_prep.scene import Split
 
 _FILE_NAME = "scannet.h5"
-_PLAIN_KEYS = ("scene_id", "split", "label_set", "aligned")
 
 
 class Hdf5(JoinedFormat):
@@ -53,10 +52,8 @@ class Hdf5(JoinedFormat):
                 for scene_id, part in parts.items():
                     scene = read_processed(part)
                     group = file.create_group(f"{scene.meta.split}/{scene_id}")
-                    arrays, meta = scene.arrays(), scene.meta.to_json()
+                    arrays = scene.arrays()
                     group.attrs["meta"] = str(arrays.pop("meta"))
-                    for key in _PLAIN_KEYS:
-                        group.attrs[key] = meta[key]
                     for key, array in arrays.items():
                         group.create_dataset(key, data=array)
         except RuntimeError as error:  # what h5py makes of a file that cannot be closed, for example on a full disk

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.shards import ShardFolder
-from scannet_prep.typed_json import encode_json, parse_json
+from scannet_prep.typed_json import parse_json, to_plain
 from scannet_prep.version import VERSION
 
 _KIND = "scannet_prep export"
@@ -129,7 +130,7 @@ def _read(path: Path) -> ExportManifest:
 
 
 def write_export(path: Path, manifest: ExportManifest, *, is_durable: bool = False) -> None:
-    """Write a manifest, one line a scene, so that two can be compared with diff; the same one is not written again.
+    """Write a manifest; the same one is not written again.
 
     Raises:
         OutputError: It cannot be written.
@@ -138,13 +139,5 @@ def write_export(path: Path, manifest: ExportManifest, *, is_durable: bool = Fal
 
 
 def encode_export(manifest: ExportManifest) -> bytes:
-    """Encode a manifest."""
-    lines = []
-    for item in fields(manifest):
-        value, key = getattr(manifest, item.name), encode_json(item.name)
-        if isinstance(value, Mapping) and value:
-            rows = [b"  %b: %b" % (encode_json(name), encode_json(value[name])) for name in sorted(value)]
-            lines.append(key + b": {\n" + b",\n".join(rows) + b"\n}")
-        else:
-            lines.append(key + b": " + encode_json(value))
-    return b"{\n" + b",\n".join(lines) + b"\n}\n"
+    """Encode a manifest; equal ones are equal bytes."""
+    return json.dumps(to_plain(manifest), sort_keys=True).encode() + b"\n"

@@ -28,7 +28,7 @@ from scannet_prep.export.format import (
 )
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.processed.npz import encode_npz
-from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
+from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
 
@@ -41,10 +41,6 @@ class OctFormer(ExportFormat):
     def default_frame(self, label_set: LabelSet) -> bool:
         """As its README processes them."""
         return label_set == SCANNET200
-
-    def bytes_per_vertex(self, stored: ProcessOptions) -> int:
-        """Only the raw ids, where the rest is linked."""
-        return 3 if self._is_as_wanted(stored) else 26
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the `.npz`, and the raw ids of train and val."""
@@ -65,12 +61,9 @@ class OctFormer(ExportFormat):
             lists[f"scannetv2_{split}_npz.txt"] = "".join(f"{scene_id}.npz\n" for scene_id in ordered).encode()
         return lists | {"scannetv2_test.txt": lists["scannetv2_test_npz.txt"]}
 
-    def _is_as_wanted(self, stored: ProcessOptions) -> bool:
-        return (stored.label_set, stored.align_axis) == (self.options.label_set, self.options.is_aligned)
-
     def _encode_npz(self, scene: ProcessedScene) -> Content:
-        wanted = self.options
-        if self._is_as_wanted(scene.meta.options):
+        wanted, stored = self.options, scene.meta.options
+        if (stored.label_set, stored.align_axis) == (wanted.label_set, wanted.is_aligned):
             return PROCESSED_FILE
         arrays: dict[str, NDArray[Any]] = {
             "points": points_in_frame(scene, is_aligned=wanted.is_aligned),

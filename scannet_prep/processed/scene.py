@@ -322,12 +322,13 @@ def _find_structural_problems(arrays: Mapping[str, NDArray[Any]]) -> Iterator[st
         yield "has no points"
 
 
-def widen_normals(halves: NDArray[np.float16]) -> NDArray[np.float32]:
+def widen_normals(halves: NDArray[np.float16], out: NDArray[np.float32]) -> None:
     """float16 to float32. NumPy converts one number at a time; a table takes half as long, PyTorch a twentieth.
 
     PyTorch only in its own workers, which have one thread: several would hang in a process that was forked.
     """
     if find_worker() is not None:
-        widened: NDArray[np.float32] = sys.modules["torch"].from_numpy(halves).float().numpy()
-        return widened
-    return _FLOATS_BY_HALF.take(halves.view(np.uint16))
+        torch = sys.modules["torch"]
+        torch.from_numpy(out).copy_(torch.from_numpy(halves))
+    else:
+        _FLOATS_BY_HALF.take(halves.view(np.uint16), out=out, mode="clip")

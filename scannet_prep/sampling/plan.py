@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 Ints: TypeAlias = NDArray[np.int64]
+Plan: TypeAlias = list[list[int]]  # the scenes of each batch
 
 # The room that is left in the batches, so that scenes can change places from epoch to epoch. With 1.5 % and sizes like
 # those of ScanNet's scenes, 1 % of the pairs that share a batch do so again in the next epoch (0.3 % would by chance).
@@ -24,47 +25,16 @@ _MANY_SCENES = 40
 _MAX_EXCESS = 1.03
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Scenes in batches.
+def flatten(plan: Plan) -> tuple[Ints, Ints]:
+    """The scenes of all batches, int64 (S,), batch after batch; and where each batch ends in them, int64 (K,)."""
+    scenes = np.array([scene for batch in plan for scene in batch], np.int64)
+    return scenes, np.cumsum([len(batch) for batch in plan], dtype=np.int64)
 
-    Attributes:
-        scenes: Indices of the scenes, int64 (S,), batch after batch.
-        ends: Where each batch ends in `scenes`, int64 (K,), cumulative.
-    """
 
-    scenes: Ints
-    ends: Ints
-
-    def __len__(self) -> int:
-        """Number of batches."""
-        return len(self.ends)
-
-    @property
-    def counts(self) -> Ints:
-        """Scenes in each batch, int64 (K,)."""
-        return np.diff(self.ends, prepend=0)
-
-    @property
-    def starts(self) -> Ints:
-        """Where each batch begins in `scenes`, int64 (K,)."""
-        return self.ends - self.counts
-
-    def batch(self, index: int) -> list[int]:
-        """The scenes of one batch."""
-        return list(map(int, self.scenes[self.ends[index - 1] if index else 0 : self.ends[index]]))
-
-    def loads(self, lengths: Ints) -> Ints:
-        """Vertices of each batch, int64 (K,)."""
-        sums = np.concatenate([[0], np.cumsum(lengths[self.scenes], dtype=np.int64)])
-        return np.asarray(sums[self.ends] - sums[self.starts])
-
-    def take(self, order: Ints) -> Plan:
-        """Some of the batches, in the given order."""
-        counts = self.counts[order]
-        ends = np.cumsum(counts)
-        shifts = np.repeat(self.starts[order] - (ends - counts), counts)
-        return Plan(self.scenes[np.arange(len(shifts)) + shifts], ends)
+def sum_loads(plan: Plan, lengths: Ints) -> Ints:
+    """Vertices of each batch, int64 (K,)."""
+    scenes, ends = flatten(plan)
+    return np.diff(np.cumsum(lengths[scenes])[ends - 1], prepend=0)
 
 
 def pack(lengths: Ints, max_points: int, max_scenes: int, world_size: int) -> Plan:
@@ -90,8 +60,7 @@ def pack(lengths: Ints, max_points: int, max_scenes: int, world_size: int) -> Pl
             if len(batch) > 1:
                 batches.append(batch[1::2])
                 del batch[1::2]
-    scenes = np.array([scene for batch in batches for scene in batch], np.int64)
-    return Plan(scenes, np.cumsum([len(batch) for batch in batches], dtype=np.int64))
+    return batches
 
 
 def make_plan(packing: Plan, lengths: Ints, max_points: int, world_size: int, generator: Generator | None) -> Plan:
@@ -106,66 +75,22 @@ def make_plan(packing: Plan, lengths: Ints, max_points: int, world_size: int, ge
         packing = _mix(packing, lengths, max_points, generator)
     if padding := -len(packing) % world_size:
         some = np.argsort(lengths, kind="stable") if generator is None else generator.permutation(len(lengths))
-        packing = Plan(
-            np.concatenate([packing.scenes, np.resize(some, padding)]),
-            np.concatenate([packing.ends, packing.ends[-1] + 1 + np.arange(padding)]),
-        )
+        packing = [*packing, *([scene] for scene in np.resize(some, padding).tolist())]
     # Batches of similar size in the same step, so that no rank waits for another.
-    steps = np.argsort(-packing.loads(lengths), kind="stable").reshape(-1, world_size)
+    steps = np.argsort(-sum_loads(packing, lengths), kind="stable").reshape(-1, world_size)
+    if generator is not None:
+        steps = generator.permuted(generator.permutation(steps), axis=1)
+    plan = [packing[index] for index in steps.ravel().tolist()]
     if generator is None:
-        return packing.take(steps.ravel())
-    packing = packing.take(generator.permuted(generator.permutation(steps), axis=1).ravel())
-    batches = np.repeat(np.arange(len(packing)), packing.counts)
-    order = np.lexsort((generator.random(len(batches)), batches))  # any order within a batch
-    return Plan(packing.scenes[order], packing.ends)
+        return plan
+    scenes, ends = flatten(plan)
+    batches = np.repeat(np.arange(len(plan)), np.diff(ends, prepend=0))
+    return _cut(scenes[np.lexsort((generator.random(len(scenes)), batches))], ends)  # any order within a batch
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSummary:
-    """What the plan of an epoch is like.
-
-    Attributes:
-        epoch: The epoch.
-        step_count: Steps of each rank.
-        world_size: Number of ranks.
-        scene_count: Different scenes.
-        padding: Scenes that come twice, because there are fewer scenes than the division by ranks needs.
-        oversize: Scenes above the budget, each a batch of its own.
-        max_points: The budget.
-        fill: Mean share of the budget that a batch uses, 0..1; an oversize scene counts as 1.
-        imbalance: How much longer a step is than with equal work: the mean over the steps of the largest batch beside
-            the mean batch; 1 is ideal.
-        largest: Vertices of the largest batch.
-    """
-
-    epoch: int
-    step_count: int
-    world_size: int
-    scene_count: int
-    padding: int
-    oversize: int
-    max_points: int
-    fill: float
-    imbalance: float
-    largest: int
-
-    def __str__(self) -> str:
-        """Two lines for people."""
-        text = (
-            f"epoch {self.epoch}: {self.scene_count:,} scenes in {self.step_count:,} steps on {self.world_size} ranks\n"
-            f"fill {self.fill:.3f} of {self.max_points:,} points, imbalance {self.imbalance:.4f}, "
-            f"largest batch {self.largest:,} points"
-        )
-        if self.oversize:
-            text += f"; scenes above the budget, alone in their batch: {self.oversize}"
-        if self.padding:
-            text += f"; scenes that come twice, to make the ranks even: {self.padding}"
-        return text
-
-
-def _pack_best_fit(order: list[int], lengths: list[int], max_points: int, max_scenes: int) -> list[list[int]]:
+def _pack_best_fit(order: list[int], lengths: list[int], max_points: int, max_scenes: int) -> Plan:
     """Pack scenes, the largest first, into few batches: each goes where it leaves the least room."""
-    batches: list[list[int]] = []
+    batches: Plan = []
     rooms: list[tuple[int, int]] = []  # (room, batch) of batches that take more, sorted
     for scene in order:
         place = bisect_left(rooms, (lengths[scene], -1))
@@ -187,7 +112,8 @@ def _mix(packing: Plan, lengths: Ints, max_points: int, generator: Generator) ->
     paired at random, again and again, and a random scene of each changes places with one of the other, wherever the
     budget allows it: whatever happens, the result fits.
     """
-    scenes, starts, counts, loads = packing.scenes.copy(), packing.starts, packing.counts, packing.loads(lengths)
+    (scenes, ends), loads = flatten(packing), sum_loads(packing, lengths)
+    starts, counts = np.concatenate([[0], ends[:-1]]), np.diff(ends, prepend=0)
     regular = loads[loads <= max_points]
     if len(regular) < 2:
         return packing
@@ -209,4 +135,9 @@ def _mix(packing: Plan, lengths: Ints, max_points: int, generator: Generator) ->
         place_a, place_b = place_a[is_done], place_b[is_done]
         scenes[place_a], scenes[place_b] = scenes[place_b], scenes[place_a]
         loads[a[is_done]], loads[b[is_done]] = load_a[is_done], load_b[is_done]
-    return Plan(scenes, packing.ends)
+    return _cut(scenes, ends)
+
+
+def _cut(scenes: Ints, ends: Ints) -> Plan:
+    items, places = scenes.tolist(), [0, *ends.tolist()]
+    return [items[start:end] for start, end in pairwise(places)]

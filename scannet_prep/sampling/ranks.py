@@ -83,9 +83,8 @@ def check_number(value: int, name: str, smallest: int) -> int:
         number = operator.index(value)
     except TypeError:
         number = smallest - 1
-    if isinstance(value, bool) or number < smallest:
-        hint = f"{name}=int(...); environment variables are text" if isinstance(value, str) else f"{name}={smallest}"
-        raise UsageError(f"{name} is {value!r}, expected a whole number, at least {smallest}", hint)
+    if number < smallest:
+        raise UsageError(f"{name} is {value!r}, expected a whole number, at least {smallest}", f"{name}={smallest}")
     return number
 
 

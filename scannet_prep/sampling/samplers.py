@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.sampling.plan import Plan, PlanSummary, make_plan, pack
+from scannet_prep.sampling.plan import Plan, flatten, make_plan, pack, sum_loads
 from scannet_prep.sampling.ranks import RankedSampler, check_number
 from scannet_prep.version import VERSION
 
@@ -19,12 +19,21 @@ _STATE_VERSION = 3
 _FRESH = "to start the epoch again, leave the state out and call set_epoch(epoch)"
 
 
-class HasLengths(Protocol):
-    """A dataset that knows the vertices of each scene."""
+class PlanSummary(NamedTuple):
+    """What the plan of an epoch is like.
 
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Vertices of each scene, int64 (n,)."""
+    Attributes:
+        step_count: Steps of each rank.
+        padding: Scenes that come twice, because there are fewer scenes than the division by ranks needs.
+        fill: Mean share of the budget that a batch uses, 0..1; a scene above the budget counts as 1.
+        imbalance: How much longer a step is than with equal work: the mean over the steps of the largest batch beside
+            the mean batch; 1 is ideal.
+    """
+
+    step_count: int
+    padding: int
+    fill: float
+    imbalance: float
 
 
 class PointBudgetBatchSampler(RankedSampler):
@@ -71,7 +80,7 @@ class PointBudgetBatchSampler(RankedSampler):
 
     def __init__(
         self,
-        lengths: ArrayLike | HasLengths,
+        lengths: object,
         *,
         max_points: int,
         max_scenes: int | None = None,
@@ -84,13 +93,21 @@ class PointBudgetBatchSampler(RankedSampler):
         super().__init__(rank, world_size)
         self._digest = getattr(lengths, "digest", "") if self.world_size > 1 else ""
         self._max_points = check_number(max_points, "max_points", 1)
-        self._max_scenes = None if max_scenes is None else check_number(max_scenes, "max_scenes", 1)
-        self._seed = check_number(seed, "seed", 0)
         self._shuffle = bool(shuffle)
+        self._settings: dict[str, Any] = {  # what plans depend on, beside the epoch
+            "version": _STATE_VERSION,
+            "world_size": self.world_size,
+            "seed": check_number(seed, "seed", 0),
+            "shuffle": self._shuffle,
+            "max_points": self._max_points,
+            "max_scenes": None if max_scenes is None else check_number(max_scenes, "max_scenes", 1),
+            "scene_count": len(self._lengths),
+            "lengths_crc32": zlib.crc32(self._lengths.astype("<i8").tobytes()),
+        }
         if len(self._lengths) < self.world_size:
             message = f"there are {len(self._lengths)} scenes for {self.world_size} ranks: some would be idle"
             raise UsageError(message, f"train on at most {len(self._lengths)} ranks, or with more scenes")
-        self._packing = pack(self._lengths, self._max_points, self._max_scenes or len(self._lengths), self.world_size)
+        self._packing = pack(self._lengths, self._max_points, max_scenes or len(self._lengths), self.world_size)
         self.epoch = 0
         self.steps_before = 0
         self._is_compared = False
@@ -110,8 +127,7 @@ class PointBudgetBatchSampler(RankedSampler):
     @property
     def digest(self) -> str:
         """Of the batches that the next iteration gives to all ranks together: the same on each of them."""
-        plan = self._plan()
-        return f"{zlib.crc32(np.concatenate([plan.scenes, plan.ends]).astype('<i8').tobytes()):08x}"
+        return f"{zlib.crc32(np.concatenate(flatten(self._plan())).astype('<i8').tobytes()):08x}"
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks and in all epochs."""
@@ -134,7 +150,7 @@ class PointBudgetBatchSampler(RankedSampler):
             self._is_compared = True
             versions = {"numpy": np.__version__, "scannet_prep": VERSION}
             position = {"epoch": self.epoch, "steps done": self.steps_before}
-            self._compare_ranks(self._settings() | {"digest of the scenes": self._digest} | versions | position)
+            self._compare_ranks(self._settings | {"digest of the scenes": self._digest} | versions | position)
         self._go_to(self.epoch, self.steps_before)
         return self._give_batches(self._plan(), self.epoch, self._iteration)
 
@@ -142,7 +158,7 @@ class PointBudgetBatchSampler(RankedSampler):
         for step in range(len(plan) // self.world_size):
             if iteration == self._iteration:
                 self._steps_given = step + 1
-            yield [(scene, epoch) for scene in plan.batch(step * self.world_size + self.rank)]
+            yield [(scene, epoch) for scene in plan[step * self.world_size + self.rank]]
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration give an epoch.
@@ -169,7 +185,7 @@ class PointBudgetBatchSampler(RankedSampler):
             message = f"steps_done is {steps_done}, but what is left of epoch {self.epoch} has {self.steps_left} steps"
             raise UsageError(message, "count since the epoch began, or load_state_dict: enumerate(loader, start=1)")
         epoch, done = divmod(self.epoch * len(self) + self.steps_before + steps_done, len(self))
-        return {"epoch": epoch, "steps_done": done, **self._settings()}
+        return {"epoch": epoch, "steps_done": done, **self._settings}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called: the next iteration gives the rest of that epoch.
@@ -180,7 +196,7 @@ class PointBudgetBatchSampler(RankedSampler):
         Raises:
             UsageError: It is not such a state, or it is of a sampler with other scenes, budget, seed or shuffle.
         """
-        expected = self._settings()
+        expected = self._settings
         try:
             epoch, done = (check_number(state[name], name, 0) for name in ("epoch", "steps_done"))
             changed = [name for name, value in expected.items() if state[name] != value]
@@ -197,37 +213,17 @@ class PointBudgetBatchSampler(RankedSampler):
         self._go_to(epoch, done)
 
     def describe(self) -> PlanSummary:
-        """Tell steps, fill and imbalance of the epoch, or of what is left of it; `print` shows them as text."""
+        """Tell steps, fill and imbalance of the epoch, or of what is left of it."""
         plan = self._plan()
-        loads = plan.loads(self._lengths)
+        loads = sum_loads(plan, self._lengths)
         steps = loads.reshape(-1, self.world_size)
         means = np.maximum(steps.mean(axis=1), 1e-9)  # a step of empty scenes takes as long on all ranks
-        scenes = np.unique(plan.scenes)
         return PlanSummary(
-            epoch=self.epoch,
             step_count=len(steps),
-            world_size=self.world_size,
-            scene_count=len(scenes),
-            padding=len(plan.scenes) - len(scenes),
-            oversize=int((self._lengths[scenes] > self._max_points).sum()),
-            max_points=self._max_points,
+            padding=sum(map(len, plan)) - len(set().union(*plan)),
             fill=float(np.minimum(loads, self._max_points).mean() / self._max_points),
             imbalance=float(np.maximum(steps.max(axis=1) / means, 1).mean()),
-            largest=int(loads.max()),
         )
-
-    def _settings(self) -> dict[str, Any]:
-        """What plans depend on, beside the epoch."""
-        return {
-            "version": _STATE_VERSION,
-            "world_size": self.world_size,
-            "seed": self._seed,
-            "shuffle": self._shuffle,
-            "max_points": self._max_points,
-            "max_scenes": self._max_scenes,
-            "scene_count": len(self._lengths),
-            "lengths_crc32": zlib.crc32(self._lengths.astype("<i8").tobytes()),
-        }
 
     def _go_to(self, epoch: int, steps_before: int) -> None:
         self.epoch, self.steps_before = epoch, steps_before
@@ -236,20 +232,10 @@ class PointBudgetBatchSampler(RankedSampler):
 
     def _plan(self) -> Plan:
         """The batches of the next iteration, for all ranks."""
-        seeds = np.random.SeedSequence(self._seed, spawn_key=(self.epoch, 0))
+        seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(self.epoch, 0))
         generator = np.random.default_rng(seeds) if self._shuffle else None
         plan = make_plan(self._packing, self._lengths, self._max_points, self.world_size, generator)
-        return plan.take(np.arange(self.steps_before * self.world_size, len(plan)))
-
-
-class Indices(Protocol):
-    """A sampler of PyTorch, or a collection."""
-
-    def __len__(self) -> int:
-        """Number of indices."""
-
-    def __iter__(self) -> Iterator[int]:
-        """The indices."""
+        return plan[self.steps_before * self.world_size :]
 
 
 class WithEpoch:
@@ -258,14 +244,14 @@ class WithEpoch:
     For samplers of PyTorch, such as `RandomSampler` and `DistributedSampler`; ours know it by themselves.
 
     Args:
-        sampler: Gives indices.
+        sampler: Gives indices: a sampler of PyTorch, or a collection.
 
     Attributes:
         sampler: As given.
         epoch: What is given with each index; `set_epoch` changes it.
     """
 
-    def __init__(self, sampler: Indices) -> None:
+    def __init__(self, sampler: Any) -> None:  # noqa: ANN401 - has a length, and may have `set_epoch`
         self.sampler = sampler
         self.epoch = 0
 
@@ -309,9 +295,7 @@ class EvalSampler(RankedSampler):
             one is.
     """
 
-    def __init__(
-        self, lengths: ArrayLike | HasLengths, *, rank: int | None = None, world_size: int | None = None
-    ) -> None:
+    def __init__(self, lengths: object, *, rank: int | None = None, world_size: int | None = None) -> None:
         checked = _check_lengths(lengths)
         super().__init__(rank, world_size)
         self.step_count = -(-len(checked) // self.world_size)
@@ -338,7 +322,7 @@ class EvalSampler(RankedSampler):
         return iter(self._scenes)
 
 
-def _check_lengths(lengths: ArrayLike | HasLengths) -> NDArray[np.int64]:
+def _check_lengths(lengths: object) -> NDArray[np.int64]:
     """Check the vertex counts of the scenes, and copy them, int64 (n,)."""
     array = np.asarray(getattr(lengths, "lengths", lengths))
     is_valid = array.ndim == 1 and len(array) and np.issubdtype(array.dtype, np.integer)

@@ -83,8 +83,9 @@ def run(demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None) -> D
     packed = pack.run(pack.plan(processed_dir, archive_path), jobs=jobs, progress=progress)
     dataset = ScanNet(archive_path, split=Split.TRAIN, labels=SCANNET200)
     arrays = {key: f"{value.dtype} {value.shape}" for key, value in dataset[0].items() if hasattr(value, "dtype")}
+    viewing = view.open_scenes([dataset.scene_ids[0]], processed_dir, label_set=SCANNET200)
     for path in views:
-        view.run(view.plan([scenes[0]], processed_dir, path, label_set=SCANNET200), progress=progress)
+        view.run(view.plan(viewing, path), progress=progress)
     return DemoReport(raw_dir, processed_dir, archive_path, processed, packed.size_bytes, arrays, tuple(views))
 
 

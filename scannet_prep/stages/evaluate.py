@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from scannet_prep.dataset import Place, ScanNet
-from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
@@ -70,17 +69,14 @@ def plan(
         place: A processed folder, or an archive of it: the ground truth.
         task: `semantic` or `instance`.
         label_set: The classes.
-        splits: Which splits.
+        splits: Which splits; train or val.
         allows_missing: Whether scenes may lack predictions.
 
     Raises:
-        UsageError: Test scenes are asked for, or a scene has several predictions.
+        UsageError: A scene has several predictions.
         MissingFileError: Predictions are missing.
         ScanNetPrepError: The ground truth cannot be read.
     """
-    if Split.TEST in splits:
-        hint = "for the benchmark's server, pack the predictions: scannet-prep submit"
-        raise UsageError("test scenes have no public annotation to compare with", hint)
     hint = "" if allows_missing else _HINT
     return find_predictions(folder, place, task=task, label_set=label_set, splits=splits, hint=hint)
 

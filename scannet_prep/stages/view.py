@@ -5,57 +5,86 @@ Everything is read and checked before anything is written: scenes, predictions, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-import numpy as np
-
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import MissingFileError, PredictionError, ProcessedFileError, UnknownSceneError, UsageError
+from scannet_prep.errors import MissingFileError, PredictionError, ProcessedFileError, UsageError
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.failures import list_some
 from scannet_prep.files import Buffer, check_is_folder, make_directory, write_atomically
-from scannet_prep.labels import MAX_NYU40_ID, MAX_SCANNET_ID, SCANNET20, LabelSet
+from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.place import ProcessedPlace, open_place
-from scannet_prep.processed.scene import find_problems, parse_processed, read_processed
+from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
 from scannet_prep.progress import Progress
 from scannet_prep.stages.predictions import Predictions, Task, find_prediction_files
 from scannet_prep.stages.selection import Selection, parse_scene_ids
 from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
 from scannet_prep.view.png import encode_png
-from scannet_prep.view.renderer import PictureOptions, find_below, render_scene
+from scannet_prep.view.renderer import PictureOptions, render_scene
 
 Kind: TypeAlias = Literal["html", "png", "ply"]
 KINDS: tuple[Kind, ...] = ("html", "png", "ply")
-_SCENE_SUFFIX = ".npz"
-_OTHER_ENDING = re.compile(r"\.[A-Za-z]{2,4}")
 _HINT = "process the scene again: scannet-prep process --checksum, with the same options"
 
 
 @dataclass(frozen=True, slots=True)
-class ViewPlan:
-    """What `run` is going to show; making it touches nothing.
+class Viewing:
+    """Scenes that are to be shown, unread, and how they are coloured.
 
     Attributes:
-        kind: `html`: one page of all scenes; `png` or `ply`: a file for each.
-        scenes: Where each scene is, by id: its file, or the place that holds it.
-        predictions: Of all scenes; None where nothing is predicted.
+        place: Where the scenes are.
+        scene_ids: Which of them.
+        predictions: Of all of these; None where nothing is predicted.
         color: What was asked for; empty for the prediction, the labels, or the colours of the scan, whichever there is.
         label_set: Whose labels are meant by `labels`.
-        options: How pictures look; of pages and meshes, what they have of it.
-        paths: The file of each scene, by id; that of all, for a page.
     """
 
-    kind: Kind
-    scenes: Mapping[str, Path | ProcessedPlace] = field(hash=False)
+    place: ProcessedPlace
+    scene_ids: tuple[str, ...]
     predictions: Predictions | None
     color: str
     label_set: LabelSet
-    options: PictureOptions
+
+    def load(self, name: str, *, only: str | None = None) -> ViewedScene:
+        """Read one of the scenes and its prediction, and check them; `only` is the one colouring to make.
+
+        Raises:
+            FileError: One is damaged, has values that none has, or they do not fit each other.
+        """
+        path = self.place.file_path(name)
+        scene = parse_processed(self.place.read(name), path)
+        check_meta(scene.meta, path, name, self.place.entries[name].split)
+        for problem in find_problems(scene):
+            raise ProcessedFileError(path, problem, _HINT)
+        prediction = None if self.predictions is None else _read_prediction(self.predictions, name, len(scene.points))
+        return view_scene(scene, prediction=prediction, only=only)
+
+    def color_of(self, scene: ViewedScene) -> str:
+        """The colouring that was asked for, or the one that says most of what the scene has."""
+        labels = self.label_set.name.lower()
+        if self.color:
+            return labels if self.color == "labels" else self.color
+        return next(name for name in ("prediction", labels, "rgb") if name in scene.colorings)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPlan:
+    """What `run` is going to write; making it touches nothing.
+
+    Attributes:
+        viewing: What is shown.
+        kind: `html`: one page of all scenes; `png` or `ply`: a file for each.
+        paths: The file of each scene, by id; that of all, for a page.
+        options: How pictures look.
+    """
+
+    viewing: Viewing
+    kind: Kind
     paths: Mapping[str, Path] = field(hash=False)
+    options: PictureOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,67 +102,89 @@ class ViewReport:
     files: Mapping[str, int] = field(hash=False)
 
 
-def plan(
+def open_scenes(
     words: Sequence[str],
     source: Place,
-    output: Path | None = None,
-    kind: Kind | None = None,
     *,
+    takes_all: bool = False,
     pred_dir: Path | None = None,
     task: Task = "semantic",
     color: str = "",
     label_set: LabelSet = SCANNET20,
-    options: PictureOptions | None = None,
     certificates: bool | Path = True,
-) -> ViewPlan:
-    """Decide what to show; no scene is read.
+) -> Viewing:
+    """Find the scenes that are to be shown, and their predictions; none is read.
 
     Args:
-        words: Scene ids, `@FILE` with one id a line, and `.npz` files of processed scenes; may be empty where the
-            source holds one scene.
-        source: Where scenes are that are named by their id: a processed folder or an archive.
-        output: A file, whose ending says what it is; else a folder; by default the current one.
-        kind: `html`, `png` or `ply`; by default what the ending of the output says, else `html`.
+        words: Scene ids, and `@FILE` with one id a line; empty for all that there are, or that have a prediction.
+        source: A processed folder or an archive.
+        takes_all: Whether all may be more than one.
         pred_dir: Folder with predictions of the scenes, in the forms that `evaluate` takes.
         task: What is predicted.
         color: One of `COLORINGS`, or `labels`; what there is by default.
         label_set: Of the labels, and of the prediction.
-        options: How pictures look.
         certificates: Of addresses, whom to trust, as `RangeSource` takes it.
 
     Raises:
-        UsageError: No scene is named, one is named twice, or several are to go into one picture.
+        UsageError: It is not clear which scene is meant, or an error is to be shown without a prediction.
         UnknownSceneError: A scene is not there.
         FileError: The source cannot be used, or predictions are missing.
-        OutputError: The output lies in something that is not a folder.
         TransferError: An archive is on a web server, which does not give it.
     """
-    ending = next((item for item in KINDS if output is not None and output.suffix == f".{item}"), None)
-    if output is not None and not ending and _OTHER_ENDING.fullmatch(output.suffix) and not output.is_dir():
-        raise UsageError(f"{output} does not end in .html, .png or .ply", "name such a file, or a folder that is there")
-    if kind and ending and kind != ending:
-        raise UsageError(f"{output} does not end in .{kind}", f"name a .{kind} file, or a folder")
-    kind = kind or ending or "html"
-    if not words and str(source).endswith(_SCENE_SUFFIX):
-        words = [str(source)]
-    files = [Path(word).expanduser() for word in words if word.endswith(_SCENE_SUFFIX)]
-    ids = [word for word in words if not word.endswith(_SCENE_SUFFIX)]
-    scenes: dict[str, Path | ProcessedPlace] = {path.stem: path for path in files}
-    place = open_place([source], certificates=certificates) if ids or not files else None
-    names = find_scenes(ids, place) if place else ()
-    if len({*scenes, *names}) < len(files) + len(names):
-        raise UsageError("a scene is named twice", "name each scene by its id or by its file")
-    scenes |= {name: place for name in names if place}
-    predictions = None
     if pred_dir is None and color in {"prediction", "error"}:
         raise UsageError(f"without a prediction, there is no colouring by {color}", "add --pred DIR")
-    if pred_dir is not None:
-        predictions = Predictions(task, label_set, (), find_prediction_files(pred_dir, task), (), ())
-        if missing := sorted(scenes.keys() - predictions.paths.keys()):
-            problem = f"has no predictions of {len(missing):,} of {len(scenes):,} scenes: {list_some(missing)}"
-            raise MissingFileError(pred_dir, problem, "show scenes that have one")
-    paths = _choose_paths(kind, list(scenes), output, is_file=ending is not None)
-    return ViewPlan(kind, scenes, predictions, color, label_set, options or PictureOptions(), paths)
+    place = open_place([source], certificates=certificates)
+    predicted = None if pred_dir is None else find_prediction_files(pred_dir, task)
+    names = [name for name in place.entries if predicted is None or name in predicted]
+    if words:
+        selection = Selection(scene_ids=parse_scene_ids(words))
+        names = list(selection.scene_ids or ())
+        held = {name: str(entry.split) for name, entry in place.entries.items()}
+        selection.check_found(place.name, held, f"scannet-prep info {place.name} tells what is there")
+    elif len(names) > 1 and not takes_all:
+        hint = f"name some, such as {names[0]}"
+        raise UsageError(f"{place.name}: holds {len(names):,} scenes; which of them?", hint)
+    if pred_dir is None or predicted is None:
+        return Viewing(place, tuple(names), None, color, label_set)
+    if (missing := sorted(set(names) - predicted.keys())) or not names:
+        told = (
+            f"{len(missing):,} of {len(names):,} scenes: {list_some(missing)}" if names else f"scenes of {place.name}"
+        )
+        raise MissingFileError(pred_dir, f"has no predictions of {told}", "show scenes that have one")
+    return Viewing(place, tuple(names), Predictions(task, label_set, (), predicted, (), ()), color, label_set)
+
+
+def plan(
+    viewing: Viewing, output: Path | None = None, kind: Kind | None = None, options: PictureOptions | None = None
+) -> ViewPlan:
+    """Decide what to write where; no scene is read.
+
+    Args:
+        viewing: What is shown.
+        output: A file, whose ending says what it is; else a folder; by default the current one.
+        kind: What is written; by default what the ending of the output says, else `html`.
+        options: How pictures look.
+
+    Raises:
+        UsageError: The ending is another one, or several scenes are to go into one picture.
+        OutputError: The output lies in something that is not a folder.
+    """
+    ending = next((item for item in KINDS if output is not None and output.suffix == f".{item}"), None)
+    if output is not None and output.suffix and not output.is_dir() and ending not in ((kind,) if kind else KINDS):
+        expected = f".{kind}" if kind else ".html, .png or .ply"
+        raise UsageError(f"{output} does not end in {expected}", "name such a file, or a folder that is there")
+    kind, names = kind or ending or "html", viewing.scene_ids
+    if output is not None and ending:
+        if kind != "html" and len(names) > 1:
+            problem = f"{output} is one file, but {len(names):,} scenes are to be shown"
+            raise UsageError(problem, f"name a folder: --export {kind} -o DIR")
+        paths = dict.fromkeys(names, output)
+    else:
+        stems = {name: "scenes" if kind == "html" and len(names) > 1 else name for name in names}
+        paths = {name: (output or Path()) / f"{stem}.{kind}" for name, stem in stems.items()}
+    for path in set(paths.values()):
+        check_is_folder(path.parent)
+    return ViewPlan(viewing, kind, paths, options or PictureOptions())
 
 
 def run(plan: ViewPlan, *, progress: Progress | None = None) -> ViewReport:
@@ -141,15 +192,14 @@ def run(plan: ViewPlan, *, progress: Progress | None = None) -> ViewReport:
 
     Raises:
         FileError: A scene or a prediction is damaged, has values that none has, or they do not fit each other.
-        UsageError: A scene cannot be coloured so, or nothing of it is left.
+        UsageError: A scene cannot be coloured so.
         OutputError: A file cannot be written.
     """
     progress, colors, sizes = progress or Progress(), dict[str, str](), dict[str, int]()
-    with progress.work("check", len(plan.scenes), "scenes"):
-        for name in plan.scenes:
-            scene = load_scene(plan, name)
-            colors[name] = scene.coloring(choose_color(plan, scene)).name
-            find_below(scene.points, plan.options.ceiling)
+    with progress.work("check", len(plan.paths), "scenes"):
+        for name in plan.paths:
+            scene = plan.viewing.load(name)
+            colors[name] = scene.coloring(plan.viewing.color_of(scene)).name
             progress.advance()
     for path in set(plan.paths.values()):
         make_directory(path.parent)
@@ -166,99 +216,25 @@ def _encode(plan: ViewPlan, colors: Mapping[str, str]) -> Iterator[tuple[Path, l
     if plan.kind == "html":
         from scannet_prep.view.page import make_page
 
-        scenes = (load_scene(plan, name) for name in plan.scenes)
+        scenes = (plan.viewing.load(name) for name in plan.paths)
         yield next(iter(plan.paths.values())), [make_page(scenes, color=next(iter(colors.values())))]
         return
-    for name in plan.scenes:
-        scene = load_scene(plan, name, only=colors[name])
+    for name, path in plan.paths.items():
+        scene = plan.viewing.load(name, only=colors[name])
         if plan.kind == "png":
-            content: list[Buffer] = [encode_png(render_scene(scene, colors[name], plan.options))]
+            yield path, [encode_png(render_scene(scene, colors[name], plan.options))]
         else:
-            content = _encode_mesh(scene, colors[name], plan.options.ceiling)
-        yield plan.paths[name], content
-
-
-def _encode_mesh(scene: ViewedScene, name: str, ceiling: float | None) -> list[Buffer]:
-    """Encode what is below the ceiling, and the triangles all of whose vertices are."""
-    shown, faces = find_below(scene.points, ceiling), scene.faces
-    if faces is not None:
-        faces = (np.cumsum(shown, dtype=np.int32) - 1)[faces[shown[faces].all(axis=1)]]
-    comment = f"{scene.scene_id}, coloured by {name}"
-    return encode_ply(comment, scene.points[shown], scene.colorings[name].colors[shown], faces)
-
-
-def load_scene(plan: ViewPlan, name: str, *, only: str | None = None) -> ViewedScene:
-    """Read one of the scenes and its prediction, and check them.
-
-    Args:
-        plan: Of the scenes.
-        name: Which of them.
-        only: The one colouring to make; all by default.
-
-    Raises:
-        FileError: One is damaged, has values that none has, or they do not fit each other.
-    """
-    home = plan.scenes[name]
-    path = home if isinstance(home, Path) else home.file_path(name)
-    scene = read_processed(home) if isinstance(home, Path) else parse_processed(home.read(name), path)
-    if scene.meta.scene_id != name and not isinstance(home, Path):
-        raise ProcessedFileError(path, f"holds {scene.meta.scene_id}, expected {name}", _HINT)
-    for problem in find_problems(scene):
-        raise ProcessedFileError(path, problem, _HINT)
-    prediction = None
-    if plan.predictions is not None:
-        prediction = _read_prediction(plan.predictions, name, len(scene.points))
-    return view_scene(scene, prediction=prediction, only=only)
+            comment = f"{scene.scene_id}, coloured by {colors[name]}"
+            yield path, encode_ply(comment, scene.points, scene.colorings[colors[name]].colors, scene.faces)
 
 
 def _read_prediction(predictions: Predictions, name: str, vertex_count: int) -> Prediction:
-    """Read a prediction; ids that nothing has are an error. Raw ids of other classes are shown as unlabeled."""
+    """Read a prediction; ids that its label set does not have are an error."""
     predictions.unknown_ids.clear()
     found, path, label_set = predictions.read(name, vertex_count), predictions.paths[name], predictions.label_set
-    max_raw_id = MAX_NYU40_ID if label_set.raw_ids_key == "nyu40_ids" else MAX_SCANNET_ID
-    known = range(max_raw_id + 1) if path.suffix == ".txt" else range(-1, len(label_set))
-    if unknown := [str(number) for number in predictions.unknown_ids if number not in known]:
-        problem = f"has ids that {label_set.name} does not have, expected {known[0]}..{known[-1]}: {list_some(unknown)}"
+    nothing, ids = (0, label_set.ids) if path.suffix == ".txt" else (-1, range(len(label_set)))
+    if unknown := [str(number) for number in predictions.unknown_ids if number != nothing]:
+        problem = f"has ids that {label_set.name} does not have, expected {nothing} or {min(ids)}..{max(ids)}: "
         hint = "--labels says which label set is predicted; raw ids are in .txt, train ids in arrays"
-        raise PredictionError(path, problem, hint)
+        raise PredictionError(path, problem + list_some(unknown), hint)
     return Prediction(label_set, found)
-
-
-def choose_color(plan: ViewPlan, scene: ViewedScene) -> str:
-    """The colouring that was asked for, or the one that says most of what the scene has."""
-    labels = plan.label_set.name.lower()
-    if plan.color:
-        return labels if plan.color == "labels" else plan.color
-    return next(name for name in ("prediction", labels, "rgb") if name in scene.colorings)
-
-
-def find_scenes(words: Sequence[str], place: ProcessedPlace) -> Sequence[str]:
-    """The scenes that are named, which are there; or the only one."""
-    if not words:
-        if len(place.entries) != 1:
-            hint = f"name some, such as {next(iter(place.entries), 'scene0000_00')}"
-            raise UsageError(f"{place.name}: holds {len(place.entries):,} scenes; which of them?", hint)
-        return list(place.entries)
-    names = parse_scene_ids(words)
-    held = {name: str(entry.split) for name, entry in place.entries.items()}
-    for name in names:
-        if name in place.failures:
-            raise UnknownSceneError(f"{name} failed in processing: {place.failures[name]}", "mend it, process again")
-    hint = f"scannet-prep info {place.name} tells what is there"
-    Selection(scene_ids=names).check_found(place.name, held, hint)
-    return names
-
-
-def _choose_paths(kind: Kind, names: Sequence[str], output: Path | None, *, is_file: bool) -> dict[str, Path]:
-    """The file of each scene; for a page, the one of all."""
-    if output is not None and is_file:
-        if kind != "html" and len(names) > 1:
-            problem = f"{output} is one file, but {len(names):,} scenes are to be shown"
-            raise UsageError(problem, f"name a folder: --export {kind} -o DIR")
-        paths = dict.fromkeys(names, output)
-    else:
-        stems = {name: "scenes" if kind == "html" and len(names) > 1 else name for name in names}
-        paths = {name: (output or Path()) / f"{stem}.{kind}" for name, stem in stems.items()}
-    for path in set(paths.values()):
-        check_is_folder(path.parent)
-    return paths

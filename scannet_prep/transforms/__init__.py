@@ -37,7 +37,6 @@ from scannet_prep.transforms.selection import (
 from scannet_prep.transforms.steps import Compose, Sometimes
 from scannet_prep.transforms.targets import (
     InstanceTargets,
-    LimitedAnnotations,
     instance_masks,
     pool_segments,
     unique_segments,
@@ -45,7 +44,7 @@ from scannet_prep.transforms.targets import (
 
 __all__ = [
     "CenterShift", "ChromaticAutoContrast", "ColorJitter", "Compose", "CropBox", "CropClasses", "CropPoints", "Drop",
-    "ElasticDistortion", "Flip", "GridSample", "InstanceTargets", "Jitter", "LimitedAnnotations",
+    "ElasticDistortion", "Flip", "GridSample", "InstanceTargets", "Jitter",
     "Mix3D", "Normalize", "NormalizeColor", "RandomBrightnessContrast", "RandomRotate", "RandomShift", "RotateZ",
     "Scale", "ShufflePoint", "Sometimes", "fragments", "instance_masks", "mask3d", "merge_fragments", "mix",
     "octformer", "pointcept", "pool_segments", "unique_segments", "views_for_testing",

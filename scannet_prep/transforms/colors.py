@@ -9,14 +9,13 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from scannet_prep.transforms.motion import Triple
-from scannet_prep.transforms.steps import Sample, checked, colors_as_given, draw, normal_quantiles
+from scannet_prep.transforms.steps import Sample, Transform, colors_as_given, draw, normal_quantiles
 
 _LEVELS = np.arange(256, dtype=np.float32)[:, None]
 
 
-@dataclass(frozen=True, slots=True)
-@checked(shift=(0, 255), noise=(0, 255))
-class ColorJitter:
+@dataclass(frozen=True)
+class ColorJitter(Transform, shift=(0, 255), noise=(0, 255)):
     """Shifts the colours of the scene, each channel by itself, and adds noise to those of each vertex.
 
     The shift of a channel is uniform in [-shift, shift], the noise normal (cut at 4.3 times its deviation). Colours
@@ -47,9 +46,8 @@ class ColorJitter:
         return {**sample, "colors": changed}
 
 
-@dataclass(frozen=True, slots=True)
-@checked(blend_factor=(0, 1))
-class ChromaticAutoContrast:
+@dataclass(frozen=True)
+class ChromaticAutoContrast(Transform, blend_factor=(0, 1)):
     """Stretches each channel to 0..255, and blends the result with the colours from before.
 
     Pointcept's `ChromaticAutoContrast` (pointcept/datasets/transform.py), which its configurations apply with
@@ -75,9 +73,8 @@ class ChromaticAutoContrast:
         return {**sample, "colors": _map_channels(colors, table)}
 
 
-@dataclass(frozen=True, slots=True)
-@checked(brightness_limit=(0, 1), contrast_limit=(0, 1))
-class RandomBrightnessContrast:
+@dataclass(frozen=True)
+class RandomBrightnessContrast(Transform, brightness_limit=(0, 1), contrast_limit=(0, 1)):
     """Multiplies colours by 1 + a, and adds 255 b, with a and b uniform within their limits. Rounded, cut to 0..255.
 
     albumentations' `RandomBrightnessContrast(brightness_by_max=True)`, as Mask3D applies it
@@ -99,9 +96,8 @@ class RandomBrightnessContrast:
         return {**sample, "colors": _map_channels(colors_as_given(sample, self), table)}
 
 
-@dataclass(frozen=True, slots=True)
-@checked(mean=(0, 1), std=(1e-6, 1))
-class NormalizeColor:
+@dataclass(frozen=True)
+class NormalizeColor(Transform, mean=(0, 1), std=(1e-6, 1)):
     """Makes colours float32, (c / 255 - mean) / std for each channel. Nothing is random.
 
     The defaults are Mask3D's for ScanNet (datasets/semseg.py); mean 0 and std 1 are Pointcept's `NormalizeColor`.

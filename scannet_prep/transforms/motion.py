@@ -16,7 +16,6 @@ from scannet_prep.transforms.steps import (
     Moving,
     Sample,
     as_rows,
-    checked,
     colors_as_given,
     draw,
     move,
@@ -29,9 +28,8 @@ _PLANES = {"x": (1, 2), "y": (2, 0), "z": (0, 1)}  # a rotation about the axis t
 _MAX_NOISE_CELLS = 50_000_000
 
 
-@dataclass(frozen=True, slots=True)
-@checked(max_angle=(0, np.pi))
-class RotateZ(Moving):
+@dataclass(frozen=True)
+class RotateZ(Moving, max_angle=(0, np.pi)):
     """Rotates points and normals about the z axis, by an angle that is uniform in [-max_angle, max_angle].
 
     Attributes:
@@ -45,9 +43,8 @@ class RotateZ(Moving):
         return _rotate(sample, generator.uniform(-self.max_angle, self.max_angle), "z", (0.0, 0.0, 0.0))
 
 
-@dataclass(frozen=True, slots=True)
-@checked(angle=(-2, 2), center=(-np.inf, np.inf))
-class RandomRotate(Moving):
+@dataclass(frozen=True)
+class RandomRotate(Moving, angle=(-2, 2), center=(-np.inf, np.inf)):
     """Rotates points and normals about one of the axes, by an angle that is uniform in a range.
 
     Pointcept's `RandomRotate` (pointcept/datasets/transform.py), with `Sometimes` for its `p`. With equal ends it turns
@@ -69,9 +66,8 @@ class RandomRotate(Moving):
         return _rotate(sample, generator.uniform(*self.angle) * np.pi, self.axis, self.center)
 
 
-@dataclass(frozen=True, slots=True)
-@checked(probability=(0, 1))
-class Flip(Moving):
+@dataclass(frozen=True)
+class Flip(Moving, probability=(0, 1)):
     """Reflects points and normals in x, and in y, each with a probability of its own.
 
     Attributes:
@@ -82,19 +78,15 @@ class Flip(Moving):
 
     def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points` and `normals`."""
-        axes = np.flatnonzero(generator.random(2) < self.probability)
-        if not len(axes):
+        signs = np.array([*np.where(generator.random(2) < self.probability, -1, 1), 1])
+        if (signs == 1).all():
             return move(sample, sample["points"])
-        mapped = {key: sample[key].copy() for key in ("points", "normals") if key in sample}
-        for array in mapped.values():
-            for axis in axes:
-                np.negative(array[:, axis], out=array[:, axis])
+        mapped = {key: _by_axis(np.multiply, sample[key], signs) for key in ("points", "normals") if key in sample}
         return move(sample, **mapped)
 
 
-@dataclass(frozen=True, slots=True)
-@checked(smallest=(1e-6, np.inf), largest=("smallest", np.inf))
-class Scale(Moving):
+@dataclass(frozen=True)
+class Scale(Moving, smallest=(1e-6, np.inf), largest=(1e-6, np.inf)):
     """Scales points about the origin by a factor that is uniform in [smallest, largest].
 
     Alike in all directions, normals stay as they are. Otherwise normals are divided by the factors and made unit
@@ -123,9 +115,8 @@ class Scale(Moving):
         return move(sample, _by_axis(np.multiply, sample["points"], factors), **changed)
 
 
-@dataclass(frozen=True, slots=True)
-@checked(sigma=(0, np.inf), limit=(0, np.inf))
-class Jitter(Moving):
+@dataclass(frozen=True)
+class Jitter(Moving, sigma=(0, np.inf), limit=(0, np.inf)):
     """Adds normal noise to each coordinate, cut at a largest distance. Normals stay as they are.
 
     Attributes:
@@ -144,9 +135,8 @@ class Jitter(Moving):
         return move(sample, np.add(points, noise, out=noise if points.dtype == np.float32 else None))
 
 
-@dataclass(frozen=True, slots=True)
-@checked(distortion_params=(1e-6, np.inf))
-class ElasticDistortion(Moving):
+@dataclass(frozen=True)
+class ElasticDistortion(Moving, distortion_params=(1e-6, np.inf)):
     """Distorts points smoothly: adds noise on a coarse grid, smoothed and interpolated. Normals stay as they are.
 
     Normal noise on the corners of a grid is averaged twice over three neighbours along each axis, with zeros beyond the
@@ -171,7 +161,7 @@ class ElasticDistortion(Moving):
         return move(sample, as_rows(columns))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CenterShift(Moving):
     """Puts the middle of the bounding box at x = y = 0, and the lowest point at z = 0. Nothing is random.
 
@@ -194,9 +184,8 @@ class CenterShift(Moving):
         return move(sample, _by_axis(np.subtract, points, origin))
 
 
-@dataclass(frozen=True, slots=True)
-@checked(shift=(-np.inf, np.inf))
-class RandomShift(Moving):
+@dataclass(frozen=True)
+class RandomShift(Moving, shift=(-np.inf, np.inf)):
     """Shifts points by distances that are uniform, one for each axis.
 
     Pointcept's `RandomShift` (pointcept/datasets/transform.py). Without ranges it is what Mask3D begins with
@@ -220,7 +209,7 @@ class RandomShift(Moving):
         return move(sample, _by_axis(np.add, points, shift))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Normalize(Moving):
     """Puts the scene's middle at x = y = 0 and its lowest point at z = 0, and colours into [-1, 1]. Nothing is random.
 

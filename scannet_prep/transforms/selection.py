@@ -11,12 +11,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.steps import Ints, Sample, Selecting, as_rows, checked, select, without
+from scannet_prep.transforms.steps import Ints, Sample, Selecting, as_rows, select, without
 
 
-@dataclass(frozen=True, slots=True)
-@checked(max_points=(1, np.inf, int), sample_rate=(1e-6, 1))
-class CropPoints(Selecting):
+@dataclass(frozen=True)
+class CropPoints(Selecting, max_points=(1, np.inf), sample_rate=(1e-6, 1)):
     """Keeps the vertices nearest to a random vertex, where the scene has more than it may.
 
     Vertices stay in their order; among equally far ones the first count as nearer. Pointcept's `SphereCrop`
@@ -36,9 +35,8 @@ class CropPoints(Selecting):
         return _crop(self, sample, min(self.max_points, share), generator)
 
 
-@dataclass(frozen=True, slots=True)
-@checked(max_points=(1, np.inf, int), classes=(0, np.inf, int))
-class CropClasses(Selecting):
+@dataclass(frozen=True)
+class CropClasses(Selecting, max_points=(1, np.inf), classes=(0, np.inf)):
     """As `CropPoints`, around a vertex of one of some classes, for example those of the tail of ScanNet200.
 
     The class is chosen among those that the scene has, each as likely, then one of its vertices. In a scene that has
@@ -60,9 +58,8 @@ class CropClasses(Selecting):
         return _crop(self, sample, self.max_points, generator, candidates)
 
 
-@dataclass(frozen=True, slots=True)
-@checked(limit=(1e-6, np.inf))
-class CropBox(Selecting):
+@dataclass(frozen=True)
+class CropBox(Selecting, limit=(1e-6, np.inf)):
     """Keeps the vertices of which all coordinates lie between -limit and limit.
 
     `Points.clip` of ocnn (ocnn/octree/points.py), which OctFormer needs because its octree ends there.
@@ -78,7 +75,7 @@ class CropBox(Selecting):
         return select(sample, np.flatnonzero(np.abs(sample["points"].T.copy()).max(axis=0) < self.limit))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ShufflePoint(Selecting):
     """Puts the vertices into a random order. Pointcept's `ShufflePoint` (pointcept/datasets/transform.py)."""
 
@@ -87,9 +84,8 @@ class ShufflePoint(Selecting):
         return select(sample, generator.permutation(len(sample["points"])))
 
 
-@dataclass(frozen=True, slots=True)
-@checked(share=(0, 1))
-class Drop(Selecting):
+@dataclass(frozen=True)
+class Drop(Selecting, share=(0, 1)):
     """Drops a share of the vertices, chosen at random; at least one stays. Vertices stay in their order.
 
     Attributes:
@@ -105,9 +101,8 @@ class Drop(Selecting):
         return select(sample, np.sort(generator.permutation(count)[:kept_count]))
 
 
-@dataclass(frozen=True, slots=True)
-@checked(size=(1e-6, np.inf))
-class GridSample(Selecting):
+@dataclass(frozen=True)
+class GridSample(Selecting, size=(1e-6, np.inf)):
     """Keeps one vertex, chosen at random, of all that lie in the same cell of a grid (voxel).
 
     Nothing is averaged, so labels and ids stay exact. A vertex lies in the cell floor(point / size), computed in double
@@ -250,7 +245,9 @@ def _sort_keys(keys: Ints, bits: int) -> tuple[Ints, Ints, Ints]:
     keys.sort()
     order = keys & ((1 << bits) - 1)
     keys >>= bits
-    starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1])
+    is_first = np.ones(len(keys), np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    starts = np.flatnonzero(is_first)
     return order, starts, np.diff(starts, append=len(keys))
 
 
@@ -260,7 +257,7 @@ def _choose_one_each(keys: Ints, bits: int, generator: Generator, *, has_inverse
     Keys are overwritten, see `_sort_keys`: with an inverse, by the place of the chosen one that has the same key.
     """
     order, starts, counts = _sort_keys(keys, bits)
-    chosen = order[starts + (generator.random(len(starts)) * counts).astype(np.int64)]
+    chosen = order.take(starts + (generator.random(len(starts)) * counts).astype(np.int64), mode="clip")
     is_chosen = np.zeros(len(keys), np.bool_)
     is_chosen[chosen] = True
     if has_inverse:

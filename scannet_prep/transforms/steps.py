@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.random import Generator
@@ -15,7 +15,6 @@ from scannet_prep.errors import UsageError
 
 Ints: TypeAlias = NDArray[np.int64]
 Sample: TypeAlias = dict[str, Any]
-T = TypeVar("T")
 Step: TypeAlias = Callable[[Any, Generator], Any]  # of a dict, or of the TypedDict of the dataset
 
 # These have no row for each vertex, even where the numbers are equal.
@@ -24,46 +23,39 @@ _OTHER_KEYS = {"inverse", "axis_alignment", "faces", "instance_labels", "instanc
 BOX_KEYS = ("instance_boxes", "instance_centers")
 
 
-class Moving:
+class Transform:
+    """What changes a sample: a dataclass whose arguments are checked.
+
+    Attributes:
+        limits: Lowest and highest number of arguments, by name. An argument is a number, a tuple of them, or None.
+    """
+
+    limits: ClassVar[dict[str, tuple[float, float]]] = {}
+
+    def __init_subclass__(cls, **limits: tuple[float, float]) -> None:
+        """Take the limits from where the class is declared."""
+        cls.limits = limits
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        for name, (lowest, highest) in self.limits.items():
+            value = getattr(self, name)
+            for number in [] if value is None else np.ravel(value).tolist():
+                if not isinstance(number, int | float) or not lowest <= number <= highest:
+                    expected = f"at least {lowest:g}" if highest == np.inf else f"from {lowest:g} to {highest:g}"
+                    raise UsageError(f"{type(self).__name__}: {name} is {number!r}, expected a number {expected}")
+
+
+class Moving(Transform):
     """A transform that moves points, and leaves out what then holds no longer."""
 
-    __slots__ = ()
     drops = frozenset({"grid", *BOX_KEYS})
 
 
-class Selecting:
+class Selecting(Transform):
     """A transform that chooses among the points, and leaves out what then holds no longer."""
 
-    __slots__ = ()
     drops = frozenset({"faces", *BOX_KEYS})
-
-
-def checked(**limits: tuple[Any, ...]) -> Callable[[type[T]], type[T]]:
-    """Let a dataclass refuse arguments that are not numbers within limits; lists become tuples, None stays.
-
-    Limits are the lowest (or the name of another argument), the highest, and `int` for whole numbers.
-    """
-
-    def check(transform: object) -> None:
-        for name, (lowest, highest, *kinds) in limits.items():
-            value = _freeze(getattr(transform, name))
-            object.__setattr__(transform, name, value)
-            least = getattr(transform, lowest) if isinstance(lowest, str) else lowest
-            for number in [] if value is None else np.ravel(value).tolist():
-                if not isinstance(number, int if kinds else int | float) or not least <= number <= highest:
-                    expected = f"at least {least:g}" if highest == np.inf else f"from {least:g} to {highest:g}"
-                    message = f"{name} is {number!r}, expected a {'whole ' * len(kinds)}number {expected}"
-                    raise UsageError(f"{type(transform).__name__}: {message}")
-
-    def decorate(transform_class: type[T]) -> type[T]:
-        transform_class.__post_init__ = check  # type: ignore[attr-defined]
-        return transform_class
-
-    return decorate
-
-
-def _freeze(value: Any) -> Any:  # noqa: ANN401 - an argument
-    return tuple(map(_freeze, value)) if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -97,9 +89,8 @@ class Compose:
         return f"Compose({', '.join(map(repr, self.steps))})"
 
 
-@dataclass(frozen=True, slots=True)
-@checked(p=(0, 1))
-class Sometimes:
+@dataclass(frozen=True)
+class Sometimes(Transform, p=(0, 1)):
     """Applies a transform with a probability, and leaves the sample as it is otherwise.
 
     It stands for the `p` of Pointcept's transforms. Samples of one batch must have the same keys: what the transforms
@@ -148,7 +139,7 @@ def normal_quantiles() -> NDArray[np.float32]:
 def draw(values: NDArray[Any], generator: Generator, count: int) -> NDArray[Any]:
     """Draw so many of 65,536 values, each as likely every time."""
     places = generator.integers(0, 1 << 64, -(-count // 4), np.uint64).view(np.uint16)[:count]
-    return values.take(places, mode="wrap", out=np.empty(count, values.dtype))  # much faster than without
+    return values.take(places, mode="clip", out=np.empty(count, values.dtype))  # much faster than without
 
 
 def as_rows(columns: NDArray[Any]) -> NDArray[Any]:

@@ -1,23 +1,20 @@
-"""What instance segmentation learns from: instances, superpoints; and annotations that are limited on purpose."""
+"""What instance segmentation learns from: instances and superpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
-from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.instance import NO_INSTANCES
 from scannet_prep.labels import LabelSet
-from scannet_prep.limited_points import limit_annotation
-from scannet_prep.transforms.steps import BOX_KEYS, Sample, without
+from scannet_prep.transforms.steps import Sample, Transform
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceTargets:
+@dataclass(frozen=True)
+class InstanceTargets(Transform):
     """Numbers the instances that count from 0, and adds their classes, boxes and centres. To be put last.
 
     As the benchmark does: an instance is what has the same number and the same label; walls, floors and unlabeled
@@ -59,37 +56,6 @@ class InstanceTargets:
         centers = np.add.reduceat(rows, starts, dtype=np.float64) / counts[:, None]
         changed = {"instances": instances, "instance_labels": keys // base}
         return {**sample, **changed, "instance_boxes": boxes, "instance_centers": centers.astype(np.float32)}
-
-
-@dataclass(frozen=True, slots=True)
-class LimitedAnnotations:
-    """Ignores the annotation of all but a few points of each scene. To be put first.
-
-    As the limited annotations of ScanNet's data-efficient benchmark: `la_file` of Pointcept's `ScanNetDataset`
-    (pointcept/datasets/scannet.py). There, `Drop` and `GridSample` keep annotated points; here they may leave some out,
-    others each time. For samples that are not from `ScanNet`, which takes such lists itself: `points=`, `scenes=`.
-
-    Attributes:
-        points: For each scene id the vertices whose annotation stays, integers. A dict, for example what the
-            benchmark's file holds.
-        ignore_id: Label of the others; their instance is -1.
-    """
-
-    points: Mapping[str, Any] = field(hash=False, repr=False)
-    ignore_id: int = -1
-    drops: ClassVar = frozenset(BOX_KEYS)
-
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:  # noqa: ARG002
-        """Change `labels` and `instances`."""
-        if (scene_id := sample["scene_id"]) not in self.points:
-            raise UsageError(f"LimitedAnnotations: there are no points of {scene_id}", "add them, or leave it out")
-        chosen = np.asarray(self.points[scene_id], np.int64)
-        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(sample["points"]):
-            message = f"{scene_id} has {len(sample['points'])} vertices, and points to {chosen.min()} to {chosen.max()}"
-            raise UsageError(f"LimitedAnnotations: {message}", "put it first, and use the list of this release")
-        result = without(sample, self.drops)
-        limit_annotation(result, chosen, self.ignore_id)
-        return result
 
 
 def instance_masks(instances: Any, count: int | None = None) -> Any:  # noqa: ANN401 - array or tensor

@@ -14,10 +14,6 @@ from scannet_prep.errors import UsageError
 _VIEWS = {
     "orbit": (-60.0, 40.0),
     "top": (-90.0, 90.0),
-    "front": (-90.0, 0.0),
-    "right": (0.0, 0.0),
-    "back": (90.0, 0.0),
-    "left": (180.0, 0.0),
 }
 _ANGLES = re.compile(r"([-+]?\d{1,3}(?:\.\d{1,3})?),([-+]?\d{1,2}(?:\.\d{1,3})?)")
 FIELD_OF_VIEW = math.radians(40)
@@ -33,16 +29,14 @@ class Camera:
         azimuth: In degrees, counter-clockwise from above: at 0 the camera is on the side of greater x, at 90 of greater
             y, at -90 of smaller y, so that x goes to the right in the picture.
         elevation: In degrees: 0 is level, 90 looks straight down.
-        zoom: 1 to fit everything into the picture; 2 shows half of it in each direction.
     """
 
     azimuth: float = _VIEWS["orbit"][0]
     elevation: float = _VIEWS["orbit"][1]
-    zoom: float = 1.0
 
     @classmethod
     def parse(cls, text: str) -> Camera:
-        """Parse `orbit`, `top`, `front`, `right`, `back`, `left`, or azimuth and elevation such as `-60,40`.
+        """Parse `orbit`, `top`, or azimuth and elevation such as `-60,40`.
 
         Raises:
             UsageError: It is something else.
@@ -62,31 +56,29 @@ class Camera:
         back = (*(math.cos(elevation) * part for part in (math.cos(azimuth), math.sin(azimuth))), math.sin(elevation))
         return np.array([right, np.cross(back, right), back], np.float32)
 
-    def project(self, points: NDArray[np.float32], shown: NDArray[np.bool_], width: int, height: int) -> Projected:
-        """Find where points land in a picture that those that are shown just fit into.
+    def project(self, points: NDArray[np.float32], width: int, height: int) -> Projected:
+        """Find where points land in a picture that they just fit into.
 
         Args:
-            points: float32 (V, 3), finite.
-            shown: bool (V,), of those that are to fit; at least one.
+            points: float32 (V, 3), finite; at least one.
             width: Of the picture, in pixels.
             height: Of the picture, in pixels.
         """
         seen = self.axes @ np.ascontiguousarray(points.T)
-        fitted = seen if shown.all() else seen[:, shown]
         focal = 0.5 * min(width, height) / math.tan(FIELD_OF_VIEW / 2)
         slopes = np.array([width, height], np.float32) * np.float32(FILLED / 2 / focal)
         # A point is in the picture if |sideways - shift| <= slope * (distance - towards), on both sides: with the
         # extremes over all points, the smallest distance and its shift follow.
         extremes = np.array(
             [
-                [(slope * fitted[2] + sideways).max(), (slope * fitted[2] - sideways).max()]
-                for slope, sideways in zip(slopes, fitted[:2], strict=True)
+                [(slope * seen[2] + sideways).max(), (slope * seen[2] - sideways).max()]
+                for slope, sideways in zip(slopes, seen[:2], strict=True)
             ]
         )
-        distance = max(float((extremes.sum(axis=1) / 2 / slopes).max()), float(fitted[2].max()) + 2 * NEAR)
+        distance = max(float((extremes.sum(axis=1) / 2 / slopes).max()), float(seen[2].max()) + 2 * NEAR)
         position = np.array([*(extremes @ [0.5, -0.5]), distance], np.float32)
         nearness = 1 / np.maximum(position[2] - seen[2], np.float32(NEAR))
-        scale = np.float32(focal * self.zoom) * nearness
+        scale = np.float32(focal) * nearness
         x = np.float32(width / 2 - 0.5) + (seen[0] - position[0]) * scale
         y = np.float32(height / 2 - 0.5) - (seen[1] - position[1]) * scale
         return Projected(x, y, nearness, scale, position @ self.axes)

@@ -6,8 +6,8 @@ vertices, their order and the frame are those of the processed scene or of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,11 +38,13 @@ class Category:
             that pages have to escape it.
         color: Red, green, blue, 0..255.
         count: How many vertices have it; at least one.
+        raw_category: Of an annotated instance, the annotator's text; else empty. The same holds for its characters.
     """
 
     name: str
     color: Color
     count: int
+    raw_category: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,9 +94,6 @@ class ViewedScene:
         faces: int32 (F, 3), indices of vertices; None where they were not kept.
         colorings: Those that the scene has, by name, in the order of `COLORINGS`. Test scenes: `rgb` and `normals`,
             and `prediction` where there is one.
-        groups: The annotated groups by what stands in `instances`: raw category, object id, size.
-        instances: Integers (V,), group id, -1 where there is none; None where nothing is annotated.
-        segments: Integers (V,), index of the segment; None where there are none.
     """
 
     scene_id: str
@@ -104,9 +103,6 @@ class ViewedScene:
     normals: NDArray[np.floating[Any]] | None
     faces: NDArray[np.int32] | None
     colorings: Mapping[str, Coloring]
-    groups: Mapping[int, AnnotatedGroup] = field(default_factory=dict)
-    instances: NDArray[np.integer[Any]] | None = None
-    segments: NDArray[np.integer[Any]] | None = None
 
     def coloring(self, name: str) -> Coloring:
         """One of the colourings.
@@ -139,11 +135,10 @@ def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None, o
         "normals": lambda: color_normals(scene.normals),
     }
     if is_annotated:
-        names = {group.id: _name_group(group, meta.options.label_set) for group in meta.groups}
         makers |= {
             "scannet20": lambda: color_labels(truth_of(SCANNET20), SCANNET20),
             "scannet200": lambda: color_labels(truth_of(SCANNET200), SCANNET200),
-            "instances": lambda: color_instances(scene.instances, names),
+            "instances": lambda: color_instances(scene.instances, meta.groups, meta.options.label_set),
         }
     if (segments := scene.segments) is not None:
         makers["segments"] = lambda: color_segments(segments)
@@ -160,9 +155,6 @@ def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None, o
         normals=scene.normals,
         faces=scene.faces,
         colorings={name: makers[name]() for name in wanted if name in makers},
-        groups={group.id: group for group in meta.groups},
-        instances=scene.instances if is_annotated else None,
-        segments=segments,
     )
 
 
@@ -171,9 +163,13 @@ def color_labels(train_ids: NDArray[np.integer[Any]], label_set: LabelSet) -> Co
     return _color_classes(label_set.name.lower(), label_set.name, train_ids, label_set)
 
 
-def color_instances(instances: NDArray[np.integer[Any]], names: Mapping[int, str]) -> Coloring:
-    """Colour vertices by instance; negative for none, which has no name here."""
-    return _categorize("instances", "instances", instances, lambda number: names.get(number, f"instance {number}"))
+def color_instances(
+    instances: NDArray[np.integer[Any]], groups: Sequence[AnnotatedGroup] = (), label_set: LabelSet = SCANNET20
+) -> Coloring:
+    """Colour vertices by instance, negative for none; groups have the names of their classes."""
+    names = {group.id: _name_group(group, label_set) for group in groups}
+    raw = {group.id: group.raw_category for group in groups}
+    return _categorize("instances", "instances", instances, lambda item: names.get(item, f"instance {item}"), None, raw)
 
 
 def color_segments(segments: NDArray[np.integer[Any]]) -> Coloring:
@@ -243,6 +239,7 @@ def _categorize(
     numbers: NDArray[np.integer[Any]],
     name_of: Callable[[int], str],
     colors: NDArray[np.uint8] | None = None,
+    raw_categories: Mapping[int, str] | None = None,
 ) -> Coloring:
     """Make a category of each number that occurs, and one of all that are negative.
 
@@ -252,6 +249,7 @@ def _categorize(
         numbers: (V,).
         name_of: Gives the name of a number.
         colors: uint8 (numbers, 3), the colour of each number; those of `color_numbers` by default.
+        raw_categories: Of those numbers that have one.
     """
     numbers = np.maximum(numbers.astype(np.int64), -1)  # all that are negative are one category
     values, indices, counts = np.unique(numbers, return_inverse=True, return_counts=True)
@@ -260,7 +258,8 @@ def _categorize(
     found = color_numbers(values) if colors is None else colors[values]
     found[values < 0] = UNLABELED_COLOR
     names = [UNLABELED if value < 0 else name_of(value) for value in values.tolist()]
-    categories = (Category(*item) for item in zip(names, map(tuple, found.tolist()), counts.tolist(), strict=True))
+    raw = [(raw_categories or {}).get(value, "") for value in values.tolist()]
+    categories = (Category(*item) for item in zip(names, map(tuple, found.tolist()), counts.tolist(), raw, strict=True))
     kind = np.uint16 if len(order) <= 1 << 16 else np.uint32
     places = np.argsort(order).astype(kind)[indices.reshape(-1)]
     return Coloring(name, title, found[places], tuple(categories), places)

@@ -107,26 +107,20 @@ def _describe_scene(scene: ViewedScene, blocks: list[str]) -> dict[str, Any]:
         "floor": find_floor(scene.points),
         "pointSize": estimate_spacing(scene.points) * SPREAD,
         "arrays": arrays,
-        "colorings": [_describe_coloring(item, scene, order, blocks) for item in scene.colorings.values()],
+        "colorings": [_describe_coloring(item, order, blocks) for item in scene.colorings.values()],
     }
 
 
-def _describe_coloring(
-    coloring: Coloring, scene: ViewedScene, order: NDArray[np.int64], blocks: list[str]
-) -> dict[str, Any]:
+def _describe_coloring(coloring: Coloring, order: NDArray[np.int64], blocks: list[str]) -> dict[str, Any]:
     values: NDArray[np.unsignedinteger[Any]] = coloring.colors
     indices, categories = coloring.indices, list[dict[str, Any]]()
     if indices is not None:
         values = indices.astype(np.uint8) if len(coloring.categories) <= 1 << 8 else indices
         categories = [
             {"name": item.name, "color": "#{:02x}{:02x}{:02x}".format(*item.color), "count": item.count}
+            | ({"raw": item.raw_category} if item.raw_category else {})
             for item in coloring.categories
         ]
-        if coloring.name == "instances" and scene.instances is not None:
-            examples = np.unique(indices, return_index=True)[1]  # a vertex of each category; all of them occur
-            for category, group_id in zip(categories, scene.instances[examples].tolist(), strict=True):
-                if group_id in scene.groups:
-                    category["raw"] = scene.groups[group_id].raw_category
     array = _add_block(values[order], blocks)
     return {"name": coloring.name, "title": coloring.title, "values": array, "categories": categories}
 

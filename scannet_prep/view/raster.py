@@ -8,7 +8,6 @@ is where nothing is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +19,7 @@ from scannet_prep.view.camera import Projected
 _SIDES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64])
 SPREAD = 2.4  # of the distance between vertices, which lie unevenly
 _CELLS = 64
-_TILE = 4
-_MAX_TILES = 1 << 14  # at a time: what fits into the cache
+_MAX_TESTS = 1 << 14  # at a time, of a pixel and a triangle: what fits into the cache
 _EDGE = -1e-3  # so that rounding leaves no gap between triangles
 _MIN_AREA = 1e-2
 
@@ -43,7 +41,11 @@ class Seen:
     @property
     def nearest(self) -> NDArray[np.integer[Any]]:
         """The vertex that counts most at each pixel, (P,)."""
-        return np.asarray(self.vertices[self.weights.argmax(axis=0), np.arange(len(self.pixels))])
+        best = self.weights[0], self.vertices[0]
+        for weights, vertices in zip(self.weights[1:], self.vertices[1:], strict=True):
+            is_more = weights > best[0]
+            best = np.where(is_more, weights, best[0]), np.where(is_more, vertices, best[1])
+        return np.asarray(best[1])
 
     def blend(self, values: NDArray[np.number[Any]]) -> NDArray[np.float32]:
         """Values at each pixel, (P, ...), of values at each vertex, (V, ...)."""
@@ -78,45 +80,44 @@ def draw_points(points: Projected, shown: NDArray[np.bool_], spacing: float, wid
     return Seen(places, vertices[None], np.ones((1, len(places)), np.float32))
 
 
-def draw_triangles(
-    points: Projected, shown: NDArray[np.bool_], faces: NDArray[np.int32], width: int, height: int
-) -> Seen:
+def draw_triangles(points: Projected, faces: NDArray[np.int32], width: int, height: int) -> Seen:
     """Draw triangles that are seen from their front.
 
     Args:
         points: Where the vertices are.
-        shown: bool (V,), vertices all of whose triangles are drawn.
         faces: (F, 3), indices of vertices; counter-clockwise from the front.
         width: Of the picture, in pixels.
         height: Of the picture, in pixels.
     """
-    if not shown.all():
-        faces = faces[shown[faces].all(axis=1)]
-    corners = np.ascontiguousarray(faces.T, np.intp)  # rows that lie together: sums and minima over them are fast
+    corners = np.ascontiguousarray(faces.T)  # rows that lie together: sums and minima over them are fast
     x, y = points.x.take(corners), points.y.take(corners)
     areas = _cross(x[1] - x[0], y[1] - y[0], x[2] - x[0], y[2] - y[0])
+    front = np.flatnonzero(areas > _MIN_AREA)
+    x, y, areas = (array.take(front, axis=-1) for array in (x, y, areas))
     left, top = np.ceil(x.min(axis=0)).clip(0), np.ceil(y.min(axis=0)).clip(0)
     right, bottom = np.floor(x.max(axis=0)).clip(None, width - 1), np.floor(y.max(axis=0)).clip(None, height - 1)
-    drawn = np.flatnonzero((areas > _MIN_AREA) & (right >= left) & (bottom >= top))
+    drawn = np.flatnonzero((right >= left) & (bottom >= top))
     x, y, areas = (array.take(drawn, axis=-1) for array in (x, y, areas))
-    corners = corners.take(drawn, axis=1)
+    corners = corners.take(front.take(drawn), axis=1)
     nearness = points.nearness.take(corners)
     left, top, right, bottom = (edge[drawn].astype(np.intp) for edge in (left, top, right, bottom))
-    across, down = (right - left) // _TILE + 1, (bottom - top) // _TILE + 1
-    ends = np.cumsum(across * down)
-    # With room for tiles that reach over the border.
-    pixels = np.zeros((height + _TILE, width + _TILE), np.uint64)
+    across, counts = right - left + 1, (right - left + 1) * (bottom - top + 1)  # of the box of each triangle
+    ends, shares = np.cumsum(counts), nearness / areas
+    pixels = np.zeros(height * width, np.uint64)
     start = 0
     while start < len(drawn):
         done = int(ends[start - 1]) if start else 0
-        end = max(start + 1, int(np.searchsorted(ends, done + _MAX_TILES, side="right")))
-        which = np.repeat(np.arange(start, end), (across * down)[start:end])
-        row, column = np.divmod(np.arange(done, done + len(which)) - (ends - across * down)[which], across[which])
-        row, column = top[which] + row * _TILE, left[which] + column * _TILE
-        tiles = [array.take(which, axis=-1) for array in (x, y, nearness, areas)]
-        _draw_tiles(pixels, tiles, row, column, which)
+        end = max(start + 1, int(np.searchsorted(ends, done + _MAX_TESTS, side="right")))
+        which = np.repeat(np.arange(start, end), counts[start:end])
+        row, column = np.divmod(np.arange(done, done + len(which)) - (ends - counts).take(which), across.take(which))
+        row, column = row + top.take(which), column + left.take(which)
+        weights = _weigh(x.take(which, axis=1), y.take(which, axis=1), row, column)
+        inside = np.flatnonzero(weights.min(axis=0) >= _EDGE)
+        which, places = which.take(inside), (row * width + column).take(inside)
+        near = (weights.take(inside, axis=1) * shares.take(which, axis=1)).sum(axis=0)
+        np.maximum.at(pixels, places, _make_keys(near, which))
         start = end
-    places, found = _read_keys(pixels[:height, :width])
+    places, found = _read_keys(pixels)
     corners = corners.take(found, axis=1)
     weights = _weigh(x.take(found, axis=1), y.take(found, axis=1), *np.divmod(places, width)).clip(0)
     weights *= nearness.take(found, axis=1)  # as perspective has it
@@ -134,32 +135,6 @@ def estimate_spacing(points: NDArray[np.float32]) -> float:
     is_filled = np.zeros(_CELLS**3, np.bool_)
     is_filled[(x * _CELLS + y) * _CELLS + z] = True
     return cell * math.sqrt(np.count_nonzero(is_filled) / len(points))
-
-
-def _draw_tiles(
-    pixels: NDArray[np.uint64],
-    triangles: Sequence[NDArray[np.float32]],
-    row: NDArray[np.intp],
-    column: NDArray[np.intp],
-    numbers: NDArray[np.intp],
-) -> None:
-    """Draw a square part of each triangle, all at once: weights and nearness are linear in row and column."""
-    x, y, nearness, areas = triangles
-    weights = _weigh(x, y, row, column)
-    next_x, next_y = np.roll(x, -1, axis=0), np.roll(y, -1, axis=0)
-    to_right = np.roll(next_y - y, -1, axis=0)
-    to_below = np.roll(x - next_x, -1, axis=0)
-    shares = nearness / areas
-    depth, depth_right, depth_below = ((part * shares).sum(axis=0) for part in (weights, to_right, to_below))
-    places, flat = row * pixels.shape[1] + column, pixels.reshape(-1)
-    for down in range(_TILE):
-        now = weights + to_below * down
-        for across in range(_TILE):
-            if across:
-                now += to_right
-            inside = np.flatnonzero(now.min(axis=0) >= _EDGE)
-            near = depth[inside] + (depth_right[inside] * across + depth_below[inside] * down)
-            np.maximum.at(flat, places[inside] + (down * pixels.shape[1] + across), _make_keys(near, numbers[inside]))
 
 
 def _weigh(

@@ -39,7 +39,6 @@ class PictureOptions:
         height: In pixels.
         camera: From where.
         background: `light` or `dark`.
-        ceiling: Vertices higher than so many metres above the floor are left out; None for none.
         has_legend: Whether it has a legend and a title.
         has_light: Whether surfaces are brighter or darker by where they face; else the colours are exact. Those of the
             scan are never changed.
@@ -52,7 +51,6 @@ class PictureOptions:
     height: int = 600
     camera: Camera = field(default_factory=Camera)
     background: Background = "light"
-    ceiling: float | None = None
     has_legend: bool = True
     has_light: bool = True
 
@@ -80,53 +78,30 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
         uint8 (H, W, 3), red, green, blue; row 0 on top.
 
     Raises:
-        UsageError: The scene cannot be coloured so, or nothing is left of it.
+        UsageError: The scene cannot be coloured so.
     """
     options, coloring = options or PictureOptions(), scene.coloring(color)
     background, ink = BACKGROUNDS[options.background]
-    image = np.full((options.height, options.width, 3), background, np.uint8)
+    row = np.tile(np.array(background, np.uint8), options.width)  # much faster than np.full, pixel by pixel
+    image = np.tile(row, options.height).reshape(options.height, options.width, 3)
     legend_width = _draw_legend(image, coloring, ink) if options.has_legend else 0
     width, points = options.width - legend_width, scene.points
-    shown = find_below(points, options.ceiling)
-    projected = options.camera.project(points, shown, width, options.height)
+    projected = options.camera.project(points, width, options.height)
     if scene.faces is not None and len(scene.faces):
-        seen = draw_triangles(projected, shown, scene.faces, width, options.height)
+        seen = draw_triangles(projected, scene.faces, width, options.height)
     else:
-        shown &= _faces_camera(scene, projected)
+        shown = _faces_camera(scene, projected)
         seen = draw_points(projected, shown, estimate_spacing(points), width, options.height)
     found = coloring.colors.take(seen.nearest, axis=0) if coloring.categories else seen.blend(coloring.colors) + 0.5
     if options.has_light and color not in {"rgb", "normals"} and scene.normals is not None:
         light = np.rint(seen.blend(_light(scene.normals, options.camera)) * _LIGHT_STEPS) / _LIGHT_STEPS
         found = (found * light[:, np.newaxis]).astype(np.uint8)
-    picture = np.full((options.height * width, 3), background, np.uint8)
-    picture[seen.pixels] = found
-    image[:, :width] = picture.reshape(options.height, width, 3)
+    image.reshape(-1, 3)[seen.pixels + seen.pixels // width * legend_width] = found
     if options.has_legend:
         scale = _scale(image)
         for number, text in enumerate((scene.scene_id, coloring.title)):
             draw_text(image, _MARGIN * scale, (_MARGIN + number * LINE_HEIGHT) * scale, text, ink, scale)
     return image
-
-
-def find_below(points: NDArray[np.float32], ceiling: float | None) -> NDArray[np.bool_]:
-    """Which points are at most so many metres above the floor.
-
-    Args:
-        points: float32 (V, 3), metres.
-        ceiling: The height; None for all points.
-
-    Returns:
-        bool (V,).
-
-    Raises:
-        UsageError: None is.
-    """
-    if ceiling is None:
-        return np.ones(len(points), np.bool_)
-    shown = np.asarray(points[:, 2] <= find_floor(points) + ceiling)
-    if not shown.any():
-        raise UsageError(f"nothing of the scene is lower than {ceiling} m above the floor", "cut it off higher")
-    return shown
 
 
 def find_floor(points: NDArray[np.float32]) -> float:

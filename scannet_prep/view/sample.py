@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,13 @@ from scannet_prep.view.png import encode_png
 from scannet_prep.view.renderer import Background, PictureOptions, render_scene
 
 _LABEL_SETS = {item.name: item for item in (SCANNET20, SCANNET200)}
-# By colouring: the array of a sample that it shows, the kinds of its numbers, and its columns.
-_ARRAYS = {
-    "rgb": ("colors", "u", (3,)),
-    "labels": ("labels", "iu", ()),
-    "instances": ("instances", "iu", ()),
-    "segments": ("segments", "iu", ()),
-    "normals": ("normals", "f", (3,)),
+# By colouring: the array of a sample that it shows, the kinds of its numbers, its columns, and what makes it.
+_ARRAYS: dict[str, tuple[str, str, tuple[int, ...], Callable[[Any, LabelSet], Coloring]]] = {
+    "rgb": ("colors", "u", (3,), lambda values, _: Coloring("rgb", "colours of the scan", values)),
+    "labels": ("labels", "iu", (), color_labels),
+    "instances": ("instances", "iu", (), lambda values, _: color_instances(values)),
+    "segments": ("segments", "iu", (), lambda values, _: color_segments(values)),
+    "normals": ("normals", "f", (3,), lambda values, _: color_normals(values)),
 }
 
 
@@ -46,7 +46,6 @@ def render(
     view: str = "orbit",
     size: tuple[int, int] = (800, 600),
     background: Background = "light",
-    ceiling: float | None = None,
     legend: bool = True,
     light: bool = True,
 ) -> NDArray[np.uint8]:
@@ -59,11 +58,9 @@ def render(
         color: `labels`, `rgb`, `instances`, `segments` or `normals`.
         labels: SCANNET20 or SCANNET200. By default that of the dataset, or of the processed scene; a dict that is not a
             sample of `ScanNet`, such as what a transform has made, does not know its label set.
-        view: `orbit` (from a corner), `top`, `front`, `right`, `back`, `left`, or azimuth and elevation in degrees,
-            such as `-60,40`.
+        view: `orbit` (from a corner), `top`, or azimuth and elevation in degrees, such as `-60,40`.
         size: Width and height, in pixels.
         background: `light` or `dark`.
-        ceiling: Leave out what is more than so many metres above the floor.
         legend: Whether the classes are listed, with their share of the vertices.
         light: Whether surfaces are shaded by where they face; else the colours are exact.
 
@@ -76,7 +73,7 @@ def render(
     if labels is not None:
         check_label_set(labels)
     width, height = size
-    options = PictureOptions(width, height, Camera.parse(view), background, ceiling, legend, light)
+    options = PictureOptions(width, height, Camera.parse(view), background, legend, light)
     if not isinstance(scene, ProcessedScene):
         return render_scene(_view_sample(scene, color, labels), color, options)
     name = (labels or scene.meta.options.label_set).name.lower() if color == "labels" else color
@@ -109,7 +106,11 @@ def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | No
     if color not in _ARRAYS:
         raise UsageError(f"a sample cannot be coloured by {color!r}", f"it can be by: {', '.join(_ARRAYS)}")
     points = _read_array(sample, "points", "f", (3,))
-    values = _read_array(sample, *_ARRAYS[color], length=len(points))
+    key, kinds, columns, make = _ARRAYS[color]
+    values = _read_array(sample, key, kinds, columns, len(points))
+    known = label_set or _LABEL_SETS.get(getattr(sample, "label_set_name", ""))
+    if known is None and color == "labels":
+        raise UsageError("it is not known which label set the labels are of", "render(..., labels=SCANNET20)")
     normals = _read_array(sample, "normals", "f", (3,), length=len(points)) if "normals" in sample else None
     return _check(
         ViewedScene(
@@ -119,7 +120,7 @@ def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | No
             points=points.astype(np.float32, copy=False),
             normals=normals,
             faces=_read_array(sample, "faces", "iu", (3,)) if "faces" in sample else None,
-            colorings={color: _color(sample, color, values, label_set)},
+            colorings={color: make(values, known or SCANNET20)},
         )
     )
 
@@ -135,19 +136,6 @@ def _check(scene: ViewedScene) -> ViewedScene:
         problem = f"faces: refer to vertices {faces.min()}..{faces.max()}, but there are {len(scene.points):,}"
         raise UsageError(problem, "leave out the faces")
     return scene
-
-
-def _color(sample: Mapping[str, Any], color: str, values: NDArray[Any], label_set: LabelSet | None) -> Coloring:
-    if color == "labels":
-        known = label_set or _LABEL_SETS.get(getattr(sample, "label_set_name", ""))
-        if known is None:
-            raise UsageError("it is not known which label set the labels are of", "render(..., labels=SCANNET20)")
-        return color_labels(values, known)
-    if color == "instances":
-        return color_instances(values, {})
-    if color == "segments":
-        return color_segments(values)
-    return color_normals(values) if color == "normals" else Coloring("rgb", "colours of the scan", values)
 
 
 def _read_array(

@@ -1,6 +1,6 @@
 """Serves pages of scenes to a browser on this machine, or at the other end of an SSH line.
 
-    /                     the scenes, with pictures; ?name=, ?split= and ?class= leave others out
+    /                     the scenes, with pictures; ?split= and ?class= leave others out
     /scene/<scene>        the page of one
     /thumbnail/<scene>    its picture, PNG
 
@@ -14,8 +14,8 @@ import errno
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 from http import HTTPStatus
@@ -33,11 +33,11 @@ from scannet_prep.view.png import encode_png
 from scannet_prep.view.renderer import PictureOptions, render_scene
 
 ADDRESS = "127.0.0.1"
-DEFAULT_PORT = 8808
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _THUMBNAIL = PictureOptions(width=320, height=240, has_legend=False)
-_KEPT_THUMBNAILS, _KEPT_PAGES = 4096, 4
+_KEPT_PAGES = 4
 _POLICY = "default-src 'none'; img-src 'self' data:; style-src {style}; form-action 'self'; base-uri 'none'"
+_KINDS = {"scene": "text/html; charset=utf-8", "thumbnail": "image/png"}
 _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -55,13 +55,13 @@ class ListedScene:
         scene_id: Its name.
         split: Its split.
         vertices: V.
-        classes: Names of the classes that occur in it, by label set.
+        classes: The classes that occur in it, such as `ScanNet20: wall`.
     """
 
     scene_id: str
     split: str
     vertices: int
-    classes: dict[str, frozenset[str]] = field(hash=False)
+    classes: frozenset[str]
 
 
 class SceneServer(ThreadingHTTPServer):
@@ -89,7 +89,7 @@ class SceneServer(ThreadingHTTPServer):
         load: Callable[[str], tuple[ViewedScene, str]],
         *,
         title: str,
-        port: int = DEFAULT_PORT,
+        port: int,
     ) -> None:
         try:
             super().__init__((ADDRESS, port), _Handler)
@@ -101,8 +101,7 @@ class SceneServer(ThreadingHTTPServer):
         self.url = f"http://{ADDRESS}:{self.server_port}/"
         self.title, self.scenes = title, {scene.scene_id: scene for scene in scenes}
         self._load, self._turn = load, threading.Lock()
-        self._pages = lru_cache(_KEPT_PAGES)(self._make_page)
-        self._thumbnails = lru_cache(_KEPT_THUMBNAILS)(self._make_thumbnail)
+        self._make_page, self._make_thumbnail = lru_cache(_KEPT_PAGES)(self._page), lru_cache(None)(self._thumbnail)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - by its base class
         """Say nothing of browsers that have gone on; what is wrong with a scene has been answered."""
@@ -111,59 +110,39 @@ class SceneServer(ThreadingHTTPServer):
 
     def make_list(self, query: str) -> bytes:
         """Make the page with the scenes that a query leaves."""
-        asked = {key: values[-1] for key, values in parse_qs(query).items()}
-        label_set, _, class_name = asked.get("class", "").partition(":")
+        asked, scenes = {key: values[-1] for key, values in parse_qs(query).items()}, self.scenes.values()
+        split, class_name = asked.get("split", ""), asked.get("class", "")
         shown = [
-            scene
-            for scene in self.scenes.values()
-            if asked.get("name", "").strip().lower() in scene.scene_id
-            and asked.get("split", scene.split) == scene.split
-            and (not class_name or class_name in scene.classes.get(label_set, ()))
+            item for item in scenes if split in ("", item.split) and (not class_name or class_name in item.classes)
         ]
-        splits = Counter(scene.split for scene in self.scenes.values())
-        counts: dict[str, Counter[str]] = {}
-        for scene in self.scenes.values():
-            for name, classes in scene.classes.items():
-                counts.setdefault(name, Counter()).update(classes)
-        groups = [
-            f'<optgroup label="{escape(name)}">'
-            + "".join(_option(f"{name}:{item}", item, count, asked.get("class")) for item, count in found.most_common())
-            + "</optgroup>"
-            for name, found in counts.items()
-        ]
+        splits = Counter(item.split for item in scenes)
+        classes = Counter(name for item in scenes for name in sorted(item.classes))
         page = Template(read_asset("scenes.html")).substitute(
             title=escape(self.title),
             style=read_asset("scenes.css"),
-            name=escape(asked.get("name", "")),
-            splits='<option value="">all</option>'
-            + "".join(_option(x, x, n, asked.get("split")) for x, n in splits.items()),
-            classes='<option value="">any</option>' + "".join(groups),
-            summary=f"{len(shown):,} of {len(self.scenes):,} scenes",
-            scenes="\n".join(map(_card, shown)) or "<p>No scene has all of that.</p>",
+            splits=_make_options("all", splits, split),
+            classes=_make_options("any", dict(classes.most_common()), class_name),
+            summary=f"{len(shown):,} of {len(scenes):,} scenes",
+            scenes="\n".join(map(_make_card, shown)) or "<p>No scene has all of that.</p>",
         )
         return page.encode()
 
-    def page(self, scene_id: str) -> bytes:
-        """The page of a scene; one is made at a time, since browsers ask for many at once, some of them twice."""
+    def make(self, kind: str, scene_id: str) -> bytes:
+        """The page or the picture of a scene; one is made at a time: browsers ask for many, some twice."""
         with self._turn:
-            return self._pages(scene_id)
+            return (self._make_page if kind == "scene" else self._make_thumbnail)(scene_id)
 
-    def thumbnail(self, scene_id: str) -> bytes:
-        """The picture of a scene, likewise."""
-        with self._turn:
-            return self._thumbnails(scene_id)
-
-    def _make_page(self, scene_id: str) -> bytes:
+    def _page(self, scene_id: str) -> bytes:
         scene, color = self._load(scene_id)
         return make_page([scene], color=color, home="/")
 
-    def _make_thumbnail(self, scene_id: str) -> bytes:
+    def _thumbnail(self, scene_id: str) -> bytes:
         scene, color = self._load(scene_id)
         return encode_png(render_scene(scene, color if color in scene.colorings else "rgb", _THUMBNAIL))
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET and HEAD."""
+    """Answers GET."""
 
     server: SceneServer
     server_version, sys_version = f"scannet-prep/{VERSION}", ""
@@ -177,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         host = self.headers.get("Host", "").rpartition(":")
         name = host[0] if host[2].isdigit() else self.headers.get("Host", "")
-        if self.command not in {"GET", "HEAD"}:
+        if self.command != "GET":
             self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
         elif name.lower() not in _HOSTS:
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, explain=f"open {self.server.url} instead")
@@ -192,18 +171,14 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if path == "/":
                 policy = _POLICY.format(style=hash_source(read_asset("scenes.css")))
-                self._answer(self.server.make_list(query), "text/html; charset=utf-8", policy)
-            elif scene_id not in self.server.scenes or kind not in {"scene", "thumbnail"}:
+                self._answer(self.server.make_list(query), _KINDS["scene"], policy)
+            elif scene_id not in self.server.scenes or kind not in _KINDS:
                 self.send_error(HTTPStatus.NOT_FOUND)
-            elif kind == "scene":
-                self._answer(self.server.page(scene_id), "text/html; charset=utf-8")
             else:
-                self._answer(self.server.thumbnail(scene_id), "image/png")
+                self._answer(self.server.make(kind, scene_id), _KINDS[kind])
         except Exception as error:  # noqa: BLE001 - of the scene; the others can still be seen
             problem, hint, _ = explain(error)
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain=f"{problem}\n{hint}")
-
-    do_HEAD = do_GET  # noqa: N815 - by its base class
 
     def end_headers(self) -> None:
         """Add what all answers have."""
@@ -221,16 +196,18 @@ class _Handler(BaseHTTPRequestHandler):
         if policy:  # pages of scenes have their own
             self.send_header("Content-Security-Policy", policy)
         self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
+        self.wfile.write(content)
 
 
-def _option(value: str, name: str, count: int, chosen: str | None) -> str:
-    selected = " selected" if value == chosen else ""
-    return f'<option value="{escape(value)}"{selected}>{escape(name)} ({count:,})</option>'
+def _make_options(everything: str, counts: Mapping[str, int], chosen: str) -> str:
+    """The choices of a filter, and of how many scenes each is."""
+    return f'<option value="">{everything}</option>' + "".join(
+        f'<option value="{escape(name)}"{" selected" if name == chosen else ""}>{escape(name)} ({count:,})</option>'
+        for name, count in counts.items()
+    )
 
 
-def _card(scene: ListedScene) -> str:
+def _make_card(scene: ListedScene) -> str:
     name = escape(scene.scene_id)
     size = f'width="{_THUMBNAIL.width}" height="{_THUMBNAIL.height}"'
     return (

@@ -119,6 +119,8 @@ class Drawing {
   #cornerCount = 0;
   #lineCount = 0;
   #hasCategories = false;
+  #numbers = null;
+  #lines = null;
   #palette = new Uint8Array(0);
 
   /** @throws {Error} where there is no WebGL2. */
@@ -128,8 +130,6 @@ class Drawing {
     this.canvas = canvas;
     this.gl = gl;
     this.colors = makeProgram(gl, VERTEX_SHADER, COLOR_SHADER);
-    this.numbers = makeProgram(gl, VERTEX_SHADER, NUMBER_SHADER);
-    this.lines = makeProgram(gl, LINE_VERTEX_SHADER, LINE_SHADER);
     this.clipFromScene = new Float32Array(16);
     this.sceneState = gl.createVertexArray();
     this.lineState = gl.createVertexArray();
@@ -143,6 +143,15 @@ class Drawing {
     gl.vertexAttrib3f(NORMAL, 128, 128, 128);
     gl.vertexAttribI4ui(CATEGORY, 0, 0, 0, 0);
     gl.enable(gl.DEPTH_TEST);
+  }
+
+  /** Draws numbers of vertices; made when it is needed, which is after the first picture. */
+  get numbers() {
+    return (this.#numbers ??= makeProgram(this.gl, VERTEX_SHADER, NUMBER_SHADER));
+  }
+
+  get lines() {
+    return (this.#lines ??= makeProgram(this.gl, LINE_VERTEX_SHADER, LINE_SHADER));
   }
 
   get hasTriangles() {

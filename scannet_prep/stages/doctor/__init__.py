@@ -89,4 +89,4 @@ def _collect(topic: str, process: subprocess.Popen[bytes], deadline_s: float) ->
             return parse_json(output, Check)
         why = f"the check ended early, with status {process.returncode}"
     is_bad = topic in ("folder", "scenes") or (topic == "GPU" and any(Path("/dev").glob("nvidia[0-9]*")))
-    return Check(topic, why, {}, Severity.PROBLEM if is_bad else Severity.NOTE, _HINTS[topic])
+    return Check(topic, why, Severity.PROBLEM if is_bad else Severity.NOTE, _HINTS[topic])

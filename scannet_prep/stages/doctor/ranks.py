@@ -20,14 +20,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any
 
 from scannet_prep.errors import ScanNetPrepError, UsageError
 from scannet_prep.stages.doctor import DoctorReport
 from scannet_prep.stages.doctor.check import Check, Severity
 from scannet_prep.version import VERSION
 
-Results: TypeAlias = "dict[int, dict[str, Any]]"
+Results = dict[int, dict[str, Any]]
 
 _LOOK_S, _GRACE_S, _GOODBYE_S = 0.05, 5.0, 1.0
 _SLOW_S, _SLOW_FACTOR = 3.0, 3.0
@@ -86,7 +86,7 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
     is_keeper = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
         job = _Job(connect(is_keeper=is_keeper), rank, world_size, timeout_s)
-        job.say("here", {"host": socket.gethostname(), "pid": os.getpid()})
+        job.say("here", f"{socket.gethostname()}, process {os.getpid()}")
         threading.Thread(target=work, daemon=True).start()
         checks = job.judge() if rank == 0 else job.wait()
     except RuntimeError as error:
@@ -115,63 +115,58 @@ class _Job:
 
     def judge(self) -> list[Check]:
         """Tell what all ranks say, and let them end."""
-        checks = self._judge_facts(self._listen("facts"))
+        facts, ready_s = self._listen("facts")
+        checks = self._judge_presence(facts, ready_s)
+        checks += self._compare({rank: found for rank, found in sorted(facts.items()) if "error" not in found})
         if all(check.severity is not Severity.PROBLEM for check in checks):
-            checks.append(self._judge_sums(self._listen("sum")))
+            checks.append(self._judge_sums(self._listen("sum")[0]))
         self.say("end", True)
         return checks
 
-    def _listen(self, key: str) -> Results:
-        """What all ranks say, in the order in which they do, until the time is up."""
-        found: Results = {}
+    def _listen(self, key: str) -> tuple[Results, dict[int, float]]:
+        """What ranks say until the time is up, in the order in which they do; and when they were heard."""
+        found, heard_s = Results(), dict[int, float]()
         deadline_s = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline_s and len(found) < self._world_size:
             for rank in set(range(self._world_size)) - found.keys():
                 if (result := self._hear(key, rank)) is not None:
-                    found[rank] = result | {"at_s": time.monotonic()}
+                    found[rank], heard_s[rank] = result, time.monotonic()
                     if key == "sum" and "error" in result:  # the others wait for it, perhaps for ever
                         deadline_s = min(deadline_s, time.monotonic() + 1.0)
             time.sleep(_LOOK_S)
-        return found
+        return found, heard_s
 
-    def _judge_facts(self, facts: Results) -> list[Check]:
-        """Tell which ranks are missing, slow, or see something else than most of them."""
-        checks = []
-        whole = {rank: dict(result) for rank, result in sorted(facts.items()) if "error" not in result}
+    def _judge_presence(self, facts: Results, ready_s: dict[int, float]) -> list[Check]:
+        """Tell which ranks are missing, cannot see the scenes, or are slow."""
+        checks, times_s = [], list(ready_s.values()) or [0.0]
+        first_s, usual_s, last_s = times_s[0], statistics.median_low(times_s), times_s[-1]
         for rank in range(self._world_size):
             if rank not in facts:
                 is_here = self._hear("here", rank) is not None
                 text = "came, but could not read the scenes in time" if is_here else "is missing: it never came"
                 checks.append(_problem("ranks", f"{self._name(rank)} {text}", _STUCK if is_here else _MISSING))
-            elif rank not in whole:
+            elif "error" in facts[rank]:
                 checks.append(_problem("ranks", f"{self._name(rank)}: {facts[rank]['error']}", facts[rank]["hint"]))
-        reads_s = {rank: result.pop("seconds") for rank, result in whole.items()}
-        ready_s = {rank: result.pop("at_s") for rank, result in whole.items()}
-        first_s, usual_s = (function(ready_s.values() or [0.0]) for function in (min, statistics.median_low))
-        for rank, at_s in ready_s.items():
-            if (wait_s := at_s - first_s) > max(_SLOW_S, _SLOW_FACTOR * (usual_s - first_s)):
-                late = f"it was ready {wait_s:.1f} s after the first, and read for {reads_s[rank]:.1f} s"
-                text = f"{self._name(rank)} is slow: {late}"
-                checks.append(Check("ranks", text).note("", _SLOW))
-        if len(whole) == self._world_size:
-            last_s = max(ready_s.values()) - first_s
-            checks.insert(
-                0, Check("ranks", f"all {self._world_size} are there, the last {last_s:.1f} s after the first")
-            )
-        return checks + self._compare(whole)
+            elif (wait_s := ready_s[rank] - first_s) > max(_SLOW_S, _SLOW_FACTOR * (usual_s - first_s)):
+                text = f"{self._name(rank)} is slow: it was ready {wait_s:.1f} s after the first"
+                checks.append(Check("ranks", text, Severity.NOTE, _SLOW))
+        if all(check.severity is Severity.NOTE for check in checks):
+            text = f"all {self._world_size} are there, the last {last_s - first_s:.1f} s after the first"
+            checks.insert(0, Check("ranks", text))
+        return checks
 
     def _compare(self, facts: Results) -> list[Check]:
         """Compare what ranks see. What most of them see is right; else what the first does."""
         checks, usual = [], dict[str, Any]()
         for name in next(iter(facts.values()), {}):
-            usual[name], count = Counter(result[name] for result in facts.values()).most_common(1)[0]
+            usual[name], count = Counter(found[name] for found in facts.values()).most_common(1)[0]
             others = f"{count} {'rank has' if count == 1 else 'ranks have'} {usual[name]}"
-            for rank, result in facts.items():
-                if result[name] != usual[name]:
-                    text = f"{self._name(rank)}: {name}: {result[name]}; {others}"
+            for rank, found in facts.items():
+                if found[name] != usual[name]:
+                    text = f"{self._name(rank)}: {name}: {found[name]}; {others}"
                     checks.append(_problem("agreement", text, _DIFFERENT))
         if not checks and usual:
-            checks.append(Check("agreement", ", ".join(f"{name} {value}" for name, value in usual.items()), usual))
+            checks.append(Check("agreement", ", ".join(f"{name} {value}" for name, value in usual.items())))
         return checks
 
     def _judge_sums(self, sums: Results) -> Check:
@@ -182,13 +177,10 @@ class _Job:
         if silent := [self._name(rank) for rank in range(self._world_size) if rank not in sums]:
             text = f"did not end within {self._timeout_s:.0f} s on {', '.join(silent[:8])}"
             return _problem("all-reduce", text, _SUM)
-        seconds = max(result["seconds"] for result in sums.values())
-        text = f"{sums[0]['backend']} works on all {self._world_size} ranks, {seconds:.2f} s with its start"
-        return Check("all-reduce", text, {"backend": sums[0]["backend"], "seconds": round(seconds, 3)})
+        return Check("all-reduce", f"{sums[0]['backend']} works on all {self._world_size} ranks")
 
     def _name(self, rank: int) -> str:
-        here = self._hear("here", rank)
-        return f"rank {rank} ({here['host']}, process {here['pid']})" if here else f"rank {rank}"
+        return f"rank {rank} ({where})" if (where := self._hear("here", rank)) else f"rank {rank}"
 
     def say(self, key: str, value: object) -> None:
         """Leave a key of this rank."""
@@ -201,15 +193,13 @@ class _Job:
 
 
 def _attempt(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Call a function; what came of it, and how long it took."""
-    started_s = time.monotonic()
+    """Call a function; what came of it."""
     try:
-        found = function(*arguments)
+        return function(*arguments)
     except ScanNetPrepError as error:
-        found = {"error": error.message, "hint": error.hint}
+        return {"error": error.message, "hint": error.hint}
     except Exception as error:  # noqa: BLE001 - whatever a backend raises is told
-        found = {"error": f"{type(error).__name__}: {error}"[:300].partition("\n")[0], "hint": ""}
-    return found | {"seconds": time.monotonic() - started_s}
+        return {"error": f"{type(error).__name__}: {error}"[:300].partition("\n")[0], "hint": ""}
 
 
 def _find_facts(place: str, rank: int, world_size: int) -> dict[str, Any]:
@@ -247,4 +237,4 @@ def _all_reduce(store: Any, rank: int, world_size: int, local_rank: int, timeout
 
 
 def _problem(topic: str, message: str, hint: str) -> Check:
-    return Check(topic, message).problem("", hint)
+    return Check(topic, message, Severity.PROBLEM, hint)

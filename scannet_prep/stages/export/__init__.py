@@ -41,7 +41,6 @@ from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.shards import Shard, Share
-from scannet_prep.space import check_space
 from scannet_prep.stages.export.present import find_current, read_previous
 from scannet_prep.stages.export.scene_worker import (
     PARTS_NAME,
@@ -68,7 +67,6 @@ class ExportPlan:
         format: How it is made.
         scene_ids: Scenes to make, or to keep where they are up to date; sorted.
         left_out: Why a split that was asked for is left out, by split.
-        compares_bytes: Whether what is there is read, and not taken for whole by its size.
         is_forced: Whether scenes are made again even where they are up to date.
         share: The shard that `scene_ids` fall to; None where they are all that was asked for.
     """
@@ -78,15 +76,8 @@ class ExportPlan:
     format: ExportFormat
     scene_ids: tuple[str, ...]
     left_out: Mapping[Split, str] = field(hash=False)
-    compares_bytes: bool
     is_forced: bool
     share: Share | None = None
-
-    @property
-    def existing(self) -> list[str]:
-        """The scenes that are up to date, so that `run` keeps them; looks at all of their files."""
-        previous = read_previous(self.out_dir, self.place, self.format.settings)
-        return [] if self.is_forced else list(find_current(self, previous))
 
     @property
     def without_groups(self) -> list[str]:
@@ -130,7 +121,6 @@ def plan(
     *,
     selection: Selection | None = None,
     is_forced: bool = False,
-    compares_bytes: bool = False,
     certificates: bool | Path = True,
     shard: Shard | None = None,
 ) -> ExportPlan:
@@ -143,7 +133,6 @@ def plan(
         options: What the format leaves to choose.
         selection: Which scenes; all by default.
         is_forced: Make scenes again even where they are up to date.
-        compares_bytes: Read what is there, and do not take it for whole by its size.
         certificates: Of addresses, whom to trust, as `RangeSource` takes it.
         shard: Which part of all that to do; other runs do the others, and a run without it merges, and joins files.
 
@@ -187,7 +176,6 @@ def plan(
         format=exporter,
         scene_ids=tuple(chosen),
         left_out=left_out,
-        compares_bytes=compares_bytes,
         is_forced=is_forced,
         share=share,
     )
@@ -205,7 +193,7 @@ def run(
         executor: Does the work instead of worker processes; its workers see the same folders under the same names.
 
     Raises:
-        OutputError: The folder cannot be written to, or the disk is full, or lacks room from the start.
+        OutputError: The folder cannot be written to, or the disk is full.
         LockedError: Another run is writing into the folder.
         UsageError: The folder holds something else by now.
         WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
@@ -263,8 +251,7 @@ class _Run:
         self.failures: dict[str, SceneFailure] = {}
 
     def begin(self) -> None:
-        """Look for room, remove what is outdated, so that nobody takes it for what it is not, and say what is made."""
-        place, exporter = self._plan.place, self._plan.format
+        """Remove what is outdated, so that nobody takes it for what it is not, and say what is made."""
         shutil.rmtree(self._work_dir, ignore_errors=True)
         if self._share is None:
             remove_temporaries(self._out_dir)
@@ -272,9 +259,6 @@ class _Run:
             self._share.begin()
         if not self._to_make:
             return
-        entries = [place.entries[name] for name in self._to_make]
-        needed = sum(exporter.bytes_per_vertex(entry.options) * entry.vertex_count for entry in entries)
-        check_space(self._out_dir, needed * (2 if isinstance(exporter, JoinedFormat) else 1), len(entries))
         make_directory(self._work_dir)
         for name in self._outdated:  # moved away, so that nobody sees half of it
             if (entry := self._previous.scenes.get(name)) is not None:

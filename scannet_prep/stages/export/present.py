@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scannet_prep.errors import FileError, UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.export import is_export
 from scannet_prep.export.format import JoinedFormat
 from scannet_prep.export.manifest import ExportEntry, ExportManifest, read_export
@@ -19,28 +18,26 @@ if TYPE_CHECKING:
     from scannet_prep.stages.export import ExportPlan
 
 
-def _is_whole(out_dir: Path, files: Mapping[str, Fingerprint], *, compares_bytes: bool) -> bool:
-    """Whether files are as the manifest records them: by their sizes, or to the byte."""
-    with suppress(OSError, FileError):
-        if compares_bytes:
-            return all(Fingerprint.from_file(out_dir / name) == known for name, known in files.items())
+def _is_whole(out_dir: Path, files: Mapping[str, Fingerprint]) -> bool:
+    """Whether files are as the manifest records them, by their sizes."""
+    with suppress(OSError):
         return all((out_dir / name).stat().st_size == known.size_bytes for name, known in files.items())
     return False
 
 
 def find_current(plan: ExportPlan, previous: ExportManifest) -> dict[str, ExportEntry]:
     """The scenes that the export has, whole, and made from the version of the scene that is there now."""
-    found, is_whole = {}, partial(_is_whole, plan.out_dir, compares_bytes=plan.compares_bytes)
+    found = {}
     for name in plan.scene_ids:
         entry, now = previous.scenes.get(name), plan.place.entries[name]
         if entry is None or (entry.split, entry.source) != (now.split, now.fingerprint):
             continue
         inputs = plan.format.other_inputs(name, now.split)
-        if inputs.items() <= entry.record.items() and is_whole(entry.files):
+        if inputs.items() <= entry.record.items() and _is_whole(plan.out_dir, entry.files):
             found[name] = entry
     if isinstance(plan.format, JoinedFormat):
         parts = {name: entry for name, entry in found.items() if entry.files}
-        if parts or len(found) < len(plan.scene_ids) or not is_whole(previous.shared):
+        if parts or len(found) < len(plan.scene_ids) or not _is_whole(plan.out_dir, previous.shared):
             return parts  # what has been joined has no part any more, and is made again to be joined with the others
     return found
 

@@ -43,14 +43,14 @@ def run(
     Raises:
         MissingFileError: It is none of these.
         FileError: It cannot be looked into.
-        UsageError: Several folders, or a raw tree without reading its scenes.
+        UsageError: Several folders.
         TransferError: An archive is on a web server, which does not give it.
         WorkerDiedError: Worker processes cannot be started.
         OutputError: The page cannot be written.
     """
     findings = Findings()
     source = open_source(places, reading, findings)
-    looked = reading.look(_measure, [] if reading.is_quick else source.scene_ids, source, findings)
+    looked = reading.look(_measure, source.scene_ids, source, findings)
     report = make_report(source, looked, sort_findings(findings.found))
     if page_path is not None:
         pictures = reading.look(_draw, [name for name in report.gallery if name in looked], source, findings)

@@ -2,20 +2,21 @@
 
 Of processed scenes, arrays and descriptions are compared by what is in the files; only the version of the program does
 not count. Of raw scenes, the SHA-256 of the files that scenes are made from. Where one side is only a `manifest.json`
-or a `scannet.lock`, or no scene is to be read, what is on record of whole files is compared instead.
+or a `scannet.lock`, what is on record of whole files is compared instead.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from scannet_prep.archive.source import Place
 from scannet_prep.errors import FileError, LockError, ManifestError, MissingFileError, UsageError
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.labels import LABEL_MAP_NAME, find_label_map
-from scannet_prep.processed.manifest import Manifest, SceneEntry, parse_manifest
+from scannet_prep.processed.manifest import SceneEntry, parse_manifest
 from scannet_prep.raw.lock import LockEntry, digest_file, parse_lock
 from scannet_prep.release import INPUT_KINDS
 from scannet_prep.scene import SceneId
@@ -27,7 +28,7 @@ from scannet_prep.typed_json import to_plain
 Facts = Mapping[str, str]
 Differences = Mapping[str, tuple[str, str]]
 _SUFFIXES = {kind.suffix for kind in INPUT_KINDS}
-_VERSION = "program_version"
+_DIGEST = re.compile(r"\b([0-9a-f]{16})[0-9a-f]{48}\b")
 _MAX_FACT = 90  # characters; what is longer is told by its digest
 
 
@@ -39,7 +40,6 @@ class Comparison:
         here: The first place.
         there: The second one.
         same: How many scenes are the same in both.
-        other_version: How many scenes differ in nothing but the version of the program that made them.
         only_here: Scenes that only the first place has.
         only_there: Scenes that only the second one has.
         differences: By scene that both have (`label map` beside raw ones), what differs: values here and there.
@@ -49,7 +49,6 @@ class Comparison:
     here: str
     there: str
     same: int
-    other_version: int
     only_here: tuple[str, ...]
     only_there: tuple[str, ...]
     differences: Mapping[str, Differences] = field(hash=False)
@@ -64,15 +63,18 @@ class Comparison:
     def summary(self) -> str:
         """The result in one sentence."""
         verdict = "the same data" if self.is_same else "not the same data"
-        versions = f" (by another version of the program: {self.other_version:,})" if self.other_version else ""
         only = f"only here: {len(self.only_here):,}, only there: {len(self.only_there):,}"
         errors = f", errors: {len(self.findings):,}" if self.findings else ""
-        return f"{verdict}; same: {self.same:,}{versions}, different: {len(self.differences):,}, {only}{errors}"
+        return f"{verdict}; same: {self.same:,}, different: {len(self.differences):,}, {only}{errors}"
 
     @property
     def table(self) -> Table:
-        """All that is not the same."""
-        rows = [[name, what, *pair] for name, facts in self.differences.items() for what, pair in facts.items()]
+        """All that is not the same; of digests, the beginning."""
+        rows = [
+            [name, what, *(_DIGEST.sub(r"\1...", text) for text in pair)]
+            for name, facts in self.differences.items()
+            for what, pair in facts.items()
+        ]
         rows += [[name, "scene", "there", "-"] for name in self.only_here]
         rows += [[name, "scene", "-", "there"] for name in self.only_there]
         rows += [[item.scene_id, "error", f"{item.path}: {item.message}", item.hint] for item in self.findings]
@@ -100,19 +102,14 @@ def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> 
         told = f"{mine.name} holds {mine.kind} scenes, {theirs.name} {theirs.kind} ones: they cannot be compared"
         raise UsageError(told, "compare two raw trees, or what was processed from both")
     scene_ids = sorted(mine.scenes & theirs.scenes)
-    found: dict[str, Differences] = {}
-    if mine.source or theirs.source:
-        found |= reading.look(_look, scene_ids, sides, findings)
-    else:
-        found |= {name: _look(CheckTask(SceneId(name), Path(mine.name)), sides, findings) for name in scene_ids}
-    differences = {name: facts for name, facts in found.items() if facts.keys() - {_VERSION}}
+    found = reading.look(_look, scene_ids, sides, findings)
+    differences = {name: facts for name, facts in found.items() if facts}
     if mine.label_map != theirs.label_map:
         differences["label map"] = {LABEL_MAP_NAME: (mine.label_map, theirs.label_map)}
     return Comparison(
         here=mine.name,
         there=theirs.name,
         same=len(found.keys() - differences.keys()),
-        other_version=sum(facts.keys() == {_VERSION} for facts in found.values()),
         only_here=tuple(sorted(mine.scenes - theirs.scenes)),
         only_there=tuple(sorted(theirs.scenes - mine.scenes)),
         differences=differences,
@@ -127,8 +124,8 @@ class _Side:
     Attributes:
         name: Path or address.
         kind: `processed` or `raw`.
-        records: What is on record of each scene.
-        source: The scenes themselves; None where they are not there, or not to be read.
+        records: What is on record of each scene, where only that is known.
+        source: The scenes themselves; None where they are not there.
         label_map: Beside raw scenes, its digest; `-` for none.
     """
 
@@ -143,29 +140,30 @@ class _Side:
         """All scenes."""
         return set(self.records if self.source is None else self.source.scene_ids)
 
-    def tell(self, scene_id: str) -> Sequence[Facts]:
-        """What is known of a scene's files; and, of a processed one that is there, of what is in it."""
+    def tell(self, scene_id: str, *, is_deep: bool) -> Facts:
+        """What is known of a scene's files; or, of a processed one, of what is in it."""
         if self.source is None:
-            return [_flatten(self.records[scene_id])]
+            return _flatten(self.records[scene_id])
         if self.source.raw is not None:
             raw, _ = self.source.raw[scene_id]
             paths = [path for kind in INPUT_KINDS if (path := raw.path(kind)).exists()]
             if not paths:
                 raise MissingFileError(raw.directory, "holds none of the scene's files", "download the scene")
-            return [_flatten({path.name: digest_file(path) for path in paths})]
+            return _flatten({path.name: digest_file(path) for path in paths})
         scene, entry = self.source.load(scene_id)
-        facts = _flatten(scene.meta)
-        for key, array in scene.arrays().items():
-            if key != "meta":
-                crc32 = Fingerprint.from_bytes(array.reshape(-1).view("u1").data).crc32
-                facts[f"array {key}"] = f"{array.dtype} {array.shape}, CRC-32 {crc32}"
-        return [_flatten(entry), facts]
+        if not is_deep:
+            return _flatten(entry)
+        facts, arrays = _flatten(replace(scene.meta, program_version="")), scene.arrays()
+        del arrays["meta"]
+        for key, array in arrays.items():
+            crc32 = Fingerprint.from_bytes(array.reshape(-1).view("u1").data).crc32
+            facts[f"array {key}"] = f"{array.dtype} {array.shape}, CRC-32 {crc32}"
+        return facts
 
 
 def _look(task: CheckTask, sides: Sequence[_Side], findings: Findings) -> Differences:  # noqa: ARG001
     """What differs between two scenes, as deep as both are known."""
-    told = [side.tell(task.scene_id) for side in sides]
-    mine, theirs = (facts[min(map(len, told)) - 1] for facts in told)
+    mine, theirs = (side.tell(task.scene_id, is_deep=all(side.source for side in sides)) for side in sides)
     pairs = {what: (mine.get(what, "-"), theirs.get(what, "-")) for what in {**mine, **theirs}}
     return {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
 
@@ -173,38 +171,29 @@ def _look(task: CheckTask, sides: Sequence[_Side], findings: Findings) -> Differ
 def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) -> _Side:
     path = Path(str(places[0])).expanduser()
     if len(places) == 1 and path.is_file() and not is_archive(path):
-        data = read_file(path)
-        if data.lstrip().startswith(b"{"):
-            side = _Side(str(path), "processed", _read_manifest(data, path).scenes)
-        else:
-            side = _read_lock(data, path)
+        side = _read_record(path)
     else:
         source = open_source(places, reading, findings)
-        name, label_map = source.place.name, find_label_map(path) if source.raw is not None else None
-        if source.raw is not None:
-            side = _Side(name, "raw", {}, source, digest_file(label_map).sha256 if label_map else "-")
-        else:
-            side = _Side(name, "processed", source.place.entries, None if reading.is_quick else source)
+        label_map = find_label_map(path) if source.raw is not None else None
+        digest = digest_file(label_map).sha256 if label_map else "-"
+        side = _Side(source.place.name, "processed" if source.raw is None else "raw", {}, source, digest)
     if not side.scenes:  # to find no difference would prove nothing
         raise FileError(side.name, "names no scene: there is nothing to compare", "give a place that holds scenes")
     return side
 
 
-def _read_manifest(data: bytes, path: Path) -> Manifest:
+def _read_record(path: Path) -> _Side:
+    """Read a `manifest.json` or a `scannet.lock`."""
+    data, hint = read_file(path), "give a whole manifest.json or scannet.lock, or a place that holds scenes"
     try:
-        return parse_manifest(data, path)
-    except ManifestError as error:
-        raise ManifestError(path, error.problem, "give a whole manifest.json, or a place that holds scenes") from None
-
-
-def _read_lock(data: bytes, path: Path) -> _Side:
-    found: dict[str, dict[str, LockEntry]] = {}
-    label_map = "-"
-    try:
+        if data.lstrip().startswith(b"{"):
+            return _Side(str(path), "processed", parse_manifest(data, path).scenes)
         entries = parse_lock(data, path)
+    except ManifestError as error:
+        raise ManifestError(path, error.problem, hint) from None
     except LockError as error:
-        problem = f"is neither a manifest.json nor a whole scannet.lock: {error.problem}"
-        raise LockError(path, problem, "give one of these, or a place that holds scenes") from None
+        raise LockError(path, f"is neither a manifest.json nor a whole scannet.lock: {error.problem}", hint) from None
+    found, label_map = dict[str, dict[str, LockEntry]](), "-"
     for name, entry in entries.items():
         file = PurePosixPath(name)
         if file.name == LABEL_MAP_NAME:

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import FileError, TransferError, UsageError
+from scannet_prep.errors import FileError, TransferError
 from scannet_prep.files import Fingerprint
 from scannet_prep.labels import LABEL_MAP_NAME, LabelMap, builtin_label_map, find_label_map, label_map_for
 from scannet_prep.place import ProcessedPlace, open_place
@@ -32,13 +32,11 @@ class Reading:
     """How places are read.
 
     Attributes:
-        is_quick: Whether no scene is read, but only what manifests and `scannet.lock` record.
         certificates: Of addresses, whom to trust, as `RangeSource` takes it.
         jobs: Number of worker processes.
         progress: Told of every scene.
     """
 
-    is_quick: bool = False
     certificates: bool | Path = True
     jobs: int = 1
     progress: Progress | None = None
@@ -116,14 +114,10 @@ def open_source(places: Sequence[Place], reading: Reading, findings: Findings) -
     """Find out what a place is; what is wrong with it as a whole is a finding.
 
     Raises:
-        UsageError: Of a raw tree, nothing is known without reading its scenes.
         ScanNetPrepError: What `open_place` and `identify_tree` raise.
     """
     path = Path(str(places[0])).expanduser()
     if len(places) == 1 and not is_archive(places[0]) and identify_tree(path) is ArchiveKind.RAW:
-        if reading.is_quick:
-            hint = "leave out --quick; to compare digests on record, give the scannet.lock itself"
-            raise UsageError(f"{path}: what a raw tree holds is known only when its scenes are read", hint)
         scenes = find_raw_scenes(path)
         chosen, failures = select_scenes(scenes, Selection(), path)
         if find_label_map(path) is None:
