@@ -29,6 +29,7 @@ Result = TypeVar("Result")
 _MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of the context for each
 _LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the caller stops early
 _MAX_FAILED_STARTS = 6
+_NO_WORKERS = "worker processes end as soon as they are started"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -101,7 +102,6 @@ class _Worker:
     process: subprocess.Popen[bytes]
     pipe: Connection
     context: object
-    is_ready: bool = False
 
 
 class WorkerPool(Executor):
@@ -114,7 +114,7 @@ class WorkerPool(Executor):
     def __init__(self, jobs: int) -> None:
         self._threads = ThreadPoolExecutor(jobs)
         self._own = threading.local()  # of a thread: its worker
-        self._lock = threading.Lock()
+        self._lock, self._alone = threading.Lock(), threading.Lock()
         self._workers: list[_Worker] | None = []  # None when no more may be started
         self._failed_starts = 0
 
@@ -125,7 +125,7 @@ class WorkerPool(Executor):
             WorkerDiedError: Workers die as soon as they are started.
         """
         if self._failed_starts >= _MAX_FAILED_STARTS:
-            raise WorkerDiedError("worker processes end as soon as they are started")
+            raise WorkerDiedError(_NO_WORKERS)
         return self._threads.submit(self._lead, function, *arguments)  # type: ignore[arg-type]  # task and context
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -140,25 +140,35 @@ class WorkerPool(Executor):
             worker.pipe.close()
 
     def _lead(self, function: Callable[[Task, Context], Result], task: Task, context: Context) -> Result:
-        """Have the worker of this thread do a task. A start that fails costs a task: then fewer work at a time."""
-        if (worker := getattr(self._own, "worker", None)) is None or worker.context is not context:
-            worker = self._own.worker = self._start(context)
+        """Have the worker of this thread do a task."""
+        worker: _Worker | None = getattr(self._own, "worker", None)
+        if worker is None or worker.context is not context:
+            worker = self._own.worker = self._hire(function, context)
         try:
-            if not worker.is_ready:
-                worker.pipe.send((function, context))
-                worker.is_ready = worker.pipe.recv()
             worker.pipe.send(task)
             result, error = worker.pipe.recv()
         except (EOFError, OSError):
             self._own.worker = None
-            self._failed_starts += not worker.is_ready
             raise WorkerDiedError(f"its worker process ended with status {worker.process.wait()}") from None
-        self._failed_starts = 0
         if error is not None:
             raise error
         return result  # type: ignore[no-any-return]
 
-    def _start(self, context: object) -> _Worker:
+    def _hire(self, function: object, context: object) -> _Worker:
+        """Start a worker and wait until it is ready; where one dies before, memory may be short: then one at a time."""
+        if self._failed_starts < _MAX_FAILED_STARTS:
+            with suppress(EOFError, OSError):
+                return self._start(function, context)
+        with self._alone:
+            while self._failed_starts < _MAX_FAILED_STARTS:
+                with suppress(EOFError, OSError):
+                    worker = self._start(function, context)
+                    self._failed_starts = 0
+                    return worker
+                self._failed_starts += 1
+        raise WorkerDiedError(_NO_WORKERS)
+
+    def _start(self, function: object, context: object) -> _Worker:
         """Start a worker as a program of its own.
 
         `multiprocessing` would run the caller's script again in it, which scripts without a guard, notebooks and
@@ -175,6 +185,8 @@ class WorkerPool(Executor):
             command, descriptors = [sys.executable, *flags, "-c", program], [theirs.fileno()]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, **apart)  # noqa: S603
             self._workers.append(worker := _Worker(process, Connection(ours.detach()), context))
+        worker.pipe.send((function, context))
+        worker.pipe.recv()  # ready
         return worker
 
 
