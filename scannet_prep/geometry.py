@@ -55,11 +55,6 @@ def points_and_normals(
     return points, normals
 
 
-def load_compiled_loop() -> bool:
-    """Use the compiled loop from now on, as a process of many scenes does by itself; gives whether there is one."""
-    return compile_geometry() is not None
-
-
 def _turn_of(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """What turns the cross product of two vectors into that of the two after a matrix: of a rotation, the rotation."""
     a, b, c = matrix[:3, :3].tolist()

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scannet_prep import geometry
-from scannet_prep.compiled import compile_loop
-from scannet_prep.geometry import load_compiled_loop, points_and_normals
+from scannet_prep.compiled import compile_geometry, compile_loop
+from scannet_prep.geometry import points_and_normals
 
-needs_numba = pytest.mark.skipif(not load_compiled_loop(), reason="numba is not installed")
+needs_numba = pytest.mark.skipif(not compile_geometry(), reason="numba is not installed")
 
 
 def compute_in_numpy(*arguments: Any) -> Any:

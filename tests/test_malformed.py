@@ -25,8 +25,8 @@ import pytest
 import tiny
 from tiny import Ply
 
+from scannet_prep.compiled import compile_geometry
 from scannet_prep.errors import AnnotationError, FileError
-from scannet_prep.geometry import load_compiled_loop
 from scannet_prep.labels import builtin_label_map, read_label_map
 from scannet_prep.processed.scene import (
     ProcessOptions,
@@ -147,7 +147,7 @@ def attempt(name: str, action: Callable[[], None], path: Path, result: dict) -> 
 
 
 def main(kind: str) -> None:
-    load_compiled_loop()
+    compile_geometry()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     result: dict = {"mutations": 0, "values": 0, "errors": 0, "faults": []}
     with tempfile.TemporaryDirectory() as name:

@@ -59,7 +59,7 @@ def normals_by_adding(points: np.ndarray, faces: np.ndarray) -> np.ndarray:
 def test_normals_agree_with_the_oracles_before_the_cast(raw: RawScene, monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = read_mesh(raw.path(MESH))
     points = mesh.positions.astype(np.float64)
-    geometry.load_compiled_loop()
+    geometry.compile_geometry()
     _, found = points_and_normals(mesh.positions, mesh.faces, None)
     assert np.abs(found - normals_by_adding(points, mesh.faces)).max() < 1e-6
     near = mesh.faces[(mesh.faces < 40).any(axis=1)]

@@ -198,9 +198,9 @@ def jobs_from(arguments: argparse.Namespace) -> int:
     """The number of worker processes that was chosen, or that this machine grants."""
     import os
 
-    from scannet_prep.stages.pool import default_worker_count
+    from scannet_prep.stages.granted import find_granted_cores
 
-    jobs: int = arguments.jobs or default_worker_count(os.environ)
+    jobs: int = arguments.jobs or max(1, min(find_granted_cores(os.environ).values()))
     return jobs
 
 

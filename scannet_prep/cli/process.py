@@ -120,7 +120,7 @@ def _tell_oddities(report: ProcessReport, console: Console) -> None:
 
 
 def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -> str:
-    from scannet_prep.processed.folder import FAILED_NAME, find_state
+    from scannet_prep.processed.folder import FAILED_NAME
 
     counts = f"{len(report.made):,} made, {len(report.kept):,} already there, {len(report.failures):,} failed"
     size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)} in {report.out_dir}"
@@ -139,7 +139,7 @@ def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -
         lines.append(f"not finished: an earlier run had still to make {scenes}: run process for these, too")
     elif plan.share is not None and plan.share.folder.exists():
         lines.append(shared.describe_merge(plan.share))
-    elif plan.tasks and not report.failures and not find_state(report.out_dir).faults:
+    elif plan.tasks and not (report.failures or plan.notes):
         label_set = plan.context.options.label_set.name.upper()
         lines.append(f'in Python: ScanNet("{report.out_dir}", split="{plan.tasks[0].split}", labels={label_set})')
     return "\n".join(lines)

@@ -135,7 +135,11 @@ class NpzReader:
         try:
             dtype, shape, start = _parse_npy_header(bytes(content[:4096]))
             return np.frombuffer(content, dtype, offset=start).reshape(shape)
-        except (TypeError, ValueError):  # also what NumPy cannot count, and no bytes with items of no size
+        except (
+            TypeError,
+            ValueError,
+            OverflowError,
+        ):  # also what NumPy cannot count, and no bytes with items of no size
             raise self._error(f"array {key!r} has a header of another program") from None
 
     def _read_directory(self) -> dict[str, _Member]:

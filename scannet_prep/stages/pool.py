@@ -12,17 +12,15 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar, get_type_hints
 
 from scannet_prep.errors import WorkerDiedError
-from scannet_prep.stages.granted import CGROUP_ROOT, MEMBERSHIP_PATH, find_granted_cores
 
 Task = TypeVar("Task")
 Context = TypeVar("Context")
@@ -31,6 +29,7 @@ Result = TypeVar("Result")
 _MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of the context for each
 _LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the caller stops early
 _MAX_FAILED_STARTS = 6
+_NO_WORKERS = "worker processes end as soon as they are started"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -42,10 +41,11 @@ def run_tasks(
     jobs: int = 1,
     executor: Executor | None = None,
     narrow: Callable[[Context, Task], Context] | None = None,
-) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
+) -> Generator[tuple[Task, Result | WorkerDiedError], None, None]:
     """Call a function for each task, in worker processes or in an executor.
 
-    A task that is lost, typically because memory ran out, is tried once more at the end, alone.
+    A task that is lost, typically because memory ran out, is tried once more at the end, alone. Who stops before the
+    end closes the generator: until then, tasks go on.
 
     Args:
         function: A module-level function of task and context, which catches its own errors, and says what it returns:
@@ -66,50 +66,41 @@ def run_tasks(
         with WorkerPool(jobs) as pool:
             yield from run_tasks(function, tasks, context, executor=pool)
         return
-    lost: list[Task] = []
+    lost, running, done = deque[Task](), dict[Future[Result], Task](), SimpleQueue[Future[Result]]()
     kinds = object if isinstance(executor, WorkerPool) else get_type_hints(function)["return"]
-    hint = "what is done is kept: run it again, with an executor of concurrent.futures that works, or without one"
-
-    def call(task: Task) -> Future[Result]:
-        try:
-            future = executor.submit(function, task, narrow(context, task) if narrow else context)
-        except Exception as error:  # it is broken, was shut down, or cannot reach its workers
-            raise WorkerDiedError(f"the executor takes no more tasks: {error}", hint) from error
-        if not isinstance(future, Future):
-            raise WorkerDiedError(f"the executor gave back {future!r:.200} for a task, expected a Future", hint)
-        return future
-
-    for task, result in _run_ahead(call, kinds, tasks, _MOST_AHEAD):
-        if isinstance(result, WorkerDiedError):
-            lost.append(task)
-        else:
-            yield task, result
-    yield from _run_ahead(call, kinds, lost, 1)
-
-
-def _run_ahead(
-    call: Callable[[Task], Future[Result]], kinds: type, tasks: Iterable[Task], most: int
-) -> Iterator[tuple[Task, Result | WorkerDiedError]]:
-    """Keep so many tasks going; an error where one is lost. Those that still wait are cancelled at the end."""
-    waiting, running = deque(tasks), dict[Future[Result], Task]()
-    done = SimpleQueue[Future[Result]]()
     try:
-        while waiting or running:
-            while waiting and len(running) < most:
-                future = call(waiting[0])
-                running[future] = waiting.popleft()
-                future.add_done_callback(done.put)
-            future = done.get()
-            task = running.pop(future)
-            try:
-                result = future.result()
-                loss = "" if isinstance(result, kinds) else f"the executor gave back {result!r} instead of a result"
-            except Exception as error:  # noqa: BLE001 - functions catch their own: this is the executor's
+        for waiting, most in ((deque(tasks), _MOST_AHEAD), (lost, 1)):
+            while waiting or running:
+                while waiting and len(running) < most:
+                    future = _submit(executor, function, waiting[0], narrow(context, waiting[0]) if narrow else context)
+                    running[future] = waiting.popleft()
+                    future.add_done_callback(done.put)
+                future = done.get()
+                task = running.pop(future)
+                error = CancelledError() if future.cancelled() else future.exception()
                 loss = f"{type(error).__name__}: {error}"
-            problem = f"lost twice, the second time when running alone: {loss}"
-            yield task, WorkerDiedError(problem[:1000]) if loss else result
+                if error is None:
+                    if isinstance(result := future.result(), kinds):
+                        yield task, result
+                        continue
+                    loss = f"the executor gave back {result!r} instead of a result"
+                if waiting is not lost:
+                    lost.append(task)
+                else:
+                    yield task, WorkerDiedError(f"lost twice, the second time when running alone: {loss}"[:1000])
     finally:
         wait([future for future in running if not future.cancel()], _LAST_TASK_S)
+
+
+def _submit(executor: Executor, function: Callable[..., Result], *arguments: object) -> Future[Result]:
+    hint = "what is done is kept: run it again, with an executor of concurrent.futures that works, or without one"
+    try:
+        future = executor.submit(function, *arguments)
+    except Exception as error:  # it is broken, was shut down, or cannot reach its workers
+        raise WorkerDiedError(f"the executor takes no more tasks: {error}", hint) from error
+    if not isinstance(future, Future):
+        raise WorkerDiedError(f"the executor gave back {future!r:.200} for a task, expected a Future", hint)
+    return future
 
 
 @dataclass(eq=False, slots=True)
@@ -119,7 +110,6 @@ class _Worker:
     process: subprocess.Popen[bytes]
     pipe: Connection
     context: object
-    is_ready: bool = False
 
 
 class WorkerPool(Executor):
@@ -132,7 +122,7 @@ class WorkerPool(Executor):
     def __init__(self, jobs: int) -> None:
         self._threads = ThreadPoolExecutor(jobs)
         self._own = threading.local()  # of a thread: its worker
-        self._lock = threading.Lock()
+        self._lock, self._alone = threading.Lock(), threading.Lock()
         self._workers: list[_Worker] | None = []  # None when no more may be started
         self._failed_starts = 0
 
@@ -143,7 +133,7 @@ class WorkerPool(Executor):
             WorkerDiedError: Workers die as soon as they are started.
         """
         if self._failed_starts >= _MAX_FAILED_STARTS:
-            raise WorkerDiedError("worker processes end as soon as they are started")
+            raise WorkerDiedError(_NO_WORKERS)
         return self._threads.submit(self._lead, function, *arguments)  # type: ignore[arg-type]  # task and context
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -158,25 +148,35 @@ class WorkerPool(Executor):
             worker.pipe.close()
 
     def _lead(self, function: Callable[[Task, Context], Result], task: Task, context: Context) -> Result:
-        """Have the worker of this thread do a task. A start that fails costs a task: then fewer work at a time."""
-        if (worker := getattr(self._own, "worker", None)) is None or worker.context is not context:
-            worker = self._own.worker = self._start(context)
+        """Have the worker of this thread do a task."""
+        worker: _Worker | None = getattr(self._own, "worker", None)
+        if worker is None or worker.context is not context:
+            worker = self._own.worker = self._hire(function, context)
         try:
-            if not worker.is_ready:
-                worker.pipe.send((function, context))
-                worker.is_ready = worker.pipe.recv()
             worker.pipe.send(task)
             result, error = worker.pipe.recv()
         except (EOFError, OSError):
             self._own.worker = None
-            self._failed_starts += not worker.is_ready
             raise WorkerDiedError(f"its worker process ended with status {worker.process.wait()}") from None
-        self._failed_starts = 0
         if error is not None:
             raise error
         return result  # type: ignore[no-any-return]
 
-    def _start(self, context: object) -> _Worker:
+    def _hire(self, function: object, context: object) -> _Worker:
+        """Start a worker and wait until it is ready; where one dies before, memory may be short: then one at a time."""
+        if self._failed_starts < _MAX_FAILED_STARTS:
+            with suppress(EOFError, OSError):
+                return self._start(function, context)
+        with self._alone:
+            while self._failed_starts < _MAX_FAILED_STARTS:
+                with suppress(EOFError, OSError):
+                    worker = self._start(function, context)
+                    self._failed_starts = 0
+                    return worker
+                self._failed_starts += 1
+        raise WorkerDiedError(_NO_WORKERS)
+
+    def _start(self, function: object, context: object) -> _Worker:
         """Start a worker as a program of its own.
 
         `multiprocessing` would run the caller's script again in it, which scripts without a guard, notebooks and
@@ -193,6 +193,8 @@ class WorkerPool(Executor):
             command, descriptors = [sys.executable, *flags, "-c", program], [theirs.fileno()]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, **apart)  # noqa: S603
             self._workers.append(worker := _Worker(process, Connection(ours.detach()), context))
+        worker.pipe.send((function, context))
+        worker.pipe.recv()  # ready
         return worker
 
 
@@ -214,22 +216,6 @@ def _work(descriptor: int) -> None:
             except Exception as error:  # noqa: BLE001 - handed to the main process
                 message = (None, error)
             pipe.send(message)
-
-
-def default_worker_count(
-    environ: Mapping[str, str], cgroup_root: Path = CGROUP_ROOT, membership_path: Path = MEMBERSHIP_PATH
-) -> int:
-    """How many workers this process may keep busy.
-
-    The smallest of: the processors it may run on (affinity), the quota of its control group (containers), and its
-    share of what Slurm grants; at least 1.
-
-    Args:
-        environ: The environment, where Slurm leaves its limit.
-        cgroup_root: Where the control groups are mounted.
-        membership_path: Where the system says in which of them this process is.
-    """
-    return min(find_granted_cores(environ, cgroup_root, membership_path).values())
 
 
 def keep_freed_memory() -> None:

@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-from scannet_prep.geometry import load_compiled_loop
+from scannet_prep.compiled import compile_geometry
 
 
 def describe_machine() -> dict[str, str]:
@@ -18,7 +18,7 @@ def describe_machine() -> dict[str, str]:
         "system": platform.system(),
         "Python": platform.python_version(),
         "numpy": version("numpy"),
-        "numba": version("numba") if load_compiled_loop() else "not used",
+        "numba": version("numba") if compile_geometry() else "not used",
         "deflate": version("deflate"),
         "scannet_prep": version("scannet-prep"),
     }

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scannet_prep.geometry import load_compiled_loop
+from scannet_prep.compiled import compile_geometry
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
 from scannet_prep.stages.pool import run_tasks
@@ -33,7 +33,7 @@ def make_and_measure(task: ProcessTask, context: WorkContext) -> int:
     Returns:
         Peak memory of the worker, in kB.
     """
-    load_compiled_loop()  # where it is there: a worker of few scenes would not
+    compile_geometry()  # where it is there: a worker of few scenes would not
     outcome = make_scene_file(task, context)
     if not isinstance(outcome, FinishedScene):
         raise TypeError(f"{task.scene.scene_id} failed: {outcome}")

@@ -272,8 +272,8 @@ class _Run:
         context = replace(self._context, leader=leader)
         progress.advance(len(self._plan.scene_ids) - len(self._to_make))
         written_s = 0.0
+        works = run_tasks(export_scene, self._to_make, context, jobs=jobs, executor=executor, narrow=narrow)
         try:
-            works = run_tasks(export_scene, self._to_make, context, jobs=jobs, executor=executor, narrow=narrow)
             for name, outcome in works:
                 if isinstance(outcome, OutputError):
                     raise outcome
@@ -290,6 +290,7 @@ class _Run:
                     write_export(self._path, self._describe())
                     written_s = time.monotonic()
         finally:
+            works.close()
             if self.made:
                 with suppress(OutputError):  # another error is on its way
                     write_export(self._path, self._describe())

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -288,9 +288,10 @@ def _run(plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | 
         context = replace(context, unfinished=unfinished)  # a worker marks the folder, if it has to
     elif tasks:
         folder.mark_unfinished(out_dir, unfinished)
-    with progress.work("process", len(plan.tasks), "scenes"):
+    outcomes = run_tasks(scene_worker.make_scene_file, tasks, context, jobs=jobs, executor=executor)
+    with progress.work("process", len(plan.tasks), "scenes"), closing(outcomes):
         progress.advance(len(finished))
-        for task, outcome in run_tasks(scene_worker.make_scene_file, tasks, context, jobs=jobs, executor=executor):
+        for task, outcome in outcomes:
             scene_id = task.scene.scene_id
             if isinstance(outcome, OutputError):
                 raise outcome
