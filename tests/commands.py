@@ -55,6 +55,10 @@ def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[s
     return Outcome(status, out.getvalue(), err.getvalue())
 
 
+# For disks that are full: half of a module must not stay in Python's cache.
+NO_BYTECODE = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def run_command(
     *words: str | Path, cwd: Path | None = None, environment: dict[str, str] | None = None, **options: Any
 ) -> Outcome:

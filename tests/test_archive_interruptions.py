@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from archives import call, find_parts, pack_tree, unpack_pipe, write_tree
-from commands import COMMAND, digests, start_command
+from commands import COMMAND, NO_BYTECODE, digests, start_command
 from release_server import ROOT, ReleaseServer, Stall
 
 from scannet_prep import ScanNet, official_scenes
@@ -159,7 +159,7 @@ def test_a_file_that_changes_while_it_is_packed_stops_the_run(tmp_path: Path) ->
 
 
 def test_a_full_disk_or_a_second_run_is_said_and_the_old_archive_stays(tree: Path, old: Path, tmp_path: Path) -> None:
-    process = start_command("pack", tree, "-o", old, preexec_fn=lambda: limit_files(3_000_000))
+    process = start_command("pack", tree, "-o", old, env=NO_BYTECODE, preexec_fn=lambda: limit_files(3_000_000))
     _, stderr = process.communicate()
     assert (process.returncode, "cannot be written" in stderr, "hint: free some space" in stderr) == (1, True, True)
     with run_lock(tmp_path):
@@ -211,7 +211,7 @@ def test_an_unpacking_that_is_killed_leaves_whole_files_and_the_next_run_complet
 
 def test_where_the_disk_is_full_nothing_is_half_unpacked(processed: Path, tmp_path: Path) -> None:
     words = ("unpack", processed / "a.tar.zst", "-o", tmp_path / "out")
-    process = start_command(*words, preexec_fn=lambda: limit_files(1_000))
+    process = start_command(*words, env=NO_BYTECODE, preexec_fn=lambda: limit_files(1_000))
     _, stderr = process.communicate()
     assert (process.returncode, "Traceback" in stderr) == (1, False)
     assert "cannot be written: File too large" in stderr

@@ -234,7 +234,7 @@ def test_nothing_grows_over_epochs(stored: Stored) -> None:
             dataset[index]
         if epoch == epochs // 4:
             files, size = count_descriptors(), read_private_bytes()
-    assert count_descriptors() == files
+    assert count_descriptors() <= files
     assert list_shared() == shared
     assert stored.kind == "url" or read_private_bytes() - size < 5_000_000  # the server in this process takes notes
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import digests, run_command, run_main, start_command
+from commands import NO_BYTECODE, digests, run_command, run_main, start_command
 from downloads import MESH, fetched, finished, release_fixtures, words
 from nginx_server import NginxServer, needs_nginx
 from release_server import BEFORE_STATUS, ReleaseServer, Set, Stall, Status, always, ending
@@ -109,7 +109,8 @@ def test_a_full_disk_stops_it_and_leaves_no_half_file_under_a_final_name(server:
     def limit_file_size() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 
-    outcome = run_command(*words(SCENES, server.base_url, tmp_path, "--json"), preexec_fn=limit_file_size)
+    command = words(SCENES, server.base_url, tmp_path, "--json")
+    outcome = run_command(*command, environment=NO_BYTECODE, preexec_fn=limit_file_size)
     assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
     expected = digests(server.root)
     assert finished(tmp_path).items() <= expected.items()

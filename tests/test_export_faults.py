@@ -14,7 +14,20 @@ import numpy as np
 import pytest
 import tiny
 from archives import pack_shards
-from commands import TEST, TRAIN, VAL, Outcome, Verify, digests, edit_json, patch, run_command, run_main, start_command
+from commands import (
+    NO_BYTECODE,
+    TEST,
+    TRAIN,
+    VAL,
+    Outcome,
+    Verify,
+    digests,
+    edit_json,
+    patch,
+    run_command,
+    run_main,
+    start_command,
+)
 from test_interruptions import wait_until_gone
 
 from scannet_prep import official_scenes
@@ -244,7 +257,7 @@ def test_disk_that_takes_no_more_ends_the_export_and_leaves_no_half_scene(out_di
         resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))
 
     words = ["export", out_dir, "-o", tmp_path / "made", "--format", "pointcept", "--json", "--jobs", "1"]
-    outcome = run_command(*words, preexec_fn=limit_file_size)
+    outcome = run_command(*words, environment=NO_BYTECODE, preexec_fn=limit_file_size)
     assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
     assert not list((tmp_path / "made").glob("*/scene*"))
     assert run_main(*words).status == 0

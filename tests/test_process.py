@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Outcome, digests, run_command, run_main
+from commands import NO_BYTECODE, Outcome, digests, run_command, run_main
 
 from scannet_prep import ScanNet, read_processed
 from scannet_prep.errors import ManifestError
@@ -252,8 +252,7 @@ def test_a_disk_that_takes_no_more_ends_the_run_and_leaves_no_half_file(whole_di
         resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))
 
     words = ["process", whole_dir / "raw", "-o", tmp_path, "--json", "--jobs", "1"]
-    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}  # it would leave half of a module in its cache
-    outcome = run_command(*words, environment=environment, preexec_fn=limit_file_size)
+    outcome = run_command(*words, environment=NO_BYTECODE, preexec_fn=limit_file_size)
     assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
     assert not [name for name in digests(tmp_path) if "npz" in Path(name).suffix or ".tmp" in name]
     assert run_main(*words).status == 0
