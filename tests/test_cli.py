@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -281,6 +282,24 @@ def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp
         progress.finish()
     """
     assert re.search(r"download: 100%\|.*\| 20\.9G/21\.0G \[", run_on_terminal([sys.executable, "-c", program], 60)[1])
+
+
+def test_lines_break_between_words_on_a_terminal_but_commands_and_data_stay_whole(
+    demo_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    raw_dir = shutil.copytree(demo_dir / "ScanNet", Path("a folder with blanks in its name"))
+    for path in raw_dir.glob("*/*_00/*.segs.json"):
+        path.unlink()
+    words = ["process", str(raw_dir), "-o", "new", "--jobs", "1", "--no-progress"]
+    shown = run_on_terminal([*COMMAND, *words], 60)[1].replace("\r", "")
+    long = [line.strip() for line in shown.splitlines() if len(line) > 60]
+    assert [line for line in long if " " in line and "scannet-prep " not in line] == []
+    assert max(map(len, long)) > 80
+    (command,) = re.findall("scannet-prep download .*", shown)
+    assert command in run_main(*words, "--force").stdout
+    for words in (["info", "new", "--json"], ["info", "new", "--table", "instances"]):
+        assert run_on_terminal([*COMMAND, *words], 60)[1].splitlines() == run_main(*words).stdout.splitlines()
 
 
 @pytest.mark.parametrize("command", ["", *make_parser()._subparsers._group_actions[0].choices])

@@ -28,6 +28,7 @@ _MAX_WIDTH = 100
 _MAX_LISTED = 10
 _MAX_FINDINGS = 100
 _MIN_COLUMN_WIDTH = 11
+_COMMAND_OR_CODE = re.compile(r"scannet-prep |ScanNet\(")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -76,13 +77,14 @@ class Console:
             trace = f"\n{finding.trace}" if finding.trace else ""
             self.warn(f"error: {finding.place}: {finding.message}{trace}", finding.hint)
 
-    def result(self, text: str, value: object, status: int, **more: object) -> int:
+    def result(self, text: str, value: object, status: int, *, is_data: bool = False, **more: object) -> int:
         """Give the result on standard output, in words or as one JSON object, and hand the exit status back.
 
         Args:
             text: For people.
             value: For programs: a dataclass, or a mapping.
             status: The exit status.
+            is_data: The text is for programs, too: its lines stay whole.
             more: Values that go beside it.
 
         Raises:
@@ -94,7 +96,7 @@ class Console:
             frame = {"exit_status": status, **({"command": self.command} if self.command else {})}
             text = json.dumps({**frame, **to_plain(value), **to_plain(more)})
         if self.is_json or not self.is_quiet:
-            print_out(text)
+            print_out(text, is_data=is_data or self.is_json)
         return status
 
     def fail(self, error: str, message: str, hint: str, status: int) -> int:
@@ -120,15 +122,19 @@ class Console:
         return status
 
 
-def print_out(text: str) -> None:
+def print_out(text: str, *, is_data: bool = False) -> None:
     """Write a text on standard output.
+
+    Args:
+        text: The text.
+        is_data: Its lines stay whole.
 
     Raises:
         BrokenPipeError: The program reading the pipe has stopped.
         OutputError: Standard output cannot be written, for example because the disk is full.
     """
     try:
-        _print(text, sys.stdout)
+        _print(text, sys.stdout, is_data=is_data)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -136,12 +142,27 @@ def print_out(text: str) -> None:
         raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
 
 
-def _print(text: str, stream: TextIO) -> None:
-    """Write a text. What names and files may hold never controls a terminal; on one, errors are red."""
+def _print(text: str, stream: TextIO, *, is_data: bool = False) -> None:
+    """Write a text. What names and files may hold never controls a terminal; on one, errors are red and words whole."""
     text = _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    if stream.isatty() and not is_data:
+        text = "\n".join(map(_wrap, text.split("\n")))
     if stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         text = re.sub(r"^(error|failed):", "\x1b[1;31m\\1:\x1b[0m", text)
     print(text, file=stream, flush=True)
+
+
+def _wrap(line: str) -> str:
+    """Break a line that is wider than the terminal at blanks. One with a command or code stays whole, to be copied."""
+    if len(line) <= (width := _terminal_width()) or _COMMAND_OR_CODE.search(line):
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _terminal_width() -> int:
+    """Columns of the terminal; 100 where it does not know, for which Python 3.10 says 0."""
+    return shutil.get_terminal_size((_MAX_WIDTH, 24)).columns or _MAX_WIDTH
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
@@ -153,9 +174,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right:
         right: Columns that are aligned to the right, for numbers.
     """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    # Python 3.10 says 0 where a terminal does not know its width.
-    room = min(_MAX_WIDTH, shutil.get_terminal_size((_MAX_WIDTH, 24)).columns or _MAX_WIDTH)
-    excess = sum(widths) + 2 * (len(widths) - 1) - room
+    excess = sum(widths) + 2 * (len(widths) - 1) - min(_MAX_WIDTH, _terminal_width())
     texts = [index for index in range(len(widths)) if index not in right]
     if excess > 0 and texts:
         widest = max(texts, key=lambda index: widths[index])

@@ -140,7 +140,7 @@ def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
     form = "{0}\n  dir={1}\n  out={2}" if style == "aria2" else "{0}"
     text = "\n".join(form.format(file.url, folder, file.local_path) for file in files)
     value = {"dir": str(folder), "files": [{"url": file.url, "path": file.local_path} for file in files]}
-    return console.result(text, value, 0) if files or console.is_json else 0
+    return console.result(text, value, 0, is_data=True) if files or console.is_json else 0
 
 
 def _describe_needed(plan: DownloadPlan) -> str:

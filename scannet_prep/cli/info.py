@@ -73,7 +73,8 @@ def _write_table(arguments: argparse.Namespace, console: Console) -> int:
     certificates = certificates_from(arguments, console)
     rows, text = write_table(arguments.table, arguments.places, arguments.output, certificates=certificates)
     value = {"table": arguments.table, "rows": rows, "output": arguments.output, "csv": text or None}
-    return console.result(text.rstrip("\n") or f"{arguments.output}: {format_count(rows, 'row')}", value, 0)
+    text = text.rstrip("\n") or f"{arguments.output}: {format_count(rows, 'row')}"
+    return console.result(text, value, 0, is_data=True)
 
 
 def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
