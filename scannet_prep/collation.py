@@ -33,7 +33,8 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
 
     Args:
         samples: Dicts with `points` and the same keys, as `ScanNet` gives them, with or without transforms. Tensors of
-            PyTorch count as arrays.
+            PyTorch count as arrays. Those that a `DataLoader` got without a transform may lie in the memory of the
+            batch: what changes it in place changes them, too.
 
     Returns:
         A dict, with B scenes and N points in all:
@@ -58,7 +59,9 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
         UsageError: Samples do not fit together: keys, types or shapes differ; they are not dicts with `points`; or a
             tensor is on a GPU, has a gradient, or is of a type that NumPy does not know.
     """
-    joined = samples.joined if isinstance(samples, Scenes) else {}
+    joined: Mapping[str, NDArray[Any]] = {}
+    if isinstance(samples, Scenes):
+        joined, samples.joined = samples.joined, {}  # for one batch only
     samples = [_take_arrays(sample, number) for number, sample in enumerate(samples)]
     _check_alike(samples)
     counts = [len(sample["points"]) for sample in samples]
@@ -128,7 +131,8 @@ def _lie_in(joined: NDArray[Any], arrays: Sequence[NDArray[Any]]) -> bool:
     """Whether arrays, which have as many rows together, are the parts of an array, in order."""
     place: int = joined.__array_interface__["data"][0]
     for array in arrays:
-        if array.base is not joined or array.__array_interface__["data"][0] != place:
+        is_next = array.base is joined and array.__array_interface__["data"][0] == place
+        if not is_next or not array.flags.c_contiguous:
             return False
         place += array.nbytes
     return True
