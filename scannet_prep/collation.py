@@ -162,7 +162,7 @@ def _check_alike(samples: Sequence[dict[str, Any]]) -> None:
                 found, expected = (f"{_name(one)} has {_describe(one, key)}" for one in (sample, first))
                 hint = "a transform must return the same keys and types for every scene"
                 raise UsageError(f"{key!r} cannot be joined: {found}, {expected}", hint)
-            if key in VERTEX_KEYS and len(sample[key]) != len(sample["points"]):
+            if key in VERTEX_KEYS and _kind(key, sample[key]) and len(sample[key]) != len(sample["points"]):
                 message = f"{key!r} has {len(sample[key])} rows, but there are {len(sample['points'])} points"
                 raise UsageError(f"{_name(sample)}: {message}")
     if clash := {"offset", "batch", "scene_ids", *(f"{key}_offset" for key in first)} & set(first):
@@ -189,9 +189,12 @@ def _describe(sample: dict[str, Any], key: str) -> str:
 
 
 def _as_array(value: object) -> Any:  # noqa: ANN401 - whatever it is
-    """An array on the memory of a tensor of PyTorch; everything else as it is, and tensors that NumPy cannot hold."""
+    """An array on the memory of a tensor of PyTorch, or of another kind of array, such as a file that is mapped.
+
+    Everything else as it is, and tensors that NumPy cannot hold.
+    """
     if not _is_tensor(value):
-        return value
+        return np.asarray(value) if isinstance(value, np.ndarray) else value
     try:
         return value.numpy()  # type: ignore[attr-defined]
     except (RuntimeError, TypeError):  # on a GPU, with a gradient, sparse, or of a type that NumPy does not know
@@ -212,7 +215,7 @@ def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
     """Tell multiprocessing how to send a batch; called in the worker."""
     found = {key: _as_array(value) for key, value in batch.items()}
     arrays = {key: array for key, array in found.items() if _is_numeric(array)}
-    tensors = {key for key, array in arrays.items() if array is not batch[key]}
+    tensors = {key for key in arrays if _is_tensor(batch[key])}
     others = {key: None if key in arrays else value for key, value in batch.items()}  # keeps the order
     try:
         return _receive, (*workers.hand_over(arrays), others, tensors)
