@@ -33,7 +33,8 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
 
     Args:
         samples: Dicts with `points` and the same keys, as `ScanNet` gives them, with or without transforms. Tensors of
-            PyTorch count as arrays.
+            PyTorch count as arrays. Those that a `DataLoader` got without a transform may lie in the memory of the
+            batch: what changes it in place changes them, too.
 
     Returns:
         A dict, with B scenes and N points in all:
@@ -58,7 +59,9 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
         UsageError: Samples do not fit together: keys, types or shapes differ; they are not dicts with `points`; or a
             tensor is on a GPU, has a gradient, or is of a type that NumPy does not know.
     """
-    joined = samples.joined if isinstance(samples, Scenes) else {}
+    joined: Mapping[str, NDArray[Any]] = {}
+    if isinstance(samples, Scenes):
+        joined, samples.joined = samples.joined, {}  # for one batch only
     samples = [_take_arrays(sample, number) for number, sample in enumerate(samples)]
     _check_alike(samples)
     counts = [len(sample["points"]) for sample in samples]
@@ -128,7 +131,8 @@ def _lie_in(joined: NDArray[Any], arrays: Sequence[NDArray[Any]]) -> bool:
     """Whether arrays, which have as many rows together, are the parts of an array, in order."""
     place: int = joined.__array_interface__["data"][0]
     for array in arrays:
-        if array.base is not joined or array.__array_interface__["data"][0] != place:
+        is_next = array.base is joined and array.__array_interface__["data"][0] == place
+        if not is_next or not array.flags.c_contiguous:
             return False
         place += array.nbytes
     return True
@@ -158,7 +162,7 @@ def _check_alike(samples: Sequence[dict[str, Any]]) -> None:
                 found, expected = (f"{_name(one)} has {_describe(one, key)}" for one in (sample, first))
                 hint = "a transform must return the same keys and types for every scene"
                 raise UsageError(f"{key!r} cannot be joined: {found}, {expected}", hint)
-            if key in VERTEX_KEYS and len(sample[key]) != len(sample["points"]):
+            if key in VERTEX_KEYS and _kind(key, sample[key]) and len(sample[key]) != len(sample["points"]):
                 message = f"{key!r} has {len(sample[key])} rows, but there are {len(sample['points'])} points"
                 raise UsageError(f"{_name(sample)}: {message}")
     if clash := {"offset", "batch", "scene_ids", *(f"{key}_offset" for key in first)} & set(first):
@@ -185,9 +189,12 @@ def _describe(sample: dict[str, Any], key: str) -> str:
 
 
 def _as_array(value: object) -> Any:  # noqa: ANN401 - whatever it is
-    """An array on the memory of a tensor of PyTorch; everything else as it is, and tensors that NumPy cannot hold."""
+    """An array on the memory of a tensor of PyTorch, or of another kind of array, such as a file that is mapped.
+
+    Everything else as it is, and tensors that NumPy cannot hold.
+    """
     if not _is_tensor(value):
-        return value
+        return np.asarray(value) if isinstance(value, np.ndarray) else value
     try:
         return value.numpy()  # type: ignore[attr-defined]
     except (RuntimeError, TypeError):  # on a GPU, with a gradient, sparse, or of a type that NumPy does not know
@@ -208,7 +215,7 @@ def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
     """Tell multiprocessing how to send a batch; called in the worker."""
     found = {key: _as_array(value) for key, value in batch.items()}
     arrays = {key: array for key, array in found.items() if _is_numeric(array)}
-    tensors = {key for key, array in arrays.items() if array is not batch[key]}
+    tensors = {key for key in arrays if _is_tensor(batch[key])}
     others = {key: None if key in arrays else value for key, value in batch.items()}  # keeps the order
     try:
         return _receive, (*workers.hand_over(arrays), others, tensors)

@@ -60,5 +60,7 @@ class ConcatDataset(Dataset):  # type: ignore[misc]  # where PyTorch is not inst
             IndexError: The index is out of range.
         """
         index, *epoch = key if isinstance(key, tuple) else (key,)
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} is out of range: the datasets have {len(self)} scenes together")
         dataset, inner = self._items[index]
         return dataset[(inner, *epoch) if epoch else inner]

@@ -6,7 +6,7 @@ import copy
 import operator
 import os
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -28,7 +28,7 @@ from scannet_prep.sample import Sample as Sample  # noqa: PLC0414 - for the type
 from scannet_prep.sample import Scenes
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
-from scannet_prep.workers import allocate, find_worker
+from scannet_prep.workers import allocate, find_asked, find_worker
 
 Place: TypeAlias = "str | Path | ByteSource"
 SplitName: TypeAlias = Literal["train", "val", "test"]
@@ -232,26 +232,28 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             message = f"{where}: the transform failed: {type(error).__name__}: {error}"
             raise TransformError(message, f"see it again with dataset[{index}, {epoch}]") from error
 
-    def __getitems__(self, keys: Sequence[Any]) -> list[Any]:
+    def __iter__(self) -> Iterator[Any]:
+        """All samples, in order."""
+        return (self[index] for index in range(len(self)))
+
+    def __getitems__(self, keys: Iterable[Any]) -> list[Any]:
         """Read the scenes of a batch, each as `dataset[key]` does; a `DataLoader` calls it.
 
         Without a transform they are read into the memory of the batch, so that `collate` need not copy them.
         """
-        if self.transform is not None or type(self).__getitem__ is not ScanNet.__getitem__:
-            return [self[key] for key in keys]
+        source = find_asked(self)
+        if source is not self or self.transform is not None or type(self).__getitem__ is not ScanNet.__getitem__:
+            return [source[key] for key in keys]
         indices = [self._find(key[0] if isinstance(key, tuple) and len(key) == 2 else key) for key in keys]
-        counts = self._reader.lengths[indices].tolist()
-        total, ids = sum(counts), np.dtype(np.int64)
+        ends = np.cumsum(self._reader.lengths[indices]).tolist()
+        total, ids = sum(ends[-1:]), np.dtype(np.int64)
         shapes = {key: (np.dtype(dtype), (total, *row)) for key, (dtype, row) in _ROWS.items() if key in self._keys}
-        others: dict[str, Any] = {"offset": (ids, (len(keys),)), "batch": (ids, (total,))}  # what collate adds
+        others: dict[str, Any] = {"offset": (ids, (len(indices),)), "batch": (ids, (total,))}  # what collate adds
         if "axis_alignment" in self._keys:
-            others["axis_alignment"] = np.dtype(np.float64), (len(keys), 4, 4)
+            others["axis_alignment"] = np.dtype(np.float64), (len(indices), 4, 4)
         joined = allocate(shapes | others)
-        samples, end = [], 0
-        for index, count in zip(indices, counts, strict=True):
-            start, end = end, end + count
-            samples.append(self._read(index, {key: joined[key][start:end] for key in shapes}))
-        return Scenes(samples, joined)
+        parts = zip(indices, [0, *ends], ends, strict=False)
+        return Scenes([self._read(i, {key: joined[key][a:b] for key in shapes}) for i, a, b in parts], joined)
 
     def __enter__(self) -> Self:
         """The dataset itself."""
@@ -388,7 +390,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
 def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:
     if isinstance(path, str | Path) and "://" not in str(path):
         path = Path(path).expanduser()
-        if path.suffix != ".zst" and not os.path.isfile(path):  # noqa: PTH113 - raises nothing, whatever the name
+        if os.path.isdir(path) or (path.suffix != ".zst" and not os.path.exists(path)):  # noqa: PTH110, PTH112 - no errors
             return FolderReader(path, split)
     from scannet_prep.archive.scenes import ArchiveReader  # training from a folder needs no zstandard
 

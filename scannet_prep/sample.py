@@ -61,10 +61,16 @@ else:
 class Scenes(list[Any]):
     """Samples for a batch. Their arrays may lie one after the other in arrays that `collate` then need not make.
 
+    Copied, or sent to another process, it is a list.
+
     Attributes:
         joined: These arrays by key; those of what does not come from a sample, such as `batch`, are still to be filled.
     """
 
-    def __init__(self, samples: Iterable[Any], joined: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, samples: Iterable[Any], joined: Mapping[str, NDArray[Any]] | None = None) -> None:
         super().__init__(samples)
-        self.joined = joined
+        self.joined = joined or {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The samples, without what is joined."""
+        return list, (), None, iter(self)

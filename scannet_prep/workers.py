@@ -98,6 +98,16 @@ def find_worker() -> Any:  # noqa: ANN401 - PyTorch's WorkerInfo
     return torch_data and torch_data.get_worker_info()
 
 
+def find_asked(dataset: Any) -> Any:  # noqa: ANN401 - anything with items
+    """The dataset that PyTorch's fetcher has, for the `__getitems__` that it calls.
+
+    It may be one around this one, which passes on all of its attributes, and yet has items of its own.
+    """
+    fetcher = sys._getframe(2).f_locals.get("self")  # noqa: SLF001
+    asked = getattr(fetcher, "dataset", dataset)
+    return asked if getattr(asked, "__getitems__", None) == dataset.__getitems__ else dataset
+
+
 @cache
 def keep_memory() -> None:
     """Let a worker keep the memory that it frees, up to 256 MB: glibc returns it to the system after each batch."""

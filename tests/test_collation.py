@@ -95,6 +95,17 @@ def test_other_keys_are_joined_by_what_they_are() -> None:
     assert batch["note"] == [{"a": 0}, {"a": 1}]
 
 
+def test_files_that_are_mapped_are_arrays_and_what_is_no_array_is_a_list_under_every_name(tmp_path: Path) -> None:
+    samples = [make_sample(3, 0), make_sample(5, 1)]
+    expected = collate(samples)
+    for number, sample in enumerate(samples):
+        np.save(tmp_path / f"{number}.npy", sample["points"])
+        sample |= {"points": np.load(tmp_path / f"{number}.npy", mmap_mode="r"), "normals": None, "segments": 7}
+    batch = collate(samples)
+    assert (type(batch["points"]), batch["points"].tolist()) == (np.ndarray, expected["points"].tolist())
+    assert (batch["normals"], batch["segments"].tolist()) == ([None, None], [7, 7])
+
+
 UNFIT = (
     ({"extra": 1}, "'extra' cannot be joined: scene0001_00 has int, scene0000_00 has nothing"),
     ({"colors": np.zeros((5, 3), np.float32)}, r"'colors' cannot be joined: scene0001_00 has float32 \(5, 3\)"),

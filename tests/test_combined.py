@@ -50,7 +50,7 @@ def test_several_datasets_are_one_for_the_samplers_with_the_epoch(source: Path) 
         assert both[key, 3]["drawn"] == parts[number][inner, 3]["drawn"] != both[key, 4]["drawn"]
     assert both[len(TRAIN)]["drawn"] == parts[1][0]["drawn"]
     for key in (len(both), -len(both) - 1):
-        with pytest.raises(IndexError):
+        with pytest.raises(IndexError, match=f"index {key} is out of range: the datasets have {len(both)} scenes"):
             both[key]
     sampler = PointBudgetBatchSampler(both, max_points=1600)
     batches = list(torch_data.DataLoader(both, batch_sampler=sampler, collate_fn=collate, num_workers=1))
@@ -101,6 +101,7 @@ def test_a_cache_gives_the_same_batches_and_leaves_out_files_without_room(source
     sampler = PointBudgetBatchSampler(cached, max_points=1600, rank=0, world_size=1)
     found = torch_data.DataLoader(cached, batch_sampler=sampler, collate_fn=collate, num_workers=2)
     check_batches_equal(list(epochs_of(found, range(2))), expected)
+    assert not list(ScanNet(source, split="train", scenes=[], cache=True))
     start, _ = cached._cache._places["scene0000_00"]
     cached._cache._places["scene0000_00"] = (start, start + 9)
     os.pwrite(cached._cache._descriptor, bytes(8), start)

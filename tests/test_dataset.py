@@ -9,6 +9,7 @@ import statistics
 import sys
 import threading
 import traceback
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -85,6 +86,24 @@ def test_a_single_scene_or_key_is_taken_as_such(stored: Stored, tmp_path: Path) 
     (tmp_path / "ids.txt").write_text("scene0000_01\n")
     for scenes in ("scene0000_01", tmp_path / "ids.txt"):
         assert ScanNet(stored.place, split="train").subset(scenes).scene_ids == ["scene0000_01"]
+
+
+class Counted(ScanNet):
+    def __getitem__(self, key: Any) -> Any:
+        return [0, 1][key]
+
+
+def test_a_loop_over_a_dataset_ends_with_an_error_of_its_items_and_not_in_silence(training_folder: Path) -> None:
+    dataset = ScanNet(training_folder, split="train", keys="points")
+    assert isinstance(dataset, Iterable)
+    assert [sample["scene_id"] for sample in dataset] == TRAIN
+    with pytest.raises(IndexError):
+        list(Counted(training_folder, split="train"))
+
+
+def test_a_folder_may_be_named_as_archives_are(training_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder.tar.zst").symlink_to(training_folder)
+    assert ScanNet(tmp_path / "folder.tar.zst", split="train").scene_ids == TRAIN
 
 
 def test_a_traceback_shows_the_hint_in_every_python(tmp_path: Path) -> None:

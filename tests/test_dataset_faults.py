@@ -133,6 +133,9 @@ def test_every_error_of_a_place_names_it(tmp_path: Path) -> None:
     (tmp_path / "empty.tar.zst").touch()
     (tmp_path / "text").write_text("not an archive\n" * 1_000)
     os.mkfifo(tmp_path / "pipe.tar.zst")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="is a named pipe"):
+        ScanNet(tmp_path / "pipe", split="train")
     long_name = 300 * "n"
     for name in ("nothing", "nothing.tar.zst", "empty.tar.zst", "text", "pipe.tar.zst", long_name, f"{long_name}.zst"):
         for place in (tmp_path / name, str(tmp_path / name), [tmp_path / name]):

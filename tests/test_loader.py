@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import re
 import shutil
 import time
@@ -79,15 +81,80 @@ def test_scenes_of_a_batch_are_read_into_its_memory_and_copied_only_where_somebo
         (False, lambda scenes: scenes[1].update(points=scenes[1]["points"] + 1)),
         (False, lambda scenes: scenes[2].update(points=scenes[0]["points"])),
         (False, lambda scenes: [scene.update(height=scene["points"][:, 2]) for scene in scenes]),
+        (False, lambda scenes: [scene.update(labels=np.broadcast_to(*first_label(scene))) for scene in scenes]),
         (False, lambda scenes: scenes.pop()),
     ]
     for is_joined, change in changes:
         scenes = plain.__getitems__(keys)
         check_batches_equal([collate(list(scenes))], [expected])
         change(scenes)
-        found, copied = collate(scenes), collate(list(map(dict, scenes)))
-        assert (found["points"] is scenes.joined["points"]) == is_joined
+        copied, joined = collate(list(map(dict, scenes))), scenes.joined
+        found, again = collate(scenes), collate(scenes)
+        assert (found["points"] is joined["points"]) == is_joined
+        again["points"] += 1
         check_batches_equal([found], [copied])
+
+
+def first_label(scene: Any) -> tuple[Any, tuple[int, ...]]:
+    return scene["labels"][:1], scene["labels"].shape
+
+
+def keep_samples(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def test_samples_that_are_not_joined_are_a_list_of_their_own_size(training_folder: Path) -> None:
+    dataset = ScanNet(training_folder, split="train")
+    expected = [dataset[0], dataset[1]]
+    batches = [iter(range(2)) for _ in range(2)]  # what can be gone through once
+    loader = torch_data.DataLoader(dataset, batch_sampler=batches, collate_fn=keep_samples)
+    for samples in (next(iter(loader)), next(iter(torch_data.DataLoader(dataset, 2, num_workers=1, collate_fn=list)))):
+        check_batches_equal(samples, expected)
+    scenes = dataset.__getitems__([0, 1])
+    for copied in (pickle.loads(pickle.dumps(scenes)), copy.copy(scenes), copy.deepcopy(scenes)):
+        assert type(copied) is list
+        check_batches_equal(copied, expected)
+    check_batches_equal(type(scenes)(iter(scenes)), expected)  # as frameworks make such a list again
+
+
+class Passing:
+    """Has all attributes of a dataset, and items of its own."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.inner = dataset
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["inner"], name)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, key: Any) -> Any:
+        sample = self.inner[key]
+        return sample | {"colors": sample["colors"] // 2 + 128}
+
+
+class Joining:
+    """Asks two datasets for batches, one of which has the name that PyTorch uses, too."""
+
+    def __init__(self, *datasets: Any) -> None:
+        self.dataset, self.other = datasets
+
+    def __getitems__(self, keys: list[int]) -> list[Any]:
+        return [*self.dataset.__getitems__(keys), *self.other.__getitems__(keys)]
+
+
+def test_a_dataset_around_another_is_asked_also_where_it_passes_everything_on(training_folder: Path) -> None:
+    train = ScanNet(training_folder, split="train")
+    expected = [Passing(train)[index] for index in range(3)]
+    for dataset in (Passing(train), Passing(Passing(train)), torch_data.Subset(Passing(train), [*range(3)])):
+        (batch, *_) = torch_data.DataLoader(dataset, batch_size=3, collate_fn=collate)
+        assert batch["colors"].min() >= 128
+        if not isinstance(dataset, Passing) or not isinstance(dataset.inner, Passing):
+            check_batches_equal([batch], [collate(expected)])
+    other = train.subset([3, 4])
+    (batch,) = torch_data.DataLoader(Joining(train, other), batch_sampler=[[0, 1]], collate_fn=collate)
+    assert batch["scene_ids"] == [*train.scene_ids[:2], *other.scene_ids]
 
 
 class Brighter(ScanNet):

@@ -149,6 +149,8 @@ def test_integer_points_are_not_truncated_and_a_scene_without_vertices_stays_one
     ):
         found = transform(sample, rng())["points"]
         assert found == pytest.approx(transform(expected, rng())["points"]), transform
+    # Whether it flips is chance; samples of one batch need the same types.
+    assert {Flip(share)(sample, rng())["points"].dtype for share in (0, 1)} == {sample["points"].dtype}
     for transform in SINGLE:
         if transform in (Normalize(), GridSample(0.5)):
             continue

@@ -29,7 +29,7 @@ class SceneCache:
     def __init__(self, scene_ids: Iterable[str], lengths: NDArray[Any]) -> None:
         ends = np.cumsum(lengths * _BYTES_PER_VERTEX + _MORE_BYTES).tolist()
         self._places = dict(zip(scene_ids, zip([0, *ends], ends, strict=False), strict=True))
-        self._size = ends[-1]
+        self._size = sum(ends[-1:])
         self._descriptor = _make_memory(self._size)
 
     def read(self, scene_id: str, read: Callable[[], Buffer]) -> Buffer:
@@ -40,8 +40,8 @@ class SceneCache:
             os.preadv(self._descriptor, [kept], start + _SIZE_BYTES)
             return kept
         data = read()
-        if len(data) <= end - start - _SIZE_BYTES:
-            os.pwrite(self._descriptor, data, start + _SIZE_BYTES)
+        has_room = len(data) <= end - start - _SIZE_BYTES
+        if has_room and os.pwrite(self._descriptor, data, start + _SIZE_BYTES) == len(data):
             os.pwrite(self._descriptor, len(data).to_bytes(_SIZE_BYTES, "little"), start)
         return data
 

@@ -78,10 +78,12 @@ class Flip(Moving, probability=(0, 1)):
 
     def __call__(self, sample: Sample, generator: Generator) -> Sample:
         """Change `points` and `normals`."""
-        signs = np.array([*np.where(generator.random(2) < self.probability, -1, 1), 1])
-        if (signs == 1).all():
+        axes = np.flatnonzero(generator.random(2) < self.probability)
+        if not len(axes):
             return move(sample, sample["points"])
-        mapped = {key: _by_axis(np.multiply, sample[key], signs) for key in ("points", "normals") if key in sample}
+        mapped = {key: sample[key].copy() for key in ("points", "normals") if key in sample}
+        for array, axis in product(mapped.values(), axes):
+            np.negative(array[:, axis], out=array[:, axis])
         return move(sample, **mapped)
 
 
