@@ -29,6 +29,7 @@ from scannet_prep.stages.download.planning import DownloadPlan, DownloadReport, 
 from scannet_prep.stages.download.tasks import Task, Worker, choose_task
 
 _LOOK_S, _SHORT_LOOK_S = 0.2, 0.02
+_SHOW_S = 0.1  # so often it is told how far it is: looking at all files takes longer than to fetch a small one
 _STOP_S = 1.5
 _STILL_S = 20.0  # so long without a byte, and it is said what is waited for
 
@@ -107,8 +108,8 @@ class _Run:
         self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[_Job, BaseException | None]] = queue.SimpleQueue()
         self._told: set[str] = set()
-        self._trials = self._shown_bytes = 0
-        self._moved_s = time.monotonic()
+        self._trials = self._settled_bytes = self._shown_bytes = 0
+        self._moved_s, self._next_show_s = time.monotonic(), 0.0
 
     def run(self) -> DownloadReport:
         total_bytes = sum(file.kind.typical_bytes or 0 for file in self._plan.files)
@@ -140,7 +141,8 @@ class _Run:
                 pause_s = max(self._gate.next_s - time.monotonic(), _SHORT_LOOK_S) if is_open_soon else _LOOK_S
                 with suppress(queue.Empty):
                     self._settle(*self._done.get(timeout=min(pause_s, _LOOK_S)))
-                self._show()
+                if not self._active or time.monotonic() >= self._next_show_s:
+                    self._show()
         finally:
             self._client.close()
             for _ in threads:
@@ -198,8 +200,8 @@ class _Run:
             if job.task and error.tries == FEW_TRIES:
                 text = f"{public_url(job.task.file.url)}: {error.reason}; it is tried again after the others"
                 self._tell(error.reason, text)
-            blame = partial(job.task.blame, error, self._client.policy.tries) if job.task else None
-            self._gate.failed(job, error, blame)
+            task, tries = job.task, self._client.policy.tries
+            self._gate.failed(job, error, partial(task.blame, error, tries, task.shown_bytes) if task else None)
         elif error is not None:
             raise error
         elif job.task or not job.scene:
@@ -217,19 +219,22 @@ class _Run:
 
     def _show(self) -> None:
         """Tell how far it is; what is settled is looked at no more."""
-        tasks, self._unsettled = self._unsettled, []
+        self._next_show_s = time.monotonic() + _SHOW_S
+        tasks, self._unsettled, shown_bytes = self._unsettled, [], 0
         for task in tasks:
             if task.outcome is None:
                 self._unsettled.append(task)
+                shown_bytes += task.shown_bytes
                 continue
             if task.is_failure:
                 self._tell(f"{task.outcome} {task.reason}", f"{task.outcome}: {task.message}")
             # The total was an estimate; now this file's part of it is known.
             self._progress.resize(task.size_bytes - (task.file.kind.typical_bytes or 0))
+            self._settled_bytes += task.size_bytes
+        shown_bytes += self._settled_bytes
         for job in self._active:
             if job.task and job.task.partial and job.task.partial.received_bytes >= PROOF_BYTES:
                 self._gate.served(job)
-        shown_bytes = sum(task.shown_bytes for task in self._tasks)
         if shown_bytes != self._shown_bytes:
             self._moved_s = time.monotonic()
         self._progress.status(self._describe_state())
