@@ -218,6 +218,16 @@ def test_how_far_it_is_is_not_worked_out_anew_after_each_file(
     assert bar.left == 0
 
 
+def test_what_comes_in_vain_counts_as_more_to_do(
+    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_SHOW_S", 0.0)
+    bar, path = Bar(), scene_url_path(SCENES[0], MESH)
+    server.faults = [at(path, Cut(60_000), RangesIgnored()), at(path, None, Stall(0), then=Status(404))]
+    assert len(fetch(server, tmp_path, jobs=1, bar=bar).failures) == 1
+    assert (bar.left, bar.back) == (0, False)
+
+
 def test_files_that_hang_are_put_off_to_the_end_and_named(
     server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -235,11 +235,12 @@ class _Run:
         for job in self._active:
             if job.task and job.task.partial and job.task.partial.received_bytes >= PROOF_BYTES:
                 self._gate.served(job)
-        if shown_bytes != self._shown_bytes:
+        change, self._shown_bytes = shown_bytes - self._shown_bytes, shown_bytes
+        if change:
             self._moved_s = time.monotonic()
         self._progress.status(self._describe_state())
-        self._progress.advance(shown_bytes - self._shown_bytes)
-        self._shown_bytes = shown_bytes
+        self._progress.resize(max(0, -change))  # what has come in vain comes again: more work, not less done
+        self._progress.advance(max(0, change))
 
     def _describe_state(self) -> str:
         state = f"{len(self._tasks) - len(self._unsettled):,}/{len(self._tasks):,} files"
