@@ -5,6 +5,7 @@ Of each scene, what is there and whole is adopted; the rest is fetched, checked 
 
 from __future__ import annotations
 
+import heapq
 import queue
 import random
 import threading
@@ -103,12 +104,13 @@ class _Run:
         self._tasks = [task for scene in scenes.values() for task in scene]
         self._unsettled = list(self._tasks)
         self._fresh = deque(scenes.values())  # not looked at yet
-        self._ready: list[Sequence[Task]] = []  # some files are missing; what has failed is at the end
+        # A heap of scenes of which files are missing: from when on one may be tried, and in which order.
+        self._ready: list[tuple[float, int, Sequence[Task]]] = []
         self._active: set[_Job] = set()
         self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[_Job, BaseException | None]] = queue.SimpleQueue()
         self._told: set[str] = set()
-        self._trials = self._settled_bytes = self._shown_bytes = 0
+        self._turns = self._trials = self._settled_bytes = self._shown_bytes = 0
         self._moved_s, self._next_show_s = time.monotonic(), 0.0
 
     def run(self) -> DownloadReport:
@@ -162,7 +164,6 @@ class _Run:
 
     def _choose_job(self) -> _Job | None:
         """Choose what is to be done next: of scenes that were looked at, what is missing; else the next scene."""
-        self._ready = [scene for scene in self._ready if choose_task(scene)]
         if self._ready and self._gate.admits() and (job := self._choose_request()):
             self._gate.enter(job)
             return job
@@ -178,12 +179,19 @@ class _Run:
             if self._fresh:
                 return None  # other scenes first: the server may lack all of those that failed
         due_s = 0.0 if self._fresh else time.monotonic()  # what has failed comes after all others
-        for scene in self._ready:
+        while self._ready and self._ready[0][0] <= due_s:
+            *_, scene = heapq.heappop(self._ready)
             task = choose_task(scene)
             if task is not None and task.next_s <= due_s:
-                self._ready.remove(scene)
                 return _Job(partial(self._worker.fetch, task, scene), scene, task)
+            self._put_back(scene)
         return None
+
+    def _put_back(self, scene: Sequence[Task], *, is_last: bool = False) -> None:
+        """Let what is missing of a scene wait for its turn: before other scenes, unless it is told otherwise."""
+        if task := choose_task(scene):
+            self._turns += 1
+            heapq.heappush(self._ready, (task.next_s, self._turns if is_last else -self._turns, scene))
 
     def _choose_known(self) -> Task | None:
         """Choose a file that was served before. This server may lack those of earlier runs: every other time, none."""
@@ -207,7 +215,7 @@ class _Run:
         elif job.task or not job.scene:
             self._gate.served(job)
         if job.scene:
-            self._ready.insert(len(self._ready) if error else 0, job.scene)
+            self._put_back(job.scene, is_last=error is not None)
         while self._worker.notes:
             self._progress.note(self._worker.notes.pop(0))
 
