@@ -6,10 +6,10 @@ The names below are loaded when they are first used, so that importing this pack
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from scannet_prep.version import VERSION
 
+TYPE_CHECKING = False  # as type checkers take it; `typing` is slow to load, and until then an interrupt is Python's own
 if TYPE_CHECKING:
     from scannet_prep.collation import Batch as Batch
     from scannet_prep.collation import collate as collate

@@ -94,10 +94,10 @@ ANY_FAULT = st.one_of(
 
 
 class Bar(Progress):
-    """Adds up what a bar would show."""
+    """Adds up what a bar would show; `back` is true where it went backwards."""
 
     def __init__(self) -> None:
-        self.left = 0
+        self.left, self.back = 0, False
         self.notes: list[str] = []
         self.statuses: list[str] = []
         self.status, self.note = self.statuses.append, self.notes.append
@@ -107,6 +107,7 @@ class Bar(Progress):
 
     def advance(self, count: int = 1) -> None:
         self.left -= count
+        self.back |= count < 0
 
     def resize(self, change: int) -> None:
         self.left += change

@@ -41,6 +41,11 @@ def test_importing_for_training_loads_nothing_heavy_and_no_module_imports_torch(
     )
 
 
+def test_little_is_loaded_before_interrupts_are_dealt_with() -> None:
+    code = "import sys, scannet_prep; sys.exit('typing' in sys.modules)"
+    assert subprocess.run([sys.executable, "-S", "-c", code], check=False, cwd=REPOSITORY_DIR).returncode == 0
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["process", "--help"]])
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     loaded = modules_loaded_by(

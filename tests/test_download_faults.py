@@ -24,6 +24,7 @@ from release_server import (
     Redirect,
     ReleaseServer,
     Reset,
+    Set,
     Status,
     always,
     at,
@@ -122,6 +123,25 @@ def test_what_has_arrived_is_not_given_up_for_a_page(release_dir: Path, tmp_path
         server.faults = []
         assert not fetch(server, tmp_path).failures
         assert server.bytes_sent_again(MESH_PATH) == 0
+
+
+def test_pipes_and_links_in_the_place_of_partial_files_are_removed(server: ReleaseServer, tmp_path: Path) -> None:
+    folder, outside = tmp_path / "data/scans" / SCENES[0], tmp_path / "outside"
+    folder.mkdir(parents=True)
+    outside.write_text("somebody's")
+    os.mkfifo(folder / f".{SCENES[0]}.txt.part")
+    os.mkfifo(folder / f".{SCENES[0]}.aggregation.json.part.version")
+    (folder / f".{SCENES[0]}{MESH}.part").symlink_to(outside)
+    assert not fetch(server, tmp_path / "data").failures
+    assert (fetched(tmp_path / "data"), outside.read_text()) == (digests(server.root), "somebody's")
+
+
+def test_a_trailer_without_end_is_not_waited_for(server: ReleaseServer, tmp_path: Path) -> None:
+    server.faults = [at(MESH_PATH, then=NoLength()), at(MESH_PATH, Set(trailer=b"X-Trailer: a\r\n" * 1_000_000))]
+    assert not fetch(server, tmp_path).failures
+    first, *others = server.requests(MESH_PATH)
+    assert (first.range, bool(others)) == (None, True)  # broken off, and found to be whole
+    assert fetched(tmp_path) == digests(server.root)
 
 
 @pytest.mark.parametrize("jobs", [1, 4])

@@ -36,13 +36,13 @@ from release_server import (
 from scannet_prep.errors import TransferError
 from scannet_prep.labels import LABEL_MAP_NAME
 from scannet_prep.remote.client import Client
-from scannet_prep.remote.gate import TransferPolicy
-from scannet_prep.stages.download import running
+from scannet_prep.remote.gate import PROOF_BYTES, TransferPolicy
+from scannet_prep.stages.download import FileOutcome, running
 from scannet_prep.synthetic import write_release
 
 # What requests may end with in an outage, whatever the status. No file is to blame.
 OUTAGES = {
-    **{str(code): Status(code) for code in (400, 403, 404, 429, 503, 530)},
+    **{str(code): Status(code) for code in (400, 403, 404, 416, 429, 503)},
     "asks to wait": Status(503, "1"),
     "resets": Reset(),
     "closed connections": Cut(BEFORE_STATUS),
@@ -64,6 +64,9 @@ def test_no_file_is_given_up_while_all_are_refused(release_dir: Path, tmp_path: 
     with ReleaseServer(release_dir, faults=[between(4, 4 + count, OUTAGES[name])]) as server:
         report = fetch(server, tmp_path, jobs=jobs)
         assert not report.failures, report.failures
+        # Once it is known that the server is down, it is asked one request at a time.
+        refused = [request for request in server.requests() if request.faults]
+        assert name == "circle" or sum(request.range is None for request in refused) <= 4
         assert len(server.requests()) <= 13 + 2 * count
     assert fetched(tmp_path) == digests(release_dir)
 
@@ -168,6 +171,14 @@ def test_a_server_that_refuses_everything_from_the_start_is_asked_a_handful_of_t
     assert hint in error.value.hint
 
 
+def test_an_only_file_that_is_refused_once_is_not_given_up_while_it_comes(tmp_path: Path) -> None:
+    write_release(tmp_path / "release", SCENES[:1], vertices=10_000)
+    path = scene_url_path(SCENES[0], MESH)
+    with ReleaseServer(tmp_path / "release", faults=[at(path, Status(404), Stall(PROOF_BYTES + 50_000))]) as server:
+        report = fetch(server, tmp_path / "data", SCENES[:1], types=[MESH])
+    assert [item.outcome for item in report.results] == [FileOutcome.FETCHED]
+
+
 def test_equal_failures_are_one_line(server: ReleaseServer, tmp_path: Path) -> None:
     server.faults, bar = [at(ending(".txt"), then=Status(404))], Bar()
     report = fetch(server, tmp_path, bar=bar)
@@ -194,6 +205,27 @@ def test_a_busy_server_is_asked_more_slowly(tmp_path: Path, is_by_time: bool) ->
         ).failures
         refused = sum(bool(request.faults) for request in server.requests())
     assert refused < 30
+
+
+def test_how_far_it_is_is_not_worked_out_anew_after_each_file(
+    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_SHOW_S", 1000.0)
+    bar = Bar()
+    assert not fetch(server, tmp_path, bar=bar).failures
+    assert bar.statuses[-1] == "13/13 files"
+    assert len(bar.statuses) <= 4  # at the beginning, and whenever nothing is under way
+    assert bar.left == 0
+
+
+def test_what_comes_in_vain_counts_as_more_to_do(
+    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_SHOW_S", 0.0)
+    bar, path = Bar(), scene_url_path(SCENES[0], MESH)
+    server.faults = [at(path, Cut(60_000), RangesIgnored()), at(path, None, Stall(0), then=Status(404))]
+    assert len(fetch(server, tmp_path, jobs=1, bar=bar).failures) == 1
+    assert (bar.left, bar.back) == (0, False)
 
 
 def test_files_that_hang_are_put_off_to_the_end_and_named(

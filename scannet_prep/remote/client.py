@@ -32,6 +32,7 @@ _PIECE_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
 _STOP_LOOK_S = 0.2  # how often a thread that waits looks whether it is to stop
 _MAX_KEPT = 64  # connections
+_MAX_TRAILER_LINES = 100
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 _CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE)
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
@@ -248,6 +249,11 @@ class _WatchedResponse(http.client.HTTPResponse):
             if not 101 < found[1] < 200:
                 return found
             http.client.parse_headers(self.fp)
+
+    def _read_and_discard_trailer(self) -> None:
+        """What may follow the last chunk; `http.client` would read it without end."""
+        if not any(self.fp.readline(_HEAD_BYTES) in (b"\r\n", b"\n", b"") for _ in range(_MAX_TRAILER_LINES)):
+            raise AttemptError("the answer does not end", tries=FEW_TRIES)
 
     def begin(self) -> None:
         """Read the headers; what follows is the body."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -44,6 +45,10 @@ class Partial:
         self._target = target
         self._version_path = self.path.with_name(f"{self.path.name}.version")
         self._file: FileIO | None = None
+        for path in (self.path, self._version_path):
+            with self._writing(), suppress(FileNotFoundError, NotADirectoryError):
+                if not stat.S_ISREG(path.lstat().st_mode):  # a link leads elsewhere, a pipe never ends
+                    path.unlink()
         with self._writing(), suppress(FileNotFoundError, NotADirectoryError):
             self.validator = self._version_path.read_bytes()[:1000].decode("latin-1")
             self.size_bytes = self.path.stat().st_size if self.validator else 0
@@ -142,10 +147,11 @@ def ask_for_end(client: Client, url: str, size_bytes: int) -> None:
     An AttemptError says that the server does not give it, or has something else there.
     """
     with client.open(url, {"Range": f"bytes={size_bytes - 1}-"}) as answer:
+        pieces = answer.read_pieces()
         if answer.status == 200:  # ranges are ignored: what comes is left
-            next(_refuse_pages(answer.read_pieces()))
-        if answer.size_bytes not in (None, size_bytes):
-            raise AttemptError("something else in place of what was served before")
+            pieces = _refuse_pages(pieces)
+        if answer.status == 416 or answer.size_bytes not in (None, size_bytes) or not next(pieces, b""):
+            raise AttemptError("nothing, or something else, in place of what was served before")
 
 
 def _begin(answer: Answer, partial: Partial) -> int | None:

@@ -5,6 +5,7 @@ Of each scene, what is there and whole is adopted; the rest is fetched, checked 
 
 from __future__ import annotations
 
+import heapq
 import queue
 import random
 import threading
@@ -29,6 +30,7 @@ from scannet_prep.stages.download.planning import DownloadPlan, DownloadReport, 
 from scannet_prep.stages.download.tasks import Task, Worker, choose_task
 
 _LOOK_S, _SHORT_LOOK_S = 0.2, 0.02
+_SHOW_S = 0.1  # so often it is told how far it is: looking at all files takes longer than to fetch a small one
 _STOP_S = 1.5
 _STILL_S = 20.0  # so long without a byte, and it is said what is waited for
 
@@ -102,13 +104,14 @@ class _Run:
         self._tasks = [task for scene in scenes.values() for task in scene]
         self._unsettled = list(self._tasks)
         self._fresh = deque(scenes.values())  # not looked at yet
-        self._ready: list[Sequence[Task]] = []  # some files are missing; what has failed is at the end
+        # A heap of scenes of which files are missing: from when on one may be tried, and in which order.
+        self._ready: list[tuple[float, int, Sequence[Task]]] = []
         self._active: set[_Job] = set()
         self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[_Job, BaseException | None]] = queue.SimpleQueue()
         self._told: set[str] = set()
-        self._trials = self._shown_bytes = 0
-        self._moved_s = time.monotonic()
+        self._turns = self._trials = self._settled_bytes = self._shown_bytes = 0
+        self._moved_s, self._next_show_s = time.monotonic(), 0.0
 
     def run(self) -> DownloadReport:
         total_bytes = sum(file.kind.typical_bytes or 0 for file in self._plan.files)
@@ -140,7 +143,8 @@ class _Run:
                 pause_s = max(self._gate.next_s - time.monotonic(), _SHORT_LOOK_S) if is_open_soon else _LOOK_S
                 with suppress(queue.Empty):
                     self._settle(*self._done.get(timeout=min(pause_s, _LOOK_S)))
-                self._show()
+                if not self._active or time.monotonic() >= self._next_show_s:
+                    self._show()
         finally:
             self._client.close()
             for _ in threads:
@@ -160,7 +164,6 @@ class _Run:
 
     def _choose_job(self) -> _Job | None:
         """Choose what is to be done next: of scenes that were looked at, what is missing; else the next scene."""
-        self._ready = [scene for scene in self._ready if choose_task(scene)]
         if self._ready and self._gate.admits() and (job := self._choose_request()):
             self._gate.enter(job)
             return job
@@ -176,12 +179,19 @@ class _Run:
             if self._fresh:
                 return None  # other scenes first: the server may lack all of those that failed
         due_s = 0.0 if self._fresh else time.monotonic()  # what has failed comes after all others
-        for scene in self._ready:
+        while self._ready and self._ready[0][0] <= due_s:
+            *_, scene = heapq.heappop(self._ready)
             task = choose_task(scene)
             if task is not None and task.next_s <= due_s:
-                self._ready.remove(scene)
                 return _Job(partial(self._worker.fetch, task, scene), scene, task)
+            self._put_back(scene)
         return None
+
+    def _put_back(self, scene: Sequence[Task], *, is_last: bool = False) -> None:
+        """Let what is missing of a scene wait for its turn: before other scenes, unless it is told otherwise."""
+        if task := choose_task(scene):
+            self._turns += 1
+            heapq.heappush(self._ready, (task.next_s, self._turns if is_last else -self._turns, scene))
 
     def _choose_known(self) -> Task | None:
         """Choose a file that was served before. This server may lack those of earlier runs: every other time, none."""
@@ -198,14 +208,14 @@ class _Run:
             if job.task and error.tries == FEW_TRIES:
                 text = f"{public_url(job.task.file.url)}: {error.reason}; it is tried again after the others"
                 self._tell(error.reason, text)
-            blame = partial(job.task.blame, error, self._client.policy.tries) if job.task else None
-            self._gate.failed(job, error, blame)
+            task, tries = job.task, self._client.policy.tries
+            self._gate.failed(job, error, partial(task.blame, error, tries, task.shown_bytes) if task else None)
         elif error is not None:
             raise error
         elif job.task or not job.scene:
             self._gate.served(job)
         if job.scene:
-            self._ready.insert(len(self._ready) if error else 0, job.scene)
+            self._put_back(job.scene, is_last=error is not None)
         while self._worker.notes:
             self._progress.note(self._worker.notes.pop(0))
 
@@ -217,24 +227,28 @@ class _Run:
 
     def _show(self) -> None:
         """Tell how far it is; what is settled is looked at no more."""
-        tasks, self._unsettled = self._unsettled, []
+        self._next_show_s = time.monotonic() + _SHOW_S
+        tasks, self._unsettled, shown_bytes = self._unsettled, [], 0
         for task in tasks:
             if task.outcome is None:
                 self._unsettled.append(task)
+                shown_bytes += task.shown_bytes
                 continue
             if task.is_failure:
                 self._tell(f"{task.outcome} {task.reason}", f"{task.outcome}: {task.message}")
             # The total was an estimate; now this file's part of it is known.
             self._progress.resize(task.size_bytes - (task.file.kind.typical_bytes or 0))
+            self._settled_bytes += task.size_bytes
+        shown_bytes += self._settled_bytes
         for job in self._active:
             if job.task and job.task.partial and job.task.partial.received_bytes >= PROOF_BYTES:
                 self._gate.served(job)
-        shown_bytes = sum(task.shown_bytes for task in self._tasks)
-        if shown_bytes != self._shown_bytes:
+        change, self._shown_bytes = shown_bytes - self._shown_bytes, shown_bytes
+        if change:
             self._moved_s = time.monotonic()
         self._progress.status(self._describe_state())
-        self._progress.advance(shown_bytes - self._shown_bytes)
-        self._shown_bytes = shown_bytes
+        self._progress.resize(max(0, -change))  # what has come in vain comes again: more work, not less done
+        self._progress.advance(max(0, change))
 
     def _describe_state(self) -> str:
         state = f"{len(self._tasks) - len(self._unsettled):,}/{len(self._tasks):,} files"

@@ -42,10 +42,16 @@ class Task(FileResult):
         self.place, self.reason, self.hint = str(place or public_url(self.file.url)), reason, hint
         self.size_bytes, self.outcome = 0, outcome
 
-    def blame(self, error: AttemptError, tries: int) -> None:
-        """Count a failure that was the file's own, and settle the file if it was one too many."""
+    def blame(self, error: AttemptError, tries: int, size_bytes: int) -> None:
+        """Count a failure that was the file's own, and settle the file if it was one too many.
+
+        Where more is there than the bytes that were there when it failed, it is the file that showed that the server
+        is up, and may be coming now.
+        """
+        if self.outcome is not None or self.shown_bytes > size_bytes:
+            return
         self.failures += 1
-        if self.outcome is None and self.failures >= (error.tries or tries):
+        if self.failures >= (error.tries or tries):
             is_missing = error.error_type is NotOnServerError
             outcome = FileOutcome.MISSING if is_missing else FileOutcome.FAILED
             self.fail(error.describe(self.failures), error.hint, outcome)
