@@ -65,8 +65,8 @@ def run(
         WorkerDiedError: Worker processes cannot be started.
     """
     selection, findings = selection or Selection(), Findings()
-    if must_be_complete and not selection.has_whole_splits:
-        raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
+    if must_be_complete:
+        selection.check_whole_splits()
     kind = "export" if is_export(path) else str(identify_tree(path))
     tasks: tuple[CheckTask, ...]
     present: Mapping[SceneId, Split | None]

@@ -16,7 +16,7 @@ from scannet_prep.stages.finding import CheckReport, Findings, sort_findings
 from scannet_prep.stages.selection import Selection
 
 _DAMAGED_HINT = "copy the archive again, or pack it again; the other scenes can be used, and unpack gets them out"
-_WARNING_HINT = "the files are whole; to mend the archive, copy it again, or pack it again with --force"
+_WARNING_HINT = "the files here are whole; copy again what is damaged or missing, or pack it again with --force"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,15 @@ def run(
         progress: Told of tar bytes.
 
     Raises:
+        UsageError: Some scenes only, and yet complete.
         UnknownSceneError: No scene is of the splits that were asked for.
         ScanNetPrepError: What `ArchiveSet` raises.
     """
     selection, progress, findings = selection or Selection(), progress or Progress(), Findings()
+    if must_be_complete:
+        selection.check_whole_splits()
     opened = ArchiveSet(archives, selection.wants, selection.limit, certificates)
-    checked, damaged = dict[str, Group](), set[str]()
+    checked, damaged, named = dict[str, Group](), set[str](), dict[str, str]()
     with progress.work("verify", opened.size_bytes, "B"):
         for reader in opened.readers:
             for group, problem in reader.read(lambda *_: None, jobs, progress):
@@ -72,13 +75,21 @@ def run(
                 findings.error(reader.name, problem, _DAMAGED_HINT)
             for warning in reader.warnings:
                 findings.note(reader.name, warning, _WARNING_HINT)
-            findings.attempt(Path(reader.name), reader.read_manifest)
+            manifest = findings.attempt(Path(reader.name), reader.read_manifest)
+            named |= {name: str(entry.split) for name, entry in manifest.scenes.items()} if manifest else {}
             reader.source.close()
     # Not before: where its end is damaged, the index of an archive is found on the way.
     name, held = opened.names[0], opened.held
-    if selection.scene_ids is None and not checked:  # to find nothing wrong would be no check
+    if not (opened.has_indexes or opened.missing_shards or selection.limit):  # an archive is cut off
+        lost = [item for item in named.items() if item[0] not in held and selection.wants(*item)]
+        damaged |= {scene_id for scene_id, _ in lost}
+        for scene_id, _ in sorted(lost):
+            findings.error(name, "is not in what is whole of the archive", _DAMAGED_HINT, scene_id=scene_id)
+    if selection.scene_ids is None and not (checked or damaged):  # to find nothing wrong would be no check
         selection.check_found(name, held, "choose other splits")
-    for scene_id in sorted(set(selection.scene_ids or ()) - checked.keys()) if selection.limit is None else ():
+    for scene_id in (
+        sorted(set(selection.scene_ids or ()) - checked.keys() - damaged) if selection.limit is None else ()
+    ):
         findings.error(name, "no such scene in the splits that were asked for", scene_id=scene_id)
     wanted = selection.splits or tuple(Split) if must_be_complete else ()
     for scene_id in sorted({scene_id for split in wanted for scene_id in official_scenes(split)} - held.keys()):
