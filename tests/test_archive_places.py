@@ -87,7 +87,7 @@ def test_a_tar_of_a_processed_folder_is_that_of_another_program_whatever_this_on
     path = tmp_path / "some.tar.zst"
     path.write_bytes(zstandard.compress((tmp_path / "some.tar").read_bytes()))
     for read in READERS.values():
-        with pytest.raises(ArchiveError, match="is a .tar.zst of another program") as caught:
+        with pytest.raises(ArchiveError, match=r"is a \.tar\.zst of another program") as caught:
             read(path)
         assert caught.value.hint.startswith("tar --zstd -xf")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import Group
 from scannet_prep.archive.source import Place
+from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
@@ -54,15 +55,12 @@ def run(
         progress: Told of tar bytes.
 
     Raises:
-        UsageError: Some scenes only, and yet complete.
         UnknownSceneError: No scene is of the splits that were asked for.
         ScanNetPrepError: What `ArchiveSet` raises.
     """
     selection, progress, findings = selection or Selection(), progress or Progress(), Findings()
-    if must_be_complete:
-        selection.check_whole_splits()
     opened = ArchiveSet(archives, selection.wants, selection.limit, certificates)
-    checked, damaged, named = dict[str, Group](), set[str](), dict[str, str]()
+    checked, damaged, named = dict[str, Group](), set[str](), dict[str, SceneEntry]()
     with progress.work("verify", opened.size_bytes, "B"):
         for reader in opened.readers:
             for group, problem in reader.read(lambda *_: None, jobs, progress):
@@ -76,20 +74,17 @@ def run(
             for warning in reader.warnings:
                 findings.note(reader.name, warning, _WARNING_HINT)
             manifest = findings.attempt(Path(reader.name), reader.read_manifest)
-            named |= {name: str(entry.split) for name, entry in manifest.scenes.items()} if manifest else {}
+            named |= manifest.scenes if manifest else {}
             reader.source.close()
     # Not before: where its end is damaged, the index of an archive is found on the way.
     name, held = opened.names[0], opened.held
-    if not (opened.has_indexes or opened.missing_shards or selection.limit):  # an archive is cut off
-        lost = [item for item in named.items() if item[0] not in held and selection.wants(*item)]
-        damaged |= {scene_id for scene_id, _ in lost}
-        for scene_id, _ in sorted(lost):
-            findings.error(name, "is not in what is whole of the archive", _DAMAGED_HINT, scene_id=scene_id)
+    for scene_id in _find_lost(opened, selection, named):
+        damaged.add(scene_id)
+        findings.error(name, "is not in what is whole of the archive", _DAMAGED_HINT, scene_id=scene_id)
     if selection.scene_ids is None and not (checked or damaged):  # to find nothing wrong would be no check
         selection.check_found(name, held, "choose other splits")
-    for scene_id in (
-        sorted(set(selection.scene_ids or ()) - checked.keys() - damaged) if selection.limit is None else ()
-    ):
+    unknown = set(selection.scene_ids or ()) - checked.keys() - damaged
+    for scene_id in sorted(unknown) if selection.limit is None else ():
         findings.error(name, "no such scene in the splits that were asked for", scene_id=scene_id)
     wanted = selection.splits or tuple(Split) if must_be_complete else ()
     for scene_id in sorted({scene_id for split in wanted for scene_id in official_scenes(split)} - held.keys()):
@@ -106,3 +101,11 @@ def run(
         damaged_scenes=tuple(sorted(damaged)),
         findings=sort_findings(findings.found),
     )
+
+
+def _find_lost(archives: ArchiveSet, selection: Selection, named: Mapping[str, SceneEntry]) -> list[str]:
+    """The scenes that the manifests of archives name and that were asked for, where an archive is cut off; sorted."""
+    if archives.has_indexes or archives.missing_shards or selection.limit is not None:
+        return []
+    held = archives.held
+    return sorted(name for name, entry in named.items() if name not in held and selection.wants(name, entry.split))
