@@ -10,6 +10,8 @@ import pytest
 from archives import call, find_parts, flip, pack_shards
 from commands import SCENES, TEST, TRAIN, VAL, Verify
 
+from scannet_prep.scene import Split
+
 
 @pytest.fixture
 def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
@@ -65,12 +67,16 @@ def test_a_flip_anywhere_is_found_and_told_by_its_part(
     assert verify.value["whole_scenes"] == sorted(SCENES)
 
 
-def test_a_truncated_archive_says_what_is_whole(verify: Verify, archive_path: Path) -> None:
+def test_a_truncated_archive_says_what_is_whole_and_names_the_rest(verify: Verify, archive_path: Path) -> None:
     start, end = find_parts(archive_path)[VAL]
     archive_path.write_bytes(archive_path.read_bytes()[: (start + end) // 2])
-    status, [(_, _, _, message)] = verify(archive_path)
+    status, [(_, _, _, message), *lost] = verify(archive_path, "--splits", *Split)
     assert status == 3
+    assert [item[1] for item in lost] == [VAL, TEST]
+    assert [item[1] for item in verify(archive_path, "--splits", "test")[1][1:]] == [TEST]
+    assert [item[1] for item in verify(archive_path, "--scenes", VAL)[1][1:]] == [VAL]
     assert f"is truncated or damaged behind byte {start:,}" in message
+    assert verify(archive_path)[0] == 3
     assert verify.value["whole_scenes"] == [TRAIN]
     outcome = call("info", archive_path)
     assert (outcome.status, "does not end in a seek table: it is truncated" in outcome.stderr) == (1, True)
@@ -85,6 +91,8 @@ def test_what_does_not_go_together_stops_the_command(verify: Verify, shards: lis
         ([archive_path, archive_path], (), 2),
         ([folder, folder], (), 2),
         ([archive_path], ("--against", "scannet.lock"), 2),
+        ([archive_path], ("--complete", "--limit", "1"), 2),
+        ([archive_path], ("--complete", "--scenes", VAL), 2),
         ([shards[0]], ("--splits", "val"), 2),  # to check nothing is not a check
     ):
         assert verify(places, *words)[0] == status, (places, words)

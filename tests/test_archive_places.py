@@ -78,6 +78,20 @@ def test_every_reader_says_what_a_foreign_file_is_and_what_to_type(what: str, tm
     assert not (tmp_path / "out").exists()
 
 
+def test_a_tar_of_a_processed_folder_is_that_of_another_program_whatever_this_one_has_left_there(
+    tmp_path: Path,
+) -> None:
+    with tarfile.open(tmp_path / "some.tar", "w") as tar:
+        for name in (".scannet-prep-seen.json", "manifest.json"):
+            tar.addfile(tarfile.TarInfo(f"processed/{name}"))
+    path = tmp_path / "some.tar.zst"
+    path.write_bytes(zstandard.compress((tmp_path / "some.tar").read_bytes()))
+    for read in READERS.values():
+        with pytest.raises(ArchiveError, match=r"is a \.tar\.zst of another program") as caught:
+            read(path)
+        assert caught.value.hint.startswith("tar --zstd -xf")
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_a_named_pipe_does_not_hang_and_places_that_cannot_be_read_say_what_they_need(
     name: str, tmp_path: Path

@@ -279,6 +279,11 @@ def test_copies_are_compared_by_their_lock_files(raw_dir: Path, tmp_path: Path, 
     words = ("--against", str(lock), "--limit", "9")
     lock.write_text(record(raw_dir / name, name) + f"{'0' * 64}  3  scans/scene0002_00/scene0002_00.txt\n")
     assert (verify(raw_dir, *words), verify.value["compared_files"]) == ((0, []), 1)
+    own = raw_dir / "scannet.lock"
+    own.write_text(record(raw_dir / name, name))
+    verify(raw_dir, "--against", str(own), "--limit", "9")
+    assert verify.value["compared_files"] == 1
+    own.unlink()
     (raw_dir / name).write_bytes(b"note = changed\n" + (raw_dir / name).read_bytes())
     check_one(verify(raw_dir, *words), "error", TRAIN, name, "is not the file that their.lock records", "bytes, sha256")
     other = f"{'0' * 64}  3  ScanNet/{name}\n"

@@ -137,7 +137,9 @@ def check_beginning(start: bytes, name: str) -> None:
     )
     if what == "a zstd file":
         content = frames.decompress_start(start, 8 * layout.BLOCK_BYTES)
-        if not content or b"scannet-prep" in content:  # the name of the first file has it, and its text
+        # The first file has a name of this program's, and is JSON; a tar of a processed folder names it elsewhere.
+        is_own_text = content[layout.BLOCK_BYTES :].startswith(b"{") and b"scannet-prep" in content
+        if not content or content.startswith(layout.OWN_PREFIX.encode()) or is_own_text:
             return  # one of ours, or damaged: who reads it says where
         if content[257:262] == b"ustar":
             problem, hint = "is a .tar.zst of another program", "tar --zstd -xf {}"

@@ -75,8 +75,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     folder = find_folder(places)
     if folder is None and arguments.against is not None:
         raise UsageError("only raw trees have digests to compare", "scannet-prep report compares archives")
+    selection = shared.selection_from(arguments)
+    if arguments.complete:
+        selection.check_whole_splits()
     options: dict[str, Any] = {
-        "selection": shared.selection_from(arguments),
+        "selection": selection,
         "must_be_complete": arguments.complete,
         "jobs": shared.jobs_from(arguments),
         "progress": console.progress(),

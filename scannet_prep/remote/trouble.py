@@ -78,9 +78,10 @@ class AttemptError(Exception):
 
     def describe_outage(self, patience_s: float) -> str:
         """Say that the server is down, why, and for how long that is borne."""
+        patience = f"{patience_s / 60:.0f} minutes" if patience_s >= 120 else f"{patience_s:.0f} s"
         return (
             f"the server serves nothing ({self.reason}). While it is down, the download pauses and retries "
-            f"at intervals, for up to {patience_s / 60:.0f} minutes"
+            f"at intervals, for up to {patience}"
         )
 
     def as_server_down(self, silent_s: float) -> ServerDownError:

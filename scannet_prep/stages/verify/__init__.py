@@ -59,14 +59,12 @@ def run(
     Raises:
         MissingFileError: It is not such a tree.
         FileError: It cannot be looked into.
-        UsageError: Only some scenes, and yet complete.
+        UsageError: `against` is for raw trees.
         UnknownSceneError: The selection contradicts itself.
         UnknownSplitError: There are no scenes of the splits that were asked for.
         WorkerDiedError: Worker processes cannot be started.
     """
     selection, findings = selection or Selection(), Findings()
-    if must_be_complete and not selection.has_whole_splits:
-        raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
     kind = "export" if is_export(path) else str(identify_tree(path))
     tasks: tuple[CheckTask, ...]
     present: Mapping[SceneId, Split | None]

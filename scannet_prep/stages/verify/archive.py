@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import Group
 from scannet_prep.archive.source import Place
+from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
@@ -16,7 +17,7 @@ from scannet_prep.stages.finding import CheckReport, Findings, sort_findings
 from scannet_prep.stages.selection import Selection
 
 _DAMAGED_HINT = "copy the archive again, or pack it again; the other scenes can be used, and unpack gets them out"
-_WARNING_HINT = "the files are whole; to mend the archive, copy it again, or pack it again with --force"
+_WARNING_HINT = "the files here are whole; copy again what is damaged or missing, or pack it again with --force"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def run(
     """
     selection, progress, findings = selection or Selection(), progress or Progress(), Findings()
     opened = ArchiveSet(archives, selection.wants, selection.limit, certificates)
-    checked, damaged = dict[str, Group](), set[str]()
+    checked, damaged, named = dict[str, Group](), set[str](), dict[str, SceneEntry]()
     with progress.work("verify", opened.size_bytes, "B"):
         for reader in opened.readers:
             for group, problem in reader.read(lambda *_: None, jobs, progress):
@@ -72,13 +73,18 @@ def run(
                 findings.error(reader.name, problem, _DAMAGED_HINT)
             for warning in reader.warnings:
                 findings.note(reader.name, warning, _WARNING_HINT)
-            findings.attempt(Path(reader.name), reader.read_manifest)
+            manifest = findings.attempt(Path(reader.name), reader.read_manifest)
+            named |= manifest.scenes if manifest else {}
             reader.source.close()
     # Not before: where its end is damaged, the index of an archive is found on the way.
     name, held = opened.names[0], opened.held
-    if selection.scene_ids is None and not checked:  # to find nothing wrong would be no check
+    for scene_id in _find_lost(opened, selection, named):
+        damaged.add(scene_id)
+        findings.error(name, "is not in what is whole of the archive", _DAMAGED_HINT, scene_id=scene_id)
+    if selection.scene_ids is None and not (checked or damaged):  # to find nothing wrong would be no check
         selection.check_found(name, held, "choose other splits")
-    for scene_id in sorted(set(selection.scene_ids or ()) - checked.keys()) if selection.limit is None else ():
+    unknown = set(selection.scene_ids or ()) - checked.keys() - damaged
+    for scene_id in sorted(unknown) if selection.limit is None else ():
         findings.error(name, "no such scene in the splits that were asked for", scene_id=scene_id)
     wanted = selection.splits or tuple(Split) if must_be_complete else ()
     for scene_id in sorted({scene_id for split in wanted for scene_id in official_scenes(split)} - held.keys()):
@@ -95,3 +101,11 @@ def run(
         damaged_scenes=tuple(sorted(damaged)),
         findings=sort_findings(findings.found),
     )
+
+
+def _find_lost(archives: ArchiveSet, selection: Selection, named: Mapping[str, SceneEntry]) -> list[str]:
+    """The scenes that the manifests of archives name and that were asked for, where an archive is cut off; sorted."""
+    if archives.has_indexes or archives.missing_shards or selection.limit is not None:
+        return []
+    held = archives.held
+    return sorted(name for name, entry in named.items() if name not in held and selection.wants(name, entry.split))

@@ -92,7 +92,12 @@ def plan_raw(
         findings.error(against, "names no file of the scenes that are checked here: none was compared", hint)
     compared += [item for item in beside_scenes if item.source == against]
     present = {scene_id: find_official_split(scene_id) for scene_id in scenes}
-    return tasks, present, _check_label_map(raw_dir, findings), None if against is None else len(compared)
+    return (
+        tasks,
+        present,
+        _check_label_map(raw_dir, findings),
+        None if against is None else len({it.path for it in compared}),
+    )
 
 
 def _read_locks(raw_dir: Path, against: Path | None, findings: Findings) -> dict[Path, list[RecordedFile]]:
