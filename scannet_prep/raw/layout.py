@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -80,16 +80,17 @@ def find_parents(scenes: Iterable[RawScene]) -> set[Path]:
     return {scene.parent for scene in scenes}
 
 
-def find_strangers(parents: Iterable[Path]) -> list[Path]:
+def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:
     """Find folders beside those of the scenes whose names are not scene ids, so that nobody reads them.
 
     Args:
-        parents: From `find_parents`.
+        scenes: From `find_raw_scenes`.
 
     Raises:
         FileError: A folder cannot be read.
     """
-    entries = [entry for parent in parents for entry in _list(parent) if not SceneId.is_valid(entry.name)]
+    parents = find_parents(scenes.values())
+    entries = [entry for parent in parents for entry in _list(parent) if entry.name not in scenes]
     # Links too, wherever they lead.
     folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False) or entry.is_symlink()]
     return sorted(Path(entry) for entry in folders if entry.name not in _OTHER_FOLDERS and not Path(entry).suffix)

@@ -16,7 +16,7 @@ from scannet_prep.class_weights import ClassTable, make_class_tables
 from scannet_prep.failures import SceneFailure
 from scannet_prep.processed.folder import find_state
 from scannet_prep.progress import Progress
-from scannet_prep.raw.layout import RawScene, find_parents, find_raw_scenes, find_strangers
+from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
 from scannet_prep.raw.lock import shards_of
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release import MESH
@@ -73,7 +73,7 @@ def read_raw_info(path: Path, *, progress: Progress | None = None) -> RawInfo:
         kind="raw",
         splits=count_by_split((find_official_split(name), numbers) for name, numbers in scenes.items()),
         scene_ids=tuple(scenes),
-        left_out=tuple(stranger.name for stranger in find_strangers(find_parents(raw_scenes.values()))),
+        left_out=tuple(stranger.name for stranger in find_strangers(raw_scenes)),
         unreadable=tuple(unreadable),
     )
 

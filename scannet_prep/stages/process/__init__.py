@@ -152,8 +152,7 @@ def plan(
 
         explain_no_raw_scenes(raw_dir)
         raise
-    parents = find_parents(raw_scenes.values())
-    _check_apart(raw_dir, out_dir, parents)
+    _check_apart(raw_dir, out_dir, find_parents(raw_scenes.values()))
     manifest = _read_known(out_dir)
     filed = {scene_id: entry.split for scene_id, entry in manifest.scenes.items()}
     selected, failures = select_scenes(raw_scenes, selection, raw_dir, filed)
@@ -173,7 +172,7 @@ def plan(
         ProcessTask(raw_scenes[scene_id], split, folder.processed_path(out_dir, split, scene_id))
         for scene_id, split in selected
     )
-    strangers = [path.name for path in find_strangers(parents)]
+    strangers = [path.name for path in find_strangers(raw_scenes)]
     notes = list(_describe_others(manifest, options, {task.scene.scene_id for task in tasks}, is_all=share is None))
     notes += [f"warning: {it.message}; only what is there is processed" for it in lock.shards_of(raw_dir).find_faults()]
     if strangers:
