@@ -31,7 +31,7 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
 from scannet_prep.stages import export, process
-from scannet_prep.stages.pool import run_tasks
+from scannet_prep.stages.pool import WorkerPool, run_tasks
 from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.process.scene_worker import ProcessTask
 from scannet_prep.synthetic import write_release
@@ -196,6 +196,14 @@ def test_what_an_executor_gives_back_instead_of_a_result_is_named(
         make(raw, tmp_path / "out", Wrong(answer, is_future=False))
     assert repr(answer) in caught.value.message
     assert "concurrent.futures" in caught.value.hint
+
+
+def test_a_lock_that_an_interrupt_left_locked_does_not_keep_a_run_from_ending(tmp_path: Path) -> None:
+    pool = WorkerPool(1)
+    future = pool.submit(sleep_and_tell, 0.5, tmp_path)
+    future._condition.acquire()  # the thread that leads the worker waits for it, and nobody gives it back
+    pool.shutdown()
+    future._condition.release()
 
 
 def test_a_process_pool_that_breaks_ends_the_run_and_the_next_one_goes_on(

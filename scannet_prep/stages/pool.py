@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Executor, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -115,12 +115,16 @@ class _Worker:
 class WorkerPool(Executor):
     """Worker processes, each led by a thread: one that dies costs only the task that it was at, and is replaced.
 
+    An interrupt in the main thread can leave a lock of a future locked, so that a thread waits for ever. Nobody waits
+    long for these threads, as Python does for those of `ThreadPoolExecutor`.
+
     Args:
         jobs: Number of workers.
     """
 
     def __init__(self, jobs: int) -> None:
-        self._threads = ThreadPoolExecutor(jobs)
+        self._jobs, self._threads = jobs, list[threading.Thread]()
+        self._tasks = SimpleQueue[tuple[Future[Any], tuple[Any, ...]] | None]()
         self._own = threading.local()  # of a thread: its worker
         self._lock, self._alone = threading.Lock(), threading.Lock()
         self._workers: list[_Worker] | None = []  # None when no more may be started
@@ -134,18 +138,35 @@ class WorkerPool(Executor):
         """
         if self._failed_starts >= _MAX_FAILED_STARTS:
             raise WorkerDiedError(_NO_WORKERS)
-        return self._threads.submit(self._lead, function, *arguments)  # type: ignore[arg-type]  # task and context
+        future: Future[Any] = Future()
+        self._tasks.put((future, (function, *arguments)))
+        if len(self._threads) < self._jobs:
+            self._threads.append(threading.Thread(target=self._serve, daemon=True))
+            self._threads[-1].start()
+        return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End all workers."""
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - as in Executor
+        """End all workers; what is not done yet fails."""
         with self._lock:
             workers, self._workers = self._workers or [], None
         for worker in workers:
             worker.process.kill()
             worker.process.wait()
-        self._threads.shutdown(wait, cancel_futures=cancel_futures)
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join(_LAST_TASK_S if wait else 0)
         for worker in workers:
             worker.pipe.close()
+
+    def _serve(self) -> None:
+        while item := self._tasks.get():
+            future, arguments = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(self._lead(*arguments))
+                except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+                    future.set_exception(error)
 
     def _lead(self, function: Callable[[Task, Context], Result], task: Task, context: Context) -> Result:
         """Have the worker of this thread do a task."""
