@@ -202,7 +202,10 @@ def test_a_lock_that_an_interrupt_left_locked_does_not_keep_a_run_from_ending(tm
     pool = WorkerPool(1)
     future = pool.submit(sleep_and_tell, 0.5, tmp_path)
     future._condition.acquire()  # the thread that leads the worker waits for it, and nobody gives it back
-    pool.shutdown()
+    ending = threading.Thread(target=pool.shutdown, daemon=True)
+    ending.start()
+    ending.join(60)
+    assert not ending.is_alive()
     future._condition.release()
 
 

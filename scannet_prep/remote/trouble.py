@@ -95,7 +95,7 @@ def public_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError:  # brackets that do not close, or a password with a slash in it, which is no port
+    except ValueError:  # brackets that do not close, or a password with a slash in it, which is not a port
         return f"{url.partition(':')[0]}://..."
     host = parts.netloc.rpartition("@")[2]
     return parts._replace(netloc=host, query="..." if parts.query else "", fragment="").geturl()
