@@ -188,9 +188,9 @@ def test_an_only_file_that_is_refused_once_is_not_given_up_while_it_comes(tmp_pa
 def test_equal_failures_are_one_line(server: ReleaseServer, tmp_path: Path) -> None:
     server.faults, bar = [at(ending(".txt"), then=Status(404))], Bar()
     report = fetch(server, tmp_path, bar=bar)
-    assert len([note for note in bar.notes if "missing upstream" in note]) == 1
+    assert len([note for note in bar.notes if "has no such file" in note]) == 1
     ((text, _),) = report.describe_failures()
-    assert text.startswith("missing upstream: 3 files: the server has no such file (404); for example http://")
+    assert text.startswith("failed: 3 files: the server has no such file (404); for example http://")
 
 
 @pytest.mark.parametrize("is_by_time", [False, True])
@@ -213,21 +213,7 @@ def test_a_busy_server_is_asked_more_slowly(tmp_path: Path, is_by_time: bool) ->
     assert refused < 30
 
 
-def test_how_far_it_is_is_not_worked_out_anew_after_each_file(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(running, "_SHOW_S", 1000.0)
-    bar = Bar()
-    assert not fetch(server, tmp_path, bar=bar).failures
-    assert bar.statuses[-1] == "13/13 files"
-    assert len(bar.statuses) <= 4  # at the beginning, and whenever nothing is under way
-    assert bar.left == 0
-
-
-def test_what_comes_in_vain_counts_as_more_to_do(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(running, "_SHOW_S", 0.0)
+def test_what_comes_in_vain_counts_as_more_to_do(server: ReleaseServer, tmp_path: Path) -> None:
     bar, path = Bar(), scene_url_path(SCENES[0], MESH)
     server.faults = [at(path, Cut(60_000), RangesIgnored()), at(path, None, Stall(0), then=Status(404))]
     assert len(fetch(server, tmp_path, jobs=1, bar=bar).failures) == 1

@@ -114,13 +114,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     policy = TransferPolicy(bytes_per_s=arguments.limit_rate, first_answer_patience_s=arguments.wait)
     options = {"jobs": jobs, "policy": policy, "certificates": certificates, "is_strict": arguments.verify}
     report = download.run(plan, progress=console.progress(), **options)
-    for path in plan.orphans:
-        console.say(f"left over from another download program: {path}")
     for text, hint in report.describe_failures():
         console.warn(text, hint)
     text = _describe_report(report, console.seconds - waited_s, plan.share)
     status = 3 if report.failures else 0
-    return console.result(text, report.to_json(), status, shard=plan.shard, seconds=console.seconds)
+    return console.result(text, report.to_json(), status, shard=str(shard or ""), seconds=console.seconds)
 
 
 def _says_yes() -> bool:
@@ -177,7 +175,7 @@ def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
         "dry_run": True,
         "data_dir": str(plan.data_dir),
         "base_url": plan.shown_base_url,
-        "shard": plan.shard,
+        "shard": str(plan.share.shard) if plan.share else "",
         "files": len(plan.files),
         "present": len(plan.present),
         "missing_bytes": plan.needed_bytes,
@@ -194,7 +192,7 @@ def _describe_report(report: DownloadReport, seconds: float, share: Share | None
     rows = [[suffix, *(f"{count:,}" for count in found.values())] for suffix, found in counts.items()]
     rate = format_bytes(int(report.received_bytes / max(seconds, 1e-3)))
     lines = [
-        format_table(["type", *FileOutcome], rows, right=frozenset({1, 2, 3, 4})),
+        format_table(["type", *FileOutcome], rows, right=frozenset({1, 2, 3})),
         "",
         f"{format_bytes(report.received_bytes)} received in {format_duration(seconds)} ({rate}/s)",
     ]

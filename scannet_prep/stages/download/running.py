@@ -11,11 +11,12 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from scannet_prep.errors import OutputError, ServerDownError
 from scannet_prep.files import make_directory, run_lock
@@ -24,15 +25,61 @@ from scannet_prep.progress import Progress
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_locks, shards_of, write_lock
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROOF_BYTES, Gate, TransferPolicy
-from scannet_prep.remote.transfer import ask_for_end
+from scannet_prep.remote.transfer import Partial, ask_for_end
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
-from scannet_prep.stages.download.planning import DownloadPlan, DownloadReport, FileOutcome, check
-from scannet_prep.stages.download.tasks import Task, Worker, choose_task
+from scannet_prep.stages.download.planning import DownloadPlan, check
+from scannet_prep.stages.download.tasks import FileOutcome, FileTask, Worker, choose_task
 
 _LOOK_S, _SHORT_LOOK_S = 0.2, 0.02
-_SHOW_S = 0.1  # so often it is told how far it is: looking at all files takes longer than to fetch a small one
 _STOP_S = 1.5
 _STILL_S = 20.0  # so long without a byte, and it is said what is waited for
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadReport:
+    """What `run` did."""
+
+    plan: DownloadPlan  # what was to be done
+    results: tuple[FileTask, ...]  # one for each file that was asked for
+    received_bytes: int  # bytes that came over the network
+
+    @property
+    def failures(self) -> tuple[FileTask, ...]:
+        """Files that are not there in the end."""
+        return tuple(item for item in self.results if item.outcome is FileOutcome.FAILED)
+
+    def describe_failures(self) -> list[tuple[str, str]]:
+        """A line and a hint for all files that failed for the same reason."""
+        groups: dict[str, list[FileTask]] = {}
+        for item in self.failures:
+            groups.setdefault(item.reason, []).append(item)
+        lines = []
+        for first, *others in groups.values():
+            text = f"{len(others) + 1:,} files: {first.reason}; for example {first.place}" if others else first.message
+            lines.append((f"failed: {text}", first.hint))
+        return lines
+
+    def counts(self) -> dict[str, dict[FileOutcome, int]]:
+        """Number of files by kind and outcome."""
+        found: dict[str, dict[FileOutcome, int]] = {}
+        for item in self.results:
+            counts = found.setdefault(item.file.kind.suffix, dict.fromkeys(FileOutcome, 0))
+            counts[item.outcome or FileOutcome.FAILED] += 1
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain values."""
+        return {
+            "data_dir": str(self.plan.data_dir),
+            "kinds": self.counts(),
+            "failures": [
+                {"path": item.file.local_path, "scene_id": item.file.scene_id, "message": item.message}
+                | ({"hint": item.hint} if item.hint else {})
+                for item in self.failures
+            ],
+            "received_bytes": self.received_bytes,
+            "size_bytes": sum(item.size_bytes for item in self.results),
+        }
 
 
 def run(
@@ -79,17 +126,12 @@ def run(
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """What a thread is at.
+    """What a thread is at: one of the files of a scene, or where none is named, those that are there."""
 
-    Attributes:
-        run: Does it.
-        scene: The files of the scene whose turn it is; empty where the server is tried by a file that is there.
-        task: The file that is asked for; None where those that are there are looked at.
-    """
-
-    run: Callable[[], None]
-    scene: Sequence[Task] = ()
-    task: Task | None = None
+    scene: Sequence[FileTask] = ()
+    task: FileTask | None = None
+    known: FileTask | None = None  # instead, to find out whether the server serves anything: a byte of this file
+    first_bytes: int = 0  # how much of the file had come before
 
 
 class _Run:
@@ -98,20 +140,20 @@ class _Run:
     def __init__(self, plan: DownloadPlan, client: Client, worker: Worker, jobs: int, progress: Progress) -> None:
         self._plan, self._client, self._worker, self._jobs, self._progress = plan, client, worker, jobs, progress
         self._gate = Gate(client.policy, plan.shown_base_url, progress.note)
-        scenes: dict[object, list[Task]] = {}
+        scenes: dict[object, list[FileTask]] = {}
         for file in plan.files:
-            scenes.setdefault(file.scene_id, []).append(Task(file, path=plan.data_dir / file.local_path))
+            path = plan.data_dir / file.local_path
+            scenes.setdefault(file.scene_id, []).append(FileTask(file, path, Partial(path)))
         self._tasks = [task for scene in scenes.values() for task in scene]
-        self._unsettled = list(self._tasks)
         self._fresh = deque(scenes.values())  # not looked at yet
         # A heap of scenes of which files are missing: from when on one may be tried, and in which order.
-        self._ready: list[tuple[float, int, Sequence[Task]]] = []
+        self._ready: list[tuple[float, int, Sequence[FileTask]]] = []
         self._active: set[_Job] = set()
         self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[_Job, BaseException | None]] = queue.SimpleQueue()
         self._told: set[str] = set()
-        self._turns = self._trials = self._settled_bytes = self._shown_bytes = 0
-        self._moved_s, self._next_show_s = time.monotonic(), 0.0
+        self._turns = self._trials = self._settled = 0
+        self._moved_s = time.monotonic()
 
     def run(self) -> DownloadReport:
         total_bytes = sum(file.kind.typical_bytes or 0 for file in self._plan.files)
@@ -120,9 +162,10 @@ class _Run:
                 try:
                     self._bring_all()
                 except ServerDownError as error:
-                    for task in self._unsettled:
-                        task.fail(error.message, error.hint, place=self._plan.shown_base_url)
-                    self._show()
+                    for task in self._tasks:
+                        if task.outcome is None:
+                            task.fail(error.message, error.hint, self._plan.shown_base_url)
+                    self._count(self._tasks)
         except BaseException:
             with suppress(OutputError):  # what ended the run is what has to be told
                 self._save()
@@ -135,7 +178,7 @@ class _Run:
         try:
             for thread in threads:
                 thread.start()
-            while self._unsettled:
+            while self._settled < len(self._tasks):
                 while len(self._active) < self._jobs and (job := self._choose_job()):
                     self._active.add(job)
                     self._todo.put(job)
@@ -143,8 +186,7 @@ class _Run:
                 pause_s = max(self._gate.next_s - time.monotonic(), _SHORT_LOOK_S) if is_open_soon else _LOOK_S
                 with suppress(queue.Empty):
                     self._settle(*self._done.get(timeout=min(pause_s, _LOOK_S)))
-                if not self._active or time.monotonic() >= self._next_show_s:
-                    self._show()
+                self._show()
         finally:
             self._client.close()
             for _ in threads:
@@ -157,7 +199,12 @@ class _Run:
         while job := self._todo.get():
             error: BaseException | None = None
             try:
-                job.run()
+                if job.task:
+                    self._worker.fetch(job.task, job.scene)
+                elif job.known:
+                    ask_for_end(self._client, job.known.file.url, job.known.size_bytes)
+                else:
+                    self._worker.adopt(job.scene)
             except BaseException as caught:  # noqa: BLE001 - raised again in the main thread
                 error = caught
             self._done.put((job, error))
@@ -167,15 +214,12 @@ class _Run:
         if self._ready and self._gate.admits() and (job := self._choose_request()):
             self._gate.enter(job)
             return job
-        if self._fresh:
-            scene = self._fresh.popleft()
-            return _Job(partial(self._worker.adopt, scene), scene)
-        return None
+        return _Job(self._fresh.popleft()) if self._fresh else None
 
     def _choose_request(self) -> _Job | None:
         if self._gate.is_closed:
             if known := self._choose_known():
-                return _Job(partial(ask_for_end, self._client, known.file.url, known.size_bytes))
+                return _Job(known=known)
             if self._fresh:
                 return None  # other scenes first: the server may lack all of those that failed
         due_s = 0.0 if self._fresh else time.monotonic()  # what has failed comes after all others
@@ -183,17 +227,17 @@ class _Run:
             *_, scene = heapq.heappop(self._ready)
             task = choose_task(scene)
             if task is not None and task.next_s <= due_s:
-                return _Job(partial(self._worker.fetch, task, scene), scene, task)
+                return _Job(scene, task, first_bytes=task.partial.received_bytes)
             self._put_back(scene)
         return None
 
-    def _put_back(self, scene: Sequence[Task], *, is_last: bool = False) -> None:
+    def _put_back(self, scene: Sequence[FileTask], *, is_last: bool = False) -> None:
         """Let what is missing of a scene wait for its turn: before other scenes, unless it is told otherwise."""
         if task := choose_task(scene):
             self._turns += 1
             heapq.heappush(self._ready, (task.next_s, self._turns if is_last else -self._turns, scene))
 
-    def _choose_known(self) -> Task | None:
+    def _choose_known(self) -> FileTask | None:
         """Choose a file that was served before. This server may lack those of earlier runs: every other time, none."""
         self._trials += 1
         known = [task for task in self._tasks if task.outcome is FileOutcome.FETCHED]
@@ -208,16 +252,39 @@ class _Run:
             if job.task and error.tries == FEW_TRIES:
                 text = f"{public_url(job.task.file.url)}: {error.reason}; it is tried again after the others"
                 self._tell(error.reason, text)
-            task, tries = job.task, self._client.policy.tries
-            self._gate.failed(job, error, partial(task.blame, error, tries, task.shown_bytes) if task else None)
+            size_bytes = job.task.partial.size_bytes if job.task else 0
+            self._gate.failed(job, error, partial(self._blame, job.task, error, size_bytes) if job.task else None)
         elif error is not None:
             raise error
-        elif job.task or not job.scene:
+        elif job.task or job.known:
             self._gate.served(job)
-        if job.scene:
-            self._put_back(job.scene, is_last=error is not None)
+        self._put_back(job.scene, is_last=error is not None)
+        self._count(job.scene)
         while self._worker.notes:
             self._progress.note(self._worker.notes.pop(0))
+
+    def _blame(self, task: FileTask, error: AttemptError, size_bytes: int) -> None:
+        task.blame(error, self._client.policy.tries, size_bytes)
+        self._count([task])
+
+    def _count(self, tasks: Sequence[FileTask]) -> None:
+        """Take note of files that are settled."""
+        for task in tasks:
+            if task.outcome and not task.is_counted:
+                self._advance(task)
+                # The total was an estimate; now this file's part of it is known.
+                self._progress.resize(task.told_bytes - (task.file.kind.typical_bytes or 0))
+                self._settled += 1
+                task.is_counted = True
+                if task.outcome is FileOutcome.FAILED:
+                    self._tell(task.reason, f"failed: {task.message}")
+
+    def _advance(self, task: FileTask) -> None:
+        """Tell what has come of a file; what comes again is more work, not less done."""
+        found = task.size_bytes if task.outcome is FileOutcome.PRESENT else task.partial.received_bytes
+        if found > task.told_bytes and not task.is_counted:
+            self._progress.advance(found - task.told_bytes)
+            task.told_bytes, self._moved_s = found, time.monotonic()
 
     def _tell(self, key: str, text: str) -> None:
         """Tell something, once only of all that has the same key."""
@@ -226,32 +293,16 @@ class _Run:
         self._told.add(key)
 
     def _show(self) -> None:
-        """Tell how far it is; what is settled is looked at no more."""
-        self._next_show_s = time.monotonic() + _SHOW_S
-        tasks, self._unsettled, shown_bytes = self._unsettled, [], 0
-        for task in tasks:
-            if task.outcome is None:
-                self._unsettled.append(task)
-                shown_bytes += task.shown_bytes
-                continue
-            if task.is_failure:
-                self._tell(f"{task.outcome} {task.reason}", f"{task.outcome}: {task.message}")
-            # The total was an estimate; now this file's part of it is known.
-            self._progress.resize(task.size_bytes - (task.file.kind.typical_bytes or 0))
-            self._settled_bytes += task.size_bytes
-        shown_bytes += self._settled_bytes
+        """Tell how far it is."""
         for job in self._active:
-            if job.task and job.task.partial and job.task.partial.received_bytes >= PROOF_BYTES:
-                self._gate.served(job)
-        change, self._shown_bytes = shown_bytes - self._shown_bytes, shown_bytes
-        if change:
-            self._moved_s = time.monotonic()
+            if job.task:
+                self._advance(job.task)
+                if job.task.partial.received_bytes - job.first_bytes >= PROOF_BYTES:
+                    self._gate.served(job)
         self._progress.status(self._describe_state())
-        self._progress.resize(max(0, -change))  # what has come in vain comes again: more work, not less done
-        self._progress.advance(max(0, change))
 
     def _describe_state(self) -> str:
-        state = f"{len(self._tasks) - len(self._unsettled):,}/{len(self._tasks):,} files"
+        state = f"{self._settled:,}/{len(self._tasks):,} files"
         if self._gate.state:
             return f"{state}, {self._gate.state}"
         still_s, waiting = time.monotonic() - self._moved_s, [job.task for job in self._active if job.task]
@@ -270,7 +321,11 @@ class _Run:
             own = {file.local_path for file in self._plan.files}
             locked = {name: entry for name, entry in locked.items() if name in own}
         is_left = failed_path.exists()
-        failed = {task.file.scene_id for task in self._tasks if (task.is_failure if task.outcome else is_left)}
+        failed = {
+            task.file.scene_id
+            for task in self._tasks
+            if (task.outcome is FileOutcome.FAILED if task.outcome else is_left)
+        }
         try:
             if locked or path.exists():
                 write_lock(path, locked)
