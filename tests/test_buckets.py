@@ -30,7 +30,6 @@ from scannet_prep.errors import (
     ServerDownError,
     UsageError,
 )
-from scannet_prep.remote import tail
 from scannet_prep.remote.bucket import BucketSource, upload
 
 for package in ("obstore", "boto3", "moto.server"):
@@ -53,7 +52,6 @@ def server(running: BucketServer, monkeypatch: pytest.MonkeyPatch) -> BucketServ
         monkeypatch.delenv(name)
     for name, value in running.environment().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(tail, "TAIL_BYTES", 1_000)  # else all would come with the end
     running.reset()
     return running
 

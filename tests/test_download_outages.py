@@ -37,7 +37,6 @@ from scannet_prep.errors import TransferError
 from scannet_prep.labels import LABEL_MAP_NAME
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROOF_BYTES, TransferPolicy
-from scannet_prep.remote.trouble import AttemptError
 from scannet_prep.stages.download import FileOutcome, running
 from scannet_prep.synthetic import write_release
 
@@ -101,11 +100,6 @@ def test_while_the_server_cannot_be_reached_all_wait_for_it(server: ReleaseServe
     assert [note.partition(" (")[0] for note in bar.notes] == ["the server serves nothing"]
     assert "the download pauses and retries at intervals, for up to" in bar.notes[0]
     assert bar.left == 0
-
-
-def test_an_outage_says_for_how_long_it_is_borne_in_seconds_where_that_is_short() -> None:
-    for patience_s, words in ((30, "for up to 30 s"), (14_400, "for up to 240 minutes")):
-        assert AttemptError("it is gone").describe_outage(patience_s).endswith(words)
 
 
 def start_again(server: ReleaseServer, bar: Bar) -> None:

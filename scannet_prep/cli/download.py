@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 from shlex import quote
@@ -103,8 +102,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return _show_plan(plan, "seg" in arguments.types, console)
     certificates = certificates_from(arguments, console)
     download.check(plan, jobs=jobs, certificates=certificates)
-    is_accepted = arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1"
-    if is_accepted or not (plan.has_terms or console.is_json or not _says_yes()):
+    if arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1":
         plan.accept_terms()
     plan.require_terms()
     waited_s = console.seconds
@@ -119,17 +117,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     text = _describe_report(report, console.seconds - waited_s, plan.share)
     status = 3 if report.failures else 0
     return console.result(text, report.to_json(), status, shard=str(shard or ""), seconds=console.seconds)
-
-
-def _says_yes() -> bool:
-    """Ask for the terms, if there is a terminal to ask at."""
-    from scannet_prep.release import TERMS_URL
-
-    if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    print(f"ScanNet is handed out under its Terms of Use: {TERMS_URL}", file=sys.stderr)
-    print("Have you signed them, and do you accept them? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
@@ -185,17 +172,9 @@ def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
 
 
 def _describe_report(report: DownloadReport, seconds: float, share: Share | None) -> str:
-    from scannet_prep.stages.download import FileOutcome
-
-    counts = report.counts()
-    counts["all"] = {outcome: sum(found[outcome] for found in counts.values()) for outcome in FileOutcome}
-    rows = [[suffix, *(f"{count:,}" for count in found.values())] for suffix, found in counts.items()]
+    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in report.counts().items())
     rate = format_bytes(int(report.received_bytes / max(seconds, 1e-3)))
-    lines = [
-        format_table(["type", *FileOutcome], rows, right=frozenset({1, 2, 3})),
-        "",
-        f"{format_bytes(report.received_bytes)} received in {format_duration(seconds)} ({rate}/s)",
-    ]
+    lines = [f"{counts}; {format_bytes(report.received_bytes)} received in {format_duration(seconds)} ({rate}/s)"]
     if share is not None and share.folder.exists():
         lines.append(describe_merge(share))
     if report.failures:

@@ -27,7 +27,7 @@ from scannet_prep.errors import (
     UsageError,
 )
 from scannet_prep.files import Buffer
-from scannet_prep.remote.tail import TailedSource
+from scannet_prep.remote.source import RemoteSource
 
 _ADDRESS = re.compile(r"((?:s3|gs|az)://[a-z0-9][a-z0-9._-]*)/([^/?#]+(?:/[^/?#]+)*)", re.ASCII | re.IGNORECASE)
 # About a minute, and 3 s: when nothing has been read yet, it is more often a wrong setting than an outage.
@@ -44,34 +44,22 @@ _STORES = {
 }
 # Where obstore looks for credentials when the environment has none.
 _NO_LOGIN = r"://169\.254\.|://metadata|/latest/(?:api|meta-data)/|TokenRequest|Account must be specified"
+_NO_ANSWER = r"^(5\d\d|408|429)|^$|^(?!.*BadScheme).*HTTP error"
 _LOGIN = "to say who asks, set {login}; more ways: docs/archive.md"
+_TRY_AGAIN = "is this machine online? Check {prefix}_{server}, if it is set; else run the same command again later"
+_PERMISSION = "check permissions, the region ({prefix}_REGION), `date` and {prefix}_{server}; " + _LOGIN
+_SETTINGS = "check {prefix}_*; a server with http:// needs {prefix}_ALLOW_HTTP=true; see docs/archive.md"
 # What went wrong, by the first pattern that occurs in the status and the code of the store's answer, where there is
 # one, else in obstore's text: as an error, in words, and what to do about it.
 _FAULTS: tuple[tuple[str, type[ScanNetPrepError], str, str], ...] = (
     (_NO_LOGIN, RefusedError, "no credentials were found", _LOGIN),
     ("^404", NotOnServerError, "there is no such bucket or object{told}", "check the name and {prefix}_{server}"),
-    ("^412", ArchiveError, "was replaced or changed since it was opened", "open it again"),
-    ("^416", ArchiveError, "is empty, or shorter than it was{told}", "write it again with scannet-prep pack"),
+    ("^41[26]", ArchiveError, "was replaced or changed since it was opened, or is empty", "open it again"),
     ("[cC]ertificate", CertificateError, "the certificate of {host} cannot be verified", "set SSL_CERT_FILE=FILE"),
-    (
-        r"^(5\d\d|408|429)|^$|^(?!.*BadScheme).*HTTP error",
-        ServerDownError,
-        "{host} does not answer, fails or breaks off, after several attempts{told}",
-        "is this machine online? Check {prefix}_{server}, if it is set; else run the same command again later",
-    ),
-    (
-        r"^\d|redirect without LOCATION",
-        RefusedError,
-        "{host} refuses it{told}",
-        "check permissions, the region ({prefix}_REGION), `date` and {prefix}_{server}; " + _LOGIN,
-    ),
+    (_NO_ANSWER, ServerDownError, "{host} does not answer, fails or breaks off{told}", _TRY_AGAIN),
+    (r"^\d|redirect without LOCATION", RefusedError, "{host} refuses it{told}", _PERMISSION),
     ("^No module", UsageError, "obstore is not installed, which it takes", "pip install 'scannet-prep[cloud]'"),
-    (
-        "",
-        UsageError,
-        "the settings in the environment cannot be used",
-        "check {prefix}_*; a server with http:// needs {prefix}_ALLOW_HTTP=true; see docs/archive.md",
-    ),
+    ("", UsageError, "the settings in the environment cannot be used", _SETTINGS),
 )
 
 
@@ -91,7 +79,7 @@ def split_address(address: str) -> tuple[str, str]:
     return f"{scheme.lower()}://{match[1].partition('://')[2]}", match[2]
 
 
-class BucketSource(TailedSource):
+class BucketSource(RemoteSource):
     """An object in a bucket, of which any range can be read.
 
     Picklable, and safe under fork and in threads: each process reads through a process of its own, each thread through
@@ -112,11 +100,13 @@ class BucketSource(TailedSource):
     """
 
     def __init__(self, address: str, *, certificates: bool | Path = True, retries: int = _RETRIES) -> None:
-        self.name = address
         self._bucket, self._key = split_address(address)
-        self._settings, self._retries = _settings_of(certificates), retries
-        self._version: tuple[int, str, str] | None = None
-        super().__init__()
+        self._retries, self._settings = retries, dict[str, str]()
+        if isinstance(certificates, Path):
+            self._settings = {"SSL_CERT_FILE": str(certificates)}
+        elif not certificates:
+            self._settings = {f"{prefix}_ALLOW_INVALID_CERTIFICATES": "true" for prefix, _, _ in _STORES.values()}
+        super().__init__(address)
 
     def close(self) -> None:
         """Nothing is held open: the process that talks to the store waits for the next source."""
@@ -129,10 +119,7 @@ class BucketSource(TailedSource):
         found, data = _ask({**os.environ, **self._settings}, self._bucket, retries, self._key, (start, end), e_tag)
         if isinstance(found, str):
             raise _make_error(self.name, found)
-        self._version = self._version or found
-        self.size_bytes = self._version[0]
-        if found != self._version:
-            raise _make_error(self.name, "412")
+        self._check_version(found)
         if len(data) != min(end, self.size_bytes) - start:
             raise _make_error(self.name, "HTTP error")
         return data
@@ -203,13 +190,6 @@ def _connected(environment: Mapping[str, str]) -> Iterator[Connection]:
         connection.close()
         raise
     idle.append(connection)
-
-
-def _settings_of(certificates: bool | Path) -> dict[str, str]:
-    """Variables of the environment that say which certificates are accepted."""
-    if isinstance(certificates, Path):
-        return {"SSL_CERT_FILE": str(certificates)}
-    return {} if certificates else {f"{prefix}_ALLOW_INVALID_CERTIFICATES": "true" for prefix, _, _ in _STORES.values()}
 
 
 def _make_error(address: str, text: str, *, is_writing: bool = False) -> ScanNetPrepError:

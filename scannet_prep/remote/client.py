@@ -31,8 +31,6 @@ from scannet_prep.version import CONTACT_URL, VERSION
 _PIECE_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
 _STOP_LOOK_S = 0.2  # how often a thread that waits looks whether it is to stop
-_MAX_KEPT = 64  # connections
-_MAX_TRAILER_LINES = 100
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 _CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE)
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
@@ -43,7 +41,7 @@ class Answer:
 
     Attributes:
         size_bytes: Of the whole file; None where the answer does not tell.
-        span: What comes of it, first byte and the one after the last; None where it comes not, or nobody knows.
+        span: Which part of it comes: first byte, and the one after the last; None where no part was announced.
     """
 
     def __init__(self, response: requests.Response, client: Client) -> None:
@@ -52,15 +50,14 @@ class Answer:
         self.headers: Mapping[str, str] = response.headers
         self.size_bytes: int | None = None
         self.span: tuple[int, int] | None = None
-        part = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
         length = _CONTENT_LENGTH.fullmatch(self.headers.get("Content-Length", ""))
-        if self.status != 200 and part:
+        part = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
+        # Chunks have lengths of their own, which count instead (RFC 9112, 6.3).
+        if self.status == 200 and length and "Transfer-Encoding" not in self.headers:
+            self.size_bytes = int(length[0])
+        elif self.status != 200 and part:
             self.size_bytes = int(part[3])
             self.span = (int(part[1]), int(part[2]) + 1) if self.status == 206 and part[1] else None
-        # Chunks have lengths of their own, which count instead (RFC 9112, 6.3).
-        elif self.status == 200 and length and "Transfer-Encoding" not in self.headers:
-            self.size_bytes = int(length[0])
-            self.span = 0, self.size_bytes
 
     def read_pieces(self) -> Iterator[bytes]:
         """Give the body piece by piece, as it comes; raises AttemptError where that is too slow."""
@@ -90,7 +87,9 @@ class Client:
         self._proxies = {"no_proxy": host} if host in _THIS_MACHINE else {}
         self._session = requests.Session()  # keeps connections, which are given to one request at a time
         self._session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
-        self._session.hooks["response"].append(_leave_redirection)
+        # The body of a redirection, however long, would be read.
+        leave: Any = lambda response, **_: response.close() if response.is_redirect else None  # noqa: E731
+        self._session.hooks["response"].append(leave)
         self._session.adapters.clear()
         adapter = _WatchedAdapter(policy, self.stop, find_source_address(base_url))
         self._session.mount("https://", adapter)
@@ -178,12 +177,6 @@ def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | N
     return None
 
 
-def _leave_redirection(response: requests.Response, *_arguments: Any, **_options: Any) -> None:  # noqa: ANN401 - a hook
-    """Leave the body of a redirection where it is, which requests would read, however long."""
-    if response.is_redirect:
-        response.close()
-
-
 class _WatchedSocket(io.RawIOBase):
     """What `http.client` reads an answer from; bounds the time of its headers, and the pace of its body."""
 
@@ -250,11 +243,6 @@ class _WatchedResponse(http.client.HTTPResponse):
                 return found
             http.client.parse_headers(self.fp)
 
-    def _read_and_discard_trailer(self) -> None:
-        """What may follow the last chunk; `http.client` would read it without end."""
-        if not any(self.fp.readline(_HEAD_BYTES) in (b"\r\n", b"\n", b"") for _ in range(_MAX_TRAILER_LINES)):
-            raise AttemptError("the answer does not end", tries=FEW_TRIES)
-
     def begin(self) -> None:
         """Read the headers; what follows is the body."""
         super().begin()
@@ -267,7 +255,7 @@ class _WatchedAdapter(HTTPAdapter):
     def __init__(self, policy: TransferPolicy, stop: threading.Event, source_address: tuple[str, int] | None) -> None:
         self._source_address = source_address
         self._members = {"response_class": staticmethod(functools.partial(_WatchedResponse, policy, stop))}
-        super().__init__(pool_maxsize=_MAX_KEPT)
+        super().__init__(pool_maxsize=64)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - handed through
         super().init_poolmanager(*arguments, **options, source_address=self._source_address)

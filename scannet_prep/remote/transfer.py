@@ -127,7 +127,7 @@ def receive(client: Client, url: str, partial: Partial, max_bytes: int) -> None:
         is_same = partial.validator == (etag if partial.validator.startswith('"') else date or partial.validator)
         is_rest = answer.span is not None and answer.span[0] == there_bytes
         is_whole = answer.status == 416 and 0 < there_bytes == expected_bytes  # it was whole already
-        if answer.status == 200 or (is_rest and not there_bytes):
+        if answer.status == 200:
             # A first request, or the server ignores ranges, or has another version. `If-Range` needs a strong ETag.
             partial.begin(etag if etag.startswith('"') else date)
         elif is_whole or (is_rest and is_same):

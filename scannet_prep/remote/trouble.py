@@ -22,7 +22,6 @@ from scannet_prep.errors import (
     ProxyError,
     RefusedError,
     ScanNetPrepError,
-    ServerDownError,
     TransferError,
 )
 
@@ -75,19 +74,6 @@ class AttemptError(Exception):
         if issubclass(self.error_type, FileError):
             return self.error_type(name, self.describe(failures), self.hint)
         return self.error_type(f"{name}: {self.describe(failures)}", self.hint)
-
-    def describe_outage(self, patience_s: float) -> str:
-        """Say that the server is down, why, and for how long that is borne."""
-        patience = f"{patience_s / 60:.0f} minutes" if patience_s >= 120 else f"{patience_s:.0f} s"
-        return (
-            f"the server serves nothing ({self.reason}). While it is down, the download pauses and retries "
-            f"at intervals, for up to {patience}"
-        )
-
-    def as_server_down(self, silent_s: float) -> ServerDownError:
-        """What is raised when nothing has been served for so long."""
-        hint = "run the same command again later: it continues where it stopped"
-        return ServerDownError(f"the server has served nothing for {silent_s:.0f} s ({self.reason})", hint)
 
 
 def public_url(url: str) -> str:

@@ -59,19 +59,16 @@ class DownloadReport:
             lines.append((f"failed: {text}", first.hint))
         return lines
 
-    def counts(self) -> dict[str, dict[FileOutcome, int]]:
-        """Number of files by kind and outcome."""
-        found: dict[str, dict[FileOutcome, int]] = {}
-        for item in self.results:
-            counts = found.setdefault(item.file.kind.suffix, dict.fromkeys(FileOutcome, 0))
-            counts[item.outcome or FileOutcome.FAILED] += 1
-        return found
+    def counts(self) -> dict[FileOutcome, int]:
+        """Number of files by outcome."""
+        outcomes = [item.outcome or FileOutcome.FAILED for item in self.results]
+        return {outcome: outcomes.count(outcome) for outcome in FileOutcome}
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values."""
         return {
             "data_dir": str(self.plan.data_dir),
-            "kinds": self.counts(),
+            "files": self.counts(),
             "failures": [
                 {"path": item.file.local_path, "scene_id": item.file.scene_id, "message": item.message}
                 | ({"hint": item.hint} if item.hint else {})
