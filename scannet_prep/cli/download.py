@@ -101,20 +101,18 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         return _show_plan(plan, "seg" in arguments.types, console)
     certificates = certificates_from(arguments, console)
-    download.check(plan, jobs=jobs, certificates=certificates)
-    if arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1":
-        plan.accept_terms()
-    plan.require_terms()
-    waited_s = console.seconds
     there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (checked now)"
     start = f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}"
     console.say(start + describe_share(plan.share))
     policy = TransferPolicy(bytes_per_s=arguments.limit_rate, first_answer_patience_s=arguments.wait)
-    options = {"jobs": jobs, "policy": policy, "certificates": certificates, "is_strict": arguments.verify}
-    report = download.run(plan, progress=console.progress(), **options)
+    report = download.run(
+        plan, jobs=jobs, policy=policy, certificates=certificates, progress=console.progress(),
+        accepts_terms=arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1",
+        is_strict=arguments.verify,
+    )  # fmt: skip
     for text, hint in report.describe_failures():
         console.warn(text, hint)
-    text = _describe_report(report, console.seconds - waited_s, plan.share)
+    text = _describe_report(report, console.seconds, plan.share)
     status = 3 if report.failures else 0
     return console.result(text, report.to_json(), status, shard=str(shard or ""), seconds=console.seconds)
 

@@ -30,7 +30,7 @@ from scannet_prep.files import Buffer
 from scannet_prep.remote.source import RemoteSource
 
 _ADDRESS = re.compile(r"((?:s3|gs|az)://[a-z0-9][a-z0-9._-]*)/([^/?#]+(?:/[^/?#]+)*)", re.ASCII | re.IGNORECASE)
-# About a minute, and 3 s: when nothing has been read yet, it is more often a wrong setting than an outage.
+# About a minute, and a second: when nothing has been read yet, it is more often a wrong setting than an outage.
 _RETRIES, _FIRST_RETRIES = 10, 3
 _PART_BYTES = 8 << 20
 _MOST_PARTS = 9_000  # of the 10,000 that S3 and Google take: frames may be larger than what they hold

@@ -10,13 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
 _PARTS_AT_ONCE = 2
-_BACKOFF = {"init_backoff": timedelta(seconds=0.5), "max_backoff": timedelta(seconds=15), "base": 3}
-_LONGEST_RETRIES = timedelta(seconds=180)
 
 
 def serve(descriptor: int) -> None:
@@ -57,8 +54,7 @@ def _open_store(bucket: str, retries: int) -> Any:  # noqa: ANN401 - obstore's t
     for prefix in ("AWS", "GOOGLE", "AZURE"):
         os.environ.setdefault(f"{prefix}_TIMEOUT", "1h")
         os.environ.setdefault(f"{prefix}_READ_TIMEOUT", "60s")
-    retry: Any = {"max_retries": retries, "backoff": _BACKOFF, "retry_timeout": _LONGEST_RETRIES}
-    return from_url(bucket, retry_config=retry)
+    return from_url(bucket, retry_config={"max_retries": retries})
 
 
 def _read(store: Any, key: str, span: tuple[int, int], e_tag: str) -> tuple[tuple[int, str, str], Any]:  # noqa: ANN401

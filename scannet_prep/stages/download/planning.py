@@ -66,27 +66,6 @@ class DownloadPlan:
         """Where the files come from, as messages may show it: without a password."""
         return public_url(self.base_url)
 
-    @property
-    def has_terms(self) -> bool:
-        """Whether the folder records that the terms were accepted."""
-        return (self.data_dir / TERMS_RECORD_NAME).is_file()
-
-    def require_terms(self) -> None:
-        """Make sure that the folder records that the terms were accepted; raises TermsError where it does not."""
-        if not self.has_terms:
-            raise TermsError(
-                f"the ScanNet Terms of Use have not been accepted: {release.TERMS_URL}",
-                "read them, sign them as they say, then add --accept-terms or set SCANNET_PREP_ACCEPT_TERMS=1",
-            )
-
-    def accept_terms(self) -> None:
-        """Record in the folder that the terms were accepted, and when; OutputError where it cannot be written to."""
-        if not self.has_terms:
-            make_directory(self.data_dir)
-            now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-            text = f"ScanNet Terms of Use accepted at {now}\n{release.TERMS_URL}\n"
-            write_atomically(self.data_dir / TERMS_RECORD_NAME, [text.encode()])
-
     def check_room(self) -> None:
         """Check that the disk holds what is missing: that of `scans`, nearly all of it, which may be a link.
 
@@ -174,6 +153,24 @@ def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True
     find_certificates(plan.base_url, certificates)
     read_locks(plan.data_dir)
     plan.check_room()
+
+
+def require_terms(data_dir: Path, *, is_accepted: bool) -> None:
+    """Make sure that a folder records that the terms were accepted, and when.
+
+    Raises:
+        TermsError: They were not, now or before.
+        OutputError: The folder cannot be written to.
+    """
+    path = data_dir / TERMS_RECORD_NAME
+    if not (path.is_file() or is_accepted):
+        problem = f"the ScanNet Terms of Use have not been accepted: {release.TERMS_URL}"
+        hint = "read them, sign them as they say, then add --accept-terms or set SCANNET_PREP_ACCEPT_TERMS=1"
+        raise TermsError(problem, hint)
+    if not path.is_file():
+        make_directory(data_dir)
+        now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+        write_atomically(path, [f"ScanNet Terms of Use accepted at {now}\n{release.TERMS_URL}\n".encode()])
 
 
 def parse_types(words: Sequence[str]) -> tuple[FileKind, ...]:

@@ -27,10 +27,10 @@ from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROOF_BYTES, Gate, TransferPolicy
 from scannet_prep.remote.transfer import Partial, ask_for_end
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
-from scannet_prep.stages.download.planning import DownloadPlan, check
+from scannet_prep.stages.download.planning import DownloadPlan, check, require_terms
 from scannet_prep.stages.download.tasks import FileOutcome, FileTask, Worker, choose_task
 
-_LOOK_S, _SHORT_LOOK_S = 0.2, 0.02
+_LOOK_S = 0.02
 _STOP_S = 1.5
 _STILL_S = 20.0  # so long without a byte, and it is said what is waited for
 
@@ -87,6 +87,7 @@ def run(
     certificates: bool | Path = True,
     progress: Progress | None = None,
     needs_terms: bool = True,
+    accepts_terms: bool = False,
     is_strict: bool = False,
 ) -> DownloadReport:
     """Fetch the files of a plan. What is there and whole is kept; a file that fails never stops the others.
@@ -98,10 +99,11 @@ def run(
         certificates: True for the system's authorities, a file with others, False to accept any certificate.
         progress: Told of bytes, counted as planned, and of files.
         needs_terms: False for files that are not ScanNet's, such as synthetic scenes.
+        accepts_terms: Whether the terms of use are accepted, unless the folder records it already.
         is_strict: Look into files too whose digest is the recorded one, and fetch those again that are damaged.
 
     Raises:
-        TermsError: The terms of use have not been accepted, see `accept_terms`.
+        TermsError: The terms of use have not been accepted.
         UsageError: Too many jobs, or the file of certificates cannot be used.
         LockedError: Another run is working in the folder.
         LockError: `scannet.lock` is damaged.
@@ -111,7 +113,7 @@ def run(
     """
     check(plan, jobs=jobs, certificates=certificates)
     if needs_terms:
-        plan.require_terms()
+        require_terms(plan.data_dir, is_accepted=accepts_terms)
     make_directory(plan.data_dir)
     if plan.share is not None and not plan.is_merged:
         plan.share.begin()
@@ -179,10 +181,8 @@ class _Run:
                 while len(self._active) < self._jobs and (job := self._choose_job()):
                     self._active.add(job)
                     self._todo.put(job)
-                is_open_soon = self._ready and len(self._active) < self._jobs and self._gate.trial is None
-                pause_s = max(self._gate.next_s - time.monotonic(), _SHORT_LOOK_S) if is_open_soon else _LOOK_S
                 with suppress(queue.Empty):
-                    self._settle(*self._done.get(timeout=min(pause_s, _LOOK_S)))
+                    self._settle(*self._done.get(timeout=_LOOK_S))
                 self._show()
         finally:
             self._client.close()
@@ -246,11 +246,13 @@ class _Run:
         """Take note of what a thread has done."""
         self._active.remove(job)
         if isinstance(error, AttemptError):
-            if job.task and error.tries == FEW_TRIES:
-                text = f"{public_url(job.task.file.url)}: {error.reason}; it is tried again after the others"
-                self._tell(error.reason, text)
-            size_bytes = job.task.partial.size_bytes if job.task else 0
-            self._gate.failed(job, error, partial(self._blame, job.task, error, size_bytes) if job.task else None)
+            blame = None
+            if task := job.task:
+                blame = partial(self._blame, task, error, task.partial.size_bytes)
+                if error.tries == FEW_TRIES:
+                    text = f"{public_url(task.file.url)}: {error.reason}; it is tried again after the others"
+                    self._tell(error.reason, text)
+            self._gate.failed(job, error, blame)
         elif error is not None:
             raise error
         elif job.task or job.known:
