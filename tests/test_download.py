@@ -83,13 +83,9 @@ def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(
         (["--types", "seg", "--insecure", "--ca-bundle", "x"], 2, "not allowed with"),
         (["--types", "seg", "--ca-bundle", "nowhere.pem"], 2, "nowhere.pem: No such file"),
         (["--types", "seg", "--ca-bundle", __file__], 2, "holds no certificate (PEM)"),
-        (["--types", "seg", "--ca-bundle", "/"], 2, "/: "),
         (["--types", "seg", "--base-url", "kaldir"], 2, "is not a base URL"),
-        (["--types", "seg", "--base-url", "http://["], 2, "is not a base URL"),
         (["--types", "seg", "--base-url", "http://host:99999/"], 2, "is not a base URL"),
-        (["--types", "seg", "--base-url", "http://a host/"], 2, "is not a base URL"),
         (["--types", "seg", "--base-url", "http://host/?token=1"], 2, "'http://host/?...' is not a base URL"),
-        (["--types", ".sens", "--splits", "test", "--dry-run", "--print-urls", "plain"], 2, "not allowed with"),
         (["--types", "_vh_clean_2.labels.ply", "--splits", "test"], 2, "no file of these types exists"),
     ],
 )
@@ -114,16 +110,11 @@ def test_a_password_of_a_mirror_is_never_shown(server: ReleaseServer, tmp_path: 
     assert {path.name for path in (tmp_path / "x").iterdir()} == {"terms_accepted.txt"}
 
 
-@pytest.mark.parametrize("name", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
-def test_certificates_of_the_environment_are_read_first(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for other in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-        monkeypatch.setenv(other, "/nowhere.pem" if other == name else "")
-    command = ["download", "--types", "seg", "-o", tmp_path / "x", "--accept-terms", "--json"]
-    outcome = run_main(*command)
+def test_certificates_of_the_environment_are_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nowhere.pem")
+    outcome = run_main("download", "--types", "seg", "-o", tmp_path / "x", "--accept-terms", "--json")
     assert (outcome.status, outcome.json["message"]) == (2, "/nowhere.pem: No such file or directory")
-    assert name in outcome.json["hint"]
+    assert "REQUESTS_CA_BUNDLE" in outcome.json["hint"]
     assert not (tmp_path / "x").exists()
 
 
@@ -147,11 +138,8 @@ def test_addresses_are_printed_for_other_programs(style: str, tmp_path: Path) ->
             ("v2", "scans_test", "scene0707_00", "_vh_clean_2.ply"),
         ]
     ]
-    lines = {
-        "plain": [url for url, _ in expected],
-        "aria2": [line for url, path in expected for line in (url, f"  dir={tmp_path}", f"  out={path}")],
-    }
-    assert outcome.stdout.splitlines() == lines[style]
+    aria2 = [line for url, path in expected for line in (url, f"  dir={tmp_path}", f"  out={path}")]
+    assert outcome.stdout.splitlines() == (aria2 if style == "aria2" else [url for url, _ in expected])
     value = run_main(*command, "--print-urls", style, "-o", tmp_path, "--json").json
     assert value["files"] == [{"url": url, "path": path} for url, path in expected]
     for _, path in expected:

@@ -24,7 +24,6 @@ from release_server import (
     Redirect,
     ReleaseServer,
     Reset,
-    Set,
     Status,
     always,
     at,
@@ -58,35 +57,28 @@ def test_a_fault_that_passes_leaves_no_trace(release_dir: Path, tmp_path: Path, 
     assert fetched(tmp_path) == digests(release_dir)
 
 
-@pytest.mark.parametrize("etag", ["strong", "weak", None])
-def test_a_file_that_changes_between_two_pieces_is_fetched_anew(release_dir: Path, tmp_path: Path, etag: Any) -> None:
-    rules = [at(ending(MESH), Cut(20_000))]
-    with ReleaseServer(release_dir, faults=rules, etag=etag, has_last_modified=False) as server:
-        server.change = lambda request, content: (
-            other_version(content) if request.number == 1 and request.path.endswith(MESH) else content
-        )
-        assert not fetch(server, tmp_path).failures
-    assert fetched(tmp_path) == digests(release_dir)
-
-
 def change_middle(content: bytes) -> bytes:
     """Another version that begins alike and has the same size, so that a mixture looks whole."""
     return content[:30_000] + other_version(content[30_000:60_000]) + content[60_000:]
 
 
-@pytest.mark.parametrize("etag", ["strong", None])
-def test_the_rest_of_another_version_is_not_added_where_the_server_ignores_if_range(
-    release_dir: Path, tmp_path: Path, etag: str | None
-) -> None:
-    with ReleaseServer(release_dir, faults=[at(MESH_PATH, Cut(40_000), IfRangeIgnored())], etag=etag) as server:
-        if etag is None:
-            os.utime(server.files[MESH_PATH], (10**9, 10**9))
+@pytest.mark.parametrize("etag", ["strong", "weak", None])
+def test_a_file_that_changes_between_two_pieces_is_fetched_anew(release_dir: Path, tmp_path: Path, etag: Any) -> None:
+    rules = [at(MESH_PATH, Cut(20_000))]
+    with ReleaseServer(release_dir, faults=rules, etag=etag, has_last_modified=False) as server:
         server.change = lambda request, content: change_middle(content) if request.number == 1 else content
-        fetch(server, tmp_path)
-        if etag is not None:
-            assert [request.range for request in server.requests(MESH_PATH)] == [None, "bytes=40000-", None]
-    if etag is not None:
-        assert fetched(tmp_path) == digests(release_dir)
+        assert not fetch(server, tmp_path).failures
+    assert fetched(tmp_path) == digests(release_dir)
+
+
+def test_the_rest_of_another_version_is_not_added_where_the_server_ignores_if_range(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
+    server.faults = [at(MESH_PATH, Cut(40_000), IfRangeIgnored())]
+    server.change = lambda request, content: change_middle(content) if request.number == 1 else content
+    fetch(server, tmp_path)
+    assert [request.range for request in server.requests(MESH_PATH)] == [None, "bytes=40000-", None]
+    assert fetched(tmp_path) == digests(server.root)
 
 
 def test_a_broken_off_file_continues_where_it_stopped_also_in_the_next_run(
@@ -134,14 +126,6 @@ def test_pipes_and_links_in_the_place_of_partial_files_are_removed(server: Relea
     (folder / f".{SCENES[0]}{MESH}.part").symlink_to(outside)
     assert not fetch(server, tmp_path / "data").failures
     assert (fetched(tmp_path / "data"), outside.read_text()) == (digests(server.root), "somebody's")
-
-
-def test_a_trailer_without_end_is_not_waited_for(server: ReleaseServer, tmp_path: Path) -> None:
-    server.faults = [at(MESH_PATH, then=NoLength()), at(MESH_PATH, Set(trailer=b"X-Trailer: a\r\n" * 1_000_000))]
-    assert not fetch(server, tmp_path).failures
-    first, *others = server.requests(MESH_PATH)
-    assert (first.range, bool(others)) == (None, True)  # broken off, and found to be whole
-    assert fetched(tmp_path) == digests(server.root)
 
 
 @pytest.mark.parametrize("jobs", [1, 4])
@@ -215,9 +199,7 @@ def test_redirections_are_followed_unless_they_lead_nowhere(release_dir: Path, t
     assert "in a circle" in reasons[".aggregation.json"]
 
 
-@pytest.mark.parametrize(
-    "place", ["/\u00ff", "http://[::1/", f"http://{'a' * 80}.example/", "http://127.0.0.1:99999/", "file:///etc/passwd"]
-)
+@pytest.mark.parametrize("place", ["http://[::1/", f"http://{'a' * 80}.example/", "file:///etc/passwd"])
 def test_a_redirection_to_no_address_costs_only_its_file(release_dir: Path, tmp_path: Path, place: str) -> None:
     rules = [at(MESH_PATH, then=Status(302)), at(MESH_PATH, then=Header("Location", place))]
     with ReleaseServer(release_dir, faults=rules) as server:

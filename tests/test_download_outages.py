@@ -64,7 +64,7 @@ def test_no_file_is_given_up_while_all_are_refused(release_dir: Path, tmp_path: 
     with ReleaseServer(release_dir, faults=[between(4, 4 + count, OUTAGES[name])]) as server:
         report = fetch(server, tmp_path, jobs=jobs)
         assert not report.failures, report.failures
-        # Once it is known that the server is down, it is asked one request at a time.
+        # Once it is known that the server is down, one at a time asks for what was served before.
         refused = [request for request in server.requests() if request.faults]
         assert name == "circle" or sum(request.range is None for request in refused) <= 4
         assert len(server.requests()) <= 13 + 2 * count
@@ -81,14 +81,6 @@ def test_no_file_is_given_up_in_an_outage_at_the_beginning_or_end_or_within_a_fi
     server.faults = [at(path, Cut(20_000)), between(first, first + 20, OUTAGES[name])]
     assert not fetch(server, tmp_path, jobs=jobs).failures
     assert server.bytes_sent_again(path) == 0
-
-
-def test_in_an_outage_one_at_a_time_asks_for_what_was_served_before(server: ReleaseServer, tmp_path: Path) -> None:
-    server.faults = [between(4, 40, Status(503))]
-    assert not fetch(server, tmp_path, jobs=8).failures
-    waiting = [request for request in server.requests() if request.faults]
-    assert sum(request.range is None for request in waiting) <= 8  # those that were under way
-    assert all(request.range is not None for request in waiting[8:])
 
 
 def test_while_the_server_cannot_be_reached_all_wait_for_it(server: ReleaseServer, tmp_path: Path) -> None:
@@ -108,11 +100,9 @@ def start_again(server: ReleaseServer, bar: Bar) -> None:
     server.start()
 
 
-@pytest.mark.parametrize("jobs", [1, 4])
-def test_a_first_file_that_always_fails_is_no_outage(server: ReleaseServer, tmp_path: Path, jobs: int) -> None:
+def test_a_first_file_that_always_fails_is_no_outage(server: ReleaseServer, tmp_path: Path) -> None:
     server.faults = [at(LABEL_MAP_URL_PATH, then=Status(503))]
-    report = fetch(server, tmp_path, jobs=jobs)
-    assert [item.file.local_path for item in report.failures] == [LABEL_MAP_NAME]
+    assert [item.file.local_path for item in fetch(server, tmp_path, jobs=1).failures] == [LABEL_MAP_NAME]
 
 
 @pytest.mark.parametrize("jobs", [1, 4])
@@ -181,10 +171,9 @@ def test_an_only_file_that_is_refused_once_is_not_given_up_while_it_comes(tmp_pa
 
 def test_equal_failures_are_one_line(server: ReleaseServer, tmp_path: Path) -> None:
     server.faults, bar = [at(ending(".txt"), then=Status(404))], Bar()
-    report = fetch(server, tmp_path, bar=bar)
-    assert len([note for note in bar.notes if "has no such file" in note]) == 1
-    ((text, _),) = report.describe_failures()
+    ((text, _),) = fetch(server, tmp_path, bar=bar).describe_failures()
     assert text.startswith("failed: 3 files: the server has no such file (404); for example http://")
+    assert len([note for note in bar.notes if "has no such file" in note]) == 1
 
 
 @pytest.mark.parametrize("is_by_time", [False, True])
