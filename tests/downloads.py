@@ -94,10 +94,10 @@ ANY_FAULT = st.one_of(
 
 
 class Bar(Progress):
-    """Adds up what a bar would show; `back` is true where it went backwards."""
+    """Adds up what a bar would show."""
 
     def __init__(self) -> None:
-        self.left, self.back = 0, False
+        self.left = 0
         self.notes: list[str] = []
         self.statuses: list[str] = []
         self.status, self.note = self.statuses.append, self.notes.append
@@ -107,10 +107,6 @@ class Bar(Progress):
 
     def advance(self, count: int = 1) -> None:
         self.left -= count
-        self.back |= count < 0
-
-    def resize(self, change: int) -> None:
-        self.left += change
 
 
 def release_fixtures(scene_ids: Sequence[str], vertices: int) -> Any:

@@ -92,6 +92,7 @@ def test_while_the_server_cannot_be_reached_all_wait_for_it(server: ReleaseServe
     assert [note.partition(" (")[0] for note in bar.notes] == ["the server serves nothing"]
     assert "the download pauses and retries at intervals, for up to" in bar.notes[0]
     assert bar.left == 0
+    assert bar.statuses[-1].startswith("13/13 files, ")
 
 
 def start_again(server: ReleaseServer, bar: Bar) -> None:
@@ -194,13 +195,6 @@ def test_a_busy_server_is_asked_more_slowly(tmp_path: Path, is_by_time: bool) ->
         ).failures
         refused = sum(bool(request.faults) for request in server.requests())
     assert refused < 30
-
-
-def test_what_comes_in_vain_counts_as_more_to_do(server: ReleaseServer, tmp_path: Path) -> None:
-    bar, path = Bar(), scene_url_path(SCENES[0], MESH)
-    server.faults = [at(path, Cut(60_000), RangesIgnored()), at(path, None, Stall(0), then=Status(404))]
-    assert len(fetch(server, tmp_path, jobs=1, bar=bar).failures) == 1
-    assert (bar.left, bar.back) == (0, False)
 
 
 def test_files_that_hang_are_put_off_to_the_end_and_named(

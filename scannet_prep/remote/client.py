@@ -183,49 +183,46 @@ class _WatchedSocket(io.RawIOBase):
     def __init__(self, policy: TransferPolicy, stop: threading.Event, inner: io.RawIOBase, sock: Any) -> None:  # noqa: ANN401 - urllib3 has sockets of its own
         self._inner = inner  # keeps the socket open until the answer has been read
         self._sock, self._policy, self._stop = sock, policy, stop
-        self.is_body = False
-        self._waited_s, self._received_bytes = 0.0, 0
+        self._is_body, self._waited_s, self._received_bytes = False, 0.0, 0
 
     def readable(self) -> bool:
         return True
 
+    def expect_body(self) -> None:
+        """From now on, content comes, and counts anew."""
+        self._is_body, self._waited_s, self._received_bytes = True, 0.0, 0
+
     def readinto(self, target: Any) -> int:  # noqa: ANN401 - a writable buffer
         """Receive what there is, at least a byte, unless the connection has ended."""
-        began_s = time.monotonic()
-        self._sock.settimeout(_STOP_LOOK_S)  # so often, `stop` is looked at
-        while True:
-            self._raise_if_over(began_s)
+        count: int | None = None
+        while count is None:
+            if self._stop.is_set():
+                raise ServerDownError("stopped")
+            began_s = time.monotonic()
+            self._sock.settimeout(_STOP_LOOK_S)
             with suppress(TimeoutError):
-                count: int = self._sock.recv_into(target)
-                break
+                count = self._sock.recv_into(target)
+            self._check_pace(time.monotonic() - began_s, count or 0)
         if isinstance(self._sock, ssl.SSLSocket):  # gives a record of 16 KB at a time, but there may be more
             self._sock.settimeout(0)
             rest = memoryview(target)
             with suppress(OSError):  # nothing, or not a whole record; other errors come up again
                 while 0 < count < len(rest) and (more := self._sock.recv_into(rest[count:])):
                     count += more
-        self._waited_s += time.monotonic() - began_s
-        self._received_bytes += count
         return count
-
-    def expect_body(self, waited_s: float = 0.0) -> None:
-        """From now on, content comes, and counts anew."""
-        self.is_body, self._waited_s, self._received_bytes = True, waited_s, 0
 
     def close(self) -> None:
         self._inner.close()
         super().close()
 
-    def _raise_if_over(self, began_s: float) -> None:
-        if self._stop.is_set():
-            raise ServerDownError("stopped")
-        waited_s, policy = self._waited_s + time.monotonic() - began_s, self._policy
-        if waited_s >= (policy.slow_window_s if self.is_body else policy.answer_timeout_s):
-            if not self.is_body or self._received_bytes < policy.slowest_bytes_per_s * waited_s:
-                what = "of the file" if self.is_body else "of an answer"
-                text = f"only {self._received_bytes:,} bytes {what} came within {waited_s:.0f} s"
-                raise AttemptError(text, tries=FEW_TRIES)
-            self.expect_body(began_s - time.monotonic())
+    def _check_pace(self, seconds: float, size_bytes: int) -> None:
+        self._waited_s, self._received_bytes = self._waited_s + seconds, self._received_bytes + size_bytes
+        if self._waited_s < (self._policy.slow_window_s if self._is_body else self._policy.answer_timeout_s):
+            return
+        if not self._is_body or self._received_bytes < self._policy.slowest_bytes_per_s * self._waited_s:
+            what = f"{self._received_bytes:,} bytes {'of the file' if self._is_body else 'of an answer'}"
+            raise AttemptError(f"only {what} came within {self._waited_s:.0f} s", tries=FEW_TRIES)
+        self._waited_s, self._received_bytes = 0.0, 0
 
 
 class _WatchedResponse(http.client.HTTPResponse):

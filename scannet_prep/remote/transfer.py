@@ -36,7 +36,7 @@ class Partial:
     Attributes:
         path: Where they are.
         size_bytes: How many there are.
-        received_bytes: How many have come in this run.
+        received_bytes: How many of them have come since it was made.
         validator: What they came with; empty where they cannot be resumed.
     """
 

@@ -5,7 +5,6 @@ Of each scene, what is there and whole is adopted; the rest is fetched, checked 
 
 from __future__ import annotations
 
-import heapq
 import queue
 import random
 import threading
@@ -27,10 +26,13 @@ from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROOF_BYTES, Gate, TransferPolicy
 from scannet_prep.remote.transfer import Partial, ask_for_end
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
+from scannet_prep.scene import SceneId
+from scannet_prep.space import format_bytes
 from scannet_prep.stages.download.planning import DownloadPlan, check, require_terms
-from scannet_prep.stages.download.tasks import FileOutcome, FileTask, Worker, choose_task
+from scannet_prep.stages.download.tasks import FileOutcome, FileTask, Worker
 
 _LOOK_S = 0.02
+_MOST_MISSING = 64  # files of scenes that were looked at, before others are looked at
 _STOP_S = 1.5
 _STILL_S = 20.0  # so long without a byte, and it is said what is waited for
 
@@ -119,8 +121,9 @@ def run(
         plan.share.begin()
     with run_lock(plan.data_dir) if plan.share is None else nullcontext():
         client = Client(plan.base_url, policy or TransferPolicy(), certificates)
-        worker = Worker(plan, client, is_strict=is_strict)
-        return _Run(plan, client, worker, jobs, progress or Progress()).run()
+        progress = progress or Progress()
+        worker = Worker(plan, client, progress.note, is_strict=is_strict)
+        return _Run(plan, client, worker, jobs, progress).run()
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +133,6 @@ class _Job:
     scene: Sequence[FileTask] = ()
     task: FileTask | None = None
     known: FileTask | None = None  # instead, to find out whether the server serves anything: a byte of this file
-    first_bytes: int = 0  # how much of the file had come before
 
 
 class _Run:
@@ -139,19 +141,18 @@ class _Run:
     def __init__(self, plan: DownloadPlan, client: Client, worker: Worker, jobs: int, progress: Progress) -> None:
         self._plan, self._client, self._worker, self._jobs, self._progress = plan, client, worker, jobs, progress
         self._gate = Gate(client.policy, plan.shown_base_url, progress.note)
-        scenes: dict[object, list[FileTask]] = {}
+        self._scenes: dict[SceneId | None, list[FileTask]] = {}
         for file in plan.files:
-            path = plan.data_dir / file.local_path
-            scenes.setdefault(file.scene_id, []).append(FileTask(file, path, Partial(path)))
-        self._tasks = [task for scene in scenes.values() for task in scene]
-        self._fresh = deque(scenes.values())  # not looked at yet
-        # A heap of scenes of which files are missing: from when on one may be tried, and in which order.
-        self._ready: list[tuple[float, int, Sequence[FileTask]]] = []
+            self._scenes.setdefault(file.scene_id, []).append(FileTask(file, plan.data_dir / file.local_path))
+        self._tasks = [task for scene in self._scenes.values() for task in scene]
+        self._open = set(self._tasks)  # what became of them is not told yet
+        self._fresh = deque(self._scenes.values())  # not looked at yet
+        self._missing: list[FileTask] = []  # of scenes that were looked at; no thread is at them
         self._active: set[_Job] = set()
         self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[_Job, BaseException | None]] = queue.SimpleQueue()
         self._told: set[str] = set()
-        self._turns = self._trials = self._settled = 0
+        self._trials = self._received_bytes = 0
         self._moved_s = time.monotonic()
 
     def run(self) -> DownloadReport:
@@ -161,9 +162,8 @@ class _Run:
                 try:
                     self._bring_all()
                 except ServerDownError as error:
-                    for task in self._tasks:
-                        if task.outcome is None:
-                            task.fail(error.message, error.hint, self._plan.shown_base_url)
+                    for task in self._open:
+                        task.fail(error.message, error.hint, self._plan.shown_base_url)
                     self._count(self._tasks)
         except BaseException:
             with suppress(OutputError):  # what ended the run is what has to be told
@@ -177,7 +177,7 @@ class _Run:
         try:
             for thread in threads:
                 thread.start()
-            while self._settled < len(self._tasks):
+            while self._open:
                 while len(self._active) < self._jobs and (job := self._choose_job()):
                     self._active.add(job)
                     self._todo.put(job)
@@ -207,32 +207,24 @@ class _Run:
             self._done.put((job, error))
 
     def _choose_job(self) -> _Job | None:
-        """Choose what is to be done next: of scenes that were looked at, what is missing; else the next scene."""
-        if self._ready and self._gate.admits() and (job := self._choose_request()):
+        """Choose what is done next: what is missing of scenes that were looked at, or the next scene."""
+        busy = [job.scene for job in self._active]
+        self._missing = [task for task in self._missing if task.outcome is None]
+        ready = [task for task in self._missing if self._scenes[task.file.scene_id] not in busy]
+        task = min(ready, key=lambda task: task.next_s, default=None)
+        job = None
+        if task and self._gate.admits():
+            if self._gate.is_closed and (known := self._choose_known()):
+                job = _Job(known=known)
+            elif task.next_s <= (0.0 if self._fresh else time.monotonic()):  # what has failed comes after all others
+                self._missing.remove(task)
+                task.partial = Partial(task.path)
+                job = _Job(self._scenes[task.file.scene_id], task)
+        if job:
             self._gate.enter(job)
-            return job
-        return _Job(self._fresh.popleft()) if self._fresh else None
-
-    def _choose_request(self) -> _Job | None:
-        if self._gate.is_closed:
-            if known := self._choose_known():
-                return _Job(known=known)
-            if self._fresh:
-                return None  # other scenes first: the server may lack all of those that failed
-        due_s = 0.0 if self._fresh else time.monotonic()  # what has failed comes after all others
-        while self._ready and self._ready[0][0] <= due_s:
-            *_, scene = heapq.heappop(self._ready)
-            task = choose_task(scene)
-            if task is not None and task.next_s <= due_s:
-                return _Job(scene, task, first_bytes=task.partial.received_bytes)
-            self._put_back(scene)
-        return None
-
-    def _put_back(self, scene: Sequence[FileTask], *, is_last: bool = False) -> None:
-        """Let what is missing of a scene wait for its turn: before other scenes, unless it is told otherwise."""
-        if task := choose_task(scene):
-            self._turns += 1
-            heapq.heappush(self._ready, (task.next_s, self._turns if is_last else -self._turns, scene))
+        elif self._fresh and len(self._missing) < _MOST_MISSING:
+            job = _Job(self._fresh.popleft())
+        return job
 
     def _choose_known(self) -> FileTask | None:
         """Choose a file that was served before. This server may lack those of earlier runs: every other time, none."""
@@ -257,10 +249,8 @@ class _Run:
             raise error
         elif job.task or job.known:
             self._gate.served(job)
-        self._put_back(job.scene, is_last=error is not None)
+        self._missing += [job.task] if job.task else job.scene
         self._count(job.scene)
-        while self._worker.notes:
-            self._progress.note(self._worker.notes.pop(0))
 
     def _blame(self, task: FileTask, error: AttemptError, size_bytes: int) -> None:
         task.blame(error, self._client.policy.tries, size_bytes)
@@ -269,21 +259,11 @@ class _Run:
     def _count(self, tasks: Sequence[FileTask]) -> None:
         """Take note of files that are settled."""
         for task in tasks:
-            if task.outcome and not task.is_counted:
-                self._advance(task)
-                # The total was an estimate; now this file's part of it is known.
-                self._progress.resize(task.told_bytes - (task.file.kind.typical_bytes or 0))
-                self._settled += 1
-                task.is_counted = True
+            if task.outcome and task in self._open:
+                self._open.remove(task)
+                self._progress.advance(task.file.kind.typical_bytes or 0)
                 if task.outcome is FileOutcome.FAILED:
                     self._tell(task.reason, f"failed: {task.message}")
-
-    def _advance(self, task: FileTask) -> None:
-        """Tell what has come of a file; what comes again is more work, not less done."""
-        found = task.size_bytes if task.outcome is FileOutcome.PRESENT else task.partial.received_bytes
-        if found > task.told_bytes and not task.is_counted:
-            self._progress.advance(found - task.told_bytes)
-            task.told_bytes, self._moved_s = found, time.monotonic()
 
     def _tell(self, key: str, text: str) -> None:
         """Tell something, once only of all that has the same key."""
@@ -292,22 +272,18 @@ class _Run:
         self._told.add(key)
 
     def _show(self) -> None:
-        """Tell how far it is."""
+        """Tell how far it is, and what is waited for."""
         for job in self._active:
-            if job.task:
-                self._advance(job.task)
-                if job.task.partial.received_bytes - job.first_bytes >= PROOF_BYTES:
-                    self._gate.served(job)
-        self._progress.status(self._describe_state())
-
-    def _describe_state(self) -> str:
-        state = f"{self._settled:,}/{len(self._tasks):,} files"
-        if self._gate.state:
-            return f"{state}, {self._gate.state}"
+            if job.task and job.task.partial.received_bytes >= PROOF_BYTES:
+                self._gate.served(job)
+        if self._received_bytes != self._client.received_bytes:
+            self._received_bytes, self._moved_s = self._client.received_bytes, time.monotonic()
+        done, state = len(self._tasks) - len(self._open), self._gate.state
         still_s, waiting = time.monotonic() - self._moved_s, [job.task for job in self._active if job.task]
-        if still_s < _STILL_S or not waiting:
-            return state
-        return f"{state}, nothing has come for {still_s:.0f} s, waiting for {waiting[0].file.local_path}"
+        if not state and still_s >= _STILL_S and waiting:
+            state = f"nothing has come for {still_s:.0f} s, waiting for {waiting[0].file.local_path}"
+        shown = [f"{done:,}/{len(self._tasks):,} files, {format_bytes(self._received_bytes)} received", state]
+        self._progress.status(", ".join(filter(None, shown)))
 
     def _save(self, *, is_end: bool = False) -> None:
         """Record what is whole, and list the scenes that failed; of an earlier list, what is unfinished stays on it."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from scannet_prep.backports import StrEnum
@@ -34,7 +34,6 @@ class FileTask:
 
     file: RemoteFile  # the file
     path: Path  # where it belongs
-    partial: Partial  # what has arrived of it
     outcome: FileOutcome | None = None  # what became of it; None as long as that is open
     size_bytes: int = 0  # how much of it is there under its final name
     reason: str = ""  # why it is not there; the same text for all files that fail alike
@@ -44,8 +43,7 @@ class FileTask:
     most_bytes: int = 0  # the most that has arrived
     failures: int = 0  # how often it has failed while the server served others
     next_s: float = 0.0  # not to be tried before
-    told_bytes: int = 0  # how much of it was told to the progress
-    is_counted: bool = False  # whether its end was, too
+    partial: Partial = field(init=False)  # what has arrived of it, from when on it is fetched
 
     @property
     def message(self) -> str:
@@ -69,22 +67,16 @@ class FileTask:
                 self.fail(error.describe(self.failures), error.hint)
 
 
-def choose_task(tasks: Sequence[FileTask]) -> FileTask | None:
-    """Choose the file of a scene that is to be tried first; None where there is no more to do."""
-    return min((task for task in tasks if task.outcome is None), key=lambda task: task.next_s, default=None)
-
-
 class Worker:
     """Adopts and fetches; shared by all threads of a run.
 
     Attributes:
         locked: What is recorded of whole files; threads change single entries, which needs no lock.
-        notes: What is worth telling, in words.
     """
 
-    def __init__(self, plan: DownloadPlan, client: Client, *, is_strict: bool) -> None:
-        self.locked, self.notes = read_locks(plan.data_dir), list[str]()
-        self._plan, self._client, self._is_strict = plan, client, is_strict
+    def __init__(self, plan: DownloadPlan, client: Client, tell: Callable[[str], None], *, is_strict: bool) -> None:
+        self.locked = read_locks(plan.data_dir)
+        self._plan, self._client, self._tell, self._is_strict = plan, client, tell, is_strict
         self._may_ask_sizes = True
 
     def adopt(self, tasks: Sequence[FileTask]) -> None:
@@ -108,7 +100,7 @@ class Worker:
                 task.size_bytes, task.outcome = self.locked[task.file.local_path].size_bytes, FileOutcome.PRESENT
             elif task.path.is_file():
                 task.vertex_count = None
-                self.notes.append(f"{task.path}: {fault}; fetching it again")
+                self._tell(f"{task.path}: {fault}; fetching it again")
             else:  # a pipe, a folder, or a link that leads nowhere
                 task.fail(fault, "mend the link, or move it away", task.path)
 
