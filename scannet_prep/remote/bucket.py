@@ -42,6 +42,9 @@ _STORES = {
     "gs": ("GOOGLE", "BASE_URL", "GOOGLE_APPLICATION_CREDENTIALS=FILE, or GOOGLE_SKIP_SIGNATURE=true"),
     "az": ("AZURE", "STORAGE_ENDPOINT", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
 }
+# Unless the environment says something else: a large range may take long while something comes, and so may a part.
+_TIMES = {"TIMEOUT": "1h", "READ_TIMEOUT": "60s"}
+_PATIENCE = {f"{row[0]}_{name}": time for row in _STORES.values() for name, time in _TIMES.items()}
 # Where obstore looks for credentials when the environment has none.
 _NO_LOGIN = r"://169\.254\.|://metadata|/latest/(?:api|meta-data)/|TokenRequest|Account must be specified"
 _NO_ANSWER = r"^(5\d\d|408|429)|^$|^(?!.*BadScheme).*HTTP error"
@@ -113,10 +116,11 @@ class BucketSource(RemoteSource):
 
     def _fetch(self, start: int, end: int) -> bytes:
         """Fetch a range of the version that was opened."""
-        e_tag = self._version[1] if self._version else ""
         retries = self._retries if self._version else min(self._retries, _FIRST_RETRIES)
-        e_tag = "" if e_tag.startswith("W/") else e_tag
-        found, data = _ask({**os.environ, **self._settings}, self._bucket, retries, self._key, (start, end), e_tag)
+        options: dict[str, object] = {"range": (start, end)}
+        if self._version and self._version[1].startswith('"'):  # a strong ETag
+            options["if_match"] = self._version[1]
+        found, data = _ask({**os.environ, **self._settings}, (self._bucket, retries), self._key, options, 0)
         if isinstance(found, str):
             raise _make_error(self.name, found)
         self._check_version(found)
@@ -142,7 +146,7 @@ def upload(address: str, pieces: Iterable[Buffer], most_bytes: int) -> int:
     """
     size_bytes, (bucket, key), found = 0, split_address(address), ""
     with suppress(EOFError, ConnectionError), _connected(os.environ) as connection:
-        connection.send((bucket, _RETRIES, key, max(_PART_BYTES, most_bytes // _MOST_PARTS)))
+        connection.send(((bucket, _RETRIES), key, None, max(_PART_BYTES, most_bytes // _MOST_PARTS)))
         for piece in filter(len, pieces):
             connection.send_bytes(piece)
             size_bytes += len(piece)
@@ -180,7 +184,7 @@ def _connected(environment: Mapping[str, str]) -> Iterator[Connection]:
         with theirs:
             process = subprocess.Popen(  # noqa: S603 - ourselves; Ctrl-C, which a session gets, is for who started it
                 [sys.executable, "-c", _CODE.format(path=sys.path, descriptor=theirs.fileno())],
-                env=environment, pass_fds=[theirs.fileno()], start_new_session=True,
+                env={**_PATIENCE, **environment}, pass_fds=[theirs.fileno()], start_new_session=True,
                 stdin=null, stdout=null, stderr=null,
             )  # fmt: skip
         process.returncode = 0  # so that Python does not warn that it is not waited for

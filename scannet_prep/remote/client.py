@@ -21,11 +21,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+import urllib3
 from requests.adapters import HTTPAdapter
 
-from scannet_prep.errors import ServerDownError, UsageError
+from scannet_prep.errors import ScanNetPrepError, ServerDownError, UsageError
 from scannet_prep.remote.gate import TransferPolicy
-from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, raise_for_status, translated
+from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url, raise_for_status, translate
 from scannet_prep.version import CONTACT_URL, VERSION
 
 _PIECE_BYTES = 1 << 20
@@ -112,9 +113,8 @@ class Client:
             CertificateError, ProxyError: Nothing can be fetched at all.
             ServerDownError: The transfers were stopped.
         """
-        with (
-            translated(url),
-            self._session.request(
+        try:
+            with self._session.request(
                 method,
                 url,
                 # Without identity, servers compress, and then neither lengths nor offsets mean anything.
@@ -123,10 +123,13 @@ class Client:
                 timeout=(self.policy.connect_timeout_s, self.policy.answer_timeout_s),
                 verify=self._verify,
                 proxies=self._proxies,
-            ) as response,
-        ):
-            raise_for_status(response)
-            yield Answer(response, self)
+            ) as response:
+                raise_for_status(response)
+                yield Answer(response, self)
+        except ScanNetPrepError:
+            raise
+        except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
+            raise translate(error, public_url(url)) from None
 
     def count(self, size_bytes: int) -> None:
         """Count bytes that have come, and wait as long as all connections together may take for them."""

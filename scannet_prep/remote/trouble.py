@@ -7,7 +7,7 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -128,18 +128,8 @@ def raise_for_status(response: requests.Response) -> None:
     raise AttemptError(what, tries=tries, is_busy=status in {429, 503} or bool(pause_s), retry_after_s=pause_s)
 
 
-@contextmanager
-def translated(url: str) -> Iterator[None]:
-    """Turn the errors of requests and urllib3 into those of `Client.open`, without what is secret in the address."""
-    try:
-        yield
-    except ScanNetPrepError:
-        raise
-    except (kinds.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
-        raise _translate(error, public_url(url)) from None
-
-
-def _translate(error: Exception, url: str) -> Exception:
+def translate(error: Exception, url: str) -> Exception:
+    """Turn an error of requests or urllib3 into one of those of `Client.open`; the address is a public one."""
     *outer, last = _unwrap(error)
     detail = str(getattr(last, "verify_message", "") or getattr(last, "strerror", "") or last)[:200]
     request = getattr(error, "request", None)
