@@ -40,6 +40,7 @@ from scannet_prep.errors import (
     RefusedError,
     ScanNetPrepError,
     ServerDownError,
+    TransferError,
     UsageError,
 )
 from scannet_prep.remote.ranges import RangeSource
@@ -115,7 +116,7 @@ def test_whatever_goes_wrong_twice_the_bytes_are_right(
 def test_a_server_without_ranges_is_refused_before_it_sends_the_file(server: ReleaseServer) -> None:
     server.files[PATH] = bytes(64 << 20)
     server.faults = [always(PATH, RangesIgnored())]
-    with pytest.raises(ArchiveError, match="sends the whole file where a part was asked for") as caught:
+    with pytest.raises(TransferError, match="sends the whole file where a part was asked for") as caught:
         open_source(server)
     assert "nginx" in caught.value.hint
     # Four answers, each up to what sockets hold.
@@ -273,7 +274,7 @@ def test_a_real_nginx_over_tls(tmp_path: Path) -> None:
         with pytest.raises(ArchiveError, match="was replaced"):
             source.read(*HERE)
         path.write_bytes(b"")
-        with pytest.raises(ArchiveError, match="sends the whole file"):
+        with pytest.raises(TransferError, match="sends the whole file"):
             open_source(nginx, certificates=nginx.ca_path)
         path.unlink()
         with pytest.raises(NotOnServerError):

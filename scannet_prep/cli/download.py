@@ -25,7 +25,6 @@ from scannet_prep.cli.arguments import (
     size_argument,
 )
 from scannet_prep.cli.console import Console, format_count, format_duration, format_table
-from scannet_prep.errors import DiskFullError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -151,10 +150,6 @@ def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
     if is_seg and saved_bytes:
         what = f"{LABELS_MESH.suffix}, which process reads only with --labels-from ply"
         lines.append(f"--types seg-min would save about {format_bytes(saved_bytes)}: it leaves out {what}")
-    try:
-        plan.check_room()
-    except DiskFullError as error:
-        lines.append(error.message)
     lines.append("(dry run: nothing was fetched; whether files already there are whole is checked by a run)")
     value = {
         "dry_run": True,

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.errors import ArchiveError, UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROGRESS_BYTES, Gate, TransferPolicy
 from scannet_prep.remote.source import RemoteSource
@@ -33,9 +33,8 @@ class RangeSource(RemoteSource):
     Raises:
         UsageError: It is not an address, or the file of authorities cannot be used.
         NotOnServerError: The server has no such file.
-        TransferError: The server refuses, or too many attempts in a row failed.
+        TransferError: The server refuses, gives no ranges, or too many attempts in a row failed.
         ServerDownError: The server does not answer.
-        ArchiveError: The server gives no ranges, only whole files.
     """
 
     def __init__(self, url: str, *, certificates: bool | Path = True, policy: TransferPolicy | None = None) -> None:
@@ -81,7 +80,7 @@ class RangeSource(RemoteSource):
                     continue
                 failures += 1
                 if error.tries and failures >= error.tries:
-                    raise error.as_given_up(self.name, failures) from None
+                    raise error.error_type(f"{self.name}: {error.describe(failures)}", error.hint) from None
                 gate.failed(None, error)
                 client.stop.wait(max(0.0, gate.next_s - time.monotonic()))
                 gate.admits()
@@ -93,7 +92,7 @@ class RangeSource(RemoteSource):
             if answer.status == 200:
                 hint = "fetch the archive and name the file, or serve it by a server that knows ranges, such as nginx"
                 reason = "the server sends the whole file where a part was asked for"
-                raise AttemptError(reason, hint, tries=FEW_TRIES, error_type=ArchiveError)
+                raise AttemptError(reason, hint, tries=FEW_TRIES)
             if answer.size_bytes is not None:
                 headers = answer.headers
                 self._check_version((answer.size_bytes, headers.get("ETag", ""), headers.get("Last-Modified", "")))

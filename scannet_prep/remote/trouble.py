@@ -18,11 +18,9 @@ from requests import exceptions as kinds
 
 from scannet_prep.errors import (
     CertificateError,
-    FileError,
     NotOnServerError,
     ProxyError,
     RefusedError,
-    ScanNetPrepError,
     TransferError,
 )
 
@@ -70,17 +68,11 @@ class AttemptError(Exception):
     is_answer: bool = False  # whether the server has answered, but with a refusal or something else than the file
     is_busy: bool = False  # whether it asks for fewer requests
     retry_after_s: float = 0.0  # the pause that it asks for
-    error_type: type[TransferError | FileError] = TransferError  # what to raise when the file is given up
+    error_type: type[TransferError] = TransferError  # what to raise when the file is given up
 
     def describe(self, failures: int) -> str:
         """Say why a file is given up after so many failures."""
         return f"{failures} attempts failed, the last one: {self.reason}" if failures > 1 else self.reason
-
-    def as_given_up(self, name: str, failures: int) -> ScanNetPrepError:
-        """What is raised when a file is given up after so many failures."""
-        if issubclass(self.error_type, FileError):
-            return self.error_type(name, self.describe(failures), self.hint)
-        return self.error_type(f"{name}: {self.describe(failures)}", self.hint)
 
 
 def public_url(url: str) -> str:

@@ -66,20 +66,6 @@ class DownloadPlan:
         """Where the files come from, as messages may show it: without a password."""
         return public_url(self.base_url)
 
-    def check_room(self) -> None:
-        """Check that the disk holds what is missing: that of `scans`, nearly all of it, which may be a link.
-
-        Raises:
-            DiskFullError: It does not.
-        """
-        try:
-            folder = (self.data_dir / release.SPLIT_DIRS[Split.TRAIN]).resolve()
-            check_space(folder, self.needed_bytes, len(self.missing))
-        except DiskFullError as error:
-            arrived = f"{format_bytes(self.partial_bytes)} have arrived already, in hidden files (.*.part)"
-            hint = f"{error.hint}, or fetch less with --splits or --limit; {arrived}"
-            raise DiskFullError(error.message, hint) from None
-
 
 def plan(
     data_dir: Path,
@@ -152,7 +138,13 @@ def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True
         raise UsageError(f"{found}, expected 1 to {_MAX_JOBS} in all", "the server is shared: be polite")
     find_certificates(plan.base_url, certificates)
     read_locks(plan.data_dir)
-    plan.check_room()
+    try:  # that of `scans`, nearly all of it, which may be a link
+        folder = (plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]).resolve()
+        check_space(folder, plan.needed_bytes, len(plan.missing))
+    except DiskFullError as error:
+        arrived = f"{format_bytes(plan.partial_bytes)} have arrived already, in hidden files (.*.part)"
+        hint = f"{error.hint}, or fetch less with --splits or --limit; {arrived}"
+        raise DiskFullError(error.message, hint) from None
 
 
 def require_terms(data_dir: Path, *, is_accepted: bool) -> None:
