@@ -30,7 +30,6 @@ from scannet_prep.errors import (
     MissingFileError,
     UsageError,
 )
-from scannet_prep.remote import tail
 from scannet_prep.scene import Split
 from scannet_prep.stages import info, unpack
 from scannet_prep.stages.verify import archive as verify_archive
@@ -108,8 +107,7 @@ SECRETS = ("anna", "s3cret", "t0ken")
 
 
 @pytest.fixture
-def server(archive_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReleaseServer]:
-    monkeypatch.setattr(tail, "TAIL_BYTES", 4_096)  # else all of it would come with the end
+def server(archive_path: Path) -> Iterator[ReleaseServer]:
     with ReleaseServer(archive_path.parent) as server:
         server.files[f"{ROOT}scannet.tar.zst"] = archive_path
         yield server

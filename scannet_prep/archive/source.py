@@ -46,7 +46,7 @@ def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource
 
     Raises:
         MissingFileError: There is no such file.
-        ArchiveError: It is not a file, cannot be looked at, or the server gives no ranges of it.
+        ArchiveError: It is not a file, or cannot be looked at.
         UsageError: It is not an address that this program reads.
         TransferError: It is on a web server or in a bucket, which does not give it.
     """
