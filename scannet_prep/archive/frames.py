@@ -7,11 +7,13 @@ https://github.com/facebook/zstd/blob/dev/contrib/seekable_format/zstd_seekable_
 from __future__ import annotations
 
 import struct
+import threading
+import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import zstandard
@@ -26,6 +28,7 @@ Result = TypeVar("Result")
 
 _MAX_HEADER_BYTES = 18
 _MAX_HELD_BYTES = 160 << 20
+_LAST_TASKS_S = 10.0  # how long threads may go on with what they are at when the caller stops early
 _MAX_WINDOW_BYTES = 1 << 27  # what `zstd -d` and `tar --zstd` accept without further options
 # A frame may hold so many times its own size and 1 MiB more, so that a small file cannot ask for much memory. Scenes
 # compress to a fifth at most; what compresses better than this limit is stored.
@@ -212,20 +215,61 @@ def map_in_threads(
         jobs: How many threads.
         on_error: Called before threads are waited for, where that is not the end: what they wait for has to end.
     """
-    executor = ThreadPoolExecutor(jobs, "archive")
-    pending: deque[tuple[int, Future[Result]]] = deque()
+    pending = deque[tuple[int, SimpleQueue[Any]]]()
+
+    def take() -> Result:
+        result, error = pending.popleft()[1].get()
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
+    with _start_threads(function, jobs) as tasks:
+        try:
+            for size_bytes, item in items:
+                while pending and (
+                    len(pending) > 2 * jobs or size_bytes + sum(held for held, _ in pending) > _MAX_HELD_BYTES
+                ):
+                    yield take()
+                pending.append((size_bytes, SimpleQueue()))
+                tasks.put((item, pending[-1][1]))
+                del item  # it may hold the bytes of a frame
+            while pending:
+                yield take()
+        except BaseException:
+            on_error()
+            raise
+
+
+@contextmanager
+def _start_threads(function: Callable[[Item], object], jobs: int) -> Iterator[SimpleQueue[Any]]:
+    """Start threads, which take from a queue an item and where the result goes; in the end, none takes any more.
+
+    Not a `ThreadPoolExecutor`: an interrupt in the main thread can leave a lock of a future locked, and Python waits
+    for its threads for ever. These queues have no locks of Python's, and for these threads nobody waits long.
+    """
+    tasks, threads = SimpleQueue[Any](), list[threading.Thread]()
+
+    def serve() -> None:
+        while (task := tasks.get()) is not None:
+            item, answer = task
+            try:
+                answer.put((function(item), None))
+            except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+                answer.put((None, error))
+            del task, item, answer  # they may hold the bytes of a frame
+
     try:
-        for size_bytes, item in items:
-            while pending and (
-                len(pending) > 2 * jobs or size_bytes + sum(held for held, _ in pending) > _MAX_HELD_BYTES
-            ):
-                yield pending.popleft()[1].result()
-            pending.append((size_bytes, executor.submit(function, item)))
-            del item  # it may hold the bytes of a frame
-        while pending:
-            yield pending.popleft()[1].result()
-    except BaseException:
-        on_error()
-        raise
+        for _ in range(jobs):  # before there are tasks: one that is interrupted in its start gets none
+            thread = threading.Thread(target=serve, daemon=True)
+            thread.start()
+            threads.append(thread)
+        yield tasks
     finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+        with suppress(Empty):
+            while True:
+                tasks.get_nowait()
+        end = time.monotonic() + _LAST_TASKS_S
+        for _ in threads:
+            tasks.put(None)
+        for thread in threads:
+            thread.join(max(0, end - time.monotonic()))
