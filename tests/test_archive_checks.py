@@ -90,7 +90,6 @@ def test_what_does_not_go_together_stops_the_command(verify: Verify, shards: lis
         ([archive_path, folder], (), 1),
         ([archive_path, archive_path], (), 2),
         ([folder, folder], (), 2),
-        ([archive_path], ("--against", "scannet.lock"), 2),
         ([archive_path], ("--complete", "--limit", "1"), 2),
         ([archive_path], ("--complete", "--scenes", VAL), 2),
         ([shards[0]], ("--splits", "val"), 2),  # to check nothing is not a check

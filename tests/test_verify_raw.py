@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -266,32 +265,6 @@ def test_subset_of_a_split_is_a_note_unless_it_has_to_be_complete(raw_dir: Path,
         assert (status, len({item[1] for item in findings})) == (3, 311)
         assert {(item[0], item[3]) for item in findings} == {("error", "no such scene")}
     assert verify(raw_dir, "--complete", "--limit", "3")[0] == 2
-
-
-def record(path: Path, name: str) -> str:
-    """The line of a lock file for a file."""
-    data = path.read_bytes()
-    return f"{hashlib.sha256(data).hexdigest()}  {len(data)}  {name}\n"
-
-
-def test_copies_are_compared_by_their_lock_files(raw_dir: Path, tmp_path: Path, verify: Verify) -> None:
-    name, lock = relative(TRAIN, INFO.suffix), tmp_path / "their.lock"
-    words = ("--against", str(lock), "--limit", "9")
-    lock.write_text(record(raw_dir / name, name) + f"{'0' * 64}  3  scans/scene0002_00/scene0002_00.txt\n")
-    assert (verify(raw_dir, *words), verify.value["compared_files"]) == ((0, []), 1)
-    own = raw_dir / "scannet.lock"
-    own.write_text(record(raw_dir / name, name))
-    verify(raw_dir, "--against", str(own), "--limit", "9")
-    assert verify.value["compared_files"] == 1
-    own.unlink()
-    (raw_dir / name).write_bytes(b"note = changed\n" + (raw_dir / name).read_bytes())
-    check_one(verify(raw_dir, *words), "error", TRAIN, name, "is not the file that their.lock records", "bytes, sha256")
-    other = f"{'0' * 64}  3  ScanNet/{name}\n"
-    for content, count in (("", 0), (other + record(raw_dir / LABEL_MAP_NAME, LABEL_MAP_NAME), 1)):
-        lock.write_text(content)
-        status, ((*_, problem),) = verify(raw_dir, *words)
-        assert (status, verify.value["compared_files"]) == (3, count)
-        assert problem == "names no file of the scenes that are checked here: none was compared"
 
 
 def test_file_that_is_missing_or_differs_from_its_record_is_one_error_and_the_hint_is_for_its_scene_alone(

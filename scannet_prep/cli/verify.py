@@ -17,7 +17,6 @@ from scannet_prep.cli.console import (
     format_duration,
     name_places,
 )
-from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ Whether two folders, archives or raw trees hold the same data: scannet-prep repo
 EPILOG = """\
 examples:
   scannet-prep verify data/ScanNet
-  scannet-prep verify data/ScanNet --against their-scannet.lock
   scannet-prep verify data/processed --complete --splits train val
   scannet-prep verify data/scannet-*-of-*.tar.zst
   scannet-prep verify https://host/scannet.tar.zst --scenes scene0011_00
@@ -57,8 +55,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.add_argument(
         "--complete", action="store_true", help="a scene of the official lists that is missing is an error"
     )
-    against = "compare a raw tree with the scannet.lock of another copy"
-    parser.add_argument("--against", type=shared.path_argument, metavar="FILE", help=against)
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
@@ -73,8 +69,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     report: CheckReport
     places = arguments.places
     folder = find_folder(places)
-    if folder is None and arguments.against is not None:
-        raise UsageError("only raw trees have digests to compare", "scannet-prep report compares archives")
     selection = shared.selection_from(arguments)
     if arguments.complete:
         selection.check_whole_splits()
@@ -89,7 +83,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         report = found = archive.run(places, certificates=certificates, **options)
         lines = _describe_archives(found, console.seconds, has_all=console.is_verbose)
     else:
-        report = tree = verify.run(folder, against=arguments.against, **options)
+        report = tree = verify.run(folder, **options)
         lines = _describe(tree, console.seconds)
     console.tell_errors(report.errors if console.is_quiet else [error for error in report.errors if error.trace])
     text = "\n".join([*describe_findings(report.findings, str(report.path), has_all=console.is_verbose), *lines])
@@ -107,8 +101,6 @@ def _only_damaged(report: TreeReport) -> str:
 def _describe(report: TreeReport, seconds: float) -> Iterator[str]:
     if report.errors:
         yield _REMEDIES[report.kind].format(quote(str(report.path))) + _only_damaged(report)
-    if report.compared_files is not None:
-        yield f"compared with the other copy: {report.compared_files:,} files"
     splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())
     vertices = f"{report.vertices:,} vertices, " if report.vertices else ""
     yield (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scannet_prep.archive.layout import ArchiveKind
-from scannet_prep.errors import UnknownSplitError, UsageError
+from scannet_prep.errors import UnknownSplitError
 from scannet_prep.export import is_export
 from scannet_prep.progress import Progress
 from scannet_prep.scene import SceneId, Split
@@ -30,11 +30,9 @@ class TreeReport(CheckReport):
 
     Attributes:
         splits: Of each split, how many of its official scenes are `present`, and how many there are (`official`).
-        compared_files: How many files were compared with those of another copy; None where no comparison was wanted.
     """
 
     splits: Mapping[str, Mapping[str, int]] = field(hash=False)
-    compared_files: int | None
 
 
 def run(
@@ -42,7 +40,6 @@ def run(
     *,
     selection: Selection | None = None,
     must_be_complete: bool = False,
-    against: Path | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> TreeReport:
@@ -52,14 +49,12 @@ def run(
         path: A raw or a processed tree, or an export.
         selection: Which scenes; all by default.
         must_be_complete: Whether a scene of the official lists that is not there is an error.
-        against: The `scannet.lock` of another copy of a raw tree, to compare with.
         jobs: Number of worker processes.
         progress: Told of every scene.
 
     Raises:
         MissingFileError: It is not such a tree.
         FileError: It cannot be looked into.
-        UsageError: `against` is for raw trees.
         UnknownSceneError: The selection contradicts itself.
         UnknownSplitError: There are no scenes of the splits that were asked for.
         WorkerDiedError: Worker processes cannot be started.
@@ -69,13 +64,10 @@ def run(
     tasks: tuple[CheckTask, ...]
     present: Mapping[SceneId, Split | None]
     look: Any = check_processed_scene
-    label_map, compared_files = None, None
+    label_map = None
     if kind == ArchiveKind.RAW:
         look = check_raw_scene
-        tasks, present, label_map, compared_files = plan_raw(path, selection, against, findings)
-    elif against is not None:
-        hint = "scannet-prep report compares processed folders"
-        raise UsageError(f"{path}: is not a raw tree, and only such a tree has digests to compare", hint)
+        tasks, present, label_map = plan_raw(path, selection, findings)
     elif kind == "export":
         look = check_exported_scene
         tasks, present = plan_export(path, selection, findings)
@@ -93,7 +85,6 @@ def run(
         vertices=sum(vertex_count for vertex_count, _ in checked.values()),
         size_bytes=sum(size_bytes for _, size_bytes in checked.values()),
         splits=splits,
-        compared_files=compared_files,
         findings=sort_findings([*findings.found, *found]),
     )
 
