@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -15,7 +15,7 @@ from scannet_prep.archive.reader import Archive, open_archives
 from scannet_prep.archive.source import Place, find_missing_shards
 from scannet_prep.errors import ArchiveError, UsageError
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.processed.reader import SceneSource, check_split, warn_of_failures
+from scannet_prep.processed.reader import SceneSource
 from scannet_prep.scene import Split
 
 
@@ -45,20 +45,14 @@ class ArchiveReader(SceneSource):
         opened = open_archives(archives, certificates=certificates)
         names = [archive.name for archive in opened]
         check_archives(opened)
-        held = [(archive, scene) for archive in opened for scene in archive.index.scenes]
-        wanted = [item for item in held if split in (None, item[1].split)]
-        self._scenes, self._archives = sorted(wanted, key=lambda item: item[1].scene_id), opened
-        vertex_counts = {scene.scene_id: scene.vertex_count for _, scene in self._scenes}
-        messages = [item for archive in opened for item in archive.index.failures.items()]
-        failures = {scene_id: message for scene_id, message in messages if scene_id not in vertex_counts}
-        super().__init__(names if is_list else names[0], vertex_counts, failures)
-        if split is not None:
-            hint = f"pack them: scannet-prep process --splits {split}, then pack again"
-            check_split(self.name, split, {scene.split for _, scene in held}, hint)
+        held = {scene.scene_id: (archive, scene) for archive in opened for scene in archive.index.scenes}
+        failures = {name: text for archive in opened for name, text in archive.index.failures.items()}
+        scenes = {name: (scene.split, scene.vertex_count) for name, (_, scene) in held.items()}
+        place = names if is_list else names[0]
+        super().__init__(place, scenes, failures, split, ", then scannet-prep pack again")
+        self._scenes, self._archives = [held[name] for name in self.scene_ids], opened
         for archive in opened:  # of the groups, only those of the split stay
             archive.index = replace(archive.index, groups=archive.index.groups[:1])
-        if failures and split is not None:
-            warn_of_failures(self.name, failures, f"scannet-prep info {quote(names[0])} lists them")
 
     def restrict(self, indices: NDArray[np.int64]) -> None:
         """Keep only the scenes at these positions, which are ascending; one may come several times."""
@@ -70,22 +64,17 @@ class ArchiveReader(SceneSource):
         archive, scene = self._scenes[index]
         return f"{archive.name}: {scene.members[0].name}"
 
-    def how_to_add(self, scene_id: str) -> str:
-        """What to type to get a scene that is missing."""
-        return f"make it with scannet-prep process --scenes {scene_id}, then scannet-prep pack again"
-
     def read(self, index: int) -> memoryview:
         """Read the whole file of a scene, into memory that is nobody else's and writable."""
         archive, scene = self._scenes[index]
         return archive.read_member(scene, scene.members[0])
 
-    def read_entries(self) -> dict[str, SceneEntry] | None:
-        """What the manifests say of the scenes, by id; None where they do not tell of all."""
-        names, entries = self.scene_ids, dict[str, SceneEntry]()
+    def _read_manifest(self) -> Mapping[str, SceneEntry]:
+        entries = dict[str, SceneEntry]()
         for archive in self._archives:
-            if not entries.keys() >= set(names):  # the shards of a set have all the same manifest
+            if not entries.keys() >= set(self.scene_ids):  # the shards of a set have all the same manifest
                 entries |= archive.read_entries()
-        return {name: entries[name] for name in names} if entries.keys() >= set(names) else None
+        return entries
 
     def close(self) -> None:
         """Close the archives; reading opens them again."""
