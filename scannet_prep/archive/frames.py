@@ -10,8 +10,8 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
@@ -208,6 +208,9 @@ def map_in_threads(
 ) -> Generator[Result]:
     """Call a function for each item, in several threads; yields the results in order. What it raises ends everything.
 
+    Not by a `ThreadPoolExecutor`: an interrupt in the main thread can leave a lock of a future locked, and Python waits
+    for its threads for ever. Here the main thread holds no lock, and waits for no thread for long.
+
     Args:
         function: What to call.
         items: How many bytes each takes in memory, and the item; taken one by one, when there is room. At most 160 MiB
@@ -215,61 +218,54 @@ def map_in_threads(
         jobs: How many threads.
         on_error: Called before threads are waited for, where that is not the end: what they wait for has to end.
     """
-    pending = deque[tuple[int, SimpleQueue[Any]]]()
+    tasks, pending = SimpleQueue[Any](), deque[tuple[int, SimpleQueue[Any]]]()
 
     def take() -> Result:
-        result, error = pending.popleft()[1].get()
+        result, error = pending[0][1].get()
+        pending.popleft()
         if error is not None:
             raise error
         return result  # type: ignore[no-any-return]
 
-    with _start_threads(function, jobs) as tasks:
-        try:
-            for size_bytes, item in items:
-                while pending and (
-                    len(pending) > 2 * jobs or size_bytes + sum(held for held, _ in pending) > _MAX_HELD_BYTES
-                ):
-                    yield take()
-                pending.append((size_bytes, SimpleQueue()))
-                tasks.put((item, pending[-1][1]))
-                del item  # it may hold the bytes of a frame
-            while pending:
-                yield take()
-        except BaseException:
-            on_error()
-            raise
-
-
-@contextmanager
-def _start_threads(function: Callable[[Item], object], jobs: int) -> Iterator[SimpleQueue[Any]]:
-    """Start threads, which take from a queue an item and where the result goes; in the end, none takes any more.
-
-    Not a `ThreadPoolExecutor`: an interrupt in the main thread can leave a lock of a future locked, and Python waits
-    for its threads for ever. These queues have no locks of Python's, and for these threads nobody waits long.
-    """
-    tasks, threads = SimpleQueue[Any](), list[threading.Thread]()
-
-    def serve() -> None:
-        while (task := tasks.get()) is not None:
-            item, answer = task
-            try:
-                answer.put((function(item), None))
-            except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
-                answer.put((None, error))
-            del task, item, answer  # they may hold the bytes of a frame
-
     try:
-        for _ in range(jobs):  # before there are tasks: one that is interrupted in its start gets none
-            thread = threading.Thread(target=serve, daemon=True)
-            thread.start()
-            threads.append(thread)
-        yield tasks
+        for _ in range(jobs):
+            threading.Thread(target=_work, args=(function, tasks), daemon=True).start()
+        for size_bytes, item in items:
+            while pending and (
+                len(pending) > 2 * jobs or size_bytes + sum(held for held, _ in pending) > _MAX_HELD_BYTES
+            ):
+                yield take()
+            pending.append((size_bytes, SimpleQueue()))
+            tasks.put((item, pending[-1][1]))
+            del item
+        while pending:
+            yield take()
+    except BaseException:
+        on_error()
+        raise
     finally:
+        _stop(tasks, jobs, [answer for _, answer in pending])
+
+
+def _stop(tasks: SimpleQueue[Any], jobs: int, answers: Iterable[SimpleQueue[Any]]) -> None:
+    """End threads, which go on for a while with what they are at, but begin with nothing that is left."""
+    with suppress(Empty):
+        while True:
+            tasks.get_nowait()[1].put(None)
+    for _ in range(jobs):
+        tasks.put(None)
+    end = time.monotonic() + _LAST_TASKS_S
+    for answer in answers:
         with suppress(Empty):
-            while True:
-                tasks.get_nowait()
-        end = time.monotonic() + _LAST_TASKS_S
-        for _ in threads:
-            tasks.put(None)
-        for thread in threads:
-            thread.join(max(0, end - time.monotonic()))
+            answer.get(timeout=max(0, end - time.monotonic()))
+
+
+def _work(function: Callable[[Item], object], tasks: SimpleQueue[Any]) -> None:
+    """Do tasks in a thread, each an item and the queue for its result or error; None is the end."""
+    while (task := tasks.get()) is not None:
+        item, answer = task
+        try:
+            answer.put((function(item), None))
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            answer.put((None, error))
+        del task, item, answer  # they may hold the bytes of a frame
