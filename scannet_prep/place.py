@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scannet_prep.archive.scenes import ArchiveReader
+from scannet_prep.archive.reader import ArchiveReader
 from scannet_prep.archive.source import Place as OnePlace
 from scannet_prep.errors import FileError, ManifestError
 from scannet_prep.failures import SceneFailure

@@ -22,7 +22,7 @@ from release_server import ROOT, ReleaseServer
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
 from scannet_prep.archive.layout import ArchiveKind, Head
-from scannet_prep.archive.scenes import ArchiveReader
+from scannet_prep.archive.reader import ArchiveReader
 from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, write_archive
 from scannet_prep.errors import (
     ArchiveError,
