@@ -44,10 +44,9 @@ from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.source import PipeSource, shard_path
 from scannet_prep.archive.writer import write_archive
 from scannet_prep.errors import ScanNetPrepError
-from scannet_prep.stages import info, unpack
+from scannet_prep.stages import info, unpack, verify
 from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.verify import archive as verify_archive
 from scannet_prep.typed_json import encode_json
 
 # A raw tree by its names, with content that is none.
@@ -246,7 +245,7 @@ def readers(path: Path) -> list[Callable[[], object]]:
     return [
         lambda: unpack.run(unpack.plan([PipeSource(os.open(path, os.O_RDONLY))], path.parent / "pipe")),
         lambda: unpack.run(unpack.plan([path], path.parent / "file")),
-        lambda: verify_archive.run([path]),
+        lambda: verify.run([path]),
         lambda: info.run([path]),
         lambda: ScanNet(path, split="train")[0],
     ]

@@ -44,8 +44,8 @@ def test_a_damaged_scene_is_named_and_the_exit_status_tells(verify: Verify, arch
     assert (outcome.status, outcome.stdout) == (3, "")
     assert f"error: {archive_path}: {VAL}: is damaged" in outcome.stderr
     lines = call("verify", archive_path, "--jobs", "2").stdout.splitlines()
-    assert f"{archive_path}: scenes: 3, whole: 2, 1,200 vertices" in lines
-    assert (f"  {VAL}" in lines, lines[-1]) == (True, "1 error, no notes")
+    assert lines[-2].startswith(f"{archive_path}: archive scenes checked: 3 (whole: 2), 1,200 vertices, ")
+    assert (f"error: {archive_path}: {VAL}: is damaged" in lines[0], lines[-1]) == (True, "1 error, no notes")
 
 
 @pytest.mark.parametrize(

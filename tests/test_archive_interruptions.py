@@ -25,8 +25,7 @@ from scannet_prep.errors import FileError, ManifestError, MissingFileError
 from scannet_prep.files import run_lock
 from scannet_prep.processed.folder import processed_path
 from scannet_prep.scene import Split
-from scannet_prep.stages import pack, unpack
-from scannet_prep.stages.verify import archive as verify_archive
+from scannet_prep.stages import pack, unpack, verify
 
 NAMES = [f"scene{number:04}_00" for number in range(60)]
 SCENES = 40
@@ -60,7 +59,7 @@ def processed(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def check_whole(path: Path) -> int:
-    report = verify_archive.run([path])
+    report = verify.run([path])
     assert not report.errors
     return report.scenes
 

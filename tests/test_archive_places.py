@@ -32,8 +32,7 @@ from scannet_prep.errors import (
 )
 from scannet_prep.remote import tail
 from scannet_prep.scene import Split
-from scannet_prep.stages import info, unpack
-from scannet_prep.stages.verify import archive as verify_archive
+from scannet_prep.stages import info, unpack, verify
 
 TAR = tarfile.TarInfo("some.txt").tobuf() + bytes(1024)
 FRAME = zstandard.compress(TAR, 3)
@@ -52,7 +51,7 @@ FOREIGN = {
 
 READERS: dict[str, Callable[[Path], object]] = {
     "info": lambda path: info.run([path]),
-    "verify": lambda path: verify_archive.run([path]),
+    "verify": lambda path: verify.run([path]),
     "unpack": lambda path: unpack.plan([path]),
     "ScanNet": lambda path: ScanNet(path, split="train"),
 }

@@ -21,8 +21,7 @@ from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
 from scannet_prep.archive.source import PipeSource
 from scannet_prep.errors import ArchiveError
-from scannet_prep.stages import unpack
-from scannet_prep.stages.verify import archive as verify_archive
+from scannet_prep.stages import unpack, verify
 
 
 def file_of(scene_id: str) -> str:
@@ -119,7 +118,7 @@ def test_a_flip_in_the_seek_table_or_a_checksum_or_a_second_archive_behind_it_co
         report = unpack.run(unpack.plan([archive], tmp_path / name))
         assert (report.failures, report.damages, len(report.warnings) >= 1) == ((), (), True), name
         assert read_tree(tmp_path / name) == expected
-        check = verify_archive.run([archive])
+        check = verify.run([archive])
         assert (check.errors, len(check.findings) >= 1, check.scenes) == ((), True, 12), name
     data = (damaged_source / "a.tar.zst").read_bytes()
     archive.write_bytes(data + data)

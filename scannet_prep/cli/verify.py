@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
@@ -13,16 +12,12 @@ from scannet_prep.cli.console import (
     Console,
     count_findings,
     describe_findings,
-    describe_list,
     format_duration,
-    name_places,
 )
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.finding import CheckReport
-    from scannet_prep.stages.verify import TreeReport
-    from scannet_prep.stages.verify.archive import ArchivesReport
 
 _REMEDIES = {
     "raw": "to download again what is missing or damaged: scannet-prep download --types seg --verify -o {}",
@@ -63,55 +58,30 @@ def add_arguments(parser: shared.CommandParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import verify
-    from scannet_prep.stages.verify import archive
-    from scannet_prep.tree import find_folder
 
-    report: CheckReport
-    places = arguments.places
-    folder = find_folder(places)
     selection = shared.selection_from(arguments)
     if arguments.complete:
         selection.check_whole_splits()
-    options: dict[str, Any] = {
-        "selection": selection,
-        "must_be_complete": arguments.complete,
-        "jobs": shared.jobs_from(arguments),
-        "progress": console.progress(),
-    }
-    if folder is None:
-        certificates = certificates_from(arguments, console)
-        report = found = archive.run(places, certificates=certificates, **options)
-        lines = _describe_archives(found, console.seconds, has_all=console.is_verbose)
-    else:
-        report = tree = verify.run(folder, **options)
-        lines = _describe(tree, console.seconds)
-    console.tell_errors(report.errors if console.is_quiet else [error for error in report.errors if error.trace])
-    text = "\n".join([*describe_findings(report.findings, str(report.path), has_all=console.is_verbose), *lines])
-    return console.result(
-        f"{text}\n{count_findings(report.findings)}", report, 3 if report.errors else 0, seconds=console.seconds
+    report = verify.run(
+        arguments.places,
+        selection=selection,
+        must_be_complete=arguments.complete,
+        certificates=certificates_from(arguments, console),
+        jobs=shared.jobs_from(arguments),
+        progress=console.progress(),
     )
+    console.tell_errors(report.errors if console.is_quiet else [error for error in report.errors if error.trace])
+    lines = [*describe_findings(report.findings, str(report.path), has_all=console.is_verbose)]
+    if report.errors and report.kind in _REMEDIES:
+        lines.append(_REMEDIES[report.kind].format(quote(str(report.path))) + _only_damaged(report))
+    vertices = f"{report.vertices:,} vertices, " if report.vertices else ""
+    counts = f"{report.kind} scenes checked: {report.scenes:,} ({report.counts}), {vertices}"
+    lines.append(f"{report.path}: {counts}{format_bytes(report.size_bytes)}, in {format_duration(console.seconds)}")
+    text = "\n".join([*lines, count_findings(report.findings)])
+    return console.result(text, report, 3 if report.errors else 0, seconds=console.seconds)
 
 
-def _only_damaged(report: TreeReport) -> str:
+def _only_damaged(report: CheckReport) -> str:
     """The choice of the damaged scenes of a raw tree, if they are few; a tree of a few scenes need not become whole."""
     scenes = dict.fromkeys(finding.scene_id for finding in report.errors)
     return f" --scenes {' '.join(scenes)}" if report.kind == "raw" and "" not in scenes and len(scenes) < 6 else ""
-
-
-def _describe(report: TreeReport, seconds: float) -> Iterator[str]:
-    if report.errors:
-        yield _REMEDIES[report.kind].format(quote(str(report.path))) + _only_damaged(report)
-    splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())
-    vertices = f"{report.vertices:,} vertices, " if report.vertices else ""
-    yield (
-        f"{report.path}: {report.kind} scenes checked: {report.scenes:,} ({splits}), {vertices}"
-        f"{format_bytes(report.size_bytes)}, in {format_duration(seconds)}"
-    )
-
-
-def _describe_archives(report: ArchivesReport, seconds: float, *, has_all: bool) -> Iterator[str]:
-    """What `verify` found in archives, but for the findings."""
-    vertices = f", {report.vertices:,} vertices" if report.vertices else ""
-    yield f"{name_places(report.paths)}: scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,}{vertices}"
-    yield from describe_list("damaged scenes", report.damaged_scenes, has_all=has_all)
-    yield f"{format_bytes(report.size_bytes)}, in {format_duration(seconds)}"

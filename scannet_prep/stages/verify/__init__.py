@@ -1,16 +1,17 @@
-"""Checks a raw or a processed tree, or an export.
+"""Checks a raw or a processed tree, an export, or archives.
 
 Every file by itself, files against each other, and the tree against the splits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from scannet_prep.archive.layout import ArchiveKind
+from scannet_prep.archive.source import Place
 from scannet_prep.errors import UnknownSplitError
 from scannet_prep.export import is_export
 from scannet_prep.progress import Progress
@@ -18,10 +19,11 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.finding import CheckReport, CheckTask, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
+from scannet_prep.stages.verify.archive import ArchivesReport, check_archives
 from scannet_prep.stages.verify.export import check_exported_scene, plan_export
 from scannet_prep.stages.verify.processed import check_processed_scene, plan_processed
 from scannet_prep.stages.verify.raw import check_raw_scene, plan_raw
-from scannet_prep.tree import identify_tree
+from scannet_prep.tree import find_folder, identify_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +36,44 @@ class TreeReport(CheckReport):
 
     splits: Mapping[str, Mapping[str, int]] = field(hash=False)
 
+    @property
+    def counts(self) -> str:
+        """How many of the official scenes are there, in words."""
+        return ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in self.splits.items())
+
 
 def run(
-    path: Path,
+    places: Sequence[Place],
     *,
     selection: Selection | None = None,
     must_be_complete: bool = False,
+    certificates: bool | Path = True,
     jobs: int = 1,
     progress: Progress | None = None,
-) -> TreeReport:
-    """Check a tree. Whatever is wrong with a file is a finding, and the check goes on.
+) -> TreeReport | ArchivesReport:
+    """Check what is there. Whatever is wrong with a file is a finding, and the check goes on.
 
     Args:
-        path: A raw or a processed tree, or an export.
+        places: A raw or a processed tree, or an export; or archives, of which several count as the shards of one:
+            paths, addresses, or objects that read the bytes.
         selection: Which scenes; all by default.
         must_be_complete: Whether a scene of the official lists that is not there is an error.
-        jobs: Number of worker processes.
-        progress: Told of every scene.
+        certificates: Of addresses, whom to trust, as `RangeSource` takes it.
+        jobs: Number of worker processes, or of threads for archives.
+        progress: Told of every scene, or of the tar bytes of archives.
 
     Raises:
         MissingFileError: It is not such a tree.
         FileError: It cannot be looked into.
+        UsageError: Several folders.
         UnknownSceneError: The selection contradicts itself.
         UnknownSplitError: There are no scenes of the splits that were asked for.
         WorkerDiedError: Worker processes cannot be started.
+        ScanNetPrepError: Of archives, what `ArchiveSet` raises.
     """
     selection, findings = selection or Selection(), Findings()
+    if (path := find_folder(places)) is None:
+        return check_archives(places, selection, must_be_complete, certificates, jobs, progress or Progress())
     kind = "export" if is_export(path) else str(identify_tree(path))
     tasks: tuple[CheckTask, ...]
     present: Mapping[SceneId, Split | None]

@@ -34,31 +34,28 @@ class ArchivesReport(CheckReport):
     whole_scenes: tuple[str, ...]
     damaged_scenes: tuple[str, ...]
 
+    @property
+    def counts(self) -> str:
+        """How many of the scenes are whole, in words."""
+        archives = f" in {len(self.paths):,} archives" if len(self.paths) > 1 else ""
+        return f"whole: {len(self.whole_scenes):,}{archives}"
 
-def run(
+
+def check_archives(
     archives: Sequence[Place],
-    *,
-    selection: Selection | None = None,
-    must_be_complete: bool = False,
-    certificates: bool | Path = True,
-    jobs: int = 1,
-    progress: Progress | None = None,
+    selection: Selection,
+    must_be_complete: bool,
+    certificates: bool | Path,
+    jobs: int,
+    progress: Progress,
 ) -> ArchivesReport:
-    """Check archives. Whatever is wrong with their content is a finding, and the check goes on.
-
-    Args:
-        archives: Paths, addresses, or objects that read the bytes; several count as the shards of one.
-        selection: Which scenes; all by default.
-        must_be_complete: Whether a scene of the official lists that is not there is an error.
-        certificates: Of addresses, whom to trust, as `RangeSource` takes it.
-        jobs: Number of threads.
-        progress: Told of tar bytes.
+    """Check archives, as `run` says. Whatever is wrong with their content is a finding, and the check goes on.
 
     Raises:
         UnknownSceneError: No scene is of the splits that were asked for.
         ScanNetPrepError: What `ArchiveSet` raises.
     """
-    selection, progress, findings = selection or Selection(), progress or Progress(), Findings()
+    findings = Findings()
     opened = ArchiveSet(archives, selection.wants, selection.limit, certificates)
     checked, damaged, named = dict[str, Group](), set[str](), dict[str, SceneEntry]()
     with progress.work("verify", opened.size_bytes, "B"):
