@@ -26,7 +26,7 @@ from commands import run_main as call
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
-from scannet_prep.archive.frames import FrameRow, compress, encode_seek_table
+from scannet_prep.archive.frames import compress, encode_seek_table, seek_row
 from scannet_prep.archive.layout import (
     END_OF_ARCHIVE,
     FORMAT_NAME,
@@ -147,17 +147,15 @@ def tar_bytes(files: Files) -> tuple[bytes, tuple[Member, ...]]:
 
 @dataclass
 class Forgery:
-    """An archive in the making: size of the content and bytes of the frames before the index, and its text."""
+    """An archive in the making: the frames before the index, and its text."""
 
-    frames: list[tuple[int, bytes]]
+    frames: list[bytes]
     index: bytes
 
-    def join(self, rows: list[FrameRow] | None = None) -> bytes:
-        """All of it, with a seek table that is right, or one of other rows."""
-        content = pad_file(INDEX_NAME, self.index)
-        frames = [*self.frames, (len(content), compress(content, 1)), (1024, compress(END_OF_ARCHIVE, 1))]
-        right = [FrameRow(len(stored), size_bytes, stored[-4:]) for size_bytes, stored in frames]
-        return b"".join(stored for _, stored in frames) + encode_seek_table(right if rows is None else rows)
+    def join(self) -> bytes:
+        """All of it, with a seek table that is right."""
+        frames = [*self.frames, compress(pad_file(INDEX_NAME, self.index), 1), compress(END_OF_ARCHIVE, 1)]
+        return b"".join([*frames, encode_seek_table(list(map(seek_row, frames)))])
 
 
 def forge(
@@ -173,14 +171,13 @@ def forge(
 
     `contents` are tar bytes to store in place of those of a scene ("" for the files); `edit` changes the index.
     """
-    groups, frames, offset = list[Group](), list[tuple[int, bytes]](), 0
+    groups, frames, offset = list[Group](), list[bytes](), 0
     for scene_id, items in [("", [(FORMAT_NAME, encode_json(head) + b"\n"), *files]), *scenes]:
         content, members = tar_bytes(items)
-        real = (contents or {}).get(scene_id, content)
-        stored = compress(real, 1)
+        stored = compress((contents or {}).get(scene_id, content), 1)
         split = "train" if scene_id else ""
         groups.append(Group(scene_id, split, 0, offset, len(stored), len(content), members))
-        frames.append((len(real), stored))
+        frames.append(stored)
         offset += len(stored)
     text = encode_index(Index(head, tuple(groups)))
     if edit is not None:
@@ -222,21 +219,18 @@ def claims(size_bytes: int, blocks: int) -> bytes:
 def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     head = Head(ArchiveKind.PROCESSED)
     forgery = forge(folder / "good.tar.zst", [("scene0000_00", [("train/scene0000_00.npz", b"x" * 100)])], head=head)
-    first_bytes, first = forgery.frames[0]
-    size_bytes = 512 + (500 << 20)
-    packer = zstandard.ZstdCompressor(level=1, write_checksum=True).compressobj(size=size_bytes)
+    (first, _), end = forgery.frames, compress(END_OF_ARCHIVE, 1)
+    packer = zstandard.ZstdCompressor(level=1, write_checksum=True).compressobj(size=512 + (500 << 20))
     pieces = [encode_header(INDEX_NAME, 500 << 20), *[bytes(1 << 20)] * 500]
     bomb = b"".join([*map(packer.compress, pieces), packer.flush()])
-    sizes = ((first, first_bytes), (bomb, size_bytes), (bytes(22), 1024))
-    rows = [FrameRow(len(frame), size, frame[-4:]) for frame, size in sizes]
-    yield "an index of zeros", first + bomb + Forgery([], b"").join(rows)[-44:]
+    yield "an index of zeros", first + bomb + end + encode_seek_table(list(map(seek_row, (first, bomb, end))))
     yield "an index of zeros in a stream", first + bomb
     yield "zero frames", zstandard.ZstdCompressor(level=3, write_checksum=True).compress(b"") * 20_000
     yield "a scene that claims 1 GiB", first + claims(1 << 30, 8192)[:90_000]
     big = claims(1 << 30, 8192)
     yield "a scene of 1 GiB in 32 kB", first + big
     text = forgery.index.decode().replace('"size_bytes":1024', f'"size_bytes":{1 << 30}', 1)
-    yield "a scene of 1 GiB in 32 kB with an index", Forgery([forgery.frames[0], (1 << 30, big)], text.encode()).join()
+    yield "a scene of 1 GiB in 32 kB with an index", Forgery([first, big], text.encode()).join()
     yield "many frames of zeros", first + claims(1 << 29, 4096) * 20
     yield "deep lists", Forgery(forgery.frames, b"[" * 900_000).join()
 

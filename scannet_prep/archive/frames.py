@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import zstandard
@@ -43,25 +43,6 @@ _HAS_CHECKSUMS = 0b1000_0000
 _TABLE_HEADER = struct.Struct("<4sI")
 _TABLE_ROW = struct.Struct("<II4s")
 _TABLE_FOOTER = struct.Struct("<IB4s")
-
-
-class FrameRow(NamedTuple):
-    """What the seek table says of one frame.
-
-    Attributes:
-        stored_bytes: Its size in the file.
-        size_bytes: Size of its content.
-        checksum: Its last four bytes: the low 32 bits of the content's XXH64, little-endian.
-    """
-
-    stored_bytes: int
-    size_bytes: int
-    checksum: bytes
-
-    @classmethod
-    def of(cls, frame: Buffer) -> FrameRow:
-        """What it is to say of a frame; a `ContentError` where that is not one of this program."""
-        return cls(len(frame), read_size(frame), bytes(frame[-_CHECKSUM_BYTES:]))
 
 
 def compress(content: Buffer, level: int) -> bytes:
@@ -163,19 +144,27 @@ def read_frame(stream: Stream) -> bytes:
     return frame
 
 
-def encode_seek_table(rows: Sequence[FrameRow]) -> bytes:
-    """Encode the seek table, with everything around it."""
-    body = b"".join(_TABLE_ROW.pack(*row) for row in rows)
+def seek_row(frame: Buffer) -> bytes:
+    """What the seek table says of a frame: its size in the file, that of its content, and its checksum.
+
+    The checksum is its last four bytes, the low 32 bits of the content's XXH64, little-endian. Of a frame that is not
+    one of this program, a `ContentError` is raised.
+    """
+    return _TABLE_ROW.pack(len(frame), read_size(frame), bytes(frame[-_CHECKSUM_BYTES:]))
+
+
+def encode_seek_table(rows: Sequence[bytes]) -> bytes:
+    """Encode the seek table from its rows, with everything around it."""
+    body = b"".join(rows)
     footer = _TABLE_FOOTER.pack(len(rows), _HAS_CHECKSUMS, _SEEKABLE_MAGIC)
     return _TABLE_HEADER.pack(_SKIPPABLE_MAGIC, len(body) + len(footer)) + body + footer
 
 
-def has_seek_table(stream: Stream, rows: Sequence[FrameRow | None]) -> bool:
-    """Whether the seek table of frames with these rows comes next; where one is None, whatever is there is right."""
-    size_bytes = _TABLE_HEADER.size + len(rows) * _TABLE_ROW.size + _TABLE_FOOTER.size
-    data = stream.take(size_bytes).ljust(size_bytes, b"\0")
-    found = map(FrameRow._make, _TABLE_ROW.iter_unpack(data[_TABLE_HEADER.size : -_TABLE_FOOTER.size]))
-    return data == encode_seek_table([row or other for row, other in zip(rows, found, strict=True)])
+def has_seek_table(stream: Stream, rows: Sequence[bytes | None]) -> bool:
+    """Whether the seek table with these rows comes next; where one is None, whatever is there is right."""
+    found = stream.take(len(encode_seek_table([bytes(_TABLE_ROW.size)] * len(rows))))
+    there = [found[start : start + _TABLE_ROW.size] for start in range(_TABLE_HEADER.size, len(found), _TABLE_ROW.size)]
+    return found == encode_seek_table([row or other for row, other in zip(rows, there, strict=False)])
 
 
 def find_index(source: ByteSource) -> tuple[int, int, int]:

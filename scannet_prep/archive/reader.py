@@ -42,6 +42,7 @@ class Archive(AbstractContextManager["Archive"]):
         name: Path or address.
         index: What is in it.
         index_row: What the seek table has to say of the frame that holds the index.
+        end: The byte after that frame.
 
     Raises:
         ArchiveError: It is truncated, damaged at its end, or was written by something else.
@@ -53,8 +54,9 @@ class Archive(AbstractContextManager["Archive"]):
         self.name = self.source.name
         try:
             offset, stored_bytes, count = frames.find_index(self.source)
+            self.end = offset + stored_bytes
             stored = self.source.read(offset, stored_bytes)
-            self.index, self.index_row = decode_index(stored, count, offset), frames.FrameRow.of(stored)
+            self.index, self.index_row = decode_index(stored, count, offset), frames.seek_row(stored)
         except ContentError as error:
             self.source.close()
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
