@@ -189,17 +189,16 @@ def find_state(out_dir: Path) -> FolderState:
 
 def find_mixture(out_dir: Path, scenes: Mapping[str, SceneEntry]) -> ManifestError | None:
     """Tell of scenes that were made in different ways that a sample shows; None where all were made in the same way."""
-    kinds: dict[tuple[bool, str], str] = {}
+    kinds = dict[str, str]()
     for scene_id, entry in scenes.items():
-        kinds.setdefault((entry.options.align_axis, entry.options.labels_from), scene_id)
+        made = entry.options
+        kinds.setdefault(f"align_axis={made.align_axis}, labels_from={made.labels_from}", scene_id)
     if len(kinds) < 2:
         return None
-    found = "; ".join(
-        f"{scene_id} with align_axis={is_aligned}, labels_from={source}"
-        for (is_aligned, source), scene_id in kinds.items()
-    )
+    problem = "scenes were made with different options: "
+    problem += "; ".join(f"{scene_id} with {kind}" for kind, scene_id in kinds.items())
     hint = "make all of them with the same options: scannet-prep process, without --scenes and --splits"
-    return ManifestError(out_dir / MANIFEST_NAME, f"scenes were made with different options: {found}", hint)
+    return ManifestError(out_dir / MANIFEST_NAME, problem, hint)
 
 
 def find_entries(
