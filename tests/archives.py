@@ -1,20 +1,14 @@
-"""Archives for tests, other programs' ways to open them, and archives that no honest program writes.
-
-Run as a program with a folder, it reads archives that ask for much more than they are, with little memory and time.
-"""
+"""Archives for tests, other programs' ways to open them, and archives that no honest program writes."""
 
 from __future__ import annotations
 
-import faulthandler
 import hashlib
 import json
-import os
-import resource
 import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +18,6 @@ import zstandard
 from commands import TEST, TRAIN, VAL, Outcome
 from commands import run_main as call
 
-from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
 from scannet_prep.archive.frames import compress, encode_seek_table, seek_row
 from scannet_prep.archive.layout import (
@@ -41,10 +34,8 @@ from scannet_prep.archive.layout import (
     member_bytes,
 )
 from scannet_prep.archive.reader import Archive
-from scannet_prep.archive.source import PipeSource, shard_path
+from scannet_prep.archive.source import shard_path
 from scannet_prep.archive.writer import write_archive
-from scannet_prep.errors import ScanNetPrepError
-from scannet_prep.stages import info, unpack, verify
 from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
 from scannet_prep.typed_json import encode_json
@@ -127,8 +118,6 @@ def has_tool(tool: str) -> bool:
     return all(shutil.which(name) for name in ({"tar", "zstd"} if tool in {"tar", "zstd"} else {tool}))
 
 
-MORE_BYTES = 400 << 20  # threads take 72 MB of addresses each, and use little of them
-SECONDS_EACH = 120  # far more than any needs; what has no bound takes longer
 HEAD = Head(ArchiveKind.RAW, "a notice", {}, "a test", 1)
 Files = Sequence[tuple[str, bytes]]
 
@@ -214,62 +203,3 @@ def claims(size_bytes: int, blocks: int) -> bytes:
     block = (0b010 | (1 << 17) << 3).to_bytes(3, "little") + b"\0"
     last = (0b011 | (1 << 17) << 3).to_bytes(3, "little") + b"\0"
     return head + block * (blocks - 1) + last + b"\0\0\0\0"
-
-
-def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
-    head = Head(ArchiveKind.PROCESSED)
-    forgery = forge(folder / "good.tar.zst", [("scene0000_00", [("train/scene0000_00.npz", b"x" * 100)])], head=head)
-    (first, _), end = forgery.frames, compress(END_OF_ARCHIVE, 1)
-    packer = zstandard.ZstdCompressor(level=1, write_checksum=True).compressobj(size=512 + (500 << 20))
-    pieces = [encode_header(INDEX_NAME, 500 << 20), *[bytes(1 << 20)] * 500]
-    bomb = b"".join([*map(packer.compress, pieces), packer.flush()])
-    yield "an index of zeros", first + bomb + end + encode_seek_table(list(map(seek_row, (first, bomb, end))))
-    yield "an index of zeros in a stream", first + bomb
-    yield "zero frames", zstandard.ZstdCompressor(level=3, write_checksum=True).compress(b"") * 20_000
-    yield "a scene that claims 1 GiB", first + claims(1 << 30, 8192)[:90_000]
-    big = claims(1 << 30, 8192)
-    yield "a scene of 1 GiB in 32 kB", first + big
-    text = forgery.index.decode().replace('"size_bytes":1024', f'"size_bytes":{1 << 30}', 1)
-    yield "a scene of 1 GiB in 32 kB with an index", Forgery([first, big], text.encode()).join()
-    yield "many frames of zeros", first + claims(1 << 29, 4096) * 20
-    yield "deep lists", Forgery(forgery.frames, b"[" * 900_000).join()
-
-
-def readers(path: Path) -> list[Callable[[], object]]:
-    return [
-        lambda: unpack.run(unpack.plan([PipeSource(os.open(path, os.O_RDONLY))], path.parent / "pipe")),
-        lambda: unpack.run(unpack.plan([path], path.parent / "file")),
-        lambda: verify.run([path]),
-        lambda: info.run([path]),
-        lambda: ScanNet(path, split="train")[0],
-    ]
-
-
-def used_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-
-
-def main(folder: Path) -> None:
-    path, cases, faults = folder / "hostile.tar.zst", 0, []
-    for name, data in hostile_files(folder):
-        cases += 1
-        path.write_bytes(data)
-        del data
-        limits = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (used_bytes() + MORE_BYTES, limits[1]))
-        faulthandler.dump_traceback_later(SECONDS_EACH, exit=True)
-        for number, read in enumerate(readers(path)):
-            try:
-                read()
-            except ScanNetPrepError as error:
-                if "memory ran out" in str(error):
-                    faults.append(f"{name}, reader {number}: {error}"[:300])
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is what this looks for
-                faults.append(f"{name}, reader {number}: {type(error).__name__}: {error}"[:300])
-        faulthandler.cancel_dump_traceback_later()
-        resource.setrlimit(resource.RLIMIT_AS, limits)
-    print(json.dumps({"cases": cases, "faults": faults}))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
