@@ -394,6 +394,4 @@ def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:
             return FolderReader(path, split)
     from scannet_prep.archive.reader import ArchiveReader  # training from a folder needs no zstandard
 
-    if isinstance(path, Sequence) and not isinstance(path, str):
-        return ArchiveReader(path, split)
-    return ArchiveReader([path], split, is_list=False)
+    return ArchiveReader(path if isinstance(path, Sequence) and not isinstance(path, str) else [path], split)

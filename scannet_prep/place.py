@@ -77,7 +77,7 @@ def open_place(
     for place in places:
         check_is_no_export(place)
     if (path := find_folder(places)) is None:
-        reader = ArchiveReader(places, None, is_list=len(places) > 1, certificates=certificates)
+        reader = ArchiveReader(places, None, certificates=certificates)
         if (entries := reader.read_entries()) is None:
             raise ManifestError(reader.name, "has no manifest that tells of all its scenes", "pack a processed folder")
         failures = {

@@ -152,7 +152,6 @@ class ArchiveReader(SceneSource):
     Args:
         archives: Paths, addresses, or objects that read the bytes; in any order.
         split: Which split; None for all.
-        is_list: Whether they were named as a list, for messages.
         certificates: Of addresses, whom to trust, as `RangeSource` takes it.
 
     Raises:
@@ -162,9 +161,7 @@ class ArchiveReader(SceneSource):
         ScanNetPrepError: What `open_archives` raises.
     """
 
-    def __init__(
-        self, archives: Sequence[Place], split: Split | None, *, is_list: bool = True, certificates: bool | Path = True
-    ) -> None:
+    def __init__(self, archives: Sequence[Place], split: Split | None, *, certificates: bool | Path = True) -> None:
         if not archives:
             raise UsageError("the list of archives is empty", "name a folder, an archive, or all of its shards")
         opened = open_archives(archives, certificates=certificates)
@@ -173,7 +170,7 @@ class ArchiveReader(SceneSource):
         held = {scene.scene_id: (archive, scene) for archive in opened for scene in archive.index.scenes}
         failures = {name: text for archive in opened for name, text in archive.index.failures.items()}
         scenes = {name: (scene.split, scene.vertex_count) for name, (_, scene) in held.items()}
-        place = names if is_list else names[0]
+        place = names if len(names) > 1 else names[0]
         super().__init__(place, scenes, failures, split, ", then scannet-prep pack again")
         self._scenes, self._archives = [held[name] for name in self.scene_ids], opened
         for archive in opened:  # of the groups, only those of the split stay
