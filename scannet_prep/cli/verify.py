@@ -13,6 +13,7 @@ from scannet_prep.cli.console import (
     count_findings,
     describe_findings,
     format_duration,
+    name_places,
 )
 from scannet_prep.space import format_bytes
 
@@ -75,8 +76,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if report.errors and report.kind in _REMEDIES:
         lines.append(_REMEDIES[report.kind].format(quote(str(report.path))) + _only_damaged(report))
     vertices = f"{report.vertices:,} vertices, " if report.vertices else ""
-    counts = f"{report.kind} scenes checked: {report.scenes:,} ({report.counts}), {vertices}"
-    lines.append(f"{report.path}: {counts}{format_bytes(report.size_bytes)}, in {format_duration(console.seconds)}")
+    splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())
+    counts = f"{report.kind} scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,} ({splits}), {vertices}"
+    size, duration = format_bytes(report.size_bytes), format_duration(console.seconds)
+    lines.append(f"{name_places(report.paths)}: {counts}{size}, in {duration}")
     text = "\n".join([*lines, count_findings(report.findings)])
     return console.result(text, report, 3 if report.errors else 0, seconds=console.seconds)
 

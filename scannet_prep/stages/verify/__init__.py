@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import Place
 from scannet_prep.errors import UnknownSplitError
@@ -19,7 +20,7 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.finding import CheckReport, CheckTask, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.verify.archive import ArchivesReport, check_archives
+from scannet_prep.stages.verify.archive import check_archives
 from scannet_prep.stages.verify.export import check_exported_scene, plan_export
 from scannet_prep.stages.verify.processed import check_processed_scene, plan_processed
 from scannet_prep.stages.verify.raw import check_raw_scene, plan_raw
@@ -27,19 +28,20 @@ from scannet_prep.tree import find_folder, identify_tree
 
 
 @dataclass(frozen=True, slots=True)
-class TreeReport(CheckReport):
-    """What a check of a raw or a processed tree found.
+class Report(CheckReport):
+    """What a check found; of archives, the path is that of the first one, and the size that of all.
 
     Attributes:
+        paths: The tree, or the archives: paths or addresses.
         splits: Of each split, how many of its official scenes are `present`, and how many there are (`official`).
+        whole_scenes: Scenes that were checked and have no errors, sorted.
+        damaged_scenes: Scenes that have errors, as far as they can be named, sorted.
     """
 
+    paths: tuple[str, ...]
     splits: Mapping[str, Mapping[str, int]] = field(hash=False)
-
-    @property
-    def counts(self) -> str:
-        """How many of the official scenes are there, in words."""
-        return ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in self.splits.items())
+    whole_scenes: tuple[str, ...]
+    damaged_scenes: tuple[str, ...]
 
 
 def run(
@@ -50,7 +52,7 @@ def run(
     certificates: bool | Path = True,
     jobs: int = 1,
     progress: Progress | None = None,
-) -> TreeReport | ArchivesReport:
+) -> Report:
     """Check what is there. Whatever is wrong with a file is a finding, and the check goes on.
 
     Args:
@@ -71,10 +73,39 @@ def run(
         WorkerDiedError: Worker processes cannot be started.
         ScanNetPrepError: Of archives, what `ArchiveSet` raises.
     """
-    selection, findings = selection or Selection(), Findings()
+    selection, findings, progress = selection or Selection(), Findings(), progress or Progress()
+    present: Mapping[Any, str | None]
     if (path := find_folder(places)) is None:
-        return check_archives(places, selection, must_be_complete, certificates, jobs, progress or Progress())
-    kind = "export" if is_export(path) else str(identify_tree(path))
+        archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
+        paths, kind = tuple(archives.names), "archive"
+        checked = check_archives(archives, selection, findings, jobs, progress)
+        present, size_bytes = archives.held, sum(reader.source.size_bytes for reader in archives.readers)
+    else:
+        paths, kind = (str(path),), "export" if is_export(path) else str(identify_tree(path))
+        checked, size_bytes, present = _check_tree(path, kind, selection, findings, jobs, progress)
+    splits = _compare_with_lists(paths[0], selection, present, findings, must_be_complete=must_be_complete)
+    damaged = {finding.scene_id for finding in findings.found if finding.is_error}
+    if not (checked or damaged):
+        # To check nothing and find nothing wrong would not be a check.
+        raise UnknownSplitError(f"{paths[0]}: holds no scenes of the splits {', '.join(splits)}", "choose other splits")
+    return Report(
+        path=path or paths[0],
+        paths=paths,
+        kind=kind,
+        scenes=len(checked),
+        vertices=sum(checked.values()),
+        size_bytes=size_bytes,
+        splits=splits,
+        whole_scenes=tuple(sorted(checked.keys() - damaged)),
+        damaged_scenes=tuple(sorted(damaged - {""})),
+        findings=sort_findings(findings.found),
+    )
+
+
+def _check_tree(
+    path: Path, kind: str, selection: Selection, findings: Findings, jobs: int, progress: Progress
+) -> tuple[dict[str, int], int, Mapping[SceneId, Split | None]]:
+    """Check the scenes of a tree; gives their vertices, the size of their files, and the splits of all there are."""
     tasks: tuple[CheckTask, ...]
     present: Mapping[SceneId, Split | None]
     look: Any = check_processed_scene
@@ -87,26 +118,16 @@ def run(
         tasks, present = plan_export(path, selection, findings)
     else:
         tasks, present = plan_processed(path, selection, findings)
-    splits = _compare_with_lists(path, selection, present, findings, must_be_complete=must_be_complete)
-    if not (tasks or findings.found):
-        # To check nothing and find nothing wrong would not be a check.
-        raise UnknownSplitError(f"{path}: holds no scenes of the splits {', '.join(splits)}", "choose other splits")
-    checked, found = look_at_scenes(look, tasks, label_map, title="verify", jobs=jobs, progress=progress)
-    return TreeReport(
-        path=path,
-        kind=kind,
-        scenes=len(tasks),
-        vertices=sum(vertex_count for vertex_count, _ in checked.values()),
-        size_bytes=sum(size_bytes for _, size_bytes in checked.values()),
-        splits=splits,
-        findings=sort_findings([*findings.found, *found]),
-    )
+    looked, found = look_at_scenes(look, tasks, label_map, title="verify", jobs=jobs, progress=progress)
+    findings.found += found
+    numbers = {str(task.scene_id): looked.get(task.scene_id, (0, 0)) for task in tasks}
+    return {name: count for name, (count, _) in numbers.items()}, sum(size for _, size in numbers.values()), present
 
 
 def _compare_with_lists(
-    path: Path,
+    path: str,
     selection: Selection,
-    present: Mapping[SceneId, Split | None],
+    present: Mapping[Any, str | None],
     findings: Findings,
     *,
     must_be_complete: bool,
@@ -115,7 +136,7 @@ def _compare_with_lists(
     told, splits = {finding.scene_id for finding in findings.found if finding.is_error}, {}
     for split in selection.splits or tuple(Split):
         official = official_scenes(split)
-        missing = [name for name in official if present.get(name) is not split]
+        missing = [name for name in official if present.get(name) != split]
         there = len(official) - len(missing)
         splits[str(split)] = {"present": there, "official": len(official)}
         if must_be_complete:
