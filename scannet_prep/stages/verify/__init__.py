@@ -18,13 +18,20 @@ from scannet_prep.export import is_export
 from scannet_prep.progress import Progress
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages.finding import CheckReport, CheckTask, Findings, look_at_scenes, sort_findings
+from scannet_prep.stages.finding import CheckReport, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.verify.archive import check_archives
 from scannet_prep.stages.verify.export import check_exported_scene, plan_export
 from scannet_prep.stages.verify.processed import check_processed_scene, plan_processed
 from scannet_prep.stages.verify.raw import check_raw_scene, plan_raw
 from scannet_prep.tree import find_folder, identify_tree
+
+# How to find what is to be checked of a tree, and how to check a scene.
+_CHECKS: dict[str, tuple[Any, Any]] = {
+    ArchiveKind.RAW: (plan_raw, check_raw_scene),
+    ArchiveKind.PROCESSED: (plan_processed, check_processed_scene),
+    "export": (plan_export, check_exported_scene),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +113,9 @@ def _check_tree(
     path: Path, kind: str, selection: Selection, findings: Findings, jobs: int, progress: Progress
 ) -> tuple[dict[str, int], int, Mapping[SceneId, Split | None]]:
     """Check the scenes of a tree; gives their vertices, the size of their files, and the splits of all there are."""
-    tasks: tuple[CheckTask, ...]
-    present: Mapping[SceneId, Split | None]
-    look: Any = check_processed_scene
-    label_map = None
-    if kind == ArchiveKind.RAW:
-        look = check_raw_scene
-        tasks, present, label_map = plan_raw(path, selection, findings)
-    elif kind == "export":
-        look = check_exported_scene
-        tasks, present = plan_export(path, selection, findings)
-    else:
-        tasks, present = plan_processed(path, selection, findings)
-    looked, found = look_at_scenes(look, tasks, label_map, title="verify", jobs=jobs, progress=progress)
+    plan, look = _CHECKS[kind]
+    tasks, present, context = plan(path, selection, findings)
+    looked, found = look_at_scenes(look, tasks, context, title="verify", jobs=jobs, progress=progress)
     findings.found += found
     numbers = {str(task.scene_id): looked.get(task.scene_id, (0, 0)) for task in tasks}
     return {name: count for name, (count, _) in numbers.items()}, sum(size for _, size in numbers.values()), present
