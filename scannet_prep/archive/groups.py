@@ -229,9 +229,8 @@ class GroupReader:
             end = frames.read_frame(self._end)
             content, _ = frames.decompress(end, len(layout.END_OF_ARCHIVE))
             rows = [self._rows.get(offset) for offset in (*(group.offset for group in index.groups), index.end)]
-            is_whole = content == layout.END_OF_ARCHIVE and frames.has_seek_table(
-                self._end, [*rows, frames.seek_row(end)]
-            )
+            rows.append(frames.seek_row(end))
+            is_whole = content == layout.END_OF_ARCHIVE and frames.has_seek_table(self._end, rows)
         if not is_whole or self._end.peek(0, 1):
             what = "the end of the tar stream or the seek table is damaged, or something follows it"
             self.warnings.append(f"{what}; other programs need it, the files are whole")

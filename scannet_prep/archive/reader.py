@@ -128,10 +128,8 @@ def check_beginning(start: bytes, name: str) -> None:
         ArchiveError: It is empty.
     """
     what = describe_beginning(start) or "a file of another kind"
-    problem, hint = (
-        f"is {what}, not an archive of this program ({SUFFIX})",
-        _HINTS.get(what, "name one that scannet-prep pack made"),
-    )
+    problem = f"is {what}, not an archive of this program ({SUFFIX})"
+    hint = _HINTS.get(what, "name one that scannet-prep pack made")
     if what == "a zstd file":
         content = frames.decompress_start(start, 8 * layout.BLOCK_BYTES)
         # The first file has a name of this program's, and is JSON; a tar of a processed folder names it elsewhere.

@@ -136,11 +136,8 @@ class NpzReader:
         try:
             dtype, shape, start = _parse_npy_header(bytes(content[:4096]))
             return np.frombuffer(content, dtype, offset=start).reshape(shape)
-        except (
-            TypeError,
-            ValueError,
-            OverflowError,
-        ):  # also what NumPy cannot count, and no bytes with items of no size
+        # Also what NumPy cannot count, and no bytes with items of no size.
+        except (TypeError, ValueError, OverflowError):
             raise self._error(f"array {key!r} has a header of another program") from None
 
     def _read_directory(self) -> dict[str, _Member]:
@@ -155,18 +152,14 @@ class NpzReader:
             *_, method, _, _, crc32, stored_size, size, name_size, _ = _LOCAL.unpack_from(data, position)
             name = bytes(data[position + _LOCAL.size : position + _LOCAL.size + name_size])
             local, central = _encode_headers(name, method, crc32, stored_size, size, position)
+            is_ours = bytes(data[position : position + len(local)]) == local and method in (_STORED, _DEFLATED)
             can_be = stored_size <= len(data) - position and size <= _MAX_DEFLATE_RATIO * stored_size + 64
-            if (
-                bytes(data[position : position + len(local)]) != local
-                or method not in (_STORED, _DEFLATED)
-                or not can_be
-            ):
+            if not (is_ours and can_be):
                 break
             directory.append(central)
-            members[name.decode("latin-1").removesuffix(".npy")] = _Member(
-                method, crc32, stored_size, size, position + len(local)
-            )
-            position += len(local) + stored_size
+            start, key = position + len(local), name.decode("latin-1").removesuffix(".npy")
+            members[key] = _Member(method, crc32, stored_size, size, start)
+            position = start + stored_size
         if len(members) < len(directory) or bytes(data[position:]) != _encode_directory(directory, position):
             raise self._error("is truncated, damaged, or was written by another program: its zip directory is not ours")
         return members
