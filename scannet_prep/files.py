@@ -9,7 +9,7 @@ import secrets
 import socket
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from io import FileIO
@@ -35,6 +35,7 @@ Leader: TypeAlias = int | Path
 LOCK_NAME = ".scannet-prep.lock"
 SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 _MAX_BYTES = 1 << 32
+_NO_WAITING = getattr(os, "O_NONBLOCK", 0)
 _BLOCK_BYTES = 1 << 22
 _TEMPORARY_SUFFIX = ".tmp"
 _TEMPORARY = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.tmp")
@@ -55,10 +56,7 @@ class Fingerprint:
     @classmethod
     def from_bytes(cls, *chunks: Buffer) -> Fingerprint:
         """Compute the fingerprint of a file's whole content, given in one or several pieces."""
-        crc32 = 0
-        for chunk in chunks:
-            crc32 = deflate.crc32(chunk, crc32)
-        return cls(sum(map(len, chunks)), f"{crc32:08x}")
+        return cls._from_chunks(chunks)
 
     @classmethod
     def from_file(cls, path: Path) -> Fingerprint:
@@ -67,10 +65,14 @@ class Fingerprint:
         Raises:
             FileError: It is not there, or cannot be read.
         """
-        size_bytes, crc32 = 0, 0
         with open_file(path, 1 << 60) as file:
-            while chunk := file.read(_BLOCK_BYTES):
-                size_bytes, crc32 = size_bytes + len(chunk), deflate.crc32(chunk, crc32)
+            return cls._from_chunks(iter(lambda: file.read(_BLOCK_BYTES), b""))
+
+    @classmethod
+    def _from_chunks(cls, chunks: Iterable[Buffer]) -> Fingerprint:
+        size_bytes, crc32 = 0, 0
+        for chunk in chunks:
+            size_bytes, crc32 = size_bytes + len(chunk), deflate.crc32(chunk, crc32)
         return cls(size_bytes, f"{crc32:08x}")
 
 
@@ -94,24 +96,20 @@ def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
         MissingFileError: There is no such file.
         FileError: It is not a regular file, too large, or cannot be read; with the operating system's reason.
     """
+    if "\0" in str(path):  # in a name that was read from a file
+        raise FileError(path, "has a NUL in its name")
     try:
-        flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        try:
-            descriptor = os.open(path, flags)
-        except ValueError as error:  # a NUL in a name that was read from a file
-            raise FileError(path, f"cannot be read: {error}") from None
-        try:
-            status = os.fstat(descriptor)
+        with FileIO(path, opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as file:
+            status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise FileError(path, f"is {describe_kind(status.st_mode)}, expected a file")
             if status.st_size > max_bytes:
                 raise FileError(path, f"has {status.st_size:,} bytes, expected at most {max_bytes:,}")
-            with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as file:
-                yield file
-        finally:
-            os.close(descriptor)
+            yield file
     except ScanNetPrepError:
         raise
+    except IsADirectoryError:
+        raise FileError(path, "is a folder, expected a file") from None
     except FileNotFoundError:
         problem = "is a link that leads nowhere" if path.is_symlink() else "no such file"
         raise MissingFileError(path, problem) from None
@@ -315,42 +313,24 @@ def run_lock(folder: Path) -> Iterator[None]:
         raise OutputError(problem, "on Windows, run this in WSL; processed folders are read without it") from None
 
     path = folder / LOCK_NAME
-    try:
-        descriptor = _open_locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = ""
-        with suppress(OSError):  # it may end at this moment
-            holder = path.read_text(encoding="utf-8", errors="replace").strip()[:200]
-        holder = holder or "another run"
-        raise LockedError(
-            f"{folder}: {holder} is working in this folder", "wait until it has ended, or end it; then try again"
-        ) from None
-    except OSError:
-        yield  # a read-only folder: nothing will be written; or a file system without locks
-        return
-    try:
-        started = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode())
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink()
-        os.close(descriptor)
-
-
-def _open_locked(path: Path, operation: int) -> int:
-    """Open and lock a file that its last holder may be removing at this moment."""
-    import fcntl
-
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    with ExitStack() as stack:
         try:
-            fcntl.flock(descriptor, operation)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), path.stat()):
-                    return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(descriptor), path.stat()):
+                raise BlockingIOError  # noqa: TRY301 - its last holder has removed it, and another run has its own
+        except (BlockingIOError, FileNotFoundError):
+            holder = ""
+            with suppress(OSError):  # it may end at this moment
+                holder = path.read_text(encoding="utf-8", errors="replace").strip()[:200]
+            problem = f"{folder}: {holder or 'another run'} is working in this folder"
+            raise LockedError(problem, "wait until it has ended, or end it; then try again") from None
+        except OSError:
+            pass  # a read-only folder: nothing will be written; or a file system without locks
+        else:
+            started = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode())
+            stack.callback(path.unlink, missing_ok=True)
+        yield

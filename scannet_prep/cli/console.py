@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from scannet_prep.progress import Progress
     from scannet_prep.stages.finding import Finding
 
-_GO_ON = "run the same command again"
 _MAX_WIDTH = 100
 _MAX_LISTED = 10
 _MAX_FINDINGS = 100
@@ -100,26 +99,25 @@ class Console:
         return status
 
     def fail(self, error: str, message: str, hint: str, status: int) -> int:
-        """Report the error that ended the command, and hand the exit status back."""
-        self.warn(f"error: {message}", hint)
-        return self._fail_json(error, message, hint, status)
-
-    def interrupted(self) -> int:
-        """Report in one line that the command was interrupted, and hand the exit status back."""
-        self.warn(f"interrupted: {_GO_ON}")
-        return self._fail_json("Interrupted", "interrupted", _GO_ON, 130)
-
-    def progress(self) -> Progress:
-        """An object to hand to a stage: a bar on a terminal, a line now and then elsewhere."""
-        from scannet_prep.cli.progress_display import NotesOnly, ShownProgress
-
-        return (ShownProgress if self.has_progress else NotesOnly)(self.say)
-
-    def _fail_json(self, error: str, message: str, hint: str, status: int) -> int:
+        """Report the error that ended the command, and hand the exit status back; of an interrupt, in one line."""
+        if error == "Interrupted":
+            self.warn(f"{message}: {hint}")
+        else:
+            self.warn(f"error: {message}", hint)
         if self.is_json:
             with suppress(OSError):  # standard output may be what is broken
                 self.result("", {"error": error, "message": message, "hint": hint}, status)
         return status
+
+    def interrupted(self) -> int:
+        """Report that the command was interrupted, and hand the exit status back."""
+        return self.fail("Interrupted", "interrupted", "run the same command again", 130)
+
+    def progress(self) -> Progress:
+        """An object to hand to a stage: a bar on a terminal, a line now and then elsewhere."""
+        from scannet_prep.cli.progress_display import ShownProgress
+
+        return ShownProgress(self.say, has_count=self.has_progress)
 
 
 def print_out(text: str, *, is_data: bool = False) -> None:

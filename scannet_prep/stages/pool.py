@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from scannet_prep.errors import WorkerDiedError
 
@@ -30,6 +30,7 @@ _MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of th
 _LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the caller stops early
 _MAX_FAILED_STARTS = 6
 _NO_WORKERS = "worker processes end as soon as they are started"
+_KEPT = "what is done is kept: run it again, with an executor that works, or without one"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -48,8 +49,7 @@ def run_tasks(
     end closes the generator: until then, tasks go on.
 
     Args:
-        function: A module-level function of task and context, which catches its own errors, and says what it returns:
-            anything else that an executor of the caller's gives back is a loss.
+        function: A module-level function of task and context, which catches its own errors.
         tasks: What to do.
         context: Handed to every call; sent to each worker process only once.
         jobs: Number of worker processes, where there is no executor.
@@ -67,40 +67,29 @@ def run_tasks(
             yield from run_tasks(function, tasks, context, executor=pool)
         return
     lost, running, done = deque[Task](), dict[Future[Result], Task](), SimpleQueue[Future[Result]]()
-    kinds = object if isinstance(executor, WorkerPool) else get_type_hints(function)["return"]
     try:
         for waiting, most in ((deque(tasks), _MOST_AHEAD), (lost, 1)):
             while waiting or running:
                 while waiting and len(running) < most:
-                    future = _submit(executor, function, waiting[0], narrow(context, waiting[0]) if narrow else context)
+                    needed = narrow(context, waiting[0]) if narrow else context
+                    try:
+                        future = executor.submit(function, waiting[0], needed)
+                    except Exception as error:  # it is broken, was shut down, or cannot reach its workers
+                        raise WorkerDiedError(f"the executor takes no more tasks: {error}", _KEPT) from error
                     running[future] = waiting.popleft()
                     future.add_done_callback(done.put)
                 future = done.get()
                 task = running.pop(future)
-                error = CancelledError() if future.cancelled() else future.exception()
-                loss = f"{type(error).__name__}: {error}"
-                if error is None:
-                    if isinstance(result := future.result(), kinds):
-                        yield task, result
-                        continue
-                    loss = f"the executor gave back {result!r} instead of a result"
-                if waiting is not lost:
+                loss = CancelledError() if future.cancelled() else future.exception()
+                if loss is None:
+                    yield task, future.result()
+                elif waiting is not lost:
                     lost.append(task)
                 else:
-                    yield task, WorkerDiedError(f"lost twice, the second time when running alone: {loss}"[:1000])
+                    problem = f"lost twice, the second time when running alone: {type(loss).__name__}: {loss}"
+                    yield task, WorkerDiedError(problem[:1000])
     finally:
         wait([future for future in running if not future.cancel()], _LAST_TASK_S)
-
-
-def _submit(executor: Executor, function: Callable[..., Result], *arguments: object) -> Future[Result]:
-    hint = "what is done is kept: run it again, with an executor of concurrent.futures that works, or without one"
-    try:
-        future = executor.submit(function, *arguments)
-    except Exception as error:  # it is broken, was shut down, or cannot reach its workers
-        raise WorkerDiedError(f"the executor takes no more tasks: {error}", hint) from error
-    if not isinstance(future, Future):
-        raise WorkerDiedError(f"the executor gave back {future!r:.200} for a task, expected a Future", hint)
-    return future
 
 
 @dataclass(eq=False, slots=True)

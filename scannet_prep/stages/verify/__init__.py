@@ -85,7 +85,7 @@ def run(
     if not (tasks or findings.found):
         # To check nothing and find nothing wrong would not be a check.
         raise UnknownSplitError(f"{path}: holds no scenes of the splits {', '.join(splits)}", "choose other splits")
-    checked, found = look_at_scenes(look, tasks, label_map, title="verify", jobs=jobs, progress=progress)
+    checked = look_at_scenes(look, tasks, label_map, findings, title="verify", jobs=jobs, progress=progress)
     return TreeReport(
         path=path,
         kind=kind,
@@ -94,7 +94,7 @@ def run(
         size_bytes=sum(size_bytes for _, size_bytes in checked.values()),
         splits=splits,
         compared_files=compared_files,
-        findings=sort_findings([*findings.found, *found]),
+        findings=sort_findings(findings.found),
     )
 
 
