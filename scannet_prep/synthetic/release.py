@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.files import make_directory, write_atomically
-from scannet_prep.labels import LABEL_MAP_NAME, MAX_NYU40_ID, SCANNET20, builtin_label_map
+from scannet_prep.labels import LABEL_MAP_NAME, MAX_NYU40_ID, SCANNET20, RawIds, builtin_label_map
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
-from scannet_prep.synthetic.scene import SyntheticScene, make_scene, with_known_irregularity
+from scannet_prep.synthetic.scene import SyntheticScene, make_scene
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -36,7 +36,7 @@ _CAMERA = (
 
 def write_release(
     raw_dir: Path, scene_ids: Sequence[str], *, vertices: int = 4000, seed: int = 0, irregular: Collection[str] = ()
-) -> list[SyntheticScene]:
+) -> None:
     """Make scenes and write them and the label map as the release's folder.
 
     Args:
@@ -46,12 +46,9 @@ def write_release(
         seed: Another seed gives other scenes.
         irregular: Those of the scenes that list every group twice.
     """
-    scenes = [make_scene(scene_id, vertices=vertices, seed=seed) for scene_id in scene_ids]
-    scenes = [with_known_irregularity(scene) if scene.scene_id in irregular else scene for scene in scenes]
+    for scene_id in scene_ids:
+        write_scene(make_scene(scene_id, vertices=vertices, seed=seed, repeats_groups=scene_id in irregular), raw_dir)
     write_label_map(raw_dir)
-    for scene in scenes:
-        write_scene(scene, raw_dir)
-    return scenes
 
 
 def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
@@ -105,14 +102,11 @@ def _mesh_chunks(scene: SyntheticScene, colors: Bytes, labels: Bytes | None = No
 
 def _nyu40_ids(scene: SyntheticScene) -> NDArray[np.uint8]:
     """uint8 (V,): the nyu40 id of each vertex, 0 where it has none; of groups that share a segment, the last counts."""
-    rows = builtin_label_map().rows
-    label_of = {
-        segment: rows[group.raw_category].nyu40_id if group.raw_category in rows else 0
-        for group in scene.groups
-        for segment in group.segment_ids
-    }
-    names, places = np.unique(scene.segment_ids, return_inverse=True)
-    return np.array([label_of.get(name, 0) for name in names.tolist()], np.uint8)[places]
+    ids_of, unknown = builtin_label_map().rows, RawIds(0, 0)
+    label_of = np.zeros(len(scene.segment_ids), np.uint8)  # by segment id, which is the index of a vertex
+    for group in scene.groups:
+        label_of[list(group.segment_ids)] = ids_of.get(group.raw_category, unknown).nyu40_id
+    return label_of[scene.segment_ids]
 
 
 def _segments_text(scene: SyntheticScene) -> bytes:
@@ -139,8 +133,7 @@ def _info_text(scene: SyntheticScene) -> bytes:
         # Adding 0 turns a negative zero into a positive one.
         numbers = "".join(f"{number + 0.0:.6f} " for number in scene.axis_alignment.ravel().tolist())
         lines.insert(0, f"axisAlignment = {numbers}")
-    if scene.scene_type is not None:
-        lines.append(f"sceneType = {scene.scene_type}")
+        lines.append("sceneType = Bedroom / Hotel")
     return _crlf_text(lines)
 
 
