@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind
 from scannet_prep.errors import (
@@ -36,20 +35,6 @@ from scannet_prep.version import VERSION
 _ELSEWHERE = "unpack into another folder with -o"
 
 
-class UnpackedFile(NamedTuple):
-    """One file that is there now.
-
-    Attributes:
-        name: Its name in the archive.
-        size_bytes: Its size.
-        outcome: What became of it: it was not there, had another content, or was right already.
-    """
-
-    name: str
-    size_bytes: int
-    outcome: Literal["written", "replaced", "kept"]
-
-
 class Target:
     """A folder that archives of one kind are unpacked into.
 
@@ -61,7 +46,8 @@ class Target:
         selection: Which scenes were asked for.
 
     Attributes:
-        scenes: The files of each scene that is there now, by id.
+        scenes: Of each scene that is there now, by id, its files and what became of them: `written`, which were not
+            there, `replaced`, which had another content, or `kept`, which were right already.
         failures: Scenes that could not be unpacked, by id.
         warnings: What is there and was not replaced, in words.
 
@@ -72,11 +58,11 @@ class Target:
     """
 
     def __init__(self, kind: ArchiveKind, out_dir: Path, selection: Selection) -> None:
-        self.scenes: dict[str, list[UnpackedFile]] = {}
+        self.scenes: dict[str, dict[str, str]] = {}
+        self._others: dict[str, str] = {}
         self.failures: dict[str, SceneFailure] = {}
         self.warnings: list[str] = []
         self._out_dir, self._selection, self._is_raw = out_dir, selection, kind is ArchiveKind.RAW
-        self._others: list[UnpackedFile] = []
         self._has_begun = False
         self._came, self._came_digests = Manifest(), dict[str, LockEntry]()
         if is_export(out_dir):
@@ -93,9 +79,9 @@ class Target:
             raise faults[0]
 
     @property
-    def files(self) -> list[UnpackedFile]:
-        """What is there now."""
-        return [*self._others, *chain.from_iterable(self.scenes.values())]
+    def outcomes(self) -> dict[str, str]:
+        """What became of each file that is there now."""
+        return dict(chain.from_iterable(files.items() for files in (self._others, *self.scenes.values())))
 
     @property
     def expected(self) -> Mapping[str, SceneEntry]:
@@ -124,7 +110,7 @@ class Target:
             if path.is_file() and not path.is_symlink() and not _has_content(path, files[name]):
                 self.warnings.append(f"{path}: differs from that of the archive, and stays; to replace it, remove it")
             else:
-                self._others.append(self._write_file(name, files[name]))
+                self._others[name] = self._write_file(name, files[name])
 
     def write(self, scene_id: str, contents: Mapping[str, Buffer]) -> None:
         """Write the files of a scene, or take note of why they cannot be written; may be called in several threads.
@@ -134,7 +120,7 @@ class Target:
         try:
             if self._is_raw:
                 remove_temporaries((self._out_dir / next(iter(contents))).parent)
-            self.scenes[scene_id] = [self._write_file(name, data) for name, data in contents.items()]
+            self.scenes[scene_id] = {name: self._write_file(name, data) for name, data in contents.items()}
         except (OutputError, FileError) as error:
             if isinstance(error, DiskFullError) or not self._has_begun:
                 raise
@@ -143,9 +129,9 @@ class Target:
     def fail(self, scene_id: str, error: ScanNetPrepError) -> None:
         """Take note of a scene that could not be unpacked; what was written before that was known is removed."""
         self.failures[scene_id] = SceneFailure(scene_id, type(error).__name__, error.message, error.hint)
-        for file in self.scenes.pop(scene_id, []):
-            if file.outcome != "kept":
-                (self._out_dir / file.name).unlink(missing_ok=True)
+        for name, outcome in self.scenes.pop(scene_id, {}).items():
+            if outcome != "kept":
+                (self._out_dir / name).unlink(missing_ok=True)
 
     def end(self) -> None:
         """All has been done that could be: bring what the folder says of itself up to date."""
@@ -164,7 +150,7 @@ class Target:
 
     def _end_raw(self) -> None:
         """Add what the `scannet.lock` of the archive says of the files that came of it, and the scenes that failed."""
-        new = {file.name for file in self.files if file.outcome != "kept" or file.name not in self._digests}
+        new = {name for name, outcome in self.outcomes.items() if outcome != "kept" or name not in self._digests}
         digests = self._digests | {name: self._came_digests[name] for name in self._came_digests.keys() & new}
         if digests != self._digests or self._shards.exists():
             write_lock(self._out_dir / LOCK_NAME, digests)
@@ -174,20 +160,20 @@ class Target:
         lists.write_failed_list(self._out_dir / lists.FAILED_NAME, failed - self.scenes.keys())
         self._shards.remove()
 
-    def _write_file(self, name: str, data: Buffer) -> UnpackedFile:
+    def _write_file(self, name: str, data: Buffer) -> str:
         path = self._out_dir / name
         for folder in path.parents[: name.count("/")]:
             if folder.is_symlink():
                 raise OutputError(f"{folder}: is a link that may lead anywhere", f"remove it, or {_ELSEWHERE}")
         if _has_content(path, data):
-            return UnpackedFile(name, len(data), "kept")
+            return "kept"
         if not (self._has_begun or self._is_raw):
             lists.mark_unfinished(self._out_dir)
         self._has_begun = True
         is_there = os.path.lexists(path)
         make_directory(path.parent)
         write_atomically(path, [data])
-        return UnpackedFile(name, len(data), "replaced" if is_there else "written")
+        return "replaced" if is_there else "written"
 
 
 def _has_content(path: Path, data: Buffer) -> bool:

@@ -60,7 +60,6 @@ class ProcessPlan:
         context: How they are made.
         tasks: Scenes to make, or to keep where they are up to date.
         failures: Scenes that were asked for and cannot be had.
-        existing: Scenes of `tasks` that the folder has, made with the same options; inputs are compared later.
         notes: What there is to know of the folder and the raw tree, in words.
         is_restricted: Whether only a part of the scenes was asked for.
         share: The shard that `tasks` and `failures` fall to; None where they are all that was asked for.
@@ -71,15 +70,9 @@ class ProcessPlan:
     context: WorkContext
     tasks: tuple[ProcessTask, ...]
     failures: tuple[SceneFailure, ...]
-    existing: tuple[str, ...]
     notes: tuple[str, ...]
     is_restricted: bool
     share: Share | None
-
-    @property
-    def shard(self) -> str:
-        """Which part of the job it is, such as `3/16`; empty for all of it."""
-        return str(self.share.shard) if self.share else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +89,6 @@ class ProcessReport:
         size_bytes: Size of their files.
         unfinished: Scenes that an interrupted run had still to make and that were not asked for now; until they are
             made, readers refuse the folder.
-        shard: Which part of the job it was, such as `3/16`; empty for all of it.
     """
 
     out_dir: Path
@@ -107,7 +99,6 @@ class ProcessReport:
     vertices: int
     size_bytes: int
     unfinished: tuple[str, ...]
-    shard: str
 
 
 def plan(
@@ -178,15 +169,12 @@ def plan(
     if strangers:
         names = f"{len(strangers):,} ({list_some(strangers)})"
         notes.append(f"warning: left out: folders whose names are not scene ids: {names}")
-    is_other = {name: entry.options != options for name, entry in manifest.scenes.items()}
-    present = [task.scene.scene_id for task in tasks if task.path.exists()]
     return ProcessPlan(
         raw_dir=raw_dir,
         out_dir=out_dir,
         context=WorkContext(options, label_map_for(raw_dir), is_forced, is_strict, is_lenient, compares_bytes),
         tasks=tasks,
         failures=failures,
-        existing=tuple(name for name in present if not (is_forced or is_other.get(name))),
         notes=tuple(notes),
         is_restricted=is_restricted,
         share=share,
@@ -344,7 +332,6 @@ def _report(
         vertices=sum(item.entry.vertex_count for item in finished.values()),
         size_bytes=sum(item.entry.size_bytes for item in finished.values()),
         unfinished=tuple(sorted(folder.read_unfinished(plan.out_dir))),
-        shard=plan.shard,
     )
 
 
