@@ -77,17 +77,6 @@ def check_is_no_export(place: object) -> None:
         raise MissingFileError(Path(place), "is an export, expected raw or processed scenes", hint)
 
 
-def explain_no_raw_scenes(path: Path) -> None:
-    """Say what was probably meant by a path where there are no raw scenes.
-
-    Raises:
-        MissingFileError: With the answer.
-        FileError: It cannot be looked into.
-    """
-    if identify_tree(path) is ArchiveKind.PROCESSED:
-        raise MissingFileError(path, "holds processed scenes, expected raw ones", "give the raw folder")
-
-
 def _not_a_folder(path: Path) -> MissingFileError:
     if not path.exists():
         whence = "raw scenes come from scannet-prep download, processed ones from scannet-prep process"

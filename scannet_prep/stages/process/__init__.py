@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
@@ -139,9 +139,12 @@ def plan(
     try:
         raw_scenes = find_raw_scenes(raw_dir)
     except MissingFileError:
-        from scannet_prep.tree import explain_no_raw_scenes  # it knows archives, and takes time to load
+        from scannet_prep.tree import identify_tree  # it knows archives, and takes time to load
 
-        explain_no_raw_scenes(raw_dir)
+        if identify_tree(raw_dir) == "processed":
+            raise MissingFileError(
+                raw_dir, "holds processed scenes, expected raw ones", "give the raw folder"
+            ) from None
         raise
     _check_apart(raw_dir, out_dir, find_parents(raw_scenes.values()))
     manifest = _read_known(out_dir)
@@ -164,7 +167,13 @@ def plan(
         for scene_id, split in selected
     )
     strangers = [path.name for path in find_strangers(raw_scenes)]
-    notes = list(_describe_others(manifest, options, {task.scene.scene_id for task in tasks}, is_all=share is None))
+    asked_for, notes = {task.scene.scene_id for task in tasks}, list[str]()
+    counts = Counter((entry.options, name in asked_for) for name, entry in manifest.scenes.items())
+    for (before, is_asked_for), count in counts.items():
+        if before != options and (is_asked_for or share is None):
+            then = "are made again" if is_asked_for else "were not asked for: the folder would hold both kinds"
+            changes = ", ".join(before.differences(options))
+            notes.append(f"warning: scenes that were made with other options ({changes}) {then}; scenes: {count:,}")
     notes += [f"warning: {it.message}; only what is there is processed" for it in lock.shards_of(raw_dir).find_faults()]
     if strangers:
         names = f"{len(strangers):,} ({list_some(strangers)})"
@@ -179,19 +188,6 @@ def plan(
         is_restricted=is_restricted,
         share=share,
     )
-
-
-def _describe_others(
-    manifest: Manifest, options: ProcessOptions, asked_for: set[str], *, is_all: bool
-) -> Iterator[str]:
-    """Tell of scenes that were made with other options: those that are made again, and, of all, the others."""
-    counts = Counter((entry.options, name in asked_for) for name, entry in manifest.scenes.items())
-    for (before, is_made_again), count in counts.items():
-        what = f"{count:,} scene{'s' * (count > 1)} ({', '.join(before.differences(options))})"
-        if before != options and is_made_again:
-            yield f"made with other options, and made again: {what}"
-        elif before != options and is_all:
-            yield f"warning: made with other options, and not asked for now: {what}; the folder would hold both kinds"
 
 
 def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
