@@ -224,21 +224,13 @@ def remove_temporaries(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def output_error(
-    path: Path, error: OSError, then: str = "then run the same command again: it continues"
-) -> OutputError:
-    """Say why a file cannot be written, and what to do about it.
-
-    Args:
-        path: The file.
-        error: What the operating system says.
-        then: What to do when there is room.
-    """
+def output_error(path: Path, error: OSError) -> OutputError:
+    """Say why a file cannot be written, and what to do about it."""
     hint = ""
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         hint = "choose an output folder that you may write to"
     elif error.errno in SPACE_ERRNOS:
-        hint = f"free some space or choose another output folder, {then}"
+        hint = "free some space or choose another output folder, then run the same command again: it continues"
     kind = DiskFullError if error.errno in SPACE_ERRNOS else OutputError
     return kind(f"{path}: cannot be written: {error.strerror or error}", hint)
 

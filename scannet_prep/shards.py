@@ -95,8 +95,9 @@ class Shard:
         for names in _VARIABLES:
             if all(name in environ and name != ignored for name in names):
                 index, count = (_parse_number(name, environ) for name in names)
-                if names[0].startswith("SLURM_ARRAY"):
-                    index = _number_in_array(index, count, environ)
+                if names[0].startswith("SLURM_ARRAY"):  # which may begin anywhere and have steps
+                    first, step = (_parse_number(f"SLURM_ARRAY_TASK_{it}", environ) for it in ("MIN", "STEP"))
+                    index = (index - first) // max(1, step)
                 words = " and ".join(f"{name}={environ[name]}" for name in names)
                 try:
                     found[words] = cls(index, count)
@@ -266,18 +267,7 @@ class Share:
 
 
 def _parse_number(name: str, environ: Mapping[str, str]) -> int:
-    text = environ[name]
+    text = environ.get(name, "0")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise UsageError(f"--shard auto: {name} is {text[:40]!r}, which is not a number", _BY_HAND)
     return int(text)
-
-
-def _number_in_array(task: int, count: int, environ: Mapping[str, str]) -> int:
-    """Number a task of a job array from 0. The array may begin anywhere and have steps, but no gaps."""
-    names = ("SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_STEP")
-    first, last, step = (_parse_number(name, environ) if name in environ else None for name in names)
-    first, step = first or 0, step or 1
-    if (task - first) % step or (last is not None and last - first != (count - 1) * step):
-        problem = f"--shard auto: the {count} tasks of the job array ({first} to {last}) do not follow each other"
-        raise UsageError(problem, "to run some shards again: --shard $SLURM_ARRAY_TASK_ID/16, for 16 shards in all")
-    return (task - first) // step

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Executor, Future, wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 _MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of the context for each
 _LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the caller stops early
-_MAX_FAILED_STARTS = 6
+_MAX_FAILED_STARTS = 12  # in a row
 _NO_WORKERS = "worker processes end as soon as they are started"
 _KEPT = "what is done is kept: run it again, with an executor that works, or without one"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -41,7 +41,6 @@ def run_tasks(
     *,
     jobs: int = 1,
     executor: Executor | None = None,
-    narrow: Callable[[Context, Task], Context] | None = None,
 ) -> Generator[tuple[Task, Result | WorkerDiedError], None, None]:
     """Call a function for each task, in worker processes or in an executor.
 
@@ -49,12 +48,11 @@ def run_tasks(
     end closes the generator: until then, tasks go on.
 
     Args:
-        function: A module-level function of task and context, which catches its own errors.
+        function: A module-level function of task and context, which catches its own errors, and never returns None.
         tasks: What to do.
-        context: Handed to every call; sent to each worker process only once.
+        context: Handed to every call; sent to each worker process only once, but by an executor with every task.
         jobs: Number of worker processes, where there is no executor.
         executor: Any `concurrent.futures.Executor`.
-        narrow: What of the context a task needs; an executor of the caller's sends it with every task.
 
     Yields:
         Each task with its result, in order of completion; a `WorkerDiedError` where it was lost twice.
@@ -71,9 +69,8 @@ def run_tasks(
         for waiting, most in ((deque(tasks), _MOST_AHEAD), (lost, 1)):
             while waiting or running:
                 while waiting and len(running) < most:
-                    needed = narrow(context, waiting[0]) if narrow else context
                     try:
-                        future = executor.submit(function, waiting[0], needed)
+                        future = executor.submit(function, waiting[0], context)
                     except Exception as error:  # it is broken, was shut down, or cannot reach its workers
                         raise WorkerDiedError(f"the executor takes no more tasks: {error}", _KEPT) from error
                     running[future] = waiting.popleft()
@@ -81,12 +78,13 @@ def run_tasks(
                 future = done.get()
                 task = running.pop(future)
                 loss = CancelledError() if future.cancelled() else future.exception()
-                if loss is None:
-                    yield task, future.result()
+                if loss is None and (result := future.result()) is not None:
+                    yield task, result
                 elif waiting is not lost:
                     lost.append(task)
                 else:
-                    problem = f"lost twice, the second time when running alone: {type(loss).__name__}: {loss}"
+                    what = f"{type(loss).__name__}: {loss}" if loss else "the executor gave back no result"
+                    problem = f"lost twice, the second time when running alone: {what}"
                     yield task, WorkerDiedError(problem[:1000])
     finally:
         wait([future for future in running if not future.cancel()], _LAST_TASK_S)
@@ -174,16 +172,12 @@ class WorkerPool(Executor):
 
     def _hire(self, function: object, context: object) -> _Worker:
         """Start a worker and wait until it is ready; where one dies before, memory may be short: then one at a time."""
-        if self._failed_starts < _MAX_FAILED_STARTS:
-            with suppress(EOFError, OSError):
-                return self._start(function, context)
-        with self._alone:
-            while self._failed_starts < _MAX_FAILED_STARTS:
-                with suppress(EOFError, OSError):
-                    worker = self._start(function, context)
-                    self._failed_starts = 0
-                    return worker
-                self._failed_starts += 1
+        while self._failed_starts < _MAX_FAILED_STARTS:
+            with suppress(EOFError, OSError), self._alone if self._failed_starts else nullcontext():
+                worker = self._start(function, context)
+                self._failed_starts = 0
+                return worker
+            self._failed_starts += 1
         raise WorkerDiedError(_NO_WORKERS)
 
     def _start(self, function: object, context: object) -> _Worker:

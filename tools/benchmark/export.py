@@ -78,7 +78,7 @@ def _measure_format(place: Path, scene_ids: list[str], name: str, options: Expor
 
     def make(scene_id: str) -> None:
         nonlocal written_bytes
-        outcome = export_scene(scene_id, context)
+        outcome = export_scene((scene_id, plan.place.entries[scene_id]), context)
         if not isinstance(outcome, ExportEntry):
             raise TypeError(f"{name}: {scene_id} failed: {outcome}")
         written_bytes += sum(item.size_bytes for item in outcome.files.values())

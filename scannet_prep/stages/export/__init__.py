@@ -49,7 +49,6 @@ from scannet_prep.stages.export.scene_worker import (
     find_place,
     find_unit,
     move,
-    narrow,
 )
 from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.selection import Selection
@@ -269,16 +268,18 @@ class _Run:
 
     def make(self, jobs: int, progress: Progress, leader: Leader, executor: Executor | None) -> None:
         """Make the scenes; what is done is on record from time to time."""
-        context = replace(self._context, leader=leader)
+        place = self._plan.place
+        context = replace(self._context, leader=leader, place=replace(place, entries={}, failures={}))
         progress.advance(len(self._plan.scene_ids) - len(self._to_make))
         written_s = 0.0
-        works = run_tasks(export_scene, self._to_make, context, jobs=jobs, executor=executor, narrow=narrow)
+        tasks = [(name, place.entries[name]) for name in self._to_make]
+        works = run_tasks(export_scene, tasks, context, jobs=jobs, executor=executor)
         try:
-            for name, outcome in works:
+            for (name, _), outcome in works:
                 if isinstance(outcome, OutputError):
                     raise outcome
                 if isinstance(outcome, WorkerDiedError):
-                    outcome = SceneFailure.from_exception(name, outcome, context.place.file_path(name))
+                    outcome = SceneFailure.from_exception(name, outcome, place.file_path(name))
                 if isinstance(outcome, SceneFailure):
                     self.failures[name] = outcome
                     progress.status(f"{len(self.failures):,} failed")

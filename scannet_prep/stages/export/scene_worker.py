@@ -19,6 +19,7 @@ from scannet_prep.export.manifest import ExportEntry
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, Fingerprint, Leader, check_run_lives, make_directory, output_error
 from scannet_prep.place import ProcessedPlace
+from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import check_meta, parse_processed
 
 WORK_NAME, PARTS_NAME = ".scannet-prep-work", ".scannet-prep-parts"
@@ -48,26 +49,32 @@ class WorkContext:
         return self.out_dir / WORK_NAME / self.shard
 
 
-def export_scene(scene_id: str, context: WorkContext) -> ExportEntry | SceneFailure | OutputError:
+def export_scene(task: tuple[str, SceneEntry], context: WorkContext) -> ExportEntry | SceneFailure | OutputError:
     """Make one scene, in a worker. Errors are returned, not raised: the worker goes on with others.
+
+    Args:
+        task: The scene, and what the manifest says of it.
+        context: What all tasks share; its place holds no entries.
 
     Returns:
         What the manifest says of it, or why it could not be made; an `OutputError` where no further scene could be
         written either.
     """
+    scene_id, entry = task
+    place = replace(context.place, entries={scene_id: entry})
     try:
-        return _export(scene_id, context)
+        return _export(scene_id, place, context)
     except OutputError as error:
         return error
     except Exception as error:  # noqa: BLE001 - a bug must not stop the other scenes; its traceback is kept and shown
-        return SceneFailure.from_exception(scene_id, error, context.place.file_path(scene_id))
+        return SceneFailure.from_exception(scene_id, error, place.file_path(scene_id))
 
 
-def _export(scene_id: str, context: WorkContext) -> ExportEntry:
-    path, expected = context.place.file_path(scene_id), context.place.entries[scene_id]
-    data = context.place.read(scene_id)
+def _export(scene_id: str, place: ProcessedPlace, context: WorkContext) -> ExportEntry:
+    path, expected = place.file_path(scene_id), place.entries[scene_id]
+    data = place.read(scene_id)
     if Fingerprint.from_bytes(data) != expected.fingerprint:
-        hint = f"to learn more: scannet-prep verify {quote(context.place.name)}"
+        hint = f"to learn more: scannet-prep verify {quote(place.name)}"
         raise ProcessedFileError(path, "is not the file that the manifest records", hint)
     scene = parse_processed(data, path)
     check_meta(scene.meta, path, scene_id, expected.split)
@@ -122,11 +129,6 @@ def find_unit(scene_id: str, name: str) -> str:
 def find_place(work_dir: Path) -> Path:
     """A name of its own among what is not whole yet, or no longer wanted."""
     return work_dir / secrets.token_hex(8)
-
-
-def narrow(context: WorkContext, scene_id: str) -> WorkContext:
-    """What of a context one scene needs."""
-    return replace(context, place=context.place.restrict(scene_id))
 
 
 def move(path: Path, target: Path) -> None:
