@@ -90,21 +90,15 @@ def make_class_tables(scenes: Sequence[tuple[Mapping[int, int], Mapping[int, int
     Args:
         scenes: Of each annotated scene, vertices by nyu40 id, and by ScanNet id.
     """
-    return {
-        label_set.name: _make_table(label_set, [counts[index] for counts in scenes])
-        for index, label_set in enumerate((SCANNET20, SCANNET200))
-    }
-
-
-def _make_table(label_set: LabelSet, scenes: Sequence[Mapping[int, int]]) -> ClassTable:
-    counts = count_classes(scenes, label_set)
-    totals = np.array([sum(scene.values()) for scene in scenes], np.int64)
-    counts = np.column_stack([counts, totals - counts.sum(axis=1)])  # the last column is for vertices without a class
-    total = int(totals.sum())
-    classes: list[tuple[Any, Any, Any, Any]] = [
-        (item.train_id, item.raw_id, item.name, item.frequency) for item in label_set.classes
-    ]
-    classes.append((None, 0, "(unlabeled)", None))
-    sums = zip(classes, counts.sum(axis=0).tolist(), (counts > 0).sum(axis=0).tolist(), strict=True)
-    rows = [ClassCount(*item, vertices, vertices / max(1, total), scenes_of) for item, vertices, scenes_of in sums]
-    return ClassTable(len(scenes), total, rows[-1], tuple(rows[:-1]))
+    tables = {}
+    for index, label_set in enumerate((SCANNET20, SCANNET200)):
+        counts = count_classes([item[index] for item in scenes], label_set)
+        totals = np.array([sum(item[index].values()) for item in scenes], np.int64)
+        counts = np.column_stack([counts, totals - counts.sum(axis=1)])  # the last column: vertices without a class
+        total = int(totals.sum())
+        classes = [(item.train_id, item.raw_id, item.name, item.frequency) for item in label_set.classes]
+        names: list[tuple[Any, Any, Any, Any]] = [*classes, (None, 0, "(unlabeled)", None)]
+        sums = zip(names, counts.sum(axis=0).tolist(), (counts > 0).sum(axis=0).tolist(), strict=True)
+        rows = [ClassCount(*name, vertices, vertices / max(1, total), scenes_of) for name, vertices, scenes_of in sums]
+        tables[label_set.name] = ClassTable(len(scenes), total, rows[-1], tuple(rows[:-1]))
+    return tables

@@ -15,16 +15,17 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Executor, Future, wait
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from scannet_prep.errors import WorkerDiedError
 
 Task = TypeVar("Task")
 Context = TypeVar("Context")
 Result = TypeVar("Result")
+Worker: TypeAlias = tuple[subprocess.Popen[bytes], Connection]
+"""A process, and the pipe to it."""
 
 _MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of the context for each
 _LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the caller stops early
@@ -90,17 +91,10 @@ def run_tasks(
         wait([future for future in running if not future.cancel()], _LAST_TASK_S)
 
 
-@dataclass(eq=False, slots=True)
-class _Worker:
-    """A worker process, the pipe to it, and what it was started for."""
-
-    process: subprocess.Popen[bytes]
-    pipe: Connection
-    context: object
-
-
 class WorkerPool(Executor):
     """Worker processes, each led by a thread: one that dies costs only the task that it was at, and is replaced.
+
+    All tasks of a pool have the same function and the same context, which each worker gets once.
 
     An interrupt in the main thread can leave a lock of a future locked, so that a thread waits for ever. Nobody waits
     long for these threads, as Python does for those of `ThreadPoolExecutor`.
@@ -112,9 +106,8 @@ class WorkerPool(Executor):
     def __init__(self, jobs: int) -> None:
         self._jobs, self._threads = jobs, list[threading.Thread]()
         self._tasks = SimpleQueue[tuple[Future[Any], tuple[Any, ...]] | None]()
-        self._own = threading.local()  # of a thread: its worker
         self._lock, self._alone = threading.Lock(), threading.Lock()
-        self._workers: list[_Worker] | None = []  # None when no more may be started
+        self._workers: list[Worker] | None = []  # None when no more may be started
         self._failed_starts = 0
 
     def submit(self, function: Callable[..., Any], /, *arguments: object, **_: object) -> Future[Any]:
@@ -128,7 +121,7 @@ class WorkerPool(Executor):
         future: Future[Any] = Future()
         self._tasks.put((future, (function, *arguments)))
         if len(self._threads) < self._jobs:
-            self._threads.append(threading.Thread(target=self._serve, daemon=True))
+            self._threads.append(threading.Thread(target=self._lead, daemon=True))
             self._threads[-1].start()
         return future
 
@@ -136,41 +129,38 @@ class WorkerPool(Executor):
         """End all workers; what is not done yet fails."""
         with self._lock:
             workers, self._workers = self._workers or [], None
-        for worker in workers:
-            worker.process.kill()
-            worker.process.wait()
+        for process, _ in workers:
+            process.kill()
+            process.wait()
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads:
             thread.join(_LAST_TASK_S if wait else 0)
-        for worker in workers:
-            worker.pipe.close()
+        for _, pipe in workers:
+            pipe.close()
 
-    def _serve(self) -> None:
+    def _lead(self) -> None:
+        """Have a worker do tasks, in a thread of its own."""
+        worker: Worker | None = None
         while item := self._tasks.get():
-            future, arguments = item
-            if future.set_running_or_notify_cancel():
+            future, (function, task, context) = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                process, pipe = worker = worker or self._hire(function, context)
                 try:
-                    future.set_result(self._lead(*arguments))
-                except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
-                    future.set_exception(error)
+                    pipe.send(task)
+                    result, error = pipe.recv()
+                except (EOFError, OSError):
+                    worker, error = None, WorkerDiedError(f"its worker process ended with status {process.wait()}")
+            except BaseException as problem:  # noqa: BLE001 - raised where the result is asked for
+                error = problem
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
 
-    def _lead(self, function: Callable[[Task, Context], Result], task: Task, context: Context) -> Result:
-        """Have the worker of this thread do a task."""
-        worker: _Worker | None = getattr(self._own, "worker", None)
-        if worker is None or worker.context is not context:
-            worker = self._own.worker = self._hire(function, context)
-        try:
-            worker.pipe.send(task)
-            result, error = worker.pipe.recv()
-        except (EOFError, OSError):
-            self._own.worker = None
-            raise WorkerDiedError(f"its worker process ended with status {worker.process.wait()}") from None
-        if error is not None:
-            raise error
-        return result  # type: ignore[no-any-return]
-
-    def _hire(self, function: object, context: object) -> _Worker:
+    def _hire(self, function: object, context: object) -> Worker:
         """Start a worker and wait until it is ready; where one dies before, memory may be short: then one at a time."""
         while self._failed_starts < _MAX_FAILED_STARTS:
             with suppress(EOFError, OSError), self._alone if self._failed_starts else nullcontext():
@@ -180,7 +170,7 @@ class WorkerPool(Executor):
             self._failed_starts += 1
         raise WorkerDiedError(_NO_WORKERS)
 
-    def _start(self, function: object, context: object) -> _Worker:
+    def _start(self, function: object, context: object) -> Worker:
         """Start a worker as a program of its own.
 
         `multiprocessing` would run the caller's script again in it, which scripts without a guard, notebooks and
@@ -196,9 +186,9 @@ class WorkerPool(Executor):
                 raise WorkerDiedError("its worker was not started any more")
             command, descriptors = [sys.executable, *flags, "-c", program], [theirs.fileno()]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, **apart)  # noqa: S603
-            self._workers.append(worker := _Worker(process, Connection(ours.detach()), context))
-        worker.pipe.send((function, context))
-        worker.pipe.recv()  # ready
+            self._workers.append(worker := (process, Connection(ours.detach())))
+        worker[1].send((function, context))
+        worker[1].recv()  # ready
         return worker
 
 

@@ -8,7 +8,6 @@ asked to be compared. That is not part of the folder's content: without it, the 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -196,6 +195,6 @@ def _see_inputs(task: ProcessTask, label_map: LabelMap) -> str:
 def _see(path: str | Path) -> str:
     try:
         status = os.stat(path)  # noqa: PTH116 - eleven thousand of them, before anything else happens
-    except OSError:  # a link that leads nowhere is to be read again, each time
-        return str(time.time_ns()) if os.path.lexists(path) else "-"
+    except OSError:
+        return "-"
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
