@@ -29,8 +29,6 @@ from scannet_prep.errors import (
 from scannet_prep.typed_json import Count, Crc32
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-Leader: TypeAlias = int | Path
-"""What leads a run: its process, for workers that this process has started; else a file of `mark_run`."""
 
 LOCK_NAME = ".scannet-prep.lock"
 SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
@@ -129,9 +127,7 @@ def read_file(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
         return file.read()
 
 
-def write_atomically(
-    path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False, leader: Leader | None = None
-) -> None:
+def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False) -> None:
     """Write a file under a temporary name in the same folder, then give it its final name.
 
     A reader sees the old file or the new one, whole; after a kill, a temporary file may stay behind, which
@@ -141,16 +137,19 @@ def write_atomically(
         path: Final name. An existing file is replaced.
         chunks: The content, in order.
         is_durable: Flush to the disk before renaming, so that even a power failure leaves no empty file.
-        leader: What leads this run. A worker whose leader is gone renames nothing: the next run may be at work in the
-            folder.
 
     Raises:
         OutputError: The folder cannot be written to, or the disk is full. Nothing stands under the final name that was
             not there before.
         FileError: A folder or a device has that name, such as `/dev/null`.
     """
-    _check_is_no_device(path)
-    temporary_path = path.with_name(f".{path.name}.{_unique_suffix()}")
+    put_in_place(write_temporary(path, chunks, is_durable=is_durable), path)
+
+
+def write_temporary(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False) -> Path:
+    """Do the first half of `write_atomically`, and give the temporary name."""
+    _check_can_be_file(path)
+    temporary_path = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
     try:
         try:
             with temporary_path.open("xb") as file:
@@ -158,63 +157,34 @@ def write_atomically(
                 if is_durable:
                     file.flush()
                     os.fsync(file.fileno())
-            if leader is not None:
-                check_run_lives(leader, path)
-            temporary_path.replace(path)
-        finally:
+        except BaseException:
             temporary_path.unlink(missing_ok=True)
-    except IsADirectoryError:
-        raise FileError(path, "is a folder, so that no file can be written there", "remove or rename it") from None
+            raise
     except OSError as error:
         if isinstance(error, ScanNetPrepError):
             raise
         raise output_error(path, error) from error
+    return temporary_path
 
 
-def _check_is_no_device(path: Path) -> None:
-    """Refuse what the whole machine uses: who may would replace it by a file."""
+def put_in_place(temporary_path: Path, path: Path) -> None:
+    """Do the second half of `write_atomically`: give a file its final name."""
+    try:
+        temporary_path.replace(path)
+    except OSError as error:
+        temporary_path.unlink(missing_ok=True)
+        raise output_error(path, error) from error
+
+
+def _check_can_be_file(path: Path) -> None:
+    """Refuse folders, and what the whole machine uses: who may would replace it by a file."""
     with suppress(OSError):
         mode = path.stat().st_mode
+        if stat.S_ISDIR(mode) and not path.is_symlink():
+            raise FileError(path, "is a folder, so that no file can be written there", "remove or rename it")
         is_device = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
         if is_device or (path.is_symlink() and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))):  # as /dev/stdout is
             raise FileError(path, "is a device or a pipe, so that no file can be written there", "name a file")
-
-
-def check_run_lives(leader: Leader, path: Path) -> None:
-    """Check, before a file gets its name, that what leads the run is there.
-
-    Raises:
-        OutputError: It is gone: another run may be at work in the folder.
-    """
-    if leader in (os.getpid(), os.getppid()):
-        return
-    if isinstance(leader, Path):
-        with suppress(FileError):  # opened: a network file system remembers for a while what has been there
-            read_file(leader)
-            return
-    raise OutputError(f"{path}: not written: the run that it was made for has ended")
-
-
-@contextmanager
-def mark_run(folder: Path) -> Iterator[Path]:
-    """Mark a run in its folder, for workers that may be on other machines: without the mark, they rename nothing.
-
-    After a kill, the mark stays; the next run removes it with `remove_temporaries`.
-
-    Raises:
-        OutputError: The folder cannot be written to.
-    """
-    path = folder / f".run.{_unique_suffix()}"
-    write_atomically(path, [b""])
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _unique_suffix() -> str:
-    """What the name of a temporary file ends in; no other run uses it, on any machine."""
-    return f"{os.getpid()}-{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}"
 
 
 def remove_temporaries(directory: Path) -> None:
@@ -246,7 +216,7 @@ def check_is_folder(path: Path) -> None:
         raise OutputError(f"{existing}: is not a folder", "choose another output folder")
 
 
-def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False, leader: Leader | None = None) -> None:
+def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> None:
     """Do what `write_atomically` does, unless the file has that content already.
 
     Raises:
@@ -255,7 +225,7 @@ def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False, leade
     with suppress(FileError):  # not there, of another size, or not readable: to write it tells
         if read_file(path, len(data)) == data:
             return
-    write_atomically(path, [data], is_durable=is_durable, leader=leader)
+    write_atomically(path, [data], is_durable=is_durable)
 
 
 def remove_file(path: Path) -> None:

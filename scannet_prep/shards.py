@@ -39,6 +39,7 @@ _VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
     ("RANK", "WORLD_SIZE"),
 )
+_RANGE = ("MIN", "MAX", "STEP")
 _BY_HAND = "say which one of how many this is, counted from 0: --shard 0/16"
 
 
@@ -95,8 +96,11 @@ class Shard:
         for names in _VARIABLES:
             if all(name in environ and name != ignored for name in names):
                 index, count = (_parse_number(name, environ) for name in names)
-                if names[0].startswith("SLURM_ARRAY"):  # which may begin anywhere and have steps
-                    first, step = (_parse_number(f"SLURM_ARRAY_TASK_{it}", environ) for it in ("MIN", "STEP"))
+                if names[0].startswith("SLURM_ARRAY"):  # which may begin anywhere and have steps, but no gaps
+                    first, last, step = (_parse_number(f"SLURM_ARRAY_TASK_{it}", environ) for it in _RANGE)
+                    if last and last - first != (count - 1) * max(1, step):
+                        problem = f"--shard auto: the {count} tasks of the job array do not follow each other"
+                        raise UsageError(problem, "to run some again: --shard $SLURM_ARRAY_TASK_ID/16, for 16 in all")
                     index = (index - first) // max(1, step)
                 words = " and ".join(f"{name}={environ[name]}" for name in names)
                 try:

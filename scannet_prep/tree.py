@@ -53,13 +53,11 @@ def identify_tree(path: Path) -> ArchiveKind:
         if not path.is_dir():
             raise _not_a_folder(path)
         check_is_no_export(path)
-        if next(iter_processed_scenes(path), None):
+        if next(iter_processed_scenes(path), None) or (path / MANIFEST_NAME).is_file() or shards_of(path).exists():
             return ArchiveKind.PROCESSED
         try:
             find_raw_scenes(path)
         except MissingFileError:
-            if (path / MANIFEST_NAME).is_file() or shards_of(path).exists():
-                return ArchiveKind.PROCESSED
             raise _neither(path) from None
     except PermissionError as error:
         raise FileError(path, f"cannot be read: {error.strerror}") from error

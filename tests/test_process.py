@@ -125,14 +125,17 @@ def test_a_label_map_that_says_something_else_makes_annotated_scenes_again(raw_d
 
 def test_other_options_are_announced_and_a_mixture_is_no_dataset(raw_dir: Path, out_dir: Path) -> None:
     outcome = run_main("process", raw_dir, "-o", out_dir, "--align-axis", "--dry-run")
-    assert (outcome.status, "made with other options, and made again: 4 scenes" in outcome.stdout) == (0, True)
+    assert (
+        outcome.status,
+        "with other options (align_axis: False -> True) are made again; scenes: 4" in outcome.stdout,
+    ) == (0, True)
     outcome = process(raw_dir, out_dir, "--align-axis", "--scenes", TRAIN)
-    assert "made with other options, and not asked for now: 3 scenes (align_axis: False -> True)" in outcome.stderr
+    assert "with other options (align_axis: False -> True) were not asked for" in outcome.stderr
     with pytest.raises(ManifestError, match="different options") as caught:
         ScanNet(out_dir, split="train")
     assert "same options" in caught.value.hint
     outcome = process(raw_dir, out_dir, "--align-axis")
-    assert "made with other options, and made again: 3 scenes (align_axis: False -> True)" in outcome.stderr
+    assert "with other options (align_axis: False -> True) are made again; scenes: 3" in outcome.stderr
     assert read_processed(out_dir / f"val/{VAL}.npz").meta.options.align_axis
     assert len(ScanNet(out_dir, split="train")) == 2
 

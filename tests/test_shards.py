@@ -90,7 +90,7 @@ def test_100_000_scenes_are_dealt_and_their_parts_merged_with_one_reading_of_eac
         "print(max(opened.values()), len(opened))\n"
     )
     done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
-    assert done.stdout == "1 9\n"  # of each shard the part and the state; and the manifest that is not there
+    assert done.stdout == "1 5\n"  # the part of each shard, and the manifest that is not there
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_merged_shards_are_what_one_run_makes_to_the_byte(
 ) -> None:
     for index in reversed(range(count)):
         report = make(raw, tmp_path, f"{index}/{count}")
-        assert (len(report.made), report.shard) == (len(report.made) + len(report.kept), f"{index}/{count}")
+        assert report.kept == ()
     assert len(ScanNet(tmp_path, split="train")) == 5  # before anybody merges
     merged = make(raw, tmp_path)
     assert (merged.made, len(merged.kept)) == ((), len(SCENES))
@@ -279,7 +279,7 @@ def test_a_shard_that_is_merged_while_it_works_says_so(raw: Path, tmp_path: Path
     assert share is not None
     share.begin()
     make(raw, tmp_path)
-    with pytest.raises(OutputError, match="another run has merged the shards while this one was at work"):
+    with pytest.raises(OutputError, match=r"0000-of-0002.json: cannot be written"):
         share.finish(b"{}")
     assert len(ScanNet(tmp_path, split="train")) == 5
 

@@ -22,10 +22,9 @@ from scannet_prep.errors import (
 from scannet_prep.export import is_export
 from scannet_prep.failures import SceneFailure, list_some
 from scannet_prep.files import (
-    Leader,
     check_is_folder,
     make_directory,
-    mark_run,
+    put_in_place,
     remove_file,
     remove_temporaries,
     run_lock,
@@ -235,18 +234,24 @@ def run(
         LockedError: Another run is writing into the folder.
         WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
     """
-    progress = progress or Progress()
     splits = {task.split for task in plan.tasks}
     make_directory(plan.out_dir)
     with run_lock(plan.out_dir) if plan.share is None else nullcontext():
         folder.prepare_folder(plan.out_dir, splits)
-        for directory in (plan.out_dir, *(plan.out_dir / split for split in splits)) if plan.share is None else ():
-            remove_temporaries(directory)
-        with nullcontext(os.getpid()) if executor is None else mark_run(plan.out_dir) as leader:
-            return _run(plan, jobs, progress, executor, leader)
+        try:
+            _remove_temporaries(plan)
+            return _run(plan, jobs, progress or Progress(), executor)
+        finally:
+            _remove_temporaries(plan)
 
 
-def _run(plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | None, leader: Leader) -> ProcessReport:
+def _remove_temporaries(plan: ProcessPlan) -> None:
+    """Remove what workers have made that was lost; of shards, the run that merges does."""
+    for directory in (plan.out_dir, *(plan.out_dir / split for split in Split)) if plan.share is None else ():
+        remove_temporaries(directory)
+
+
+def _run(plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | None) -> ProcessReport:
     out_dir, share = plan.out_dir, plan.share
     previous = _read_known(out_dir)  # another run may have changed it
     # Where a run had been interrupted, files may be others than the manifest says.
@@ -263,15 +268,10 @@ def _run(plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | 
     missing = [_count_mesh_bytes(task.scene) for task in tasks if not task.path.exists()]
     # Of the release, scenes take 22.6 B a vertex, and 22 B more with faces; the meshes take 41.
     check_space(out_dir, int(sum(missing) * (1.1 if plan.context.options.faces else 0.6)), len(missing))
-    unfinished = frozenset(folder.read_unfinished(out_dir) | {task.scene.scene_id for task in tasks})
-    context = replace(plan.context, leader=leader)
-    if share is not None:
+    unfinished = folder.read_unfinished(out_dir) | {task.scene.scene_id for task in tasks}
+    if is_marked := share is not None:
         share.begin()
-    elif executor is None:
-        context = replace(context, unfinished=unfinished)  # a worker marks the folder, if it has to
-    elif tasks:
-        folder.mark_unfinished(out_dir, unfinished)
-    outcomes = run_tasks(scene_worker.make_scene_file, tasks, context, jobs=jobs, executor=executor)
+    outcomes = run_tasks(scene_worker.make_scene_file, tasks, plan.context, jobs=jobs, executor=executor)
     with progress.work("process", len(plan.tasks), "scenes"), closing(outcomes):
         progress.advance(len(finished))
         for task, outcome in outcomes:
@@ -284,6 +284,13 @@ def _run(plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | 
                 failures[scene_id] = outcome
                 progress.status(f"{len(failures):,} failed")
             else:
+                if outcome.temporary_path is not None:
+                    # Not before it is known that a file will be replaced: a run that changes nothing must not disturb
+                    # those who read.
+                    if not is_marked:
+                        folder.mark_unfinished(out_dir, unfinished)
+                        is_marked = True
+                    put_in_place(outcome.temporary_path, task.path)
                 finished[scene_id] = outcome
             progress.advance()
     _remove_from_other_splits(out_dir, finished)
@@ -311,7 +318,7 @@ def _find_unchanged(plan: ProcessPlan, previous: Manifest, seen: Mapping[str, st
                 scene_worker.check_warnings(task, entry.warnings, context)
                 now = scene_worker.see_scene(task, context.label_map)
         if entry and now and now == seen.get(task.scene.scene_id):
-            found[task.scene.scene_id] = FinishedScene(entry, now, is_new=False)
+            found[task.scene.scene_id] = FinishedScene(entry, now)
     return found
 
 
@@ -321,8 +328,8 @@ def _report(
     warnings = ((name, warning) for name in sorted(finished) for warning in finished[name].entry.warnings)
     return ProcessReport(
         out_dir=plan.out_dir,
-        made=tuple(sorted(name for name, item in finished.items() if item.is_new)),
-        kept=tuple(sorted(name for name, item in finished.items() if not item.is_new)),
+        made=tuple(sorted(name for name, item in finished.items() if item.temporary_path)),
+        kept=tuple(sorted(name for name, item in finished.items() if not item.temporary_path)),
         failures=tuple(item for _, item in sorted(failures.items())),
         warnings=tuple(summarize_warnings(warnings)),
         vertices=sum(item.entry.vertex_count for item in finished.values()),
