@@ -10,7 +10,6 @@ from pathlib import Path
 
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind
 from scannet_prep.errors import (
-    DiskFullError,
     FileError,
     ManifestError,
     MissingFileError,
@@ -97,8 +96,7 @@ class Target:
         """
         if came is not None:
             scenes, failures = {**self._came.scenes, **came.scenes}, {**self._came.failures, **came.failures}
-            is_complete = self._came.is_complete and came.is_complete
-            self._came = Manifest(scenes, failures, is_complete, came.program_version)
+            self._came = Manifest(scenes, failures, program_version=came.program_version)
             if (fault := find_mixture(self._out_dir, {**self._before.scenes, **self.expected})) is not None:
                 raise ManifestError(fault.place, fault.problem, f"{_ELSEWHERE}: no dataset can be read from both")
         if self._is_raw and LOCK_NAME in files:
@@ -113,17 +111,16 @@ class Target:
                 self._others[name] = self._write_file(name, files[name])
 
     def write(self, scene_id: str, contents: Mapping[str, Buffer]) -> None:
-        """Write the files of a scene, or take note of why they cannot be written; may be called in several threads.
+        """Write the files of a scene, or take note of what is in their way; may be called in several threads.
 
-        An `OutputError` says that nothing can be written at all.
+        Raises:
+            OutputError: They cannot be written.
         """
         try:
             if self._is_raw:
                 remove_temporaries((self._out_dir / next(iter(contents))).parent)
             self.scenes[scene_id] = {name: self._write_file(name, data) for name, data in contents.items()}
-        except (OutputError, FileError) as error:
-            if isinstance(error, DiskFullError) or not self._has_begun:
-                raise
+        except FileError as error:
             self.fail(scene_id, error)
 
     def fail(self, scene_id: str, error: ScanNetPrepError) -> None:
@@ -143,9 +140,9 @@ class Target:
         came_failures = {name: it for name, it in self._came.failures.items() if wants(name, find_official_split(name))}
         failures = {**before.failures, **came_failures, **self.failures}
         failures = {name: failure for name, failure in failures.items() if name not in came}
-        is_complete = before.is_complete and self._came.is_complete
         version = self._came.program_version if before.scenes.keys() <= came.keys() else VERSION
-        lists.record(self._out_dir, before, Manifest({**before.scenes, **came}, failures, is_complete, version))
+        whole = Manifest({**before.scenes, **came}, failures, before.is_complete, version)
+        lists.record(self._out_dir, before, whole)
         lists.mark_finished(self._out_dir, self.scenes.keys() | self.failures.keys())
 
     def _end_raw(self) -> None:
@@ -164,7 +161,7 @@ class Target:
         path = self._out_dir / name
         for folder in path.parents[: name.count("/")]:
             if folder.is_symlink():
-                raise OutputError(f"{folder}: is a link that may lead anywhere", f"remove it, or {_ELSEWHERE}")
+                raise FileError(folder, "is a link that may lead anywhere", f"remove it, or {_ELSEWHERE}")
         if _has_content(path, data):
             return "kept"
         if not (self._has_begun or self._is_raw):
