@@ -26,7 +26,6 @@ from scannet_prep.typed_json import encode_json
 MAX_COUNT = 9_999  # four digits in the names of files
 _BEGUN_SUFFIX, _JOB_PREFIX = ".begun", "job-"
 _OTHER_JOB = "with other options, or for other scenes, or before files changed"
-_MERGED_NAME = ".scannet-prep-merged"
 _NAME = re.compile(r"(\d{4})-of-(\d{4})\.(.+)")
 
 # What says which task this is, and of how many. In a job, SLURM_NTASKS says nothing: a batch script is not started once
@@ -210,12 +209,8 @@ class ShardFolder:
         return []
 
     def remove(self) -> None:
-        """Remove all parts, which have been merged; they go all at once, so that none ever seems to be missing."""
-        merged_path = self.path.with_name(_MERGED_NAME)
-        shutil.rmtree(merged_path, ignore_errors=True)  # where a run was killed at the next line but one
-        if self.exists():
-            self.path.replace(merged_path)
-            shutil.rmtree(merged_path, ignore_errors=True)
+        """Remove all parts, which have been merged. Who is killed meanwhile leaves some: then merge once more."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def _find_shards(self) -> list[Shard]:
         return sorted({*self.list_files(), *self.list_files(_BEGUN_SUFFIX)})

@@ -131,10 +131,10 @@ def print_out(text: str) -> None:
     """
     try:
         _print(text, sys.stdout)
-    except BrokenPipeError:
-        raise
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains again at exit
+        if isinstance(error, BrokenPipeError):
+            raise
         raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
 
 

@@ -21,7 +21,8 @@ from scannet_prep.synthetic.scene import SyntheticScene, make_scene
 Bytes: TypeAlias = NDArray[np.uint8]
 
 _FACE = np.dtype([("count", "u1"), ("vertex_indices", "<i4", (3,))])
-_PLY_TYPES = {"<f4": "float", "|u1": "uchar", "<u2": "ushort"}
+_FIELDS = [*((name, "<f4") for name in "xyz"), *((name, "u1") for name in ("red", "green", "blue", "alpha"))]
+_PLY_TYPES = {"<f4": "float", "u1": "uchar", "<u2": "ushort"}
 
 # As in the release; the camera is made up.
 _PARAMETERS = '\t"kThresh": "0.0001",\r\n\t"segMinVerts": "20"'
@@ -60,15 +61,15 @@ def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
     split = find_official_split(scene.scene_id) or Split.TRAIN
     files = RawScene(scene.scene_id, raw_dir / SPLIT_DIRS[split])
     make_directory(files.directory)
-    write_atomically(files.path(MESH), _mesh_chunks(scene, scene.colors))
-    write_atomically(files.path(INFO), [_info_text(scene)])
+    contents = {MESH: _mesh_chunks(scene, scene.colors), INFO: [_info_text(scene)]}
     if split is not Split.TEST:
         labels = _nyu40_ids(scene)
         palette = np.full((MAX_NYU40_ID + 1, 3), 128, np.uint8)  # ScanNet20's own colours, else grey, or black for none
         palette[[0, *SCANNET20.ids]] = [(0, 0, 0), *SCANNET20.colors]
-        write_atomically(files.path(LABELS_MESH), _mesh_chunks(scene, palette[labels], labels))
-        write_atomically(files.path(SEGMENTS), [_segments_text(scene)])
-        write_atomically(files.path(AGGREGATION), [_aggregation_text(scene)])
+        contents[LABELS_MESH] = _mesh_chunks(scene, palette[labels], labels)
+        contents |= {SEGMENTS: [_segments_text(scene)], AGGREGATION: [_aggregation_text(scene)]}
+    for kind, chunks in contents.items():
+        write_atomically(files.path(kind), chunks)
     return files.directory
 
 
@@ -83,16 +84,13 @@ def write_label_map(raw_dir: Path) -> Path:
 
 def _mesh_chunks(scene: SyntheticScene, colors: Bytes, labels: Bytes | None = None) -> list[bytes]:
     """Content of a PLY file: header, vertices, faces."""
-    columns = dict(zip(("x", "y", "z", "red", "green", "blue"), (*scene.positions.T, *colors.T), strict=True))
-    columns["alpha"] = np.full(len(colors), 255, np.uint8)
-    if labels is not None:
-        columns["label"] = labels.astype("<u2")
-    properties = [f"property {_PLY_TYPES[column.dtype.str]} {name}\n" for name, column in columns.items()]
-    dtype = [(name, column.dtype) for name, column in columns.items()]
-    vertices = np.rec.fromarrays(list(columns.values()), dtype)
-    triangles = np.empty(len(scene.faces), _FACE)
-    triangles["count"] = 3
-    triangles["vertex_indices"] = scene.faces
+    fields = [*_FIELDS, *([("label", "<u2")] if labels is not None else [])]
+    columns = (*scene.positions.T, *colors.T, 255, *([] if labels is None else [labels]))
+    vertices, triangles = np.empty(len(colors), fields), np.empty(len(scene.faces), _FACE)
+    for (name, _), column in zip(fields, columns, strict=True):
+        vertices[name] = column
+    triangles["count"], triangles["vertex_indices"] = 3, scene.faces
+    properties = [f"property {_PLY_TYPES[kind]} {name}\n" for name, kind in fields]
     header = (
         f"ply\nformat binary_little_endian 1.0\ncomment VCGLIB generated\nelement vertex {len(vertices)}\n"
         f"{''.join(properties)}element face {len(triangles)}\nproperty list uchar int vertex_indices\nend_header\n"
