@@ -121,8 +121,9 @@ class WorkerPool(Executor):
         future: Future[Any] = Future()
         self._tasks.put((future, (function, *arguments)))
         if len(self._threads) < self._jobs:
-            self._threads.append(threading.Thread(target=self._lead, daemon=True))
-            self._threads[-1].start()
+            thread = threading.Thread(target=self._lead, daemon=True)
+            thread.start()
+            self._threads.append(thread)  # not before it is started, where an interrupt may strike
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - as in Executor
