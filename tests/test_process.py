@@ -220,6 +220,15 @@ def test_wrong_requests_are_told_from_each_other(whole_dir: Path, tmp_path: Path
     assert not (tmp_path / "data").exists()
 
 
+def test_missing_files_are_told_once_with_the_command_that_fetches_them(raw_dir: Path, out_dir: Path) -> None:
+    for path in raw_dir.glob("scans/*/*.segs.json"):
+        path.unlink()
+    outcome = run_main("process", raw_dir, "-o", out_dir)
+    assert (outcome.status, outcome.stderr.count("no such file")) == (3, 3)
+    command = f"scannet-prep download --types seg -o {raw_dir} --scenes @{out_dir}/failed.txt"
+    assert outcome.stdout.count(command) == 1
+
+
 def test_strict_makes_doubts_failures_and_counts_each_unknown_name_once(raw_dir: Path, out_dir: Path) -> None:
     path = raw_dir / f"scans/{TRAIN}/{TRAIN}.aggregation.json"
     document = json.loads(path.read_text())

@@ -29,7 +29,7 @@ Worker: TypeAlias = tuple[subprocess.Popen[bytes], Connection]
 
 _MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of the context for each
 _LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the caller stops early
-_MAX_FAILED_STARTS = 12  # in a row
+_MAX_FAILED_STARTS = 6  # in a row, one at a time
 _NO_WORKERS = "worker processes end as soon as they are started"
 _KEPT = "what is done is kept: run it again, with an executor that works, or without one"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -163,12 +163,14 @@ class WorkerPool(Executor):
 
     def _hire(self, function: object, context: object) -> Worker:
         """Start a worker and wait until it is ready; where one dies before, memory may be short: then one at a time."""
+        is_alone = False
         while self._failed_starts < _MAX_FAILED_STARTS:
-            with suppress(EOFError, OSError), self._alone if self._failed_starts else nullcontext():
+            with suppress(EOFError, OSError), self._alone if is_alone else nullcontext():
                 worker = self._start(function, context)
                 self._failed_starts = 0
                 return worker
-            self._failed_starts += 1
+            self._failed_starts += is_alone
+            is_alone = True
         raise WorkerDiedError(_NO_WORKERS)
 
     def _start(self, function: object, context: object) -> Worker:
