@@ -117,8 +117,15 @@ def test_after_any_two_transforms_all_keys_agree(first: Any) -> None:
             found = Compose(first, second)(make_sample(seed=seed), rng(seed))
         except UsageError as error:  # colours twice, or a grid twice
             refusals.append((str(error), {type(first), type(second)}))
-        else:
-            check_keys_agree(found)
+            continue
+        check_keys_agree(found)
+        generator = rng(seed)
+        expected = second(first(make_sample(seed=seed), generator), generator)
+        assert list(found) == list(expected)
+        for key in found.keys() - (
+            {"colors"} if ColorJitter() in (first, second) else set()
+        ):  # noise: drawn at the end
+            assert np.array_equal(found[key], expected[key]), key
     for message, types in refusals:
         assert re.search("expected uint8|has an inverse map", message)
         assert types & {Normalize, aug.NormalizeColor, GridSample}
@@ -150,7 +157,7 @@ def test_integer_points_are_not_truncated_and_a_scene_without_vertices_stays_one
         found = transform(sample, rng())["points"]
         assert found == pytest.approx(transform(expected, rng())["points"]), transform
     # Whether it flips is chance; samples of one batch need the same types.
-    assert {Flip(share)(sample, rng())["points"].dtype for share in (0, 1)} == {sample["points"].dtype}
+    assert {Flip(share)(sample, rng())["points"].dtype for share in (0, 1)} == {np.dtype(np.float64)}
     for transform in SINGLE:
         if transform in (Normalize(), GridSample(0.5)):
             continue
@@ -277,7 +284,6 @@ def test_compose_hands_on_sample_and_generator_in_order_and_is_a_value() -> None
     expected = Jitter()(RotateZ()(sample, generator), generator)
     assert np.array_equal(Compose(RotateZ(), Jitter())(sample, rng(5))["points"], expected["points"])
     assert Compose()(sample, rng()) is sample
-    assert repr(Compose(Flip(0.25), Normalize())) == "Compose(Flip(probability=0.25), Normalize())"
     assert Compose(Flip()) == Compose([Flip()]) != Compose(Flip(), Flip())
     assert hash(Compose(Flip())) == hash(Compose(Flip()))
 
