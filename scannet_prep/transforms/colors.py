@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
@@ -16,7 +15,6 @@ from scannet_prep.transforms.steps import Columns, Draft, Moving, Transform, Tri
 _LEVELS = np.arange(256, dtype=np.float32)
 
 
-@dataclass(frozen=True)
 class ColorJitter(Transform, shift=(0, 255), noise=(0, 255)):
     """Shifts the colours of the scene, each channel by itself, and adds noise to those of each vertex.
 
@@ -51,7 +49,6 @@ class ColorJitter(Transform, shift=(0, 255), noise=(0, 255)):
         _change_colors(draft, self, jitter)
 
 
-@dataclass(frozen=True)
 class ChromaticAutoContrast(Transform, blend_factor=(0, 1)):
     """Stretches each channel to 0..255, and blends the result with the colours from before.
 
@@ -72,7 +69,6 @@ class ChromaticAutoContrast(Transform, blend_factor=(0, 1)):
         draft.columns("colors")  # now, because a crop would leave other extremes
 
 
-@dataclass(frozen=True)
 class RandomBrightnessContrast(Transform, brightness_limit=(0, 1), contrast_limit=(0, 1)):
     """Multiplies colours by 1 + a, and adds 255 b, with a and b uniform within their limits. Rounded, cut to 0..255.
 
@@ -94,7 +90,6 @@ class RandomBrightnessContrast(Transform, brightness_limit=(0, 1), contrast_limi
         _change_colors(draft, self, lambda levels: _map_levels(levels, np.tile(_LEVELS * factor + offset, (3, 1))))
 
 
-@dataclass(frozen=True)
 class NormalizeColor(Transform, mean=(0, 1), std=(1e-6, 1)):
     """Makes colours float32, (c / 255 - mean) / std for each channel. Nothing is random.
 
@@ -116,7 +111,6 @@ class NormalizeColor(Transform, mean=(0, 1), std=(1e-6, 1)):
         _change_colors(draft, self, lambda levels: levels * factors - offsets)
 
 
-@dataclass(frozen=True)
 class Normalize(Moving):
     """Puts the scene's middle at x = y = 0 and its lowest point at z = 0, and colours into [-1, 1]. Nothing is random.
 

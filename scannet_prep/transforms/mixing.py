@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from scannet_prep.transforms.steps import Checked, Sample, Step, vertex_keys
 _IDS = ("instances", "segments")
 
 
-@dataclass(frozen=True)
 class Mix3D(Checked, mix_prob=(0, 1)):
     """Mixes the scenes of a batch in pairs with a probability, and collates: `collate_fn=Mix3D(collate_torch)`.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
@@ -18,7 +17,6 @@ _PLANES = {"x": (1, 2), "y": (2, 0), "z": (0, 1)}  # a rotation about the axis t
 _MAX_NOISE_CELLS = 50_000_000
 
 
-@dataclass(frozen=True)
 class RotateZ(Moving, max_angle=(0, np.pi)):
     """Rotates points and normals about the z axis, by an angle that is uniform in [-max_angle, max_angle].
 
@@ -33,7 +31,6 @@ class RotateZ(Moving, max_angle=(0, np.pi)):
         _rotate(draft, generator.uniform(-self.max_angle, self.max_angle), "z", (0.0, 0.0, 0.0))
 
 
-@dataclass(frozen=True)
 class RandomRotate(Moving, angle=(-2, 2), center=(-np.inf, np.inf)):
     """Rotates points and normals about one of the axes, by an angle that is uniform in a range.
 
@@ -56,7 +53,6 @@ class RandomRotate(Moving, angle=(-2, 2), center=(-np.inf, np.inf)):
         _rotate(draft, generator.uniform(*self.angle) * np.pi, self.axis, self.center)
 
 
-@dataclass(frozen=True)
 class Flip(Moving, probability=(0, 1)):
     """Reflects points and normals in x, and in y, each with a probability of its own.
 
@@ -72,7 +68,6 @@ class Flip(Moving, probability=(0, 1)):
         draft.turn(lambda columns: _by_axis(np.multiply, columns, np.append(signs, 1)))
 
 
-@dataclass(frozen=True)
 class Scale(Moving, smallest=(1e-6, np.inf), largest=(1e-6, np.inf)):
     """Scales points about the origin by a factor that is uniform in [smallest, largest].
 
@@ -97,7 +92,6 @@ class Scale(Moving, smallest=(1e-6, np.inf), largest=(1e-6, np.inf)):
             draft.later("normals", lambda columns: _make_unit(_by_axis(np.divide, columns, factors)))
 
 
-@dataclass(frozen=True)
 class Jitter(Moving, sigma=(0, np.inf), limit=(0, np.inf)):
     """Adds normal noise to each coordinate, cut at a largest distance. Normals stay as they are.
 
@@ -116,7 +110,6 @@ class Jitter(Moving, sigma=(0, np.inf), limit=(0, np.inf)):
         points += draw(distances, generator, points.size).reshape(points.shape)
 
 
-@dataclass(frozen=True)
 class ElasticDistortion(Moving, distortion_params=(1e-6, np.inf)):
     """Distorts points smoothly: adds noise on a coarse grid, smoothed and interpolated. Normals stay as they are.
 
@@ -140,7 +133,6 @@ class ElasticDistortion(Moving, distortion_params=(1e-6, np.inf)):
                 points += _interpolated_noise(points, granularity, generator) * np.float32(magnitude)
 
 
-@dataclass(frozen=True)
 class CenterShift(Moving):
     """Puts the middle of the bounding box at x = y = 0, and the lowest point at z = 0. Nothing is random.
 
@@ -162,7 +154,6 @@ class CenterShift(Moving):
         _by_axis(np.subtract, draft.move(), origin)
 
 
-@dataclass(frozen=True)
 class RandomShift(Moving, shift=(-np.inf, np.inf)):
     """Shifts points by distances that are uniform, one for each axis.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from scannet_prep.errors import UsageError
 from scannet_prep.transforms.steps import Columns, Draft, Ints, Sample, Selecting, as_rows, draw_bits
 
 
-@dataclass(frozen=True)
 class CropPoints(Selecting, max_points=(1, np.inf), sample_rate=(1e-6, 1)):
     """Keeps the vertices nearest to a random vertex, where the scene has more than it may.
 
@@ -35,7 +33,6 @@ class CropPoints(Selecting, max_points=(1, np.inf), sample_rate=(1e-6, 1)):
         _crop(self, draft, min(self.max_points, share), generator)
 
 
-@dataclass(frozen=True)
 class CropClasses(Selecting, max_points=(1, np.inf), classes=(0, np.inf)):
     """As `CropPoints`, around a vertex of one of some classes, for example those of the tail of ScanNet200.
 
@@ -58,7 +55,6 @@ class CropClasses(Selecting, max_points=(1, np.inf), classes=(0, np.inf)):
         _crop(self, draft, self.max_points, generator, candidates)
 
 
-@dataclass(frozen=True)
 class CropBox(Selecting, limit=(1e-6, np.inf)):
     """Keeps the vertices of which all coordinates lie between -limit and limit.
 
@@ -75,7 +71,6 @@ class CropBox(Selecting, limit=(1e-6, np.inf)):
         draft.select(np.flatnonzero(np.abs(draft.columns("points")).max(axis=0) < self.limit))
 
 
-@dataclass(frozen=True)
 class ShufflePoint(Selecting):
     """Puts the vertices into a random order. Pointcept's `ShufflePoint` (pointcept/datasets/transform.py)."""
 
@@ -84,7 +79,6 @@ class ShufflePoint(Selecting):
         draft.select(generator.permutation(draft.count))
 
 
-@dataclass(frozen=True)
 class Drop(Selecting, share=(0, 1)):
     """Drops a share of the vertices, chosen at random; at least one stays. Vertices stay in their order.
 
@@ -100,7 +94,6 @@ class Drop(Selecting, share=(0, 1)):
         draft.select(np.sort(generator.permutation(draft.count)[:kept_count]))
 
 
-@dataclass(frozen=True)
 class GridSample(Selecting, size=(1e-6, np.inf)):
     """Keeps one vertex, chosen at random, of all that lie in the same cell of a grid (voxel).
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from scannet_prep.backports import dataclass_transform
 from scannet_prep.errors import UsageError
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -106,8 +107,9 @@ class Draft:
         return result
 
 
+@dataclass_transform(frozen_default=True)
 class Checked:
-    """A dataclass whose arguments are checked.
+    """Classes below are frozen dataclasses whose arguments are checked.
 
     Attributes:
         limits: Lowest and highest number of arguments, by name. An argument is a number, a tuple of them, or None.
@@ -116,8 +118,9 @@ class Checked:
     limits: ClassVar[dict[str, tuple[float, float]]] = {}
 
     def __init_subclass__(cls, **limits: tuple[float, float]) -> None:
-        """Take the limits from where the class is declared."""
+        """Take the limits from where the class is declared, and make a dataclass of it."""
         cls.limits = limits
+        dataclass(frozen=True)(cls)
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -165,7 +168,6 @@ class Selecting(Transform):
     drops = frozenset({"faces", *BOX_KEYS})
 
 
-@dataclass(frozen=True, init=False)
 class Compose(Transform):
     """Applies transforms one after the other, with the same generator.
 
@@ -195,7 +197,6 @@ class Compose(Transform):
         return state
 
 
-@dataclass(frozen=True)
 class Sometimes(Transform, p=(0, 1)):
     """Applies a transform with a probability, and leaves the sample as it is otherwise.
 
