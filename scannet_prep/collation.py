@@ -116,9 +116,10 @@ def _join(parts: Mapping[str, list[NDArray[Any]]], joined: Mapping[str, NDArray[
         axis = _INDEX_AXES.get(key, 0)
         rows = first.shape[axis] + sum(array.shape[axis] for array in others)
         shapes[key] = first.dtype.newbyteorder("="), (*first.shape[:axis], rows, *first.shape[axis + 1 :])
-    arrays = joined or workers.allocate(shapes)
+    is_joined = joined.keys() == shapes.keys()
+    arrays = joined if is_joined else workers.allocate(shapes)
     for key, array in arrays.items():
-        if not joined or key not in VERTEX_KEYS:
+        if not is_joined or key not in VERTEX_KEYS:
             np.concatenate(parts[key], _INDEX_AXES.get(key, 0), out=array)
     return arrays
 

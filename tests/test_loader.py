@@ -75,6 +75,8 @@ def test_batches_are_the_same_whatever_workers_there_are(
 def test_scenes_of_a_batch_are_read_into_its_memory_and_copied_only_where_somebody_changed_them(source: Path) -> None:
     plain, keys = ScanNet(source, split="train", keys=("points", "labels", "segments")), [(3, 0), 0, "scene0001_00"]
     expected = collate([plain[key] for key in keys])
+    whole = ScanNet(source, split="train")  # with faces, which have no place in the memory
+    check_batches_equal([collate(whole.__getitems__(keys))], [collate([whole[key] for key in keys])])
     changes: list[tuple[bool, Any]] = [
         (True, lambda _: None),
         (False, lambda scenes: scenes.reverse()),
