@@ -21,15 +21,10 @@ pytestmark = pytest.mark.torch
 
 def make_samples() -> list[dict[str, Any]]:
     """Three scenes as the dataset gives them: metres, uint8 colours, -1 for unlabeled."""
-    return [
-        make_sample(count, count)
-        | {
-            "normals": np.full((count, 3), 0.5, np.float32),
-            "instances": np.arange(count, dtype=np.int32),
-            "edge_index": edges,
-        }
-        for count, edges in ((3, np.array([[0, 1], [1, 2]])), (5, np.array([[4], [0]])), (4, np.zeros((2, 0), int)))
-    ]
+    samples = [make_sample(count, count) for count in (3, 5, 4)]
+    for count, sample in zip((3, 5, 4), samples, strict=True):
+        sample |= {"normals": np.full((count, 3), 0.5, np.float32), "instances": np.arange(count, dtype=np.int32)}
+    return samples
 
 
 def one_by_one(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -66,6 +61,8 @@ def test_torch_geometric_gets_what_it_batches_itself() -> None:
     from torch_geometric.data import Batch, Data
 
     samples = make_samples()
+    for sample, edges in zip(samples, ([[0, 1], [1, 2]], [[4], [0]], [[], []]), strict=True):
+        sample["edge_index"] = np.array(edges, int)
     expected = Batch.from_data_list(
         [
             Data(pos=s["points"], x=s["colors"], normal=s["normals"], y=s["labels"], edge_index=s["edge_index"])
@@ -82,7 +79,7 @@ def test_torch_geometric_gets_what_it_batches_itself() -> None:
 
 
 def test_pointcept_gets_its_names_types_and_colours() -> None:
-    samples = [{key: value for key, value in sample.items() if key != "edge_index"} for sample in make_samples()]
+    samples = make_samples()
     grid = Compose(Normalize(), GridSample(1e-4))
     sampled = [grid(sample, np.random.default_rng(0)) for sample in samples]
     found = to_pointcept(collate_torch(sampled))
@@ -101,8 +98,6 @@ def test_pointcept_gets_its_names_types_and_colours() -> None:
 def test_the_preset_of_octformer_fills_an_octree_of_its_depth() -> None:
     octree_of = import_ocnn().octree.Octree
     scenes = [sample | {"points": sample["points"] * 4 + 9} for sample in make_samples()]  # rooms, far from the origin
-    for sample in scenes:
-        del sample["edge_index"]
     crops = [octformer()(sample, np.random.default_rng(seed)) for seed, sample in enumerate(scenes)]
     points = to_ocnn(collate_torch(crops))
     assert points.batch_npt.tolist() == [len(sample["points"]) for sample in crops] == [2, 4, 3]
@@ -115,7 +110,7 @@ def test_the_preset_of_octformer_fills_an_octree_of_its_depth() -> None:
 
 
 def test_colours_of_an_unknown_range_are_refused() -> None:
-    samples = [{key: value for key, value in sample.items() if key != "edge_index"} for sample in make_samples()]
+    samples = make_samples()
     for step in (NormalizeColor(), NormalizeColor((0, 0, 0), (1, 1, 1)), NormalizeColor((0.5,) * 3, (0.25,) * 3)):
         batch = collate_torch([step(sample, np.random.default_rng(0)) for sample in samples])
         batch["grid"] = batch["points"].int()
