@@ -60,11 +60,11 @@ def test_several_datasets_are_one_for_the_samplers_with_the_epoch(source: Path) 
         ConcatDataset([])
 
 
-def test_the_digest_differs_where_a_scene_of_the_same_length_has_other_bytes(folder: Path) -> None:
+def test_the_digest_differs_where_a_scene_of_the_same_length_has_other_bytes(source: Path, folder: Path) -> None:
     train = ScanNet(folder, split="train")
     digest = train.digest
     assert ConcatDataset([train, train]).digest == f"{digest} {digest}"
-    assert digest == ScanNet(folder, split="train").digest != train.subset(TRAIN[1:]).digest
+    assert digest == ScanNet(source, split="train").digest != train.subset(TRAIN[1:]).digest
     edit_json(folder / "manifest.json", lambda value: value["scenes"]["scene0000_00"].update(crc32="00000000"))
     assert ScanNet(folder, split="train").digest != digest
 
