@@ -208,30 +208,6 @@ def test_page_names_the_damaged_scene_with_advice_and_shows_the_others(page_path
         assert words in text, words
 
 
-def test_page_opens_in_a_browser_in_light_dark_and_print_without_a_complaint(page_path: Path) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium")
-    said: list[str] = []
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        papers = set()
-        for scheme, media in (("light", "screen"), ("dark", "screen"), ("dark", "print")):
-            page = browser.new_page(color_scheme=scheme)
-            page.on("console", lambda message: said.append(message.text))
-            page.on("request", lambda request: said.append(request.url))
-            page.emulate_media(media=media)
-            page.goto(page_path.as_uri())
-            papers.add((scheme, media, page.evaluate("getComputedStyle(document.body).backgroundColor")))
-            assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        browser.close()
-    assert [url for url in said if not url.startswith(("data:", page_path.as_uri()))] == []
-    white, dark = "rgb(255, 255, 255)", "rgb(20, 24, 31)"
-    assert papers == {("light", "screen", white), ("dark", "screen", dark), ("dark", "print", white)}
-
-
 def test_scales_begin_and_end_at_round_numbers_around_all_values() -> None:
     assert Scale.over([3, 97], 100).ticks == [0, 20, 40, 60, 80, 100]
     assert Scale.over([20, 3000], 300, is_log=True).ticks == [10, 100, 1000, 10000]
