@@ -164,7 +164,8 @@ def test_mask3d_statistics_are_numbers_in_yaml_and_the_published_ones_without_tr
 
 
 def test_scenes_that_a_format_cannot_hold_are_refused_by_name(process: Process, tmp_path: Path) -> None:
-    assert "--test-segments DIR" in make_format("mask3d", ExportOptions()).why_left_out(Split.TEST)
+    for made in (make_format("mask3d", ExportOptions()), make_format("mmdet3d", ExportOptions(variant="oneformer3d"))):
+        assert "--test-segments DIR" in made.why_left_out(Split.TEST)
     assert not [name for name in files_in(write_export("mask3d", process(), tmp_path)) if name.startswith("test")]
     segs, test = "/scene0707_00_vh_clean_2.0.010000.segs.json", process()[-1]
     groups = tiny.aggregation_file([tiny.group(999, [0], "floor")])
