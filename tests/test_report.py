@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import Outcome, edit_json, patch, raw_file, run_command, run_main
+from commands import Outcome, edit_json, patch, raw_file, run_main
 from tiny import SCENE_ID, write_tiny
 
 from scannet_prep import SCANNET20, read_processed, tables
@@ -357,7 +357,7 @@ def test_folder_that_is_not_finished_is_shown_with_the_error(other: Path) -> Non
 
 
 def test_summary_and_json_are_plain_text_on_standard_output(whole_dir: Path) -> None:
-    outcome = run_command("report", whole_dir / "processed", "--no-progress")
+    outcome = run_main("report", whole_dir / "processed", "--no-progress")
     assert (outcome.status, outcome.stderr) == (0, "")
     assert "train       1     1,201" in outcome.stdout
     (line,) = report(whole_dir / "processed", "--json").stdout.splitlines()
