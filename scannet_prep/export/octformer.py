@@ -12,6 +12,7 @@ Its `labels` are ours: 0 unlabeled, 1..K = train id + 1. Points are as scanned f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,11 @@ from scannet_prep.export.format import (
     Content,
     ExportedScene,
     ExportFormat,
+    ExportOptions,
     as_asked_for,
     encode_lines,
 )
-from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.npz import encode_npz
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
@@ -37,9 +39,9 @@ class OctFormer(ExportFormat):
 
     name = "octformer"
 
-    def default_frame(self, label_set: LabelSet) -> bool:
-        """As its README processes them."""
-        return label_set == SCANNET200
+    def __init__(self, options: ExportOptions) -> None:
+        is_200 = options.label_set == SCANNET200  # which its README aligns
+        super().__init__(replace(options, is_aligned=is_200 if options.is_aligned is None else options.is_aligned))
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the `.npz`, and the raw ids of train and val."""
