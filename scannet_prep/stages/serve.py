@@ -35,7 +35,7 @@ from scannet_prep.view.renderer import PictureOptions, render_scene
 ADDRESS = "127.0.0.1"
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _THUMBNAIL = PictureOptions(width=320, height=240, has_legend=False)
-_KEPT_PAGES = 4
+_KEPT = 48  # pages and pictures
 _POLICY = "default-src 'none'; img-src 'self' data:; style-src {style}; form-action 'self'; base-uri 'none'"
 _KINDS = {"scene": "text/html; charset=utf-8", "thumbnail": "image/png"}
 _HEADERS = {
@@ -74,7 +74,7 @@ class SceneServer(ThreadingHTTPServer):
         self.viewing, self._turn = viewing, threading.Lock()
         entries = viewing.place.entries
         self._classes = {name: set(_name_classes(entries[name])) for name in viewing.scene_ids}
-        self._make_page, self._make_thumbnail = lru_cache(_KEPT_PAGES)(self._page), lru_cache(None)(self._thumbnail)
+        self._made = lru_cache(_KEPT)(self._make)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - by its base class
         """Say nothing of browsers that have gone on; what is wrong with a scene has been answered."""
@@ -105,15 +105,13 @@ class SceneServer(ThreadingHTTPServer):
     def make(self, kind: str, scene_id: str) -> bytes:
         """The page or the picture of a scene; one is made at a time: browsers ask for many, some twice."""
         with self._turn:
-            return (self._make_page if kind == "scene" else self._make_thumbnail)(scene_id)
+            return self._made(kind, scene_id)
 
-    def _page(self, scene_id: str) -> bytes:
-        scene = self.viewing.load(scene_id)
-        return make_page([scene], color=self.viewing.color_of(scene), home="/")
-
-    def _thumbnail(self, scene_id: str) -> bytes:
+    def _make(self, kind: str, scene_id: str) -> bytes:
         scene = self.viewing.load(scene_id)
         color = self.viewing.color_of(scene)
+        if kind == "scene":
+            return make_page([scene], color=color, home="/")
         return encode_png(render_scene(scene, color if color in scene.colorings else "rgb", _THUMBNAIL))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.view.camera import Camera, Projected
+from scannet_prep.view.camera import Camera
 from scannet_prep.view.coloring import Color, Coloring, ViewedScene
 from scannet_prep.view.png import LINE_HEIGHT, draw_text, measure_text
 from scannet_prep.view.raster import draw_points, draw_triangles, estimate_spacing
@@ -83,7 +83,10 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
     if scene.faces is not None and len(scene.faces):
         seen = draw_triangles(projected, scene.faces, width, options.height)
     else:
-        shown = _faces_camera(scene, projected)
+        shown = np.ones(len(points), np.bool_)
+        if scene.normals is not None:  # only what is seen from the side that its normal points to, or has none
+            toward_camera = projected.position - points
+            shown = np.einsum("ij,ij->i", toward_camera, scene.normals.astype(np.float32)) >= 0
         seen = draw_points(projected, shown, estimate_spacing(points), width, options.height)
     found = coloring.colors.take(seen.nearest, axis=0) if coloring.categories else seen.blend(coloring.colors) + 0.5
     if coloring.categories and scene.normals is not None:
@@ -100,14 +103,6 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
 def find_floor(points: NDArray[np.float32]) -> float:
     """The height of the floor, metres: 1 % of the points are below."""
     return float(np.quantile(points[:, 2], _FLOOR_QUANTILE))
-
-
-def _faces_camera(scene: ViewedScene, projected: Projected) -> NDArray[np.bool_]:
-    """Which vertices are seen from the side that their normal points to, or have none; bool (V,)."""
-    if scene.normals is None:
-        return np.ones(len(scene.points), np.bool_)
-    toward_camera = projected.position - scene.points
-    return np.asarray(np.einsum("ij,ij->i", toward_camera, scene.normals.astype(np.float32)) >= 0)
 
 
 def _light(normals: NDArray[np.floating[Any]], camera: Camera) -> NDArray[np.float32]:
