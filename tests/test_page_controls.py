@@ -72,7 +72,9 @@ def test_hovering_tells_class_raw_category_instance_segment_and_coordinates(
             coloring = scene.colorings[name]
             assert rows[key] == coloring.categories[coloring.indices[vertex]].name
         told += 1
-    assert told > 3
+        if told == 4:
+            break
+    assert told == 4
     shown.page.mouse.move(left + 1, 1)
     shown.page.locator("#tooltip").wait_for(state="hidden")
 
