@@ -270,8 +270,7 @@ def test_raw_trees_are_compared_file_by_file_also_with_a_lock_alone(
             '{"format": "other", "format_version": 1}',
             "not the manifest of a processed folder: Invalid enum value 'other'",
         ),
-        ('{"format": ', "hint: give a whole manifest.json or scannet.lock, or a place that holds scenes"),
-        ("hello", "is neither a manifest.json nor a whole scannet.lock: line 1 reads 'hello'"),
+        ("hello", "line 1 reads 'hello', expected digest, size and path"),
     ],
 )
 def test_nothing_is_not_compared_with_nothing(tmp_path: Path, content: str, words: str) -> None:
