@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from release_server import ReleaseServer
 
 from scannet_prep.processed.scene import ProcessOptions
