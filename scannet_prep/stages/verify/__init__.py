@@ -20,12 +20,13 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.finding import CheckReport, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.verify.archive import check_archives
 from scannet_prep.stages.verify.export import check_exported_scene, plan_export
 from scannet_prep.stages.verify.processed import check_processed_scene, plan_processed
 from scannet_prep.stages.verify.raw import check_raw_scene, plan_raw
 from scannet_prep.tree import find_folder, identify_tree
 
+_DAMAGED_HINT = "copy the archive again, or pack it again; the other scenes can be used, and unpack gets them out"
+_WARNING_HINT = "the files here are whole; copy again what is damaged or missing, or pack it again with --force"
 # How to find what is to be checked of a tree, and how to check a scene.
 _CHECKS: dict[str, tuple[Any, Any]] = {
     ArchiveKind.RAW: (plan_raw, check_raw_scene),
@@ -85,7 +86,7 @@ def run(
     if (path := find_folder(places)) is None:
         archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
         paths, kind = tuple(archives.names), "archive"
-        checked = check_archives(archives, selection, findings, jobs, progress)
+        checked = _check_archives(archives, selection, findings, jobs, progress)
         present, size_bytes = archives.held, sum(reader.source.size_bytes for reader in archives.readers)
     else:
         paths, kind = (str(path),), "export" if is_export(path) else str(identify_tree(path))
@@ -118,6 +119,40 @@ def _check_tree(
     looked = look_at_scenes(look, tasks, context, findings, title="verify", jobs=jobs, progress=progress)
     numbers = {str(task.scene_id): looked.get(task.scene_id, (0, 0)) for task in tasks}
     return {name: count for name, (count, _) in numbers.items()}, sum(size for _, size in numbers.values()), present
+
+
+def _check_archives(
+    archives: ArchiveSet, selection: Selection, findings: Findings, jobs: int, progress: Progress
+) -> dict[str, int]:
+    """Check archives, each once. Whatever is wrong with their content is a finding, and the check goes on.
+
+    Returns:
+        The scenes that were checked, and how many vertices each has; 0 for those that are damaged.
+
+    Raises:
+        ScanNetPrepError: What `GroupReader.read` raises.
+    """
+    checked, expected = dict[str, int](), set[str](selection.scene_ids or ())
+    with progress.work("verify", archives.size_bytes, "B"):
+        for reader in archives.readers:
+            for group, problem in reader.read(lambda *_: None, jobs, progress):
+                checked[group.scene_id] = 0 if problem else group.vertex_count
+                if problem:
+                    message = f"is damaged (bytes {group.offset:,} to {group.end:,}): {problem}"
+                    findings.error(reader.name, message, _DAMAGED_HINT, scene_id=group.scene_id)
+            for problem in reader.problems:
+                findings.error(reader.name, problem, _DAMAGED_HINT)
+            for warning in reader.warnings:
+                findings.note(reader.name, warning, _WARNING_HINT)
+            manifest = findings.attempt(Path(reader.name), reader.read_manifest)
+            # Of an archive that is cut off, the manifest tells what is lost.
+            if manifest and not (reader.index or archives.missing_shards):
+                expected |= {name for name, entry in manifest.scenes.items() if selection.wants(name, entry.split)}
+            reader.source.close()
+    for scene_id in sorted(expected - checked.keys()) if selection.limit is None else ():
+        message = "no such scene in what is whole of the archive, and of the splits that were asked for"
+        findings.error(archives.names[0], message, _DAMAGED_HINT, scene_id=scene_id)
+    return checked
 
 
 def _compare_with_lists(
