@@ -59,9 +59,9 @@ class SceneSource(ABC):
             hint = f"make them: scannet-prep process --splits {split}{then}"
             raise UnknownSplitError(f"{self.name}: holds no {split} scenes, only {others}", hint)
         if split is not None and self.failures:
-            count, one = len(self.failures), min(self.failures)
+            count, one, first = len(self.failures), min(self.failures), place if isinstance(place, str) else place[0]
             told = f"{self.name}: scenes that failed in processing are missing: {count}, for example {one}"
-            warnings.warn(f"{told}; to list them: scannet-prep info {self.name}", stacklevel=5)
+            warnings.warn(f"{told}; to list them: scannet-prep info {quote(first)}", stacklevel=5)
 
     def __len__(self) -> int:
         """Number of scenes."""
