@@ -150,7 +150,7 @@ def _check_archives(
                 expected |= {name for name, entry in manifest.scenes.items() if selection.wants(name, entry.split)}
             reader.source.close()
     for scene_id in sorted(expected - checked.keys()) if selection.limit is None else ():
-        message = "no such scene in what is whole of the archive, and of the splits that were asked for"
+        message = "is not in what is whole of the archive, or is of another split than was asked for"
         findings.error(archives.names[0], message, _DAMAGED_HINT, scene_id=scene_id)
     return checked
 
