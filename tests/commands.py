@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,23 +42,21 @@ class Outcome:
         return json.loads(self.stdout)
 
 
-class WorkersHere(Executor):
-    """Does tasks in this process at once; they and their results are sent as to a process of its own.
+class WorkersHere(pool.WorkerPool):
+    """Workers that are threads of this process, to which tasks and results are sent as to a process of its own.
 
     To start a worker process takes longer than it works in most tests.
     """
 
-    def __init__(self, jobs: int) -> None:
-        pass
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
-        future = Future[Any]()
-        try:
-            result = function(*pickle.loads(pickle.dumps(arguments)))
-            future.set_result(pickle.loads(pickle.dumps(result)))
-        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
-            future.set_exception(error)
-        return future
+    def _lead(self) -> None:
+        while item := self._tasks.get():
+            future, (function, *arguments) = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = function(*pickle.loads(pickle.dumps(arguments)))
+                    future.set_result(pickle.loads(pickle.dumps(result)))
+                except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+                    future.set_exception(error)
 
 
 def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[str]], int] = main) -> Outcome:
