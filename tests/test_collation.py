@@ -149,7 +149,7 @@ def test_a_batch_is_sent_whole_writable_and_without_a_trace() -> None:
     send(batch)  # starts the server of descriptors
     before = count_descriptors()
     kept = [send(batch) for _ in range(3)]
-    assert count_descriptors() == before, "who keeps many batches would run out of descriptors"
+    assert count_descriptors() <= before, "who keeps many batches would run out of descriptors"
     none, objects = batch.pop("none"), batch.pop("objects")
     for found in kept:
         assert (found.pop("none"), found.pop("objects").tolist()) == (none, objects.tolist())
