@@ -377,7 +377,7 @@ def test_place_without_scenes_is_an_error(root: Path, tmp_path: Path, words: lis
     shutil.copy(root / "data/processed/manifest.json", tmp_path / "none")
     edit_json(tmp_path / "none/manifest.json", lambda value: value["scenes"].clear())
     outcome = run_main("view", "--source", "none", *words, cwd=tmp_path)
-    assert (outcome.status, outcome.stderr[:31]) == (1, "error: none: holds no scenes\nhin")
+    assert (outcome.status, outcome.stderr.splitlines()[0]) == (1, "error: none: holds no scenes")
 
 
 @pytest.mark.parametrize(
