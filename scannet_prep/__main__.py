@@ -13,8 +13,9 @@ import signal
 import sys
 from types import FrameType
 
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM") if hasattr(signal, name))
-_WHILE_LOADING_S, _WHETHER_FORGOTTEN_S = 0.01, 0.05
+_HAS_TIMER = hasattr(signal, "setitimer")  # Windows has none: there, signals are left as Python has them
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM) if _HAS_TIMER else ()
+_LOOK_AGAIN_S = 0.03
 _is_interrupted = False
 
 
@@ -41,29 +42,24 @@ def main() -> int:
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
     global _is_interrupted  # noqa: PLW0603 - as signals are, it is the process's
-    has_timer = hasattr(signal, "setitimer")
-    if _is_interrupted and not (has_timer and signum == signal.SIGALRM):
+    if _is_interrupted and signum != signal.SIGALRM:
         return
     _is_interrupted = True
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_AGAIN_S)
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
-    if has_timer:  # look again
-        signal.setitimer(signal.ITIMER_REAL, _WHETHER_FORGOTTEN_S if frame is None else _WHILE_LOADING_S)
-        error = sys.exc_info()[1]
-        while error is not None and not isinstance(error, KeyboardInterrupt | GeneratorExit):
-            error = error.__context__  # generators end where an exception passes the loop over them
-        if error is not None or frame is not None:  # it is being cleaned up, or a module is loaded
-            return
-    raise KeyboardInterrupt
+    error = sys.exc_info()[1]
+    while error is not None and not isinstance(error, KeyboardInterrupt | GeneratorExit):
+        error = error.__context__  # generators end where an exception passes the loop over them
+    if error is None and frame is None:  # else it is being cleaned up, or a module is loaded
+        raise KeyboardInterrupt
 
 
 def _ignore_signals() -> None:
     """Let none disturb the end."""
-    if hasattr(signal, "pthread_sigmask"):
+    if _HAS_TIMER:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.pthread_sigmask(
-            signal.SIG_BLOCK, _SIGNALS
-        )  # Python complains of one that comes just before the next line
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # Python complains of one just before the next line
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

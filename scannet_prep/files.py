@@ -9,7 +9,7 @@ import secrets
 import socket
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from io import FileIO
@@ -29,12 +29,11 @@ from scannet_prep.errors import (
 from scannet_prep.typed_json import Count, Crc32
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-Leader: TypeAlias = int | Path
-"""What leads a run: its process, for workers that this process has started; else a file of `mark_run`."""
 
 LOCK_NAME = ".scannet-prep.lock"
 SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 _MAX_BYTES = 1 << 32
+_NO_WAITING = getattr(os, "O_NONBLOCK", 0)
 _BLOCK_BYTES = 1 << 22
 _TEMPORARY_SUFFIX = ".tmp"
 _TEMPORARY = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.tmp")
@@ -55,10 +54,7 @@ class Fingerprint:
     @classmethod
     def from_bytes(cls, *chunks: Buffer) -> Fingerprint:
         """Compute the fingerprint of a file's whole content, given in one or several pieces."""
-        crc32 = 0
-        for chunk in chunks:
-            crc32 = deflate.crc32(chunk, crc32)
-        return cls(sum(map(len, chunks)), f"{crc32:08x}")
+        return cls._from_chunks(chunks)
 
     @classmethod
     def from_file(cls, path: Path) -> Fingerprint:
@@ -67,10 +63,14 @@ class Fingerprint:
         Raises:
             FileError: It is not there, or cannot be read.
         """
-        size_bytes, crc32 = 0, 0
         with open_file(path, 1 << 60) as file:
-            while chunk := file.read(_BLOCK_BYTES):
-                size_bytes, crc32 = size_bytes + len(chunk), deflate.crc32(chunk, crc32)
+            return cls._from_chunks(iter(lambda: file.read(_BLOCK_BYTES), b""))
+
+    @classmethod
+    def _from_chunks(cls, chunks: Iterable[Buffer]) -> Fingerprint:
+        size_bytes, crc32 = 0, 0
+        for chunk in chunks:
+            size_bytes, crc32 = size_bytes + len(chunk), deflate.crc32(chunk, crc32)
         return cls(size_bytes, f"{crc32:08x}")
 
 
@@ -94,24 +94,20 @@ def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
         MissingFileError: There is no such file.
         FileError: It is not a regular file, too large, or cannot be read; with the operating system's reason.
     """
+    if "\0" in str(path):  # in a name that was read from a file
+        raise FileError(path, "has a NUL in its name")
     try:
-        flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        try:
-            descriptor = os.open(path, flags)
-        except ValueError as error:  # a NUL in a name that was read from a file
-            raise FileError(path, f"cannot be read: {error}") from None
-        try:
-            status = os.fstat(descriptor)
+        with FileIO(path, opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as file:
+            status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise FileError(path, f"is {describe_kind(status.st_mode)}, expected a file")
             if status.st_size > max_bytes:
                 raise FileError(path, f"has {status.st_size:,} bytes, expected at most {max_bytes:,}")
-            with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as file:
-                yield file
-        finally:
-            os.close(descriptor)
+            yield file
     except ScanNetPrepError:
         raise
+    except IsADirectoryError:
+        raise FileError(path, "is a folder, expected a file") from None
     except FileNotFoundError:
         problem = "is a link that leads nowhere" if path.is_symlink() else "no such file"
         raise MissingFileError(path, problem) from None
@@ -131,9 +127,7 @@ def read_file(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
         return file.read()
 
 
-def write_atomically(
-    path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False, leader: Leader | None = None
-) -> None:
+def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False) -> None:
     """Write a file under a temporary name in the same folder, then give it its final name.
 
     A reader sees the old file or the new one, whole; after a kill, a temporary file may stay behind, which
@@ -143,16 +137,19 @@ def write_atomically(
         path: Final name. An existing file is replaced.
         chunks: The content, in order.
         is_durable: Flush to the disk before renaming, so that even a power failure leaves no empty file.
-        leader: What leads this run. A worker whose leader is gone renames nothing: the next run may be at work in the
-            folder.
 
     Raises:
         OutputError: The folder cannot be written to, or the disk is full. Nothing stands under the final name that was
             not there before.
         FileError: A folder or a device has that name, such as `/dev/null`.
     """
-    _check_is_no_device(path)
-    temporary_path = path.with_name(f".{path.name}.{_unique_suffix()}")
+    put_in_place(write_temporary(path, chunks, is_durable=is_durable), path)
+
+
+def write_temporary(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False) -> Path:
+    """Do the first half of `write_atomically`, and give the temporary name."""
+    _check_can_be_file(path)
+    temporary_path = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
     try:
         try:
             with temporary_path.open("xb") as file:
@@ -160,63 +157,34 @@ def write_atomically(
                 if is_durable:
                     file.flush()
                     os.fsync(file.fileno())
-            if leader is not None:
-                check_run_lives(leader, path)
-            temporary_path.replace(path)
-        finally:
+        except BaseException:
             temporary_path.unlink(missing_ok=True)
-    except IsADirectoryError:
-        raise FileError(path, "is a folder, so that no file can be written there", "remove or rename it") from None
+            raise
     except OSError as error:
         if isinstance(error, ScanNetPrepError):
             raise
         raise output_error(path, error) from error
+    return temporary_path
 
 
-def _check_is_no_device(path: Path) -> None:
-    """Refuse what the whole machine uses: who may would replace it by a file."""
+def put_in_place(temporary_path: Path, path: Path) -> None:
+    """Do the second half of `write_atomically`: give a file its final name."""
+    try:
+        temporary_path.replace(path)
+    except OSError as error:
+        temporary_path.unlink(missing_ok=True)
+        raise output_error(path, error) from error
+
+
+def _check_can_be_file(path: Path) -> None:
+    """Refuse folders, and what the whole machine uses: who may would replace it by a file."""
     with suppress(OSError):
         mode = path.stat().st_mode
+        if stat.S_ISDIR(mode) and not path.is_symlink():
+            raise FileError(path, "is a folder, so that no file can be written there", "remove or rename it")
         is_device = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
         if is_device or (path.is_symlink() and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))):  # as /dev/stdout is
             raise FileError(path, "is a device or a pipe, so that no file can be written there", "name a file")
-
-
-def check_run_lives(leader: Leader, path: Path) -> None:
-    """Check, before a file gets its name, that what leads the run is there.
-
-    Raises:
-        OutputError: It is gone: another run may be at work in the folder.
-    """
-    if leader in (os.getpid(), os.getppid()):
-        return
-    if isinstance(leader, Path):
-        with suppress(FileError):  # opened: a network file system remembers for a while what has been there
-            read_file(leader)
-            return
-    raise OutputError(f"{path}: not written: the run that it was made for has ended")
-
-
-@contextmanager
-def mark_run(folder: Path) -> Iterator[Path]:
-    """Mark a run in its folder, for workers that may be on other machines: without the mark, they rename nothing.
-
-    After a kill, the mark stays; the next run removes it with `remove_temporaries`.
-
-    Raises:
-        OutputError: The folder cannot be written to.
-    """
-    path = folder / f".run.{_unique_suffix()}"
-    write_atomically(path, [b""])
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _unique_suffix() -> str:
-    """What the name of a temporary file ends in; no other run uses it, on any machine."""
-    return f"{os.getpid()}-{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}"
 
 
 def remove_temporaries(directory: Path) -> None:
@@ -226,21 +194,13 @@ def remove_temporaries(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def output_error(
-    path: Path, error: OSError, then: str = "then run the same command again: it continues"
-) -> OutputError:
-    """Say why a file cannot be written, and what to do about it.
-
-    Args:
-        path: The file.
-        error: What the operating system says.
-        then: What to do when there is room.
-    """
+def output_error(path: Path, error: OSError) -> OutputError:
+    """Say why a file cannot be written, and what to do about it."""
     hint = ""
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         hint = "choose an output folder that you may write to"
     elif error.errno in SPACE_ERRNOS:
-        hint = f"free some space or choose another output folder, {then}"
+        hint = "free some space or choose another output folder, then run the same command again: it continues"
     kind = DiskFullError if error.errno in SPACE_ERRNOS else OutputError
     return kind(f"{path}: cannot be written: {error.strerror or error}", hint)
 
@@ -256,7 +216,7 @@ def check_is_folder(path: Path) -> None:
         raise OutputError(f"{existing}: is not a folder", "choose another output folder")
 
 
-def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False, leader: Leader | None = None) -> None:
+def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> None:
     """Do what `write_atomically` does, unless the file has that content already.
 
     Raises:
@@ -265,7 +225,7 @@ def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False, leade
     with suppress(FileError):  # not there, of another size, or not readable: to write it tells
         if read_file(path, len(data)) == data:
             return
-    write_atomically(path, [data], is_durable=is_durable, leader=leader)
+    write_atomically(path, [data], is_durable=is_durable)
 
 
 def remove_file(path: Path) -> None:
@@ -315,42 +275,24 @@ def run_lock(folder: Path) -> Iterator[None]:
         raise OutputError(problem, "on Windows, run this in WSL; processed folders are read without it") from None
 
     path = folder / LOCK_NAME
-    try:
-        descriptor = _open_locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = ""
-        with suppress(OSError):  # it may end at this moment
-            holder = path.read_text(encoding="utf-8", errors="replace").strip()[:200]
-        holder = holder or "another run"
-        raise LockedError(
-            f"{folder}: {holder} is working in this folder", "wait until it has ended, or end it; then try again"
-        ) from None
-    except OSError:
-        yield  # a read-only folder: nothing will be written; or a file system without locks
-        return
-    try:
-        started = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode())
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink()
-        os.close(descriptor)
-
-
-def _open_locked(path: Path, operation: int) -> int:
-    """Open and lock a file that its last holder may be removing at this moment."""
-    import fcntl
-
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    with ExitStack() as stack:
         try:
-            fcntl.flock(descriptor, operation)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), path.stat()):
-                    return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(descriptor), path.stat()):
+                raise BlockingIOError  # noqa: TRY301 - its last holder has removed it, and another run has its own
+        except (BlockingIOError, FileNotFoundError):
+            holder = ""
+            with suppress(OSError):  # it may end at this moment
+                holder = path.read_text(encoding="utf-8", errors="replace").strip()[:200]
+            problem = f"{folder}: {holder or 'another run'} is working in this folder"
+            raise LockedError(problem, "wait until it has ended, or end it; then try again") from None
+        except OSError:
+            pass  # a read-only folder: nothing will be written; or a file system without locks
+        else:
+            started = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode())
+            stack.callback(path.unlink, missing_ok=True)
+        yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.archive.reader import ArchiveReader
@@ -35,10 +35,6 @@ class ProcessedPlace:
     failures: Mapping[str, SceneFailure]
     faults: tuple[FileError, ...] = ()
     _reader: ArchiveReader | None = None  # of the same scenes
-
-    def restrict(self, scene_id: str) -> ProcessedPlace:
-        """The place with the entry of one scene only, which is less to send."""
-        return replace(self, entries={scene_id: self.entries[scene_id]}, failures={})
 
     def file_path(self, scene_id: str) -> Path | str:
         """The file of a scene; a text where it is in an archive."""

@@ -1,7 +1,8 @@
 """Shards of work: several runs, each on a machine of its own, do one job in one folder, without locks.
 
-    manifest.d/0003-of-0016.json          what a shard has made, written as the manifest of the whole folder is
-    manifest.d/0003-of-0016.state.json    what it is a shard of, and whether it came to its end
+    manifest.d/0003-of-0016.json     what a shard has made, written as the manifest of the whole folder is
+    manifest.d/0003-of-0016.begun    empty: it is at work, or was killed
+    manifest.d/job-3fa2b1c0          empty: the CRC-32 of all names and sizes of the job, and of its options
 
 Nobody else writes the files of a shard, so that file systems whose locks cannot be relied on do no harm. Readers take
 the parts together. A run without a shard makes what is missing, writes one manifest, and removes the parts.
@@ -14,18 +15,17 @@ import shutil
 import zlib
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from scannet_prep.errors import ContentError, FileError, ManifestError, OutputError, UsageError
+from scannet_prep.errors import ManifestError, UsageError
 from scannet_prep.failures import list_some
-from scannet_prep.files import make_directory, output_error, read_file, write_if_changed
-from scannet_prep.typed_json import encode_json, parse_json
+from scannet_prep.files import make_directory, remove_file, write_if_changed
+from scannet_prep.typed_json import encode_json
 
 MAX_COUNT = 9_999  # four digits in the names of files
-_STATE_SUFFIX = ".state.json"
+_BEGUN_SUFFIX, _JOB_PREFIX = ".begun", "job-"
 _OTHER_JOB = "with other options, or for other scenes, or before files changed"
-_MERGED_NAME = ".scannet-prep-merged"
 _NAME = re.compile(r"(\d{4})-of-(\d{4})\.(.+)")
 
 # What says which task this is, and of how many. In a job, SLURM_NTASKS says nothing: a batch script is not started once
@@ -38,6 +38,7 @@ _VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
     ("RANK", "WORLD_SIZE"),
 )
+_RANGE = ("MIN", "MAX", "STEP")
 _BY_HAND = "say which one of how many this is, counted from 0: --shard 0/16"
 
 
@@ -94,8 +95,12 @@ class Shard:
         for names in _VARIABLES:
             if all(name in environ and name != ignored for name in names):
                 index, count = (_parse_number(name, environ) for name in names)
-                if names[0].startswith("SLURM_ARRAY"):
-                    index = _number_in_array(index, count, environ)
+                if names[0].startswith("SLURM_ARRAY"):  # which may begin anywhere and have steps, but no gaps
+                    first, last, step = (_parse_number(f"SLURM_ARRAY_TASK_{it}", environ) for it in _RANGE)
+                    if last and last - first != (count - 1) * max(1, step):
+                        problem = f"--shard auto: the {count} tasks of the job array do not follow each other"
+                        raise UsageError(problem, "to run some again: --shard $SLURM_ARRAY_TASK_ID/16, for 16 in all")
+                    index = (index - first) // max(1, step)
                 words = " and ".join(f"{name}={environ[name]}" for name in names)
                 try:
                     found[words] = cls(index, count)
@@ -125,19 +130,6 @@ class Shard:
         ordered, turn = sorted(sizes, key=lambda name: (-sizes[name], name)), 2 * self.count
         mine = {self.index, turn - 1 - self.index}
         return frozenset(name for place, name in enumerate(ordered) if place % turn in mine)
-
-
-@dataclass(frozen=True, slots=True)
-class ShardState:
-    """What a shard writes of itself.
-
-    Attributes:
-        job: CRC-32 of all names and sizes of the job, and of its options; where it differs, shards do not fit together.
-        is_finished: Whether it came to its end.
-    """
-
-    job: str
-    is_finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,32 +177,31 @@ class ShardFolder:
         Raises:
             UsageError: There are other shards that this run does not go together with.
         """
-        job = f"{zlib.crc32(encode_json([settings, sorted(sizes.items())])):08x}"
-        others = self._read_states()
+        job = f"{_JOB_PREFIX}{zlib.crc32(encode_json([settings, sorted(sizes.items())])):08x}"
+        is_other_job = bool(self._find_jobs() - {job})
         if shard is None:
-            if is_restricted and any(it.job != job for it in others.values()) and (faults := self.find_faults()):
+            if is_restricted and is_other_job and (faults := self.find_faults()):
                 raise UsageError(f"{faults[0].message}; a run for other scenes cannot merge that", faults[0].hint)
             return None
-        for other, state in others.items():
-            if other.count != shard.count or state.job != job:
+        for other in self._find_shards():
+            if other.count != shard.count or is_other_job:
                 found = f"of {other.count} shards" if other.count != shard.count else _OTHER_JOB
                 problem = f"{self.path.parent}: shard {other} was run {found}; this is shard {shard}"
                 hint = "finish those first: their command without --shard; or choose another folder with -o"
                 raise UsageError(problem, hint)
-        return Share(self, shard, ShardState(job), shard.choose(sizes), frozenset(sizes))
+        return Share(self, shard, job, shard.choose(sizes), frozenset(sizes))
 
     def find_faults(self) -> list[ManifestError]:
         """Find out why the parts cannot be taken for the whole; empty where all are there, and where there are none."""
-        states, parts = self._read_states(), self.list_files()
+        shards, parts, begun = self._find_shards(), self.list_files(), self.list_files(_BEGUN_SUFFIX)
         again, merge = f"run the same scannet-prep {self.command} command", "without --shard: it makes what is missing"
-        counts = sorted({shard.count for shard in (*states, *parts)})
-        if len(counts) > 1 or len({state.job for state in states.values()}) > 1:
+        counts = sorted({shard.count for shard in shards})
+        if len(counts) > 1 or len(self._find_jobs()) > 1:
             found = f"of {' and of '.join(map(str, counts))} shards" if len(counts) > 1 else _OTHER_JOB
             problem = f"holds shards that do not go together: some were run {found}"
             return [ManifestError(self.path, problem, f"{again} {merge}")]
-        finished = {shard for shard, state in states.items() if state.is_finished and shard in parts}
         every = (Shard(index, count) for count in counts for index in range(count))
-        if lacking := [shard for shard in every if shard not in finished]:
+        if lacking := [shard for shard in every if shard in begun or shard not in parts]:
             names = list_some([str(shard) for shard in lacking])
             problem = f"is not there, or not whole: shards that have not come to their end: {names}"
             hint = f"{again} with --shard {lacking[0]}; or {merge}, and merges"
@@ -218,23 +209,14 @@ class ShardFolder:
         return []
 
     def remove(self) -> None:
-        """Remove all parts, which have been merged; they go all at once, so that none ever seems to be missing."""
-        merged_path = self.path.with_name(_MERGED_NAME)
-        shutil.rmtree(merged_path, ignore_errors=True)  # where a run was killed at the next line but one
-        if self.exists():
-            try:
-                self.path.replace(merged_path)
-            except OSError as error:
-                raise output_error(self.path, error) from error
-            shutil.rmtree(merged_path, ignore_errors=True)
+        """Remove all parts, which have been merged. Who is killed meanwhile leaves some: then merge once more."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
-    def _read_states(self) -> dict[Shard, ShardState]:
-        """What shards say of themselves; one that cannot be read counts as not finished."""
-        states = {}
-        for shard, path in self.list_files(_STATE_SUFFIX).items():
-            with suppress(FileError, ContentError):
-                states[shard] = parse_json(read_file(path), ShardState)
-        return states
+    def _find_shards(self) -> list[Shard]:
+        return sorted({*self.list_files(), *self.list_files(_BEGUN_SUFFIX)})
+
+    def _find_jobs(self) -> set[str]:
+        return {path.name for path in self.path.glob(f"{_JOB_PREFIX}*")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +226,14 @@ class Share:
     Attributes:
         folder: Where it leaves its part.
         shard: Which one it is.
-        state: What it is a shard of.
+        job: Name of the file that says what it is a shard of.
         names: What it has to do.
         job_names: What all shards have to do.
     """
 
     folder: ShardFolder
     shard: Shard
-    state: ShardState
+    job: str
     names: frozenset[str] = field(hash=False)
     job_names: frozenset[str] = field(hash=False)
 
@@ -266,20 +248,17 @@ class Share:
             OutputError: It cannot be written.
         """
         make_directory(self.folder.path)
-        write_if_changed(self.path(_STATE_SUFFIX), encode_json(self.state), is_durable=True)
+        for path in (self.folder.path / self.job, self.path(_BEGUN_SUFFIX)):
+            write_if_changed(path, b"", is_durable=True)
 
     def finish(self, part: bytes) -> None:
         """Write the part, and say that the shard came to its end.
 
         Raises:
-            OutputError: It cannot be written, or another run has merged the shards in the meantime.
+            OutputError: It cannot be written, for example because another run has merged the shards in the meantime.
         """
-        if not self.path(_STATE_SUFFIX).exists():
-            problem = f"{self.folder.path.parent}: another run has merged the shards while this one was at work"
-            raise OutputError(problem, f"run the same scannet-prep {self.folder.command} command without --shard")
         write_if_changed(self.path(), part, is_durable=True)
-        state = encode_json(replace(self.state, is_finished=True))
-        write_if_changed(self.path(_STATE_SUFFIX), state, is_durable=True)
+        remove_file(self.path(_BEGUN_SUFFIX))
 
     def path(self, suffix: str = "") -> Path:
         """The part of the shard, or another file of its own."""
@@ -287,18 +266,7 @@ class Share:
 
 
 def _parse_number(name: str, environ: Mapping[str, str]) -> int:
-    text = environ[name]
+    text = environ.get(name, "0")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise UsageError(f"--shard auto: {name} is {text[:40]!r}, which is not a number", _BY_HAND)
     return int(text)
-
-
-def _number_in_array(task: int, count: int, environ: Mapping[str, str]) -> int:
-    """Number a task of a job array from 0. The array may begin anywhere and have steps, but no gaps."""
-    names = ("SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_STEP")
-    first, last, step = (_parse_number(name, environ) if name in environ else None for name in names)
-    first, step = first or 0, step or 1
-    if (task - first) % step or (last is not None and last - first != (count - 1) * step):
-        problem = f"--shard auto: the {count} tasks of the job array ({first} to {last}) do not follow each other"
-        raise UsageError(problem, "to run some shards again: --shard $SLURM_ARRAY_TASK_ID/16, for 16 shards in all")
-    return (task - first) // step

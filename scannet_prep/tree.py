@@ -53,13 +53,11 @@ def identify_tree(path: Path) -> ArchiveKind:
         if not path.is_dir():
             raise _not_a_folder(path)
         check_is_no_export(path)
-        if next(iter_processed_scenes(path), None):
+        if next(iter_processed_scenes(path), None) or (path / MANIFEST_NAME).is_file() or shards_of(path).exists():
             return ArchiveKind.PROCESSED
         try:
             find_raw_scenes(path)
         except MissingFileError:
-            if (path / MANIFEST_NAME).is_file() or shards_of(path).exists():
-                return ArchiveKind.PROCESSED
             raise _neither(path) from None
     except PermissionError as error:
         raise FileError(path, f"cannot be read: {error.strerror}") from error
@@ -75,17 +73,6 @@ def check_is_no_export(place: object) -> None:
     if isinstance(place, str | Path) and is_export(Path(place)):
         hint = f"give the folder that it was made from; to check the export: scannet-prep verify {quote(str(place))}"
         raise MissingFileError(Path(place), "is an export, expected raw or processed scenes", hint)
-
-
-def explain_no_raw_scenes(path: Path) -> None:
-    """Say what was probably meant by a path where there are no raw scenes.
-
-    Raises:
-        MissingFileError: With the answer.
-        FileError: It cannot be looked into.
-    """
-    if identify_tree(path) is ArchiveKind.PROCESSED:
-        raise MissingFileError(path, "holds processed scenes, expected raw ones", "give the raw folder")
 
 
 def _not_a_folder(path: Path) -> MissingFileError:

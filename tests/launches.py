@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 
@@ -10,211 +11,86 @@ class Launch(NamedTuple):
 
     Attributes:
         name: How it was started.
-        text: The variables that may matter.
         shard: Which shard it is, or a part of the message why that cannot be known.
         cores: How many processors Slurm grants it.
+        environ: The variables that may matter.
     """
 
     name: str
-    text: str
     shard: str
     cores: int | None
-
-    @property
-    def environ(self) -> dict[str, str]:
-        return dict(word.split("=", 1) for word in self.text.split())
+    environ: dict[str, str]
 
 
-LAUNCHES = (
-    Launch(
-        "the script of an array task",
-        """
-        SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_TASKS_PER_NODE=1 SLURM_CPUS_ON_NODE=1 SLURM_ARRAY_TASK_ID=1
-        SLURM_ARRAY_TASK_COUNT=2 SLURM_ARRAY_TASK_MIN=0 SLURM_ARRAY_TASK_MAX=1 SLURM_ARRAY_TASK_STEP=1
-        """,
-        "1/2",
-        1,
-    ),
-    Launch(
-        "the script of a task of --array=1-3:2 --ntasks=4",
-        """
-        SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=4 SLURM_CPUS_ON_NODE=4
-        SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=2 SLURM_ARRAY_TASK_MIN=1 SLURM_ARRAY_TASK_MAX=3
-        SLURM_ARRAY_TASK_STEP=2
-        """,
-        "1/2",
-        4,
-    ),
-    Launch(
-        "the script of a task of --array=3,7",
-        """
-        SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_TASKS_PER_NODE=1 SLURM_CPUS_ON_NODE=1 SLURM_ARRAY_TASK_ID=3
-        SLURM_ARRAY_TASK_COUNT=2 SLURM_ARRAY_TASK_MIN=3 SLURM_ARRAY_TASK_MAX=7 SLURM_ARRAY_TASK_STEP=1
-        """,
-        "do not follow each other",
-        1,
-    ),
-    Launch(
-        "srun in a task of an array",
-        """
-        SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4
-        SLURM_TASKS_PER_NODE=4 SLURM_STEP_TASKS_PER_NODE=4 SLURM_CPUS_ON_NODE=4 SLURM_ARRAY_TASK_ID=3
-        SLURM_ARRAY_TASK_COUNT=2 SLURM_ARRAY_TASK_MIN=1 SLURM_ARRAY_TASK_MAX=3 SLURM_ARRAY_TASK_STEP=2
-        """,
-        "contradicts itself",
-        1,
-    ),
-    Launch(
-        "sbatch --ntasks=4",
-        """
-        SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=4 SLURM_CPUS_ON_NODE=4
-        """,
-        "names no task",
-        4,
-    ),
-    Launch(
-        "sbatch --ntasks=4, srun",
-        """
-        SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4
-        SLURM_TASKS_PER_NODE=4 SLURM_STEP_TASKS_PER_NODE=4 SLURM_CPUS_ON_NODE=4
-        """,
-        "2/4",
-        1,
-    ),
-    Launch(
-        "sbatch --cpus-per-task=2, srun",
-        """
-        SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_NUM_TASKS=1
-        SLURM_TASKS_PER_NODE=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_CPUS_ON_NODE=2 SLURM_CPUS_PER_TASK=2
-        """,
-        "0/1",
-        2,
-    ),
-    Launch(
-        "srun --ntasks=2 --cpus-per-task=2",
-        """
-        SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2
-        SLURM_TASKS_PER_NODE=2 SLURM_STEP_TASKS_PER_NODE=2 SLURM_CPUS_ON_NODE=4 SLURM_CPUS_PER_TASK=2
-        """,
-        "1/2",
-        2,
-    ),
-    Launch(
-        "srun on three nodes",
-        """
-        SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=5 SLURM_NTASKS=6 SLURM_STEP_NUM_TASKS=6
-        SLURM_TASKS_PER_NODE=4,1(x2) SLURM_STEP_TASKS_PER_NODE=4,1(x2) SLURM_CPUS_ON_NODE=1
-        """,
-        "5/6",
-        1,
-    ),
-    Launch(
-        "srun --mpi=pmi2 on three nodes",
-        """
-        SLURM_JOB_ID=7 SLURM_STEP_ID=1 SLURM_PROCID=5 SLURM_NTASKS=6 SLURM_STEP_NUM_TASKS=6
-        SLURM_TASKS_PER_NODE=4,1(x2) SLURM_STEP_TASKS_PER_NODE=4,1(x2) SLURM_CPUS_ON_NODE=1 PMI_RANK=5
-        PMI_SIZE=6
-        """,
-        "5/6",
-        1,
-    ),
-    Launch(
-        "srun of a heterogeneous job",
-        """
-        SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=2 SLURM_NTASKS=3 SLURM_STEP_NUM_TASKS=3
-        SLURM_TASKS_PER_NODE=2,1 SLURM_STEP_TASKS_PER_NODE=2,1 SLURM_CPUS_ON_NODE=1
-        """,
-        "2/3",
-        1,
-    ),
-    Launch(
-        "salloc --ntasks=3",
-        """
-        SLURM_JOB_ID=7 SLURM_NTASKS=3 SLURM_TASKS_PER_NODE=3
-        """,
-        "names no task",
-        None,
-    ),
-    Launch(
-        "salloc --ntasks=3, interactive step",
-        """
-        SLURM_JOB_ID=7 SLURM_STEP_ID=4294967290 SLURM_PROCID=0 SLURM_NTASKS=3 SLURM_STEP_NUM_TASKS=1
-        SLURM_TASKS_PER_NODE=3 SLURM_STEP_TASKS_PER_NODE=1 SLURM_CPUS_ON_NODE=3
-        """,
-        "0/1",
-        3,
-    ),
-    Launch(
-        "sbatch --ntasks=3 within srun",
-        """
-        SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=3 SLURM_STEP_NUM_TASKS=1
-        SLURM_TASKS_PER_NODE=3 SLURM_STEP_TASKS_PER_NODE=1 SLURM_CPUS_ON_NODE=3
-        """,
-        "0/1",
-        3,
-    ),
-    Launch(
-        "sbatch --ntasks=4, mpirun of Open MPI",
-        """
-        SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=4 SLURM_CPUS_ON_NODE=4
-        OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4
-        """,
-        "3/4",
-        1,
-    ),
-    Launch(
-        "sbatch on three nodes, mpirun of Open MPI",
-        """
-        SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2
-        SLURM_TASKS_PER_NODE=1(x2) SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_CPUS_ON_NODE=1 OMPI_COMM_WORLD_RANK=5
-        OMPI_COMM_WORLD_SIZE=6 OMPI_COMM_WORLD_LOCAL_SIZE=1
-        """,
-        "5/6",
-        1,
-    ),
-    Launch(
-        "sbatch on three nodes, mpiexec of MPICH",
-        """
-        SLURM_JOB_ID=7 SLURM_STEP_ID=1 SLURM_PROCID=0 SLURM_NTASKS=6 SLURM_STEP_NUM_TASKS=3
-        SLURM_TASKS_PER_NODE=1(x3) SLURM_STEP_TASKS_PER_NODE=1(x3) SLURM_CPUS_ON_NODE=4 PMI_RANK=1 PMI_SIZE=6
-        MPI_LOCALNRANKS=4
-        """,
-        "1/6",
-        1,
-    ),
-    Launch(
-        "sbatch --ntasks=4, torchrun",
-        """
-        SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=4 SLURM_CPUS_ON_NODE=4 RANK=1
-        WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
-        """,
-        "1/2",
-        2,
-    ),
-    Launch(
-        "srun torchrun on three nodes",
-        """
-        SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=2 SLURM_NTASKS=3 SLURM_STEP_NUM_TASKS=3
-        SLURM_TASKS_PER_NODE=1(x3) SLURM_STEP_TASKS_PER_NODE=1(x3) SLURM_CPUS_ON_NODE=1 RANK=4 WORLD_SIZE=6
-        LOCAL_WORLD_SIZE=2
-        """,
-        "4/6",
-        1,
-    ),
-    Launch(
-        "mpirun of Open MPI",
-        """
-        OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4
-        """,
-        "2/4",
-        None,
-    ),
-    Launch(
-        "torchrun",
-        """
-        RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
-        """,
-        "1/2",
-        None,
-    ),
-)
+# Name, shard, cores; and the variables, those of Slurm without SLURM_.
+_RECORDED = """\
+the script of an array task | 1/2 | 1
+    JOB_ID=7 PROCID=0 TASKS_PER_NODE=1 CPUS_ON_NODE=1 ARRAY_TASK_ID=1 ARRAY_TASK_COUNT=2 ARRAY_TASK_MIN=0
+    ARRAY_TASK_MAX=1 ARRAY_TASK_STEP=1
+the script of a task of --array=1-3:2 --ntasks=4 | 1/2 | 4
+    JOB_ID=7 PROCID=0 NTASKS=4 TASKS_PER_NODE=4 CPUS_ON_NODE=4 ARRAY_TASK_ID=3 ARRAY_TASK_COUNT=2 ARRAY_TASK_MIN=1
+    ARRAY_TASK_MAX=3 ARRAY_TASK_STEP=2
+the script of a task of --array=3,7 | do not follow each other | 1
+    JOB_ID=7 PROCID=0 TASKS_PER_NODE=1 CPUS_ON_NODE=1 ARRAY_TASK_ID=3 ARRAY_TASK_COUNT=2 ARRAY_TASK_MIN=3
+    ARRAY_TASK_MAX=7 ARRAY_TASK_STEP=1
+srun in a task of an array | contradicts itself | 1
+    JOB_ID=7 STEP_ID=0 PROCID=2 NTASKS=4 STEP_NUM_TASKS=4 TASKS_PER_NODE=4 STEP_TASKS_PER_NODE=4 CPUS_ON_NODE=4
+    ARRAY_TASK_ID=3 ARRAY_TASK_COUNT=2 ARRAY_TASK_MIN=1 ARRAY_TASK_MAX=3 ARRAY_TASK_STEP=2
+sbatch --ntasks=4 | names no task | 4
+    JOB_ID=7 PROCID=0 NTASKS=4 TASKS_PER_NODE=4 CPUS_ON_NODE=4
+sbatch --ntasks=4, srun | 2/4 | 1
+    JOB_ID=7 STEP_ID=0 PROCID=2 NTASKS=4 STEP_NUM_TASKS=4 TASKS_PER_NODE=4 STEP_TASKS_PER_NODE=4 CPUS_ON_NODE=4
+sbatch --cpus-per-task=2, srun | 0/1 | 2
+    JOB_ID=7 STEP_ID=0 PROCID=0 NTASKS=1 STEP_NUM_TASKS=1 TASKS_PER_NODE=1 STEP_TASKS_PER_NODE=1 CPUS_ON_NODE=2
+    CPUS_PER_TASK=2
+srun --ntasks=2 --cpus-per-task=2 | 1/2 | 2
+    JOB_ID=7 STEP_ID=0 PROCID=1 NTASKS=2 STEP_NUM_TASKS=2 TASKS_PER_NODE=2 STEP_TASKS_PER_NODE=2 CPUS_ON_NODE=4
+    CPUS_PER_TASK=2
+srun on three nodes | 5/6 | 1
+    JOB_ID=7 STEP_ID=0 PROCID=5 NTASKS=6 STEP_NUM_TASKS=6 TASKS_PER_NODE=4,1(x2) STEP_TASKS_PER_NODE=4,1(x2)
+    CPUS_ON_NODE=1
+srun --mpi=pmi2 on three nodes | 5/6 | 1
+    JOB_ID=7 STEP_ID=1 PROCID=5 NTASKS=6 STEP_NUM_TASKS=6 TASKS_PER_NODE=4,1(x2) STEP_TASKS_PER_NODE=4,1(x2)
+    CPUS_ON_NODE=1 PMI_RANK=5 PMI_SIZE=6
+srun of a heterogeneous job | 2/3 | 1
+    JOB_ID=7 STEP_ID=0 PROCID=2 NTASKS=3 STEP_NUM_TASKS=3 TASKS_PER_NODE=2,1 STEP_TASKS_PER_NODE=2,1 CPUS_ON_NODE=1
+salloc --ntasks=3 | names no task | -
+    JOB_ID=7 NTASKS=3 TASKS_PER_NODE=3
+salloc --ntasks=3, interactive step | 0/1 | 3
+    JOB_ID=7 STEP_ID=4294967290 PROCID=0 NTASKS=3 STEP_NUM_TASKS=1 TASKS_PER_NODE=3 STEP_TASKS_PER_NODE=1
+    CPUS_ON_NODE=3
+sbatch --ntasks=3 within srun | 0/1 | 3
+    JOB_ID=7 STEP_ID=0 PROCID=0 NTASKS=3 STEP_NUM_TASKS=1 TASKS_PER_NODE=3 STEP_TASKS_PER_NODE=1 CPUS_ON_NODE=3
+sbatch --ntasks=4, mpirun of Open MPI | 3/4 | 1
+    JOB_ID=7 PROCID=0 NTASKS=4 TASKS_PER_NODE=4 CPUS_ON_NODE=4 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4
+    OMPI_COMM_WORLD_LOCAL_SIZE=4
+sbatch on three nodes, mpirun of Open MPI | 5/6 | 1
+    JOB_ID=7 STEP_ID=0 PROCID=1 NTASKS=2 STEP_NUM_TASKS=2 TASKS_PER_NODE=1(x2) STEP_TASKS_PER_NODE=1(x2)
+    CPUS_ON_NODE=1 OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=6 OMPI_COMM_WORLD_LOCAL_SIZE=1
+sbatch on three nodes, mpiexec of MPICH | 1/6 | 1
+    JOB_ID=7 STEP_ID=1 PROCID=0 NTASKS=6 STEP_NUM_TASKS=3 TASKS_PER_NODE=1(x3) STEP_TASKS_PER_NODE=1(x3)
+    CPUS_ON_NODE=4 PMI_RANK=1 PMI_SIZE=6 MPI_LOCALNRANKS=4
+sbatch --ntasks=4, torchrun | 1/2 | 2
+    JOB_ID=7 PROCID=0 NTASKS=4 TASKS_PER_NODE=4 CPUS_ON_NODE=4 RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
+srun torchrun on three nodes | 4/6 | 1
+    JOB_ID=7 STEP_ID=0 PROCID=2 NTASKS=3 STEP_NUM_TASKS=3 TASKS_PER_NODE=1(x3) STEP_TASKS_PER_NODE=1(x3)
+    CPUS_ON_NODE=1 RANK=4 WORLD_SIZE=6 LOCAL_WORLD_SIZE=2
+mpirun of Open MPI | 2/4 | -
+    OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4
+torchrun | 1/2 | -
+    RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
+"""
+
+
+def _read_launches() -> list[Launch]:
+    found = []
+    for head, body in re.findall(r"^(\S.*)\n((?:    .*\n)+)", _RECORDED, re.MULTILINE):
+        name, shard, cores = head.split(" | ")
+        pairs = [word.split("=", 1) for word in body.split()]
+        is_other = re.compile("OMPI_|PMI_|MPI_|RANK|WORLD_|LOCAL_").match
+        environ = {key if is_other(key) else f"SLURM_{key}": value for key, value in pairs}
+        found.append(Launch(name, shard, int(cores) if cores.isdigit() else None, environ))
+    return found
+
+
+LAUNCHES = _read_launches()

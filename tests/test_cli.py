@@ -8,7 +8,6 @@ import os
 import pty
 import re
 import shlex
-import shutil
 import signal
 import struct
 import subprocess
@@ -26,6 +25,7 @@ from scannet_prep.space import format_bytes
 from scannet_prep.version import VERSION
 
 COMMANDS = ("download", "process", "pack", "unpack", "verify", "info", "doctor", "demo")
+PARSER = make_parser()
 BARE = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
@@ -238,7 +238,7 @@ def test_demo_runs_from_an_empty_folder_and_again(demo: tuple[Path, Outcome]) ->
     commands = [line for line in lines if line.startswith("scannet-prep ")]
     assert commands[0] == "scannet-prep download --types seg --accept-terms"
     for command in commands:
-        make_parser().parse_args(command.split()[1:])
+        PARSER.parse_args(command.split()[1:])
     assert lines[lines.index(commands[0]) - 1] == f"source {sys.prefix}/bin/activate"
     assert run_main("demo", "--json", cwd=directory).json["process"]["made"] == []
     assert run_main("verify", "data/demo/ScanNet", cwd=directory).status == 0
@@ -284,25 +284,7 @@ def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp
     assert re.search(r"download: 100%\|.*\| 20\.9G/21\.0G \[", run_on_terminal([sys.executable, "-c", program], 60)[1])
 
 
-def test_lines_break_between_words_on_a_terminal_but_commands_and_data_stay_whole(
-    demo_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    raw_dir = shutil.copytree(demo_dir / "ScanNet", Path("a folder with blanks in its name"))
-    for path in raw_dir.glob("*/*_00/*.segs.json"):
-        path.unlink()
-    words = ["process", str(raw_dir), "-o", "new", "--jobs", "1", "--no-progress"]
-    shown = run_on_terminal([*COMMAND, *words], 60)[1].replace("\r", "")
-    long = [line.strip() for line in shown.splitlines() if len(line) > 60]
-    assert [line for line in long if " " in line and "scannet-prep " not in line] == []
-    assert max(map(len, long)) > 80
-    (command,) = re.findall("scannet-prep download .*", shown)
-    assert command in run_main(*words, "--force").stdout
-    for words in (["info", "new", "--json"], ["info", "new", "--table", "instances"]):
-        assert run_on_terminal([*COMMAND, *words], 60)[1].splitlines() == run_main(*words).stdout.splitlines()
-
-
-@pytest.mark.parametrize("command", ["", *make_parser()._subparsers._group_actions[0].choices])
+@pytest.mark.parametrize("command", ["", *PARSER._subparsers._group_actions[0].choices])
 def test_help_fits_a_terminal_of_60_columns_and_its_examples_are_commands_in_one_line(
     monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
@@ -310,12 +292,18 @@ def test_help_fits_a_terminal_of_60_columns_and_its_examples_are_commands_in_one
     text = run_main(*command.split(), "--help").stdout
     assert text.startswith("usage: ")
     for line in text.splitlines():
-        words = shlex.split(re.split(r"  \S|\||>", line.strip())[0]) if line.startswith("  scannet-prep ") else []
-        assert words or len(line) <= 60 or line.startswith("  torchrun ")
-        make_parser().parse_args(words[1:] or ["demo"])
+        if line.startswith("  scannet-prep "):
+            PARSER.parse_args(shlex.split(re.split(r"  \S|\||>", line.strip())[0])[1:])
+        else:
+            assert len(line) <= 60 or line.startswith("  torchrun ")
 
 
-def test_tables_that_are_too_wide_break_their_widest_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_durations_and_tables_read_well_and_wide_tables_break_their_widest_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = ["0 B", "999 B", "1.0 kB", "21.0 GB", "10.00 TB"]
+    assert [format_bytes(n) for n in (0, 999, 1000, 20_999_000_000, 10**13)] == sizes
+    assert [format_duration(s) for s in (0.12, 59, 200, 3900)] == ["0.1 s", "59 s", "3:20 min", "1:05 h"]
     monkeypatch.setenv("COLUMNS", "30")
     table = format_table(["type", "already there"], [["mesh with its labels", "1,201"]], right=frozenset({1}))
     assert table.splitlines() == [
@@ -324,11 +312,3 @@ def test_tables_that_are_too_wide_break_their_widest_text(monkeypatch: pytest.Mo
         "mesh with its            1,201",
         "labels",
     ]
-
-
-def test_sizes_durations_and_tables_read_well() -> None:
-    sizes = ["0 B", "999 B", "1.0 kB", "21.0 GB", "10.00 TB"]
-    assert [format_bytes(n) for n in (0, 999, 1000, 20_999_000_000, 10**13)] == sizes
-    assert [format_duration(s) for s in (0.12, 59, 200, 3900)] == ["0.1 s", "59 s", "3:20 min", "1:05 h"]
-    table = format_table(["a", "n"], [["x", "10"], ["yy", "9"]], right=frozenset({1}))
-    assert table == "a    n\n--  --\nx   10\nyy   9"

@@ -2,9 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -84,22 +81,6 @@ def test_folders_are_made_with_parents_and_a_file_in_the_way_is_an_error(tmp_pat
     for path in (tmp_path / "file", tmp_path / "file/below"):
         with pytest.raises(OutputError, match="cannot create this folder"):
             make_directory(path)
-
-
-def test_an_orphaned_worker_renames_nothing(tmp_path: Path) -> None:
-    program = (
-        "import os, sys, time; from pathlib import Path; from scannet_prep.files import write_atomically\n"
-        "leader = os.getpid()\n"
-        "if os.fork(): time.sleep(0.2); os.kill(leader, 9)\n"
-        "try: write_atomically(Path(sys.argv[1]), (time.sleep(0.6) or b'late' for _ in '1'), leader=leader)\n"
-        "except Exception as error: Path(sys.argv[1] + '.error').write_text(str(error))\n"
-    )
-    subprocess.run([sys.executable, "-c", program, tmp_path / "file"], check=False)
-    deadline = time.monotonic() + 20
-    while not (tmp_path / "file.error").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert "the run that it was made for has ended" in (tmp_path / "file.error").read_text()
-    assert names(tmp_path) == ["file.error"]
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:

@@ -125,14 +125,17 @@ def test_a_label_map_that_says_something_else_makes_annotated_scenes_again(raw_d
 
 def test_other_options_are_announced_and_a_mixture_is_no_dataset(raw_dir: Path, out_dir: Path) -> None:
     outcome = run_main("process", raw_dir, "-o", out_dir, "--align-axis", "--dry-run")
-    assert (outcome.status, "made with other options, and made again: 4 scenes" in outcome.stdout) == (0, True)
+    assert (
+        outcome.status,
+        "with other options (align_axis: False -> True) are made again; scenes: 4" in outcome.stdout,
+    ) == (0, True)
     outcome = process(raw_dir, out_dir, "--align-axis", "--scenes", TRAIN)
-    assert "made with other options, and not asked for now: 3 scenes (align_axis: False -> True)" in outcome.stderr
+    assert "with other options (align_axis: False -> True) were not asked for" in outcome.stderr
     with pytest.raises(ManifestError, match="different options") as caught:
         ScanNet(out_dir, split="train")
     assert "same options" in caught.value.hint
     outcome = process(raw_dir, out_dir, "--align-axis")
-    assert "made with other options, and made again: 3 scenes (align_axis: False -> True)" in outcome.stderr
+    assert "with other options (align_axis: False -> True) are made again; scenes: 3" in outcome.stderr
     assert read_processed(out_dir / f"val/{VAL}.npz").meta.options.align_axis
     assert len(ScanNet(out_dir, split="train")) == 2
 
@@ -215,6 +218,15 @@ def test_wrong_requests_are_told_from_each_other(whole_dir: Path, tmp_path: Path
     assert (outcome.status, outcome.stdout) == (1, "")
     assert outcome.stderr.startswith("error: data/ScanNet: no such folder\nhint: ")
     assert not (tmp_path / "data").exists()
+
+
+def test_missing_files_are_told_once_with_the_command_that_fetches_them(raw_dir: Path, out_dir: Path) -> None:
+    for path in raw_dir.glob("scans/*/*.segs.json"):
+        path.unlink()
+    outcome = run_main("process", raw_dir, "-o", out_dir)
+    assert (outcome.status, outcome.stderr.count("no such file")) == (3, 3)
+    command = f"scannet-prep download --types seg -o {raw_dir} --scenes @{out_dir}/failed.txt"
+    assert outcome.stdout.count(command) == 1
 
 
 def test_strict_makes_doubts_failures_and_counts_each_unknown_name_once(raw_dir: Path, out_dir: Path) -> None:

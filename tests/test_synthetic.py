@@ -44,7 +44,6 @@ def tiny_scene(*groups: Group) -> SyntheticScene:
         segment_ids=np.array([2, 2, 2, 3, 3, 3], np.int32),
         groups=groups,
         axis_alignment=np.array([[0.6, 0.8, 0, -0.0], [-0.8, 0.6, 0, 1.25], [0, 0, 1, -0.05], [0, 0, 0, 1]]),
-        scene_type="Bedroom / Hotel",
     )
 
 
@@ -134,7 +133,7 @@ def test_files_have_the_layout_of_the_release(tmp_path: Path) -> None:
 
 def test_files_of_a_scene_are_those_of_its_split(tmp_path: Path) -> None:
     scene = make_scene(TEST_ID, vertices=500)
-    assert (scene.groups, scene.axis_alignment, scene.scene_type) == ((), None, None)
+    assert (scene.groups, scene.axis_alignment) == ((), None)
     assert write_scene(scene, tmp_path) == tmp_path / "scans_test" / TEST_ID
     assert (tmp_path / f"scans_test/{TEST_ID}/{TEST_ID}.txt").read_bytes().startswith(b"colorHeight")
     # A scene in no official list gets all files.

@@ -21,7 +21,7 @@ from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, encode_processed, read_processed
 from scannet_prep.release import INFO, MESH, SEGMENTS
 from scannet_prep.scene import SceneId
-from scannet_prep.stages.finding import CheckTask, look_at_scenes
+from scannet_prep.stages.finding import CheckTask, Findings, look_at_scenes
 from scannet_prep.synthetic import write_release
 from scannet_prep.typed_json import to_plain
 
@@ -161,10 +161,11 @@ def test_people_get_findings_hints_and_what_to_type(raw_dir: Path) -> None:
 
 def test_worker_that_is_killed_is_a_finding_of_its_scene(tmp_path: Path) -> None:
     tasks = [CheckTask(SceneId(name), tmp_path / name) for name in (TRAIN, VAL, TEST)]
-    results, findings = look_at_scenes(look_or_die, tasks, VAL, title="look", jobs=2)
+    findings = Findings()
+    results = look_at_scenes(look_or_die, tasks, VAL, findings, title="look", jobs=2)
     assert results == {SceneId(name): name for name in (TRAIN, TEST)}
-    assert [(item.scene_id, item.place) for item in findings] == [(VAL, str(tmp_path / VAL))]
-    assert "its worker process ended with status -9" in findings[0].message
+    assert [(item.scene_id, item.place) for item in findings.found] == [(VAL, str(tmp_path / VAL))]
+    assert "its worker process ended with status -9" in findings.found[0].message
 
 
 def test_number_of_workers_changes_nothing_in_the_report(raw_dir: Path) -> None:

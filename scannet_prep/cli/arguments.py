@@ -131,11 +131,6 @@ def describe_share(share: Share | None) -> str:
     return "" if share is None else f"; shard {share.shard}, of {len(share.job_names):,} in all"
 
 
-def describe_merge(share: Share) -> str:
-    """What to do when a shard has come to its end."""
-    return f"shard {share.shard} has ended; when all {share.shard.count} have, the same command without --shard merges"
-
-
 def add_prediction_arguments(parser: CommandParser, place: str) -> None:
     """Add what a command about predictions looks at; `place` says what the processed scenes are for."""
     what = "folder with one prediction a scene; docs/evaluation.md shows all forms"

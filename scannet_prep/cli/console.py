@@ -17,18 +17,20 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, TextIO
 
 from scannet_prep.errors import OutputError
+from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.progress import Progress
+    from scannet_prep.shards import Share
+    from scannet_prep.stages.export import ExportReport
     from scannet_prep.stages.finding import Finding
+    from scannet_prep.stages.process import ProcessReport
 
-_GO_ON = "run the same command again"
 _MAX_WIDTH = 100
 _MAX_LISTED = 10
 _MAX_FINDINGS = 100
 _MIN_COLUMN_WIDTH = 11
-_COMMAND_OR_CODE = re.compile(r"scannet-prep |ScanNet\(")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -77,14 +79,13 @@ class Console:
             trace = f"\n{finding.trace}" if finding.trace else ""
             self.warn(f"error: {finding.place}: {finding.message}{trace}", finding.hint)
 
-    def result(self, text: str, value: object, status: int, *, is_data: bool = False, **more: object) -> int:
+    def result(self, text: str, value: object, status: int, **more: object) -> int:
         """Give the result on standard output, in words or as one JSON object, and hand the exit status back.
 
         Args:
             text: For people.
             value: For programs: a dataclass, or a mapping.
             status: The exit status.
-            is_data: The text is for programs, too: its lines stay whole.
             more: Values that go beside it.
 
         Raises:
@@ -96,73 +97,53 @@ class Console:
             frame = {"exit_status": status, **({"command": self.command} if self.command else {})}
             text = json.dumps({**frame, **to_plain(value), **to_plain(more)})
         if self.is_json or not self.is_quiet:
-            print_out(text, is_data=is_data or self.is_json)
+            print_out(text)
         return status
 
     def fail(self, error: str, message: str, hint: str, status: int) -> int:
-        """Report the error that ended the command, and hand the exit status back."""
-        self.warn(f"error: {message}", hint)
-        return self._fail_json(error, message, hint, status)
-
-    def interrupted(self) -> int:
-        """Report in one line that the command was interrupted, and hand the exit status back."""
-        self.warn(f"interrupted: {_GO_ON}")
-        return self._fail_json("Interrupted", "interrupted", _GO_ON, 130)
-
-    def progress(self) -> Progress:
-        """An object to hand to a stage: a bar on a terminal, a line now and then elsewhere."""
-        from scannet_prep.cli.progress_display import NotesOnly, ShownProgress
-
-        return (ShownProgress if self.has_progress else NotesOnly)(self.say)
-
-    def _fail_json(self, error: str, message: str, hint: str, status: int) -> int:
+        """Report the error that ended the command, and hand the exit status back; of an interrupt, in one line."""
+        if error == "Interrupted":
+            self.warn(f"{message}: {hint}")
+        else:
+            self.warn(f"error: {message}", hint)
         if self.is_json:
             with suppress(OSError):  # standard output may be what is broken
                 self.result("", {"error": error, "message": message, "hint": hint}, status)
         return status
 
+    def interrupted(self) -> int:
+        """Report that the command was interrupted, and hand the exit status back."""
+        return self.fail("Interrupted", "interrupted", "run the same command again", 130)
 
-def print_out(text: str, *, is_data: bool = False) -> None:
+    def progress(self) -> Progress:
+        """An object to hand to a stage: a bar on a terminal, a line now and then elsewhere."""
+        from scannet_prep.cli.progress_display import ShownProgress
+
+        return ShownProgress(self.say, has_count=self.has_progress)
+
+
+def print_out(text: str) -> None:
     """Write a text on standard output.
-
-    Args:
-        text: The text.
-        is_data: Its lines stay whole.
 
     Raises:
         BrokenPipeError: The program reading the pipe has stopped.
         OutputError: Standard output cannot be written, for example because the disk is full.
     """
     try:
-        _print(text, sys.stdout, is_data=is_data)
-    except BrokenPipeError:
-        raise
+        _print(text, sys.stdout)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains again at exit
+        if isinstance(error, BrokenPipeError):
+            raise
         raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
 
 
-def _print(text: str, stream: TextIO, *, is_data: bool = False) -> None:
-    """Write a text. What names and files may hold never controls a terminal; on one, errors are red and words whole."""
+def _print(text: str, stream: TextIO) -> None:
+    """Write a text. What names and files may hold never controls a terminal; on one, errors are red."""
     text = _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-    if stream.isatty() and not is_data:
-        text = "\n".join(map(_wrap, text.split("\n")))
     if stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         text = re.sub(r"^(error|failed):", "\x1b[1;31m\\1:\x1b[0m", text)
     print(text, file=stream, flush=True)
-
-
-def _wrap(line: str) -> str:
-    """Break a line that is wider than the terminal at blanks. One with a command or code stays whole, to be copied."""
-    if len(line) <= (width := _terminal_width()) or _COMMAND_OR_CODE.search(line):
-        return line
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _terminal_width() -> int:
-    """Columns of the terminal; 100 where it does not know, for which Python 3.10 says 0."""
-    return shutil.get_terminal_size((_MAX_WIDTH, 24)).columns or _MAX_WIDTH
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
@@ -174,15 +155,16 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right:
         right: Columns that are aligned to the right, for numbers.
     """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    excess = sum(widths) + 2 * (len(widths) - 1) - min(_MAX_WIDTH, _terminal_width())
+    columns = shutil.get_terminal_size((_MAX_WIDTH, 24)).columns or _MAX_WIDTH  # 0 where a terminal does not know it
+    excess = sum(widths) + 2 * (len(widths) - 1) - min(_MAX_WIDTH, columns)
     texts = [index for index in range(len(widths)) if index not in right]
     if excess > 0 and texts:
         widest = max(texts, key=lambda index: widths[index])
         widths[widest] = max(min(_MIN_COLUMN_WIDTH, widths[widest]), widths[widest] - excess)
     lines = []
     for row in (header, ["-" * width for width in widths], *rows):
-        columns = [textwrap.wrap(cell, width or 1) for cell, width in zip(row, widths, strict=True)]
-        for cells in zip_longest(*columns, fillvalue=""):
+        broken = [textwrap.wrap(cell, width or 1) for cell, width in zip(row, widths, strict=True)]
+        for cells in zip_longest(*broken, fillvalue=""):
             aligned = [
                 cell.rjust(width) if index in right else cell.ljust(width)
                 for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
@@ -224,6 +206,26 @@ def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) 
     if len(shown) < len(findings):
         yield f"... and {len(findings) - len(shown):,} more; all of them with -v or --json"
     yield from dict.fromkeys(f"hint: {finding.hint}" for finding in shown if finding.hint)
+
+
+def describe_made(report: ProcessReport | ExportReport, share: Share | None, size: str, seconds: float) -> list[str]:
+    """Lines that say what came of a run that makes scenes, and what to type where something is left to do."""
+    counts = f"{len(report.made):,} made, {len(report.kept):,} already there, {len(report.failures):,} failed"
+    lines = [f"{counts}, in {format_duration(seconds)}: {size} in {report.out_dir}"]
+    if report.failures:
+        lines.append("to try the failed ones again, run the same command again")
+    if report.unfinished:
+        scenes = f"{format_count(len(report.unfinished), 'scene')} ({list_some(report.unfinished)})"
+        lines.append(f"not finished: an earlier run had still to make {scenes}: run the command for these, too")
+    return [*lines, *describe_merge(share)]
+
+
+def describe_merge(share: Share | None) -> list[str]:
+    """What to do when a shard has come to its end."""
+    if share is None or not share.folder.exists():
+        return []
+    shard = share.shard
+    return [f"shard {shard} has ended; when all {shard.count} have, the same command without --shard merges"]
 
 
 def count_findings(findings: Sequence[Finding]) -> str:

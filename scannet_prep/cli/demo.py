@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from scannet_prep.cli.arguments import CommandParser, add_jobs_argument, jobs_from, path_argument
 from scannet_prep.cli.console import Console, format_duration
 from scannet_prep.release import TERMS_URL
-from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.demo import DemoReport
@@ -46,25 +45,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _describe(report: DemoReport, seconds: float) -> str:
-    processed = report.process
-    arrays = "\n".join(f"   {key:<14} {text}" for key, text in report.arrays.items())
+    steps = "\n\n".join(
+        "\n   ".join([f"{number}. {title}", *lines]) for number, (title, lines) in enumerate(report.steps.items(), 1)
+    )
     return f"""\
-1. synthetic scenes, downloaded from a server on this machine, and checked
-   {report.raw_dir}
-
-2. processed for ScanNet200, axis-aligned: {len(processed.made)} made, {len(processed.kept)} already there, \
-{processed.vertices:,} vertices, {format_bytes(processed.size_bytes)}
-   {report.processed_dir}
-
-3. packed as one archive: {format_bytes(report.archive_bytes)}
-   {report.archive_path}
-
-4. read as a dataset: ScanNet("{report.archive_path}", split="train", labels=SCANNET200)
-{arrays}
-
-5. a picture of a scene, and a page for a browser
-   {report.views[0]}
-   {report.views[1]}
+{steps}
 
 All of it took {format_duration(seconds)}. The same with the real data, once you have signed its terms
 ({TERMS_URL}):

@@ -16,7 +16,6 @@ from scannet_prep.cli.arguments import (
     add_shard_argument,
     add_trust_arguments,
     certificates_from,
-    describe_merge,
     describe_share,
     path_argument,
     positive_number,
@@ -24,7 +23,7 @@ from scannet_prep.cli.arguments import (
     shard_from,
     size_argument,
 )
-from scannet_prep.cli.console import Console, format_count, format_duration, format_table
+from scannet_prep.cli.console import Console, describe_merge, format_count, format_duration, format_table
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
     form = "{0}\n  dir={1}\n  out={2}" if style == "aria2" else "{0}"
     text = "\n".join(form.format(file.url, folder, file.local_path) for file in files)
     value = {"dir": str(folder), "files": [{"url": file.url, "path": file.local_path} for file in files]}
-    return console.result(text, value, 0, is_data=True) if files or console.is_json else 0
+    return console.result(text, value, 0) if files or console.is_json else 0
 
 
 def _describe_needed(plan: DownloadPlan) -> str:
@@ -168,8 +167,7 @@ def _describe_report(report: DownloadReport, seconds: float, share: Share | None
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in report.counts().items())
     rate = format_bytes(int(report.received_bytes / max(seconds, 1e-3)))
     lines = [f"{counts}; {format_bytes(report.received_bytes)} received in {format_duration(seconds)} ({rate}/s)"]
-    if share is not None and share.folder.exists():
-        lines.append(describe_merge(share))
+    lines += describe_merge(share)
     if report.failures:
         these = quote(f"@{report.plan.data_dir / 'failed.txt' if share is None else share.path('.failed.txt')}")
         lines.append(f"to try again, run the same command; --scenes {these} for these only")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
-from scannet_prep.cli.console import Console, format_count, format_duration
+from scannet_prep.cli.console import Console, describe_made, format_count
 from scannet_prep.export import FORMATS
 from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
-    from scannet_prep.stages.export import ExportPlan, ExportReport
+    from scannet_prep.stages.export import ExportPlan
 
 _LIST = "\n".join(f"  {name:<14}{summary}" for name, (_, _, summary) in FORMATS.items())
 SUMMARY = "write what other programs read: OctFormer, Pointcept, Mask3D, mmdetection3d, ..."
@@ -88,9 +88,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     for failure in report.failures:
         trace = f"\n{failure.trace}" if failure.trace else ""
         console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)
-    text, status = _describe_report(plan, report, console.seconds), 3 if report.failures else 0
+    size = f"{format_count(report.files, 'file')}, {format_bytes(report.size_bytes)}"
+    text = "\n".join(describe_made(report, plan.share, size, console.seconds))
     shard = str(plan.share.shard) if plan.share else ""
-    return console.result(text, report, status, shard=shard, seconds=console.seconds)
+    return console.result(text, report, 3 if report.failures else 0, shard=shard, seconds=console.seconds)
 
 
 def _describe_start(plan: ExportPlan) -> str:
@@ -107,18 +108,4 @@ def _describe_start(plan: ExportPlan) -> str:
     if bare := plan.without_groups:
         scenes = f"{format_count(len(bare), 'scene')} ({list_some(bare)})"
         lines.append(f"warning: no instances and no ScanNet ids, because processing found no aggregation: {scenes}")
-    return "\n".join(lines)
-
-
-def _describe_report(plan: ExportPlan, report: ExportReport, seconds: float) -> str:
-    counts = f"{len(report.made):,} made, {len(report.kept):,} already there, {len(report.failures):,} failed"
-    size = f"{format_count(report.files, 'file')}, {format_bytes(report.size_bytes)} in {report.out_dir}"
-    lines = [f"{counts}, in {format_duration(seconds)}: {size}"]
-    if report.failures:
-        lines.append("to try the failed ones again, run the same command again")
-    if report.unfinished:
-        scenes = f"{format_count(len(report.unfinished), 'scene')} ({list_some(report.unfinished)})"
-        lines.append(f"not finished: an earlier run had still to make {scenes}: export these, too")
-    if plan.share is not None and plan.share.folder.exists():
-        lines.append(shared.describe_merge(plan.share))
     return "\n".join(lines)

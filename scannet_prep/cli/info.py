@@ -65,7 +65,7 @@ def _write_table(arguments: argparse.Namespace, console: Console) -> int:
     rows, text = write_table(arguments.table, arguments.places, arguments.output, certificates=certificates)
     value = {"table": arguments.table, "rows": rows, "output": arguments.output, "csv": text or None}
     text = text.rstrip("\n") or f"{arguments.output}: {format_count(rows, 'row')}"
-    return console.result(text, value, 0, is_data=True)
+    return console.result(text, value, 0)
 
 
 def _describe(found: Info, *, has_all: bool) -> Iterator[str]:

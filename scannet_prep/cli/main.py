@@ -57,13 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(words)
         console = Console.from_arguments(arguments)
         status: int = arguments.run(arguments, console)
-        sys.stdout.flush()
     except KeyboardInterrupt:
         status = console.interrupted()
     except BrokenPipeError:
-        # The program reading the pipe has seen enough, for example `| head`. Python would complain once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
+        status = 1  # the program reading the pipe has seen enough, for example `| head`
     except Exception as error:
         problem, hint, trace = explain(error)
         if isinstance(error, OSError) and error.filename:

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, format_count, format_duration
+from scannet_prep.cli.console import Console, describe_made, format_count
 from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
@@ -84,15 +84,16 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         shard=shared.shard_from(arguments),
     )
     if arguments.dry_run:
-        value = {"dry_run": True, "shard": plan.shard, "raw_dir": plan.raw_dir, "out_dir": plan.out_dir}
-        value |= {"options": plan.context.options, "existing": plan.existing, "failures": plan.failures}
+        value = {"dry_run": True, "raw_dir": plan.raw_dir, "out_dir": plan.out_dir}
+        value |= {"options": plan.context.options, "failures": plan.failures}
         value["scenes"] = {task.scene.scene_id: task.split for task in plan.tasks}
         return console.result(_describe_plan(plan), value, 3 if plan.failures else 0)
     console.say(_describe_start(plan))
     report = process.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     _tell_oddities(report, console)
+    more = {"options": plan.context.options, "shard": str(plan.share.shard) if plan.share else ""}
     text, status = _describe_report(plan, report, console.seconds), 3 if report.failures else 0
-    return console.result(text, report, status, options=plan.context.options, seconds=console.seconds)
+    return console.result(text, report, status, **more, seconds=console.seconds)
 
 
 def _describe_start(plan: ProcessPlan) -> str:
@@ -104,10 +105,10 @@ def _describe_start(plan: ProcessPlan) -> str:
 
 
 def _describe_plan(plan: ProcessPlan) -> str:
-    counts = f"{len(plan.tasks) - len(plan.existing):,} to make, {len(plan.existing):,} there already"
     failed = [f"failed: {failure.message}\n  hint: {failure.hint}" for failure in plan.failures]
-    note = "(dry run: nothing was done; whether the inputs of scenes already there have changed, a run finds out)"
-    return "\n".join([_describe_start(plan), *failed, f"{counts} {note}"])
+    there = sum(task.path.exists() for task in plan.tasks)
+    note = f"dry run: nothing was done; {there:,} scenes are there already: those that are up to date would be kept"
+    return "\n".join([_describe_start(plan), *failed, note])
 
 
 def _tell_oddities(report: ProcessReport, console: Console) -> None:
@@ -122,24 +123,13 @@ def _tell_oddities(report: ProcessReport, console: Console) -> None:
 def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -> str:
     from scannet_prep.processed.folder import FAILED_NAME
 
-    counts = f"{len(report.made):,} made, {len(report.kept):,} already there, {len(report.failures):,} failed"
-    size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)} in {report.out_dir}"
-    lines = [f"{counts}, in {format_duration(seconds)}: {size}"]
-    if report.failures:
+    size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)}"
+    lines = describe_made(report, plan.share, size, seconds)
+    if any(failure.error == "MissingFileError" for failure in report.failures):
         failed_path = report.out_dir / FAILED_NAME if plan.share is None else plan.share.path(f".{FAILED_NAME}")
-        again = f"--scenes {quote(f'@{failed_path}')}"
-        if any(failure.error == "MissingFileError" for failure in report.failures):
-            lines.append(
-                f"to fetch what is missing: scannet-prep download --types seg -o {quote(str(plan.raw_dir))} {again}"
-            )
-        add = "run the same command again" if plan.share else f"add {again} to the same command"
-        lines.append(f"to try the failed ones again, {add}")
-    if report.unfinished:
-        scenes = f"{format_count(len(report.unfinished), 'scene')} ({list_some(report.unfinished)})"
-        lines.append(f"not finished: an earlier run had still to make {scenes}: run process for these, too")
-    elif plan.share is not None and plan.share.folder.exists():
-        lines.append(shared.describe_merge(plan.share))
-    elif plan.tasks and not (report.failures or plan.notes):
+        words = f"-o {quote(str(plan.raw_dir))} --scenes {quote(f'@{failed_path}')}"
+        lines.append(f"to fetch what is missing: scannet-prep download --types seg {words}")
+    if plan.tasks and not (report.failures or report.unfinished or plan.notes or plan.share):
         label_set = plan.context.options.label_set.name.upper()
         lines.append(f'in Python: ScanNet("{report.out_dir}", split="{plan.tasks[0].split}", labels={label_set})')
     return "\n".join(lines)

@@ -12,25 +12,17 @@ from scannet_prep.progress import Progress
 _SECONDS_BETWEEN_LINES = 30.0
 
 
-class NotesOnly(Progress):
-    """Shows nothing but notes.
+class ShownProgress(Progress):
+    """Shows count, rate and time left: as a bar on a terminal, else as a line every 30 s.
 
     Args:
-        say: Where notes go.
+        say: Where notes and lines go.
+        has_count: Whether more than notes is shown.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-
-    def note(self, message: str) -> None:
-        """Tell it, unless quiet."""
-        self._say(message)
-
-
-class ShownProgress(NotesOnly):
-    """Shows count, rate and time left: as a bar on a terminal, else as a line every 30 s."""
-
-    _bar: Any = None
+    def __init__(self, say: Callable[[str], None], *, has_count: bool = True) -> None:
+        self._say, self._has_count = say, has_count
+        self._bar: Any = None
 
     def start(self, title: str, total: int, unit: str) -> None:
         """Begin to count."""
@@ -40,15 +32,9 @@ class ShownProgress(NotesOnly):
         if not sys.stderr.isatty():
             options = {"file": _Lines(self._say), "ncols": 0, "leave": False}
             options |= dict.fromkeys(("delay", "mininterval", "maxinterval"), _SECONDS_BETWEEN_LINES)
-        is_bytes = unit == "B"
-        self._bar = tqdm(
-            total=total or None,  # None: nobody knows
-            desc=title,
-            unit=unit if is_bytes else f" {unit}",
-            unit_scale=is_bytes,
-            smoothing=0.1,
-            **options,
-        )
+        options |= {"unit": "B", "unit_scale": True} if unit == "B" else {"unit": f" {unit}"}
+        # Of a total of 0, nobody knows what it is.
+        self._bar = tqdm(total=total or None, desc=title, smoothing=0.1, disable=not self._has_count, **options)
 
     def advance(self, count: int = 1) -> None:
         """Count."""

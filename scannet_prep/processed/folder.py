@@ -18,7 +18,6 @@ import msgspec
 from scannet_prep.errors import FileError, ManifestError, MissingFileError, ProcessedFileError
 from scannet_prep.files import (
     Fingerprint,
-    Leader,
     make_directory,
     read_file,
     remove_file,
@@ -57,14 +56,14 @@ A run for other scenes leaves it. These scenes were to be made:
 """
 
 
-def mark_unfinished(out_dir: Path, scene_ids: Collection[str] = (), leader: Leader | None = None) -> None:
+def mark_unfinished(out_dir: Path, scene_ids: Collection[str] = ()) -> None:
     """Put a file into the folder that says which scenes are being made; readers then refuse it.
 
     Raises:
         OutputError: The folder cannot be written to.
     """
     text = _UNFINISHED_TEXT + "".join(f"{scene_id}\n" for scene_id in sorted(scene_ids)).encode()
-    write_if_changed(out_dir / UNFINISHED_NAME, text, leader=leader)
+    write_if_changed(out_dir / UNFINISHED_NAME, text)
 
 
 def mark_finished(out_dir: Path, scene_ids: Collection[str]) -> None:

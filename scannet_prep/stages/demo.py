@@ -18,6 +18,7 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.progress import Progress
 from scannet_prep.release import BASE_URL
 from scannet_prep.scene import Split
+from scannet_prep.space import format_bytes
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages import download, pack, process, view
 from scannet_prep.stages.process import ProcessReport
@@ -37,22 +38,12 @@ class DemoReport:
     """What the demo did.
 
     Attributes:
-        raw_dir: The scenes as they were downloaded.
-        processed_dir: The processed scenes.
-        archive_path: The archive of them.
+        steps: Step by step: what was done, and where the result is or what it looks like, in words.
         process: Report of that stage.
-        archive_bytes: Of the archive.
-        arrays: Type and shape of each array of a sample, as text.
-        views: A picture and a page of a scene.
     """
 
-    raw_dir: Path
-    processed_dir: Path
-    archive_path: Path
+    steps: dict[str, list[str]]
     process: ProcessReport
-    archive_bytes: int
-    arrays: dict[str, str]
-    views: tuple[Path, ...]
 
 
 def run(demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None) -> DemoReport:
@@ -82,12 +73,21 @@ def run(demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None) -> D
         raise OutputError(f"{demo_dir}: the demo failed: {faults[0]}", "please report this")
     packed = pack.run(pack.plan(processed_dir, archive_path), jobs=jobs, progress=progress)
     dataset = ScanNet(archive_path, split=Split.TRAIN, labels=SCANNET200)
-    arrays = {key: f"{value.dtype} {value.shape}" for key, value in dataset[0].items() if hasattr(value, "dtype")}
     viewing = view.open_scenes([dataset.scene_ids[0]], processed_dir, label_set=SCANNET200)
     for path in views:
         view.run(viewing, path, progress=progress)
-    archive_bytes = sum(packed.archives.values())
-    return DemoReport(raw_dir, processed_dir, archive_path, processed, archive_bytes, arrays, tuple(views))
+    counts = f"{len(processed.made)} made, {len(processed.kept)} already there, {processed.vertices:,} vertices"
+    arrays = {key: value for key, value in dataset[0].items() if hasattr(value, "dtype")}
+    steps = {
+        "synthetic scenes, downloaded from a server on this machine, and checked": [str(raw_dir)],
+        f"processed for ScanNet200, axis-aligned: {counts}, {format_bytes(processed.size_bytes)}": [str(processed_dir)],
+        f"packed as one archive: {format_bytes(sum(packed.archives.values()))}": [str(archive_path)],
+        f'read as a dataset: ScanNet("{archive_path}", split="train", labels=SCANNET200)': [
+            f"{key:<14} {array.dtype} {array.shape}" for key, array in arrays.items()
+        ],
+        "a picture of a scene, and a page for a browser": [str(path) for path in views],
+    }
+    return DemoReport(steps, processed)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -137,32 +137,32 @@ class CheckTask:
 
 def look_at_scenes(
     look: Callable[[CheckTask, Context, Findings], Result],
-    tasks: Iterable[CheckTask],
+    tasks: Sequence[CheckTask],
     context: Context,
+    findings: Findings,
     *,
     title: str,
     jobs: int = 1,
     progress: Progress | None = None,
-) -> tuple[dict[SceneId, Result], list[Finding]]:
+) -> dict[SceneId, Result]:
     """Look at scenes in worker processes. What is wrong with one is a finding, and the others go on.
 
     Args:
         look: A module-level function of task, context and findings; what it raises becomes an error of the scene.
         tasks: The scenes.
         context: Handed to every call.
+        findings: Gets what is found.
         title: Of the work, for the progress.
         jobs: Number of worker processes.
         progress: Told of every scene.
 
     Returns:
-        What `look` returned for each scene where it raised nothing, and all findings; both by scene id.
+        What `look` returned for each scene where it raised nothing, by scene id.
 
     Raises:
         WorkerDiedError: Worker processes cannot be started.
     """
-    progress, tasks = progress or Progress(), list(tasks)
-    results: dict[SceneId, Result] = {}
-    findings = Findings()
+    results, progress = dict[SceneId, Result](), progress or Progress()
     with progress.work(title, len(tasks), "scenes"):
         for task, outcome in run_tasks(_look, tasks, (look, context), jobs=jobs):
             if isinstance(outcome, WorkerDiedError):
@@ -173,7 +173,7 @@ def look_at_scenes(
                 if result is not None:
                     results[task.scene_id] = result
             progress.advance()
-    return dict(sorted(results.items())), sorted(findings.found, key=lambda item: (item.scene_id, str(item.path)))
+    return dict(sorted(results.items()))
 
 
 def _look(

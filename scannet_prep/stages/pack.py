@@ -142,7 +142,7 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
     except BrokenPipeError:
         raise OutputError("the program reading the pipe has stopped", "check its error message") from None
     except OSError as error:
-        raise output_error(Path(target or _PIPE_NAME), error, "then pack again") from error
+        raise output_error(Path(target or _PIPE_NAME), error) from error
     return PackReport(
         archives=archives,
         scenes=len(contents.scenes),

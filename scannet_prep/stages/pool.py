@@ -14,22 +14,24 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Executor, Future, wait
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeAlias, TypeVar
 
 from scannet_prep.errors import WorkerDiedError
 
 Task = TypeVar("Task")
 Context = TypeVar("Context")
 Result = TypeVar("Result")
+Worker: TypeAlias = tuple[subprocess.Popen[bytes], Connection]
+"""A process, and the pipe to it."""
 
 _MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of the context for each
 _LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the caller stops early
-_MAX_FAILED_STARTS = 6
+_MAX_FAILED_STARTS = 6  # in a row, one at a time
 _NO_WORKERS = "worker processes end as soon as they are started"
+_KEPT = "what is done is kept: run it again, with an executor that works, or without one"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -40,7 +42,6 @@ def run_tasks(
     *,
     jobs: int = 1,
     executor: Executor | None = None,
-    narrow: Callable[[Context, Task], Context] | None = None,
 ) -> Generator[tuple[Task, Result | WorkerDiedError], None, None]:
     """Call a function for each task, in worker processes or in an executor.
 
@@ -48,13 +49,11 @@ def run_tasks(
     end closes the generator: until then, tasks go on.
 
     Args:
-        function: A module-level function of task and context, which catches its own errors, and says what it returns:
-            anything else that an executor of the caller's gives back is a loss.
+        function: A module-level function of task and context, which catches its own errors, and never returns None.
         tasks: What to do.
-        context: Handed to every call; sent to each worker process only once.
+        context: Handed to every call; sent to each worker process only once, but by an executor with every task.
         jobs: Number of worker processes, where there is no executor.
         executor: Any `concurrent.futures.Executor`.
-        narrow: What of the context a task needs; an executor of the caller's sends it with every task.
 
     Yields:
         Each task with its result, in order of completion; a `WorkerDiedError` where it was lost twice.
@@ -67,53 +66,35 @@ def run_tasks(
             yield from run_tasks(function, tasks, context, executor=pool)
         return
     lost, running, done = deque[Task](), dict[Future[Result], Task](), SimpleQueue[Future[Result]]()
-    kinds = object if isinstance(executor, WorkerPool) else get_type_hints(function)["return"]
     try:
         for waiting, most in ((deque(tasks), _MOST_AHEAD), (lost, 1)):
             while waiting or running:
                 while waiting and len(running) < most:
-                    future = _submit(executor, function, waiting[0], narrow(context, waiting[0]) if narrow else context)
+                    try:
+                        future = executor.submit(function, waiting[0], context)
+                    except Exception as error:  # it is broken, was shut down, or cannot reach its workers
+                        raise WorkerDiedError(f"the executor takes no more tasks: {error}", _KEPT) from error
                     running[future] = waiting.popleft()
                     future.add_done_callback(done.put)
                 future = done.get()
                 task = running.pop(future)
-                error = CancelledError() if future.cancelled() else future.exception()
-                loss = f"{type(error).__name__}: {error}"
-                if error is None:
-                    if isinstance(result := future.result(), kinds):
-                        yield task, result
-                        continue
-                    loss = f"the executor gave back {result!r} instead of a result"
-                if waiting is not lost:
+                loss = CancelledError() if future.cancelled() else future.exception()
+                if loss is None and (result := future.result()) is not None:
+                    yield task, result
+                elif waiting is not lost:
                     lost.append(task)
                 else:
-                    yield task, WorkerDiedError(f"lost twice, the second time when running alone: {loss}"[:1000])
+                    what = f"{type(loss).__name__}: {loss}" if loss else "the executor gave back no result"
+                    problem = f"lost twice, the second time when running alone: {what}"
+                    yield task, WorkerDiedError(problem[:1000])
     finally:
         wait([future for future in running if not future.cancel()], _LAST_TASK_S)
 
 
-def _submit(executor: Executor, function: Callable[..., Result], *arguments: object) -> Future[Result]:
-    hint = "what is done is kept: run it again, with an executor of concurrent.futures that works, or without one"
-    try:
-        future = executor.submit(function, *arguments)
-    except Exception as error:  # it is broken, was shut down, or cannot reach its workers
-        raise WorkerDiedError(f"the executor takes no more tasks: {error}", hint) from error
-    if not isinstance(future, Future):
-        raise WorkerDiedError(f"the executor gave back {future!r:.200} for a task, expected a Future", hint)
-    return future
-
-
-@dataclass(eq=False, slots=True)
-class _Worker:
-    """A worker process, the pipe to it, and what it was started for."""
-
-    process: subprocess.Popen[bytes]
-    pipe: Connection
-    context: object
-
-
 class WorkerPool(Executor):
     """Worker processes, each led by a thread: one that dies costs only the task that it was at, and is replaced.
+
+    All tasks of a pool have the same function and the same context, which each worker gets once.
 
     An interrupt in the main thread can leave a lock of a future locked, so that a thread waits for ever. Nobody waits
     long for these threads, as Python does for those of `ThreadPoolExecutor`.
@@ -125,9 +106,8 @@ class WorkerPool(Executor):
     def __init__(self, jobs: int) -> None:
         self._jobs, self._threads = jobs, list[threading.Thread]()
         self._tasks = SimpleQueue[tuple[Future[Any], tuple[Any, ...]] | None]()
-        self._own = threading.local()  # of a thread: its worker
         self._lock, self._alone = threading.Lock(), threading.Lock()
-        self._workers: list[_Worker] | None = []  # None when no more may be started
+        self._workers: list[Worker] | None = []  # None when no more may be started
         self._failed_starts = 0
 
     def submit(self, function: Callable[..., Any], /, *arguments: object, **_: object) -> Future[Any]:
@@ -141,63 +121,59 @@ class WorkerPool(Executor):
         future: Future[Any] = Future()
         self._tasks.put((future, (function, *arguments)))
         if len(self._threads) < self._jobs:
-            self._threads.append(threading.Thread(target=self._serve, daemon=True))
-            self._threads[-1].start()
+            thread = threading.Thread(target=self._lead, daemon=True)
+            thread.start()
+            self._threads.append(thread)  # not before it is started, where an interrupt may strike
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - as in Executor
         """End all workers; what is not done yet fails."""
         with self._lock:
             workers, self._workers = self._workers or [], None
-        for worker in workers:
-            worker.process.kill()
-            worker.process.wait()
+        for process, _ in workers:
+            process.kill()
+            process.wait()
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads:
             thread.join(_LAST_TASK_S if wait else 0)
-        for worker in workers:
-            worker.pipe.close()
+        for _, pipe in workers:
+            pipe.close()
 
-    def _serve(self) -> None:
+    def _lead(self) -> None:
+        """Have a worker do tasks, in a thread of its own."""
+        worker: Worker | None = None
         while item := self._tasks.get():
-            future, arguments = item
-            if future.set_running_or_notify_cancel():
+            future, (function, task, context) = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                process, pipe = worker = worker or self._hire(function, context)
                 try:
-                    future.set_result(self._lead(*arguments))
-                except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
-                    future.set_exception(error)
+                    pipe.send(task)
+                    result, error = pipe.recv()
+                except (EOFError, OSError):
+                    worker, error = None, WorkerDiedError(f"its worker process ended with status {process.wait()}")
+            except BaseException as problem:  # noqa: BLE001 - raised where the result is asked for
+                error = problem
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
 
-    def _lead(self, function: Callable[[Task, Context], Result], task: Task, context: Context) -> Result:
-        """Have the worker of this thread do a task."""
-        worker: _Worker | None = getattr(self._own, "worker", None)
-        if worker is None or worker.context is not context:
-            worker = self._own.worker = self._hire(function, context)
-        try:
-            worker.pipe.send(task)
-            result, error = worker.pipe.recv()
-        except (EOFError, OSError):
-            self._own.worker = None
-            raise WorkerDiedError(f"its worker process ended with status {worker.process.wait()}") from None
-        if error is not None:
-            raise error
-        return result  # type: ignore[no-any-return]
-
-    def _hire(self, function: object, context: object) -> _Worker:
+    def _hire(self, function: object, context: object) -> Worker:
         """Start a worker and wait until it is ready; where one dies before, memory may be short: then one at a time."""
-        if self._failed_starts < _MAX_FAILED_STARTS:
-            with suppress(EOFError, OSError):
-                return self._start(function, context)
-        with self._alone:
-            while self._failed_starts < _MAX_FAILED_STARTS:
-                with suppress(EOFError, OSError):
-                    worker = self._start(function, context)
-                    self._failed_starts = 0
-                    return worker
-                self._failed_starts += 1
+        is_alone = False
+        while self._failed_starts < _MAX_FAILED_STARTS:
+            with suppress(EOFError, OSError), self._alone if is_alone else nullcontext():
+                worker = self._start(function, context)
+                self._failed_starts = 0
+                return worker
+            self._failed_starts += is_alone
+            is_alone = True
         raise WorkerDiedError(_NO_WORKERS)
 
-    def _start(self, function: object, context: object) -> _Worker:
+    def _start(self, function: object, context: object) -> Worker:
         """Start a worker as a program of its own.
 
         `multiprocessing` would run the caller's script again in it, which scripts without a guard, notebooks and
@@ -213,9 +189,9 @@ class WorkerPool(Executor):
                 raise WorkerDiedError("its worker was not started any more")
             command, descriptors = [sys.executable, *flags, "-c", program], [theirs.fileno()]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, **apart)  # noqa: S603
-            self._workers.append(worker := _Worker(process, Connection(ours.detach()), context))
-        worker.pipe.send((function, context))
-        worker.pipe.recv()  # ready
+            self._workers.append(worker := (process, Connection(ours.detach())))
+        worker[1].send((function, context))
+        worker[1].recv()  # ready
         return worker
 
 

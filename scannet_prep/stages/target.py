@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind
 from scannet_prep.errors import (
-    DiskFullError,
     FileError,
     ManifestError,
     MissingFileError,
@@ -36,20 +34,6 @@ from scannet_prep.version import VERSION
 _ELSEWHERE = "unpack into another folder with -o"
 
 
-class UnpackedFile(NamedTuple):
-    """One file that is there now.
-
-    Attributes:
-        name: Its name in the archive.
-        size_bytes: Its size.
-        outcome: What became of it: it was not there, had another content, or was right already.
-    """
-
-    name: str
-    size_bytes: int
-    outcome: Literal["written", "replaced", "kept"]
-
-
 class Target:
     """A folder that archives of one kind are unpacked into.
 
@@ -61,7 +45,8 @@ class Target:
         selection: Which scenes were asked for.
 
     Attributes:
-        scenes: The files of each scene that is there now, by id.
+        scenes: Of each scene that is there now, by id, its files and what became of them: `written`, which were not
+            there, `replaced`, which had another content, or `kept`, which were right already.
         failures: Scenes that could not be unpacked, by id.
         warnings: What is there and was not replaced, in words.
 
@@ -72,11 +57,11 @@ class Target:
     """
 
     def __init__(self, kind: ArchiveKind, out_dir: Path, selection: Selection) -> None:
-        self.scenes: dict[str, list[UnpackedFile]] = {}
+        self.scenes: dict[str, dict[str, str]] = {}
+        self._others: dict[str, str] = {}
         self.failures: dict[str, SceneFailure] = {}
         self.warnings: list[str] = []
         self._out_dir, self._selection, self._is_raw = out_dir, selection, kind is ArchiveKind.RAW
-        self._others: list[UnpackedFile] = []
         self._has_begun = False
         self._came, self._came_digests = Manifest(), dict[str, LockEntry]()
         if is_export(out_dir):
@@ -93,9 +78,9 @@ class Target:
             raise faults[0]
 
     @property
-    def files(self) -> list[UnpackedFile]:
-        """What is there now."""
-        return [*self._others, *chain.from_iterable(self.scenes.values())]
+    def outcomes(self) -> dict[str, str]:
+        """What became of each file that is there now."""
+        return dict(chain.from_iterable(files.items() for files in (self._others, *self.scenes.values())))
 
     @property
     def expected(self) -> Mapping[str, SceneEntry]:
@@ -111,8 +96,7 @@ class Target:
         """
         if came is not None:
             scenes, failures = {**self._came.scenes, **came.scenes}, {**self._came.failures, **came.failures}
-            is_complete = self._came.is_complete and came.is_complete
-            self._came = Manifest(scenes, failures, is_complete, came.program_version)
+            self._came = Manifest(scenes, failures, program_version=came.program_version)
             if (fault := find_mixture(self._out_dir, {**self._before.scenes, **self.expected})) is not None:
                 raise ManifestError(fault.place, fault.problem, f"{_ELSEWHERE}: no dataset can be read from both")
         if self._is_raw and LOCK_NAME in files:
@@ -124,28 +108,27 @@ class Target:
             if path.is_file() and not path.is_symlink() and not _has_content(path, files[name]):
                 self.warnings.append(f"{path}: differs from that of the archive, and stays; to replace it, remove it")
             else:
-                self._others.append(self._write_file(name, files[name]))
+                self._others[name] = self._write_file(name, files[name])
 
     def write(self, scene_id: str, contents: Mapping[str, Buffer]) -> None:
-        """Write the files of a scene, or take note of why they cannot be written; may be called in several threads.
+        """Write the files of a scene, or take note of what is in their way; may be called in several threads.
 
-        An `OutputError` says that nothing can be written at all.
+        Raises:
+            OutputError: They cannot be written.
         """
         try:
             if self._is_raw:
                 remove_temporaries((self._out_dir / next(iter(contents))).parent)
-            self.scenes[scene_id] = [self._write_file(name, data) for name, data in contents.items()]
-        except (OutputError, FileError) as error:
-            if isinstance(error, DiskFullError) or not self._has_begun:
-                raise
+            self.scenes[scene_id] = {name: self._write_file(name, data) for name, data in contents.items()}
+        except FileError as error:
             self.fail(scene_id, error)
 
     def fail(self, scene_id: str, error: ScanNetPrepError) -> None:
         """Take note of a scene that could not be unpacked; what was written before that was known is removed."""
         self.failures[scene_id] = SceneFailure(scene_id, type(error).__name__, error.message, error.hint)
-        for file in self.scenes.pop(scene_id, []):
-            if file.outcome != "kept":
-                (self._out_dir / file.name).unlink(missing_ok=True)
+        for name, outcome in self.scenes.pop(scene_id, {}).items():
+            if outcome != "kept":
+                (self._out_dir / name).unlink(missing_ok=True)
 
     def end(self) -> None:
         """All has been done that could be: bring what the folder says of itself up to date."""
@@ -157,14 +140,14 @@ class Target:
         came_failures = {name: it for name, it in self._came.failures.items() if wants(name, find_official_split(name))}
         failures = {**before.failures, **came_failures, **self.failures}
         failures = {name: failure for name, failure in failures.items() if name not in came}
-        is_complete = before.is_complete and self._came.is_complete
         version = self._came.program_version if before.scenes.keys() <= came.keys() else VERSION
-        lists.record(self._out_dir, before, Manifest({**before.scenes, **came}, failures, is_complete, version))
+        whole = Manifest({**before.scenes, **came}, failures, before.is_complete, version)
+        lists.record(self._out_dir, before, whole)
         lists.mark_finished(self._out_dir, self.scenes.keys() | self.failures.keys())
 
     def _end_raw(self) -> None:
         """Add what the `scannet.lock` of the archive says of the files that came of it, and the scenes that failed."""
-        new = {file.name for file in self.files if file.outcome != "kept" or file.name not in self._digests}
+        new = {name for name, outcome in self.outcomes.items() if outcome != "kept" or name not in self._digests}
         digests = self._digests | {name: self._came_digests[name] for name in self._came_digests.keys() & new}
         if digests != self._digests or self._shards.exists():
             write_lock(self._out_dir / LOCK_NAME, digests)
@@ -174,20 +157,20 @@ class Target:
         lists.write_failed_list(self._out_dir / lists.FAILED_NAME, failed - self.scenes.keys())
         self._shards.remove()
 
-    def _write_file(self, name: str, data: Buffer) -> UnpackedFile:
+    def _write_file(self, name: str, data: Buffer) -> str:
         path = self._out_dir / name
         for folder in path.parents[: name.count("/")]:
             if folder.is_symlink():
-                raise OutputError(f"{folder}: is a link that may lead anywhere", f"remove it, or {_ELSEWHERE}")
+                raise FileError(folder, "is a link that may lead anywhere", f"remove it, or {_ELSEWHERE}")
         if _has_content(path, data):
-            return UnpackedFile(name, len(data), "kept")
+            return "kept"
         if not (self._has_begun or self._is_raw):
             lists.mark_unfinished(self._out_dir)
         self._has_begun = True
         is_there = os.path.lexists(path)
         make_directory(path.parent)
         write_atomically(path, [data])
-        return UnpackedFile(name, len(data), "replaced" if is_there else "written")
+        return "replaced" if is_there else "written"
 
 
 def _has_content(path: Path, data: Buffer) -> bool:

@@ -130,9 +130,11 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
         target.end()
     if not (target.scenes or target.failures or damages):
         plan.selection.check_found(archives.names[0], archives.held, "ask for other splits")
+    files = Counter(written=0, replaced=0, kept=0)
+    files.update(target.outcomes.values())
     return UnpackReport(
         out_dir=out_dir,
-        files={"written": 0, "replaced": 0, "kept": 0} | Counter(file.outcome for file in target.files),
+        files=files,
         scenes=tuple(sorted(target.scenes)),
         failures=tuple(failure for _, failure in sorted(target.failures.items())),
         damages=tuple(damages),

@@ -11,17 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.files import make_directory, write_atomically
-from scannet_prep.labels import LABEL_MAP_NAME, MAX_NYU40_ID, SCANNET20, builtin_label_map
+from scannet_prep.labels import LABEL_MAP_NAME, MAX_NYU40_ID, SCANNET20, RawIds, builtin_label_map
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
-from scannet_prep.synthetic.scene import SyntheticScene, make_scene, with_known_irregularity
+from scannet_prep.synthetic.scene import SyntheticScene, make_scene
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
 _FACE = np.dtype([("count", "u1"), ("vertex_indices", "<i4", (3,))])
-_PLY_TYPES = {"<f4": "float", "|u1": "uchar", "<u2": "ushort"}
+_FIELDS = [*((name, "<f4") for name in "xyz"), *((name, "u1") for name in ("red", "green", "blue", "alpha"))]
+_PLY_TYPES = {"<f4": "float", "u1": "uchar", "<u2": "ushort"}
 
 # As in the release; the camera is made up.
 _PARAMETERS = '\t"kThresh": "0.0001",\r\n\t"segMinVerts": "20"'
@@ -36,7 +37,7 @@ _CAMERA = (
 
 def write_release(
     raw_dir: Path, scene_ids: Sequence[str], *, vertices: int = 4000, seed: int = 0, irregular: Collection[str] = ()
-) -> list[SyntheticScene]:
+) -> None:
     """Make scenes and write them and the label map as the release's folder.
 
     Args:
@@ -46,12 +47,9 @@ def write_release(
         seed: Another seed gives other scenes.
         irregular: Those of the scenes that list every group twice.
     """
-    scenes = [make_scene(scene_id, vertices=vertices, seed=seed) for scene_id in scene_ids]
-    scenes = [with_known_irregularity(scene) if scene.scene_id in irregular else scene for scene in scenes]
+    for scene_id in scene_ids:
+        write_scene(make_scene(scene_id, vertices=vertices, seed=seed, repeats_groups=scene_id in irregular), raw_dir)
     write_label_map(raw_dir)
-    for scene in scenes:
-        write_scene(scene, raw_dir)
-    return scenes
 
 
 def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
@@ -63,15 +61,15 @@ def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
     split = find_official_split(scene.scene_id) or Split.TRAIN
     files = RawScene(scene.scene_id, raw_dir / SPLIT_DIRS[split])
     make_directory(files.directory)
-    write_atomically(files.path(MESH), _mesh_chunks(scene, scene.colors))
-    write_atomically(files.path(INFO), [_info_text(scene)])
+    contents = {MESH: _mesh_chunks(scene, scene.colors), INFO: [_info_text(scene)]}
     if split is not Split.TEST:
         labels = _nyu40_ids(scene)
         palette = np.full((MAX_NYU40_ID + 1, 3), 128, np.uint8)  # ScanNet20's own colours, else grey, or black for none
         palette[[0, *SCANNET20.ids]] = [(0, 0, 0), *SCANNET20.colors]
-        write_atomically(files.path(LABELS_MESH), _mesh_chunks(scene, palette[labels], labels))
-        write_atomically(files.path(SEGMENTS), [_segments_text(scene)])
-        write_atomically(files.path(AGGREGATION), [_aggregation_text(scene)])
+        contents[LABELS_MESH] = _mesh_chunks(scene, palette[labels], labels)
+        contents |= {SEGMENTS: [_segments_text(scene)], AGGREGATION: [_aggregation_text(scene)]}
+    for kind, chunks in contents.items():
+        write_atomically(files.path(kind), chunks)
     return files.directory
 
 
@@ -86,16 +84,13 @@ def write_label_map(raw_dir: Path) -> Path:
 
 def _mesh_chunks(scene: SyntheticScene, colors: Bytes, labels: Bytes | None = None) -> list[bytes]:
     """Content of a PLY file: header, vertices, faces."""
-    columns = dict(zip(("x", "y", "z", "red", "green", "blue"), (*scene.positions.T, *colors.T), strict=True))
-    columns["alpha"] = np.full(len(colors), 255, np.uint8)
-    if labels is not None:
-        columns["label"] = labels.astype("<u2")
-    properties = [f"property {_PLY_TYPES[column.dtype.str]} {name}\n" for name, column in columns.items()]
-    dtype = [(name, column.dtype) for name, column in columns.items()]
-    vertices = np.rec.fromarrays(list(columns.values()), dtype)
-    triangles = np.empty(len(scene.faces), _FACE)
-    triangles["count"] = 3
-    triangles["vertex_indices"] = scene.faces
+    fields = [*_FIELDS, *([("label", "<u2")] if labels is not None else [])]
+    columns = (*scene.positions.T, *colors.T, 255, *([] if labels is None else [labels]))
+    vertices, triangles = np.empty(len(colors), fields), np.empty(len(scene.faces), _FACE)
+    for (name, _), column in zip(fields, columns, strict=True):
+        vertices[name] = column
+    triangles["count"], triangles["vertex_indices"] = 3, scene.faces
+    properties = [f"property {_PLY_TYPES[kind]} {name}\n" for name, kind in fields]
     header = (
         f"ply\nformat binary_little_endian 1.0\ncomment VCGLIB generated\nelement vertex {len(vertices)}\n"
         f"{''.join(properties)}element face {len(triangles)}\nproperty list uchar int vertex_indices\nend_header\n"
@@ -105,14 +100,11 @@ def _mesh_chunks(scene: SyntheticScene, colors: Bytes, labels: Bytes | None = No
 
 def _nyu40_ids(scene: SyntheticScene) -> NDArray[np.uint8]:
     """uint8 (V,): the nyu40 id of each vertex, 0 where it has none; of groups that share a segment, the last counts."""
-    rows = builtin_label_map().rows
-    label_of = {
-        segment: rows[group.raw_category].nyu40_id if group.raw_category in rows else 0
-        for group in scene.groups
-        for segment in group.segment_ids
-    }
-    names, places = np.unique(scene.segment_ids, return_inverse=True)
-    return np.array([label_of.get(name, 0) for name in names.tolist()], np.uint8)[places]
+    ids_of, unknown = builtin_label_map().rows, RawIds(0, 0)
+    label_of = np.zeros(len(scene.segment_ids), np.uint8)  # by segment id, which is the index of a vertex
+    for group in scene.groups:
+        label_of[list(group.segment_ids)] = ids_of.get(group.raw_category, unknown).nyu40_id
+    return label_of[scene.segment_ids]
 
 
 def _segments_text(scene: SyntheticScene) -> bytes:
@@ -139,8 +131,7 @@ def _info_text(scene: SyntheticScene) -> bytes:
         # Adding 0 turns a negative zero into a positive one.
         numbers = "".join(f"{number + 0.0:.6f} " for number in scene.axis_alignment.ravel().tolist())
         lines.insert(0, f"axisAlignment = {numbers}")
-    if scene.scene_type is not None:
-        lines.append(f"sceneType = {scene.scene_type}")
+        lines.append("sceneType = Bedroom / Hotel")
     return _crlf_text(lines)
 
 

@@ -119,7 +119,8 @@ def furnish(vertices: int, rng: np.random.Generator) -> Room:
     all_sides = np.concatenate(sides)
     lengths = np.sqrt((all_sides[:, 1:] ** 2).sum(2))
     spacing = 1.5 * math.sqrt(lengths.prod(1).sum() / vertices)
-    while (shapes := _grid_shapes(lengths, spacing)).prod(1).sum() < vertices:
+    # Points along u and v of each side, int64 (S, 2).
+    while (shapes := np.maximum(2, (lengths / spacing).astype(np.int64) + 1)).prod(1).sum() < vertices:
         spacing *= 0.995
     points, segments, triangles = [], [], []
     point_count = segment_count = 0
@@ -157,9 +158,8 @@ def _box_sides(dx: float, dy: float, dz: float, bottom: float = 0.0) -> NDArray[
 def _place(sides: NDArray[np.float64], angle: float, x: float, y: float) -> NDArray[np.float64]:
     """Turn sides about the z axis, then shift them by x, y."""
     cosine, sine = round(math.cos(angle), 6), round(math.sin(angle), 6)
-    turned = sides.copy()
-    turned[..., 0] = cosine * sides[..., 0] - sine * sides[..., 1]
-    turned[..., 1] = sine * sides[..., 0] + cosine * sides[..., 1]
+    u, v, w = np.moveaxis(sides, -1, 0)
+    turned = np.stack([cosine * u - sine * v, sine * u + cosine * v, w], axis=-1)
     turned[:, 0, :2] += x, y
     return turned
 
@@ -172,8 +172,3 @@ def _cut(row: NDArray[np.int64], column: NDArray[np.int64], rng: np.random.Gener
     segments = (is_first.cumsum() - 1).reshape(is_first.shape)[course, column]
     is_background = rng.random(int(segments.max()) + 1) < _BACKGROUND_PROBABILITY
     return np.where(is_background[segments], 0, segments + 1)
-
-
-def _grid_shapes(lengths: NDArray[np.float64], spacing: float) -> NDArray[np.int64]:
-    """int64 (S, 2): points along u and v, at least 2."""
-    return np.maximum(2, (lengths / spacing).astype(np.int64) + 1)

@@ -39,7 +39,6 @@ class SyntheticScene:
         groups: Annotated objects in file order; empty for test scenes. No two have a segment in common. Their ids have
             gaps where the annotator removed an object; their object ids have none.
         axis_alignment: float64 (4, 4), aligned <- scan, metres, six decimals; None for test scenes.
-        scene_type: Free text; None for test scenes.
     """
 
     scene_id: SceneId
@@ -49,10 +48,9 @@ class SyntheticScene:
     segment_ids: NDArray[np.int32]
     groups: tuple[Group, ...]
     axis_alignment: NDArray[np.float64] | None
-    scene_type: str | None
 
 
-def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> SyntheticScene:
+def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0, repeats_groups: bool = False) -> SyntheticScene:
     """Make a scene; the same arguments give the same scene.
 
     Rooms grow with the number of vertices until a scan's usual density is reached, then the density stays. Raw
@@ -62,6 +60,8 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
         scene_id: Its name, for example `scene0000_00`.
         vertices: The exact number of vertices, at least 500.
         seed: Another seed gives another room; at least 0.
+        repeats_groups: Whether every group is listed twice, as in the release's scene0217_00; the repeats have new ids
+            and object ids.
     """
     name = SceneId(scene_id)
     if vertices < MIN_VERTICES or seed < 0:
@@ -87,24 +87,18 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0) -> Synthet
     base = np.array([piece.color for piece in room.pieces]) + rng.normal(0.0, 12.0, (len(room.pieces), 3))
     noise = rng.standard_normal((vertices, 1), np.float32) * np.float32(8.0)
     has_annotation = find_official_split(name) is not Split.TEST
+    groups = _annotate(room, owners, segment_ids, rng) if has_annotation else ()
+    if repeats_groups:
+        groups += tuple(replace(it, id=1000 + place, object_id=len(groups) + place) for place, it in enumerate(groups))
     return SyntheticScene(
         scene_id=name,
         positions=scanned[order].astype(np.float32),
         colors=np.clip(base.astype(np.float32)[owners] + noise, 0, 255).astype(np.uint8),
         faces=_renumber_faces(room, kept),
         segment_ids=segment_ids,
-        groups=_annotate(room, owners, segment_ids, rng) if has_annotation else (),
+        groups=groups,
         axis_alignment=axis_alignment if has_annotation else None,
-        scene_type="Bedroom / Hotel" if has_annotation else None,
     )
-
-
-def with_known_irregularity(scene: SyntheticScene) -> SyntheticScene:
-    """List every group twice, as the release's scene0217_00 does; the repeats have new ids and object ids."""
-    repeats = [
-        replace(group, id=1000 + index, object_id=len(scene.groups) + index) for index, group in enumerate(scene.groups)
-    ]
-    return replace(scene, groups=(*scene.groups, *repeats))
 
 
 def _draw_alignment(rng: np.random.Generator) -> NDArray[np.float64]:

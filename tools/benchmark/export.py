@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import statistics
 import time
@@ -15,12 +14,11 @@ from benchmark.scenes import make_scenes
 from scannet_prep import SCANNET20, SCANNET200, read_processed
 from scannet_prep.errors import UsageError
 from scannet_prep.export.format import ExportOptions, encode_lines
-from scannet_prep.export.manifest import ExportEntry
 from scannet_prep.processed.folder import processed_path
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.scene import Split
 from scannet_prep.stages import export, process
-from scannet_prep.stages.export.scene_worker import WorkContext, export_scene
+from scannet_prep.stages.export.scene_worker import MadeScene, WorkContext, export_scene
 from scannet_prep.stages.pool import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -73,15 +71,15 @@ def _measure_format(place: Path, scene_ids: list[str], name: str, options: Expor
     out_dir = place.parent / name
     shutil.rmtree(out_dir, ignore_errors=True)
     plan = export.plan([place], out_dir, name, options)
-    context = WorkContext(plan.place, plan.format, out_dir, os.getpid())
+    context = WorkContext(plan.place, plan.format, out_dir)
     written_bytes = 0
 
     def make(scene_id: str) -> None:
         nonlocal written_bytes
-        outcome = export_scene(scene_id, context)
-        if not isinstance(outcome, ExportEntry):
+        outcome = export_scene((scene_id, plan.place.entries[scene_id]), context)
+        if not isinstance(outcome, MadeScene):
             raise TypeError(f"{name}: {scene_id} failed: {outcome}")
-        written_bytes += sum(item.size_bytes for item in outcome.files.values())
+        written_bytes += sum(item.size_bytes for item in outcome.entry.files.values())
 
     best = []
     for scene_id in scene_ids:

@@ -14,6 +14,7 @@ from benchmark.scenes import make_scenes
 from benchmark.steps import STEPS, StepTimer
 from benchmark.timing import load_npz, time_call
 from scannet_prep import ScanNet
+from scannet_prep.files import put_in_place
 from scannet_prep.labels import SCANNET200, builtin_label_map
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
@@ -98,8 +99,9 @@ def _measure_scenes(plan: ProcessPlan, tasks: list[ProcessTask], settings: Setti
 
 def _make(task: ProcessTask, context: WorkContext) -> None:
     outcome = make_scene_file(task, context)
-    if not isinstance(outcome, FinishedScene):
+    if not isinstance(outcome, FinishedScene) or outcome.temporary_path is None:
         raise TypeError(f"{task.scene.scene_id} failed: {outcome}")
+    put_in_place(outcome.temporary_path, task.path)
 
 
 def _copy(task: ProcessTask, folder: Path) -> tuple[float, int, int]:

@@ -7,7 +7,6 @@ whole scenes, and the next one goes on from there. What was made from another ve
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import time
@@ -18,17 +17,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import MissingFileError, OutputError, UnknownSplitError, WorkerDiedError
+from scannet_prep.errors import FileError, MissingFileError, OutputError, UnknownSplitError, WorkerDiedError
 from scannet_prep.export import EXPORT_NAME, make_format
 from scannet_prep.export.format import ExportFormat, ExportOptions, JoinedFormat
 from scannet_prep.export.manifest import ExportManifest, encode_export, shards_of, write_export
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import (
     Fingerprint,
-    Leader,
     check_is_folder,
     make_directory,
-    mark_run,
     output_error,
     remove_file,
     remove_temporaries,
@@ -44,12 +41,13 @@ from scannet_prep.shards import Shard, Share
 from scannet_prep.stages.export.present import find_current, read_previous
 from scannet_prep.stages.export.scene_worker import (
     PARTS_NAME,
+    MadeScene,
     WorkContext,
     export_scene,
     find_place,
     find_unit,
     move,
-    narrow,
+    put_in_place,
 )
 from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.selection import Selection
@@ -204,8 +202,7 @@ def run(
         with progress.work("export", len(plan.scene_ids), "scenes"):
             work = _Run(plan)
             work.begin()
-            with nullcontext(os.getpid()) if executor is None else mark_run(plan.out_dir) as leader:
-                work.make(jobs, progress, leader, executor)
+            work.make(jobs, progress, executor)
         manifest = work.end()
     files = list(manifest.files())
     return ExportReport(
@@ -234,9 +231,7 @@ class _Run:
         self._plan, self._out_dir = plan, plan.out_dir
         self._share = plan.share
         self._path = plan.share.path() if plan.share else plan.out_dir / EXPORT_NAME
-        self._context = WorkContext(
-            plan.place, plan.format, plan.out_dir, os.getpid(), plan.share.shard.name if plan.share else ""
-        )
+        self._context = WorkContext(plan.place, plan.format, plan.out_dir, plan.share.shard.name if plan.share else "")
         self._work_dir = self._context.work_dir
         self._previous = read_previous(plan.out_dir, plan.place, plan.format.settings)
         self._is_merged = plan.share is not None and plan.share.is_covered_by(self._previous.scenes)
@@ -267,24 +262,30 @@ class _Run:
         write_export(self._path, self._describe())
         prepare_folder(self._out_dir, set())
 
-    def make(self, jobs: int, progress: Progress, leader: Leader, executor: Executor | None) -> None:
+    def make(self, jobs: int, progress: Progress, executor: Executor | None) -> None:
         """Make the scenes; what is done is on record from time to time."""
-        context = replace(self._context, leader=leader)
+        place = self._plan.place
+        context = replace(self._context, place=replace(place, entries={}, failures={}))
         progress.advance(len(self._plan.scene_ids) - len(self._to_make))
         written_s = 0.0
-        works = run_tasks(export_scene, self._to_make, context, jobs=jobs, executor=executor, narrow=narrow)
+        tasks = [(name, place.entries[name]) for name in self._to_make]
+        works = run_tasks(export_scene, tasks, context, jobs=jobs, executor=executor)
         try:
-            for name, outcome in works:
+            for (name, _), outcome in works:
                 if isinstance(outcome, OutputError):
                     raise outcome
+                if isinstance(outcome, MadeScene):
+                    try:
+                        put_in_place(outcome, context)
+                        self.entries[name] = outcome.entry
+                        self.made.add(name)
+                    except FileError as error:
+                        outcome = SceneFailure.from_exception(name, error, place.file_path(name))
                 if isinstance(outcome, WorkerDiedError):
-                    outcome = SceneFailure.from_exception(name, outcome, context.place.file_path(name))
+                    outcome = SceneFailure.from_exception(name, outcome, place.file_path(name))
                 if isinstance(outcome, SceneFailure):
                     self.failures[name] = outcome
                     progress.status(f"{len(self.failures):,} failed")
-                else:
-                    self.entries[name] = outcome
-                    self.made.add(name)
                 progress.advance()
                 if self.made and time.monotonic() > written_s + _WRITE_INTERVAL_S:
                     write_export(self._path, self._describe())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
@@ -22,10 +22,9 @@ from scannet_prep.errors import (
 from scannet_prep.export import is_export
 from scannet_prep.failures import SceneFailure, list_some
 from scannet_prep.files import (
-    Leader,
     check_is_folder,
     make_directory,
-    mark_run,
+    put_in_place,
     remove_file,
     remove_temporaries,
     run_lock,
@@ -60,7 +59,6 @@ class ProcessPlan:
         context: How they are made.
         tasks: Scenes to make, or to keep where they are up to date.
         failures: Scenes that were asked for and cannot be had.
-        existing: Scenes of `tasks` that the folder has, made with the same options; inputs are compared later.
         notes: What there is to know of the folder and the raw tree, in words.
         is_restricted: Whether only a part of the scenes was asked for.
         share: The shard that `tasks` and `failures` fall to; None where they are all that was asked for.
@@ -71,15 +69,9 @@ class ProcessPlan:
     context: WorkContext
     tasks: tuple[ProcessTask, ...]
     failures: tuple[SceneFailure, ...]
-    existing: tuple[str, ...]
     notes: tuple[str, ...]
     is_restricted: bool
     share: Share | None
-
-    @property
-    def shard(self) -> str:
-        """Which part of the job it is, such as `3/16`; empty for all of it."""
-        return str(self.share.shard) if self.share else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +88,6 @@ class ProcessReport:
         size_bytes: Size of their files.
         unfinished: Scenes that an interrupted run had still to make and that were not asked for now; until they are
             made, readers refuse the folder.
-        shard: Which part of the job it was, such as `3/16`; empty for all of it.
     """
 
     out_dir: Path
@@ -107,7 +98,6 @@ class ProcessReport:
     vertices: int
     size_bytes: int
     unfinished: tuple[str, ...]
-    shard: str
 
 
 def plan(
@@ -148,9 +138,12 @@ def plan(
     try:
         raw_scenes = find_raw_scenes(raw_dir)
     except MissingFileError:
-        from scannet_prep.tree import explain_no_raw_scenes  # it knows archives, and takes time to load
+        from scannet_prep.tree import identify_tree  # it knows archives, and takes time to load
 
-        explain_no_raw_scenes(raw_dir)
+        if identify_tree(raw_dir) == "processed":
+            raise MissingFileError(
+                raw_dir, "holds processed scenes, expected raw ones", "give the raw folder"
+            ) from None
         raise
     _check_apart(raw_dir, out_dir, find_parents(raw_scenes.values()))
     manifest = _read_known(out_dir)
@@ -173,37 +166,27 @@ def plan(
         for scene_id, split in selected
     )
     strangers = [path.name for path in find_strangers(raw_scenes)]
-    notes = list(_describe_others(manifest, options, {task.scene.scene_id for task in tasks}, is_all=share is None))
+    asked_for, notes = {task.scene.scene_id for task in tasks}, list[str]()
+    counts = Counter((entry.options, name in asked_for) for name, entry in manifest.scenes.items())
+    for (before, is_asked_for), count in counts.items():
+        if before != options and (is_asked_for or share is None):
+            then = "are made again" if is_asked_for else "were not asked for: the folder would hold both kinds"
+            changes = ", ".join(before.differences(options))
+            notes.append(f"warning: scenes that were made with other options ({changes}) {then}; scenes: {count:,}")
     notes += [f"warning: {it.message}; only what is there is processed" for it in lock.shards_of(raw_dir).find_faults()]
     if strangers:
         names = f"{len(strangers):,} ({list_some(strangers)})"
         notes.append(f"warning: left out: folders whose names are not scene ids: {names}")
-    is_other = {name: entry.options != options for name, entry in manifest.scenes.items()}
-    present = [task.scene.scene_id for task in tasks if task.path.exists()]
     return ProcessPlan(
         raw_dir=raw_dir,
         out_dir=out_dir,
         context=WorkContext(options, label_map_for(raw_dir), is_forced, is_strict, is_lenient, compares_bytes),
         tasks=tasks,
         failures=failures,
-        existing=tuple(name for name in present if not (is_forced or is_other.get(name))),
         notes=tuple(notes),
         is_restricted=is_restricted,
         share=share,
     )
-
-
-def _describe_others(
-    manifest: Manifest, options: ProcessOptions, asked_for: set[str], *, is_all: bool
-) -> Iterator[str]:
-    """Tell of scenes that were made with other options: those that are made again, and, of all, the others."""
-    counts = Counter((entry.options, name in asked_for) for name, entry in manifest.scenes.items())
-    for (before, is_made_again), count in counts.items():
-        what = f"{count:,} scene{'s' * (count > 1)} ({', '.join(before.differences(options))})"
-        if before != options and is_made_again:
-            yield f"made with other options, and made again: {what}"
-        elif before != options and is_all:
-            yield f"warning: made with other options, and not asked for now: {what}; the folder would hold both kinds"
 
 
 def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
@@ -251,18 +234,24 @@ def run(
         LockedError: Another run is writing into the folder.
         WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
     """
-    progress = progress or Progress()
     splits = {task.split for task in plan.tasks}
     make_directory(plan.out_dir)
     with run_lock(plan.out_dir) if plan.share is None else nullcontext():
         folder.prepare_folder(plan.out_dir, splits)
-        for directory in (plan.out_dir, *(plan.out_dir / split for split in splits)) if plan.share is None else ():
-            remove_temporaries(directory)
-        with nullcontext(os.getpid()) if executor is None else mark_run(plan.out_dir) as leader:
-            return _run(plan, jobs, progress, executor, leader)
+        try:
+            _remove_temporaries(plan)
+            return _run(plan, jobs, progress or Progress(), executor)
+        finally:
+            _remove_temporaries(plan)
 
 
-def _run(plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | None, leader: Leader) -> ProcessReport:
+def _remove_temporaries(plan: ProcessPlan) -> None:
+    """Remove what workers have made that was lost; of shards, the run that merges does."""
+    for directory in (plan.out_dir, *(plan.out_dir / split for split in Split)) if plan.share is None else ():
+        remove_temporaries(directory)
+
+
+def _run(plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | None) -> ProcessReport:
     out_dir, share = plan.out_dir, plan.share
     previous = _read_known(out_dir)  # another run may have changed it
     # Where a run had been interrupted, files may be others than the manifest says.
@@ -279,15 +268,10 @@ def _run(plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | 
     missing = [_count_mesh_bytes(task.scene) for task in tasks if not task.path.exists()]
     # Of the release, scenes take 22.6 B a vertex, and 22 B more with faces; the meshes take 41.
     check_space(out_dir, int(sum(missing) * (1.1 if plan.context.options.faces else 0.6)), len(missing))
-    unfinished = frozenset(folder.read_unfinished(out_dir) | {task.scene.scene_id for task in tasks})
-    context = replace(plan.context, leader=leader)
-    if share is not None:
+    unfinished = folder.read_unfinished(out_dir) | {task.scene.scene_id for task in tasks}
+    if is_marked := share is not None:
         share.begin()
-    elif executor is None:
-        context = replace(context, unfinished=unfinished)  # a worker marks the folder, if it has to
-    elif tasks:
-        folder.mark_unfinished(out_dir, unfinished)
-    outcomes = run_tasks(scene_worker.make_scene_file, tasks, context, jobs=jobs, executor=executor)
+    outcomes = run_tasks(scene_worker.make_scene_file, tasks, plan.context, jobs=jobs, executor=executor)
     with progress.work("process", len(plan.tasks), "scenes"), closing(outcomes):
         progress.advance(len(finished))
         for task, outcome in outcomes:
@@ -300,6 +284,13 @@ def _run(plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | 
                 failures[scene_id] = outcome
                 progress.status(f"{len(failures):,} failed")
             else:
+                if outcome.temporary_path is not None:
+                    # Not before it is known that a file will be replaced: a run that changes nothing must not disturb
+                    # those who read.
+                    if not is_marked:
+                        folder.mark_unfinished(out_dir, unfinished)
+                        is_marked = True
+                    put_in_place(outcome.temporary_path, task.path)
                 finished[scene_id] = outcome
             progress.advance()
     _remove_from_other_splits(out_dir, finished)
@@ -327,7 +318,7 @@ def _find_unchanged(plan: ProcessPlan, previous: Manifest, seen: Mapping[str, st
                 scene_worker.check_warnings(task, entry.warnings, context)
                 now = scene_worker.see_scene(task, context.label_map)
         if entry and now and now == seen.get(task.scene.scene_id):
-            found[task.scene.scene_id] = FinishedScene(entry, now, is_new=False)
+            found[task.scene.scene_id] = FinishedScene(entry, now)
     return found
 
 
@@ -337,14 +328,13 @@ def _report(
     warnings = ((name, warning) for name in sorted(finished) for warning in finished[name].entry.warnings)
     return ProcessReport(
         out_dir=plan.out_dir,
-        made=tuple(sorted(name for name, item in finished.items() if item.is_new)),
-        kept=tuple(sorted(name for name, item in finished.items() if not item.is_new)),
+        made=tuple(sorted(name for name, item in finished.items() if item.temporary_path)),
+        kept=tuple(sorted(name for name, item in finished.items() if not item.temporary_path)),
         failures=tuple(item for _, item in sorted(failures.items())),
         warnings=tuple(summarize_warnings(warnings)),
         vertices=sum(item.entry.vertex_count for item in finished.values()),
         size_bytes=sum(item.entry.size_bytes for item in finished.values()),
         unfinished=tuple(sorted(folder.read_unfinished(plan.out_dir))),
-        shard=plan.shard,
     )
 
 

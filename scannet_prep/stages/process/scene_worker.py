@@ -1,4 +1,7 @@
-"""What a worker process does with one scene: keep its file if it is up to date, else make it.
+"""What a worker process does with one scene: keep its file if it is up to date, else make a new one.
+
+It writes under a temporary name; the run itself puts the file in place, so that a worker that outlives its run never
+overwrites what the next run has made.
 
 So that a rerun need not read files, sizes and times of those that were found right are kept beside the manifest. As
 rsync does: a file is taken for unchanged where size, time of change in ns, and inode are the same, unless all bytes are
@@ -8,7 +11,6 @@ asked to be compared. That is not part of the folder's content: without it, the 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,9 +18,8 @@ from pathlib import Path
 
 from scannet_prep.errors import AnnotationError, ContentError, FileError, OutputError
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import Fingerprint, Leader, read_file, write_atomically, write_if_changed
+from scannet_prep.files import Fingerprint, read_file, write_if_changed, write_temporary
 from scannet_prep.labels import LabelMap
-from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import SceneEntry, shards_of
 from scannet_prep.processed.scene import MAX_FILE_BYTES, ProcessOptions, encode_processed, parse_processed
 from scannet_prep.raw.layout import RawScene
@@ -63,9 +64,6 @@ class WorkContext:
         is_strict: Whether doubts about labels are errors.
         is_lenient: Whether damage that leaves a scene without alignment, groups or normals is only a warning.
         compares_bytes: Whether all files are read, and not taken for unchanged by their sizes and times.
-        leader: What leads the run.
-        unfinished: Ids of the scenes that this run, and interrupted ones before it, had to make; empty where the folder
-            says already that it is not finished.
     """
 
     options: ProcessOptions
@@ -74,8 +72,6 @@ class WorkContext:
     is_strict: bool = False
     is_lenient: bool = False
     compares_bytes: bool = False
-    leader: Leader | None = None
-    unfinished: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +81,13 @@ class FinishedScene:
     Attributes:
         entry: Its line in the manifest.
         seen: What its files were like: their sizes, times and inodes.
-        is_new: Whether this run made it.
+        temporary_path: The file that this run made, which has still to be put in place; None where the scene was up to
+            date.
     """
 
     entry: SceneEntry
     seen: str
-    is_new: bool
+    temporary_path: Path | None = None
 
 
 def make_scene_file(task: ProcessTask, context: WorkContext) -> FinishedScene | SceneFailure | OutputError:
@@ -129,20 +126,16 @@ def _make(task: ProcessTask, context: WorkContext) -> FinishedScene:
     entry = None if context.is_forced else _find_current(task, files, context)
     if entry is not None:
         check_warnings(task, entry.warnings, context)
-        return FinishedScene(entry, f"{inputs} {_see(task.path)}", is_new=False)
+        return FinishedScene(entry, f"{inputs} {_see(task.path)}")
     scene = process_scene(files, context.options, context.label_map)
     check_warnings(task, scene.meta.warnings, context)
     if _see_inputs(task, context.label_map) != inputs:
         raise FileError(task.scene.directory, "its files changed while they were read", "run the same command again")
-    # Before the first file is replaced, and not before it is known that one will be: a run that changes nothing must
-    # not disturb those who read.
-    if context.unfinished:
-        mark_unfinished(task.path.parent.parent, context.unfinished, context.leader)
     chunks = encode_processed(scene)
-    write_atomically(task.path, chunks, leader=context.leader)
+    path = write_temporary(task.path, chunks)
     entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*chunks))
     # The inputs as they were before they were read: what has changed since is read again next time.
-    return FinishedScene(entry, f"{inputs} {_see(task.path)}", is_new=True)
+    return FinishedScene(entry, f"{inputs} {_see(path)}", path)
 
 
 def _find_current(task: ProcessTask, files: RawFiles, context: WorkContext) -> SceneEntry | None:
@@ -196,6 +189,6 @@ def _see_inputs(task: ProcessTask, label_map: LabelMap) -> str:
 def _see(path: str | Path) -> str:
     try:
         status = os.stat(path)  # noqa: PTH116 - eleven thousand of them, before anything else happens
-    except OSError:  # a link that leads nowhere is to be read again, each time
-        return str(time.time_ns()) if os.path.lexists(path) else "-"
+    except OSError:
+        return "-"
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"

@@ -50,8 +50,7 @@ class Reading:
     ) -> dict[str, Result]:
         """Look at scenes in worker processes, as `look_at_scenes` does."""
         tasks = [CheckTask(SceneId(name), Path(name)) for name in names]
-        looked, findings = look_at_scenes(look, tasks, context, title="report", jobs=self.jobs, progress=self.progress)
-        found.found += findings
+        looked = look_at_scenes(look, tasks, context, found, title="report", jobs=self.jobs, progress=self.progress)
         return {str(name): result for name, result in looked.items()}
 
 

@@ -115,8 +115,7 @@ def _check_tree(
     """Check the scenes of a tree; gives their vertices, the size of their files, and the splits of all there are."""
     plan, look = _CHECKS[kind]
     tasks, present, context = plan(path, selection, findings)
-    looked, found = look_at_scenes(look, tasks, context, title="verify", jobs=jobs, progress=progress)
-    findings.found += found
+    looked = look_at_scenes(look, tasks, context, findings, title="verify", jobs=jobs, progress=progress)
     numbers = {str(task.scene_id): looked.get(task.scene_id, (0, 0)) for task in tasks}
     return {name: count for name, (count, _) in numbers.items()}, sum(size for _, size in numbers.values()), present
 
