@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scannet_prep import SCANNET20, SCANNET200, LabelSet
@@ -180,6 +180,7 @@ ON_SMALL_OF_ITS_CLASS = make_scene([(2, 0, 8), (2, 1, 3)], [(set(range(8)), 2, 0
 @example([EXACTLY_100])
 @example([ON_SMALL_OF_ANOTHER_CLASS])
 @example([ON_SMALL_OF_ITS_CLASS])
+@settings(max_examples=50)
 @given(st.lists(instance_scenes(), max_size=3))
 def test_average_precision_agrees_with_loops_for_any_overlaps_orders_ties_and_small_regions(
     scenes: list[Scene],
@@ -195,6 +196,7 @@ def test_average_precision_agrees_with_loops_for_any_overlaps_orders_ties_and_sm
     assert totals["small"] + totals["predictions"] == len(predictions) - len(other)
 
 
+@settings(max_examples=50)
 @given(
     st.sampled_from([SCANNET20, SCANNET200]),
     st.lists(st.lists(st.tuples(st.integers(-2, 22), st.integers(-2, 22)), max_size=60), max_size=4),

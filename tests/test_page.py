@@ -4,7 +4,6 @@ import base64
 import json
 import re
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import tiny
 from commands import TEST, TRAIN, VAL
 from test_realdata import HAS_REAL_DATA, REAL_DIR
 
-from scannet_prep.errors import UsageError
 from scannet_prep.labels import SCANNET20
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.scene import SceneId, Split
@@ -76,14 +74,6 @@ def test_positions_colours_and_triangles_of_a_page_are_those_of_the_scene(scenes
     corners = decode(page, described["arrays"]["faces"])
     corners[:, 1:] += corners[:, :1]
     assert turn(np.array(order)[corners]) == turn(scene.faces)
-
-
-def test_nothing_to_show_is_an_error(scenes: dict[str, ViewedScene]) -> None:
-    with pytest.raises(UsageError, match="no scene to show"):
-        make_page([])
-    empty = replace(scenes[TEST], points=np.empty((0, 3), np.float32))
-    with pytest.raises(UsageError, match=f"{TEST}: has no points"):
-        make_page([empty])
 
 
 def decode(page: str, array: dict[str, Any]) -> np.ndarray:

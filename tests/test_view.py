@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import run_main
+from commands import edit_json, run_main
 from test_renderer import decode_png
 from tiny import COLORS, aggregation_file, group, process_tiny
 
@@ -369,6 +369,15 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_written(
     assert message in outcome.json["message"]
     assert "Traceback" not in outcome.stderr
     assert written(folder) == [f"pred/{TRAIN}.npy"]
+
+
+@pytest.mark.parametrize("words", [[], ["--png"], ["--serve", "0"]])
+def test_place_without_scenes_is_an_error(root: Path, tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "none").mkdir()
+    shutil.copy(root / "data/processed/manifest.json", tmp_path / "none")
+    edit_json(tmp_path / "none/manifest.json", lambda value: value["scenes"].clear())
+    outcome = run_main("view", "--source", "none", *words, cwd=tmp_path)
+    assert (outcome.status, outcome.stderr.splitlines()[0]) == (1, "error: none: holds no scenes")
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Literal, TypeAlias
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import MissingFileError, PredictionError, ProcessedFileError, UsageError
+from scannet_prep.errors import FileError, MissingFileError, PredictionError, ProcessedFileError, UsageError
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.failures import list_some
 from scannet_prep.files import Buffer, check_is_folder, make_directory, write_atomically
@@ -127,6 +128,8 @@ def open_scenes(
     elif len(names) > 1 and not takes_all:
         hint = f"name some, such as {names[0]}"
         raise UsageError(f"{place.name}: holds {len(names):,} scenes; which of them?", hint)
+    if not place.entries:
+        raise FileError(place.name, "holds no scenes", f"scannet-prep verify {quote(place.name)} tells why")
     predictions = None
     if pred_dir is not None and paths is not None:
         missing = sorted(set(names or place.entries) - paths.keys())

@@ -27,7 +27,6 @@ import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UsageError
 from scannet_prep.view.camera import FIELD_OF_VIEW, FILLED, NEAR, Camera
 from scannet_prep.view.coloring import Coloring, ViewedScene
 from scannet_prep.view.raster import SPREAD, estimate_spacing
@@ -40,28 +39,21 @@ _GRID_STEPS = 65_535
 _DEFLATE_LEVEL = 7
 
 
-def make_page(scenes: Iterable[ViewedScene], *, title: str = "", color: str = "", home: str = "") -> bytes:
+def make_page(scenes: Iterable[ViewedScene], *, color: str = "", home: str = "") -> bytes:
     """Make a page that shows scenes.
 
     Args:
         scenes: At least one; they are encoded one after the other.
-        title: Of the page; by default the first scene and how many more there are.
         color: The colouring that is shown first, where a scene has it; by default `rgb`.
         home: Address of a list of scenes that the page leads back to; none by default.
 
     Returns:
         The whole file, UTF-8. The same scenes always give the same bytes.
-
-    Raises:
-        UsageError: There is no scene, or one has no points.
     """
     described, blocks = list[dict[str, Any]](), list[str]()
     for scene in scenes:
         described.append(_describe_scene(scene, blocks))
-    if not described:
-        raise UsageError("there is no scene to show", "name at least one")
-    first, more = described[0]["name"] or "scene", len(described) - 1
-    title = title or (f"{first} and {more:,} more" if more else first)
+    title = described[0]["name"] + (f" and {len(described) - 1:,} more" if len(described) > 1 else "")
     data = {"title": title, "color": color, "home": home, **_describe_view(), "scenes": described}
     script = "\n".join(read_asset(f"{name}.js") for name in _SCRIPTS)
     style = read_asset("page.css")
@@ -91,8 +83,6 @@ def _describe_view() -> dict[str, Any]:
 
 def _describe_scene(scene: ViewedScene, blocks: list[str]) -> dict[str, Any]:
     """What the script is told of a scene; its arrays are added to the blocks."""
-    if not len(scene.points):
-        raise UsageError(f"{scene.scene_id or 'the scene'}: has no points to show", "name another scene")
     points = scene.points.astype(np.float64)
     origin = points.min(axis=0)
     step = float((points - origin).max()) / _GRID_STEPS or 1.0 / _GRID_STEPS
