@@ -95,6 +95,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         split: The split.
         label_set: The classes: ids, names, colours, and head, common and tail of ScanNet200.
         ignore_id, transform, seed: As given.
+        path: Where the scenes are read from: a path or an address; of several archives, each.
 
     Raises:
         MissingFileError: `path` is not a processed folder, or there is no such archive.
@@ -136,6 +137,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         if unknown := set(self._keys).difference(_KEYS):
             raise UsageError(f"{min(unknown)!r} is not a key of a sample", f"there are: {', '.join(_KEYS)}")
         self._reader = _open_scenes(path, self.split)
+        self.path: str | list[str] = self._reader.place
         if scenes is not None:
             self._restrict(scenes)
         self._points = None if points is None else check_points(points, self.scene_ids, self._reader.lengths)
@@ -150,13 +152,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
 
     def __repr__(self) -> str:
         """Place, split, number of scenes and label set."""
-        place, split = self._reader.place, str(self.split)
-        return f"ScanNet({place!r}, split={split!r}, labels={self.label_set.name}): {len(self)} scenes"
-
-    @property
-    def path(self) -> str | list[str]:
-        """Where the scenes are read from: a path or an address; of several archives, each."""
-        return self._reader.place
+        place = f"{self.path!r}, split={str(self.split)!r}"
+        return f"ScanNet({place}, labels={self.label_set.name}): {len(self)} scenes"
 
     @property
     def scene_ids(self) -> list[str]:
@@ -310,7 +307,6 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         found = {self._find(scene) for scene in scenes}
         self._reader = copy.copy(self._reader)
         self._reader.restrict(np.array(sorted(found), np.int64))
-        self._plain_reads = np.zeros(len(self), np.int64)
 
     def _choose_epoch(self, index: int) -> int:
         """The epoch of an index that comes without one."""
@@ -345,7 +341,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         official = find_official_split(scene_id)
         hint = self._reader.how_to_add(scene_id) if official is not None else ""
         if official not in {None, self.split}:
-            hint = f"it is a {official} scene: ScanNet({self._reader.place!r}, split={str(official)!r})"
+            hint = f"it is a {official} scene: ScanNet({self.path!r}, split={str(official)!r})"
         raise UnknownSceneError(f"{self._reader.name}: has no {self.split} scene {scene_id!r}", hint)
 
     def _open(self, index: int) -> NpzReader:

@@ -35,7 +35,14 @@ def check_points(
         message = f"there are none of {missing[0]} ({len(missing):,} of {len(scene_ids):,} scenes are not there)"
         hint = "use the list of this split; or with scenes=..., only the scenes that it has"
         raise UsageError(f"points: {message}", hint)
-    return {name: _check(name, points[name], int(size)) for name, size in zip(scene_ids, lengths, strict=True)}
+    found = {name: np.asarray(points[name]) for name in scene_ids}
+    for (name, array), count in zip(found.items(), lengths.tolist(), strict=True):
+        if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
+            raise UsageError(f"points: {name}: found {array.dtype} {array.shape}, expected a list of whole numbers")
+        if len(array) and not 0 <= array.min() <= array.max() < count:
+            problem = f"vertices {array.min():,} to {array.max():,}, where there are {count:,}"
+            raise UsageError(f"points: {name}: found {problem}", "use the list of this release; they count from 0")
+    return {name: array.astype(np.int64) for name, array in found.items()}
 
 
 def limit_annotation(sample: dict[str, Any], chosen: NDArray[np.int64] | None, ignore_id: int) -> None:
@@ -45,13 +52,3 @@ def limit_annotation(sample: dict[str, Any], chosen: NDArray[np.int64] | None, i
             kept = sample[key][chosen]
             sample[key][...] = empty
             sample[key][chosen] = kept
-
-
-def _check(scene_id: str, points: Any, vertex_count: int) -> NDArray[np.int64]:  # noqa: ANN401 - not checked yet
-    array = np.asarray(points)
-    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
-        raise UsageError(f"points: {scene_id}: found {array.dtype} {array.shape}, expected a list of whole numbers")
-    if len(array) and not 0 <= array.min() <= array.max() < vertex_count:
-        found = f"vertices {array.min():,} to {array.max():,}, where there are {vertex_count:,}"
-        raise UsageError(f"points: {scene_id}: found {found}", "use the list of this release; they count from 0")
-    return array.astype(np.int64)

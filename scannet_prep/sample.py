@@ -77,14 +77,12 @@ class Scenes(list[Any]):
 
         Those of what does not come from a sample, such as `batch`, are still to be filled.
         """
-        is_same = list(map(_identify, self)) == list(map(_identify, self._parts))
-        joined, self._joined = self._joined if is_same else {}, {}
+        now, then = (
+            [list(map(id, one.values())) for one in some] for some in (self if self._parts else [], self._parts)
+        )
+        joined, self._joined = self._joined if now == then else {}, {}
         return joined
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The samples, without what is joined."""
         return list, (), None, iter(self)
-
-
-def _identify(sample: Mapping[str, Any]) -> dict[str, int]:
-    return {key: id(value) for key, value in sample.items()}

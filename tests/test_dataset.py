@@ -184,7 +184,11 @@ def test_groups_of_a_scene_are_those_of_its_file(source: Path, training_folder: 
 
 # Processes, threads, and what is held
 
+# Shards are archives, several of them.
+several_kinds = pytest.mark.parametrize("stored", ["folder", "shards", "url"], indirect=True)
 
+
+@several_kinds
 def test_closing_gives_back_descriptors_and_reading_opens_again(stored: Stored) -> None:
     def are_back() -> bool:  # the web server, which is in this process too, needs a moment
         return any(count_descriptors() <= before or threading.Event().wait(0.01) for _ in range(1_000))
@@ -200,6 +204,7 @@ def test_closing_gives_back_descriptors_and_reading_opens_again(stored: Stored) 
     assert are_back()
 
 
+@several_kinds
 def test_threads_read_at_the_same_time_while_others_close(stored: Stored) -> None:
     dataset = ScanNet(stored.place, split="train")
     expected = [dataset[index] for index in range(3)]
@@ -226,6 +231,7 @@ def test_threads_read_at_the_same_time_while_others_close(stored: Stored) -> Non
         sys.setswitchinterval(interval)
 
 
+@several_kinds
 def test_nothing_grows_over_epochs(stored: Stored) -> None:
     def read_private_bytes() -> int:
         return 1024 * int(re.search(r"Private_Dirty: +(\d+)", Path("/proc/self/smaps_rollup").read_text())[1])
@@ -289,8 +295,8 @@ def test_a_label_set_names_and_colors_the_unlabeled_too() -> None:
 
 
 @pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])
-def test_class_weights_follow_their_formulas(stored: Stored, folder: Path, label_set: LabelSet) -> None:
-    dataset = ScanNet(stored.place, split="train", labels=label_set)
+def test_class_weights_follow_their_formulas(source: Path, folder: Path, label_set: LabelSet) -> None:
+    dataset = ScanNet(source, split="train", labels=label_set)
     scenes = [read_processed(path) for path in sorted((folder / "train").glob("*.npz"))]
     raw_ids = [getattr(scene, label_set.raw_ids_key).tolist() for scene in scenes]
     rows = [[ids.count(raw_id) for raw_id in label_set.ids] for ids in raw_ids]

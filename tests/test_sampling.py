@@ -166,7 +166,12 @@ def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], messa
     assert hint in caught.value.hint
 
 
-VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+def expect(launch: Launch) -> Any:
+    """Rank and number of ranks, or a part of the message: a process is alone only where its launcher started one."""
+    if "torchrun" in launch.name:
+        return tuple(map(int, launch.shard.split("/")))
+    is_alone = "script" in launch.name or launch.shard in {"0/1", "names no task"}
+    return (0, 1) if is_alone else "all would get the same data"
 
 
 @pytest.mark.parametrize(
@@ -174,49 +179,30 @@ VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "OMPI
     [
         ({}, (0, 1)),
         ({"RANK": "2", "WORLD_SIZE": "4"}, (2, 4)),
-        ({"WORLD_SIZE": "1"}, (0, 1)),
         ({"WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "4"}, (0, 1)),
-        ({"SLURM_STEP_NUM_TASKS": "1"}, (0, 1)),
         ({"WORLD_SIZE": "4"}, "the rank is None, the number of ranks is 4: both must be known"),
         ({"RANK": "1"}, "the rank is 1, the number of ranks is None"),
         ({"RANK": "4", "WORLD_SIZE": "4"}, "the rank is 4, the number of ranks is 4"),
         ({"RANK": "-1", "WORLD_SIZE": "4"}, "the rank is -1, the number of ranks is 4"),
         ({"WORLD_SIZE": "0"}, "number of ranks is 0"),
-        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}, "all would get the same data"),
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, "all would get the same data"),
+        *(pytest.param(launch.environ, expect(launch), id=launch.name) for launch in LAUNCHES),
     ],
 )
 def test_the_rank_is_found_in_the_environment_or_it_is_an_error(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: Any
 ) -> None:
-    for name in VARIABLES:
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     for kind in (partial(PointBudgetBatchSampler, max_points=100), EvalSampler):
+        options, found = {}, expected
         if isinstance(expected, str):
             with pytest.raises(UsageError, match=expected):
                 kind([10] * 8)
-        sampler = kind([10] * 8, rank=0, world_size=2) if isinstance(expected, str) else kind([10] * 8)
-        assert (sampler.rank, sampler.world_size) == ((0, 2) if isinstance(expected, str) else expected)
-
-
-@pytest.mark.parametrize("launch", LAUNCHES, ids=[launch.name for launch in LAUNCHES])
-def test_a_process_is_alone_only_where_its_launcher_started_one(
-    monkeypatch: pytest.MonkeyPatch, launch: Launch
-) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in launch.environ.items():
-        monkeypatch.setenv(name, value)
-    if "torchrun" in launch.name:
-        sampler = EvalSampler([10] * 8)
-        assert f"{sampler.rank}/{sampler.world_size}" == launch.shard
-    elif "script" in launch.name or launch.shard in {"0/1", "names no task"}:
-        assert EvalSampler([10] * 8).world_size == 1
-    else:
-        with pytest.raises(UsageError, match="all would get the same data"):
-            EvalSampler([10] * 8)
+            options, found = {"rank": 0, "world_size": 2}, (0, 2)
+        sampler = kind([10] * 8, **options)
+        assert (sampler.rank, sampler.world_size) == found
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=50), st.integers(1, 9))

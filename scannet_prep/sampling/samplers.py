@@ -92,14 +92,12 @@ class PointBudgetBatchSampler(RankedSampler):
         self._lengths = _check_lengths(lengths)
         super().__init__(rank, world_size)
         self._digest = getattr(lengths, "digest", "") if self.world_size > 1 else ""
-        self._max_points = check_number(max_points, "max_points", 1)
-        self._shuffle = bool(shuffle)
         self._settings: dict[str, Any] = {  # what plans depend on, beside the epoch
             "version": _STATE_VERSION,
             "world_size": self.world_size,
             "seed": check_number(seed, "seed", 0),
-            "shuffle": self._shuffle,
-            "max_points": self._max_points,
+            "shuffle": bool(shuffle),
+            "max_points": check_number(max_points, "max_points", 1),
             "max_scenes": None if max_scenes is None else check_number(max_scenes, "max_scenes", 1),
             "scene_count": len(self._lengths),
             "lengths_crc32": zlib.crc32(self._lengths.astype("<i8").tobytes()),
@@ -107,7 +105,7 @@ class PointBudgetBatchSampler(RankedSampler):
         if len(self._lengths) < self.world_size:
             message = f"there are {len(self._lengths)} scenes for {self.world_size} ranks: some would be idle"
             raise UsageError(message, f"train on at most {len(self._lengths)} ranks, or with more scenes")
-        self._packing = pack(self._lengths, self._max_points, max_scenes or len(self._lengths), self.world_size)
+        self._packing = pack(self._lengths, max_points, max_scenes or len(self._lengths), self.world_size)
         self.epoch = 0
         self.steps_before = 0
         self._is_compared = False
@@ -144,7 +142,7 @@ class PointBudgetBatchSampler(RankedSampler):
         """
         self._check_rank()
         if self._steps_given and self._steps_given == self.steps_left:
-            if self._shuffle:
+            if self._settings["shuffle"]:
                 raise UsageError(f"epoch {self.epoch} has been given out already", "call set_epoch before each epoch")
             self.steps_before = 0  # all of it, also where the last time was only the rest of it
         if not self._is_compared:  # once: what has been planned together stays together
@@ -217,13 +215,13 @@ class PointBudgetBatchSampler(RankedSampler):
     def describe(self) -> PlanSummary:
         """Tell steps, fill and imbalance of the epoch, or of what is left of it."""
         plan = self._plan()
-        loads = sum_loads(plan, self._lengths)
+        loads, budget = sum_loads(plan, self._lengths), self._settings["max_points"]
         steps = loads.reshape(-1, self.world_size)
         means = np.maximum(steps.mean(axis=1), 1e-9)  # a step of empty scenes takes as long on all ranks
         return PlanSummary(
             step_count=len(steps),
             padding=sum(map(len, plan)) - len(set().union(*plan)),
-            fill=float(np.minimum(loads, self._max_points).mean() / self._max_points),
+            fill=float((np.minimum(loads, budget) / budget).mean()),
             imbalance=float(np.maximum(steps.max(axis=1) / means, 1).mean()),
         )
 
@@ -240,8 +238,8 @@ class PointBudgetBatchSampler(RankedSampler):
         """All batches of an epoch; the last plan is kept."""
         if self._planned[0] != epoch:
             seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(epoch, 0))
-            generator = np.random.default_rng(seeds) if self._shuffle else None
-            plan = make_plan(self._packing, self._lengths, self._max_points, self.world_size, generator)
+            generator = np.random.default_rng(seeds) if self._settings["shuffle"] else None
+            plan = make_plan(self._packing, self._lengths, self._settings["max_points"], self.world_size, generator)
             self._planned = epoch, plan
         return self._planned[1]
 

@@ -28,7 +28,8 @@ class RotateZ(Moving, max_angle=(0, np.pi)):
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points` and `normals`."""
-        _rotate(draft, generator.uniform(-self.max_angle, self.max_angle), "z", (0.0, 0.0, 0.0))
+        turns = self.max_angle / np.pi
+        RandomRotate((-turns, turns), "z", (0.0, 0.0, 0.0)).change(draft, generator)
 
 
 class RandomRotate(Moving, angle=(-2, 2), center=(-np.inf, np.inf)):
@@ -50,7 +51,23 @@ class RandomRotate(Moving, angle=(-2, 2), center=(-np.inf, np.inf)):
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points` and `normals`."""
-        _rotate(draft, generator.uniform(*self.angle) * np.pi, self.axis, self.center)
+        if self.axis not in _PLANES:
+            raise UsageError(f"RandomRotate: axis is {self.axis!r}, expected 'x', 'y' or 'z'")
+        first, second = _PLANES[self.axis]
+        angle = generator.uniform(*self.angle) * np.pi
+        cosine, sine = math.cos(angle), math.sin(angle)
+        middle = np.add(*_bounds(draft)) / 2 if self.center is None else self.center
+
+        def turn(columns: Columns) -> Columns:
+            # Spelt out: a library's product of matrices may round in another way with another number of threads.
+            u, v = columns[first].copy(), columns[second].copy()
+            columns[first] = cosine * u - sine * v
+            columns[second] = sine * u + cosine * v
+            return columns
+
+        _by_axis(np.subtract, draft.move(), middle)
+        draft.turn(turn)
+        _by_axis(np.add, draft.move(), middle)
 
 
 class Flip(Moving, probability=(0, 1)):
@@ -195,26 +212,6 @@ def _make_unit(columns: Columns) -> Columns:
     lengths = np.sqrt(x * x + y * y + z * z)
     columns /= np.where(lengths == 0, 1, lengths)
     return columns
-
-
-def _rotate(draft: Draft, angle: float, axis: str, center: Triple | None) -> None:
-    """Turn points and normals about a line through a point (None: the middle), radians."""
-    if axis not in _PLANES:
-        raise UsageError(f"RandomRotate: axis is {axis!r}, expected 'x', 'y' or 'z'")
-    cosine, sine = math.cos(angle), math.sin(angle)
-    first, second = _PLANES[axis]
-    middle = np.add(*_bounds(draft)) / 2 if center is None else center
-
-    def turn(columns: Columns) -> Columns:
-        # Spelt out: a library's product of matrices may round in another way with another number of threads.
-        u, v = columns[first].copy(), columns[second].copy()
-        columns[first] = cosine * u - sine * v
-        columns[second] = sine * u + cosine * v
-        return columns
-
-    _by_axis(np.subtract, draft.move(), middle)
-    draft.turn(turn)
-    _by_axis(np.add, draft.move(), middle)
 
 
 def _interpolated_noise(columns: NDArray[Any], granularity: float, generator: Generator) -> NDArray[np.float32]:

@@ -120,9 +120,8 @@ class GridSample(Selecting, size=(1e-6, np.inf)):
         order, starts = _sort_cells(numbers, bits, generator)
         is_chosen = np.zeros(draft.count, np.bool_)
         is_chosen[order.take(starts, mode="clip")] = True
-        kept = np.flatnonzero(is_chosen)
-        draft.select(kept)
-        draft.add("grid", cells.take(kept, axis=1, mode="clip"))
+        draft.add("grid", cells)
+        draft.select(np.flatnonzero(is_chosen))
         if self.has_inverse:
             places = (np.cumsum(is_chosen) - 1)[order[starts]]
             inverse = np.empty(len(order), np.int64)
@@ -216,10 +215,12 @@ def _number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.i
     """The cell of each point, (3, N), from the smallest; a number for each cell; and how many bits a number has."""
     if not points.size:
         raise UsageError(f"{name}: there are no points")
-    cells = points / np.float64(size)
+    cells = np.divide(points, size, dtype=np.float64)
     np.floor(cells, out=cells)
-    cells -= cells.min(axis=1, keepdims=True)
-    extent = cells.max(axis=1) + 1
+    ends = np.array([points.min(axis=1), points.max(axis=1)], np.float64)
+    lowest, highest = np.floor(ends / size)
+    cells -= lowest[:, None]
+    extent = highest - lowest + 1
     count = extent.prod()
     # A number and a place make one of 64 bits, with room for chance.
     if not extent.max() < 2**31 or not count < min(2.0**53, 2.0**59 / points.shape[1]):

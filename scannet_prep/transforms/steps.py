@@ -72,13 +72,17 @@ class Draft:
 
     def add(self, key: str, columns: Columns) -> None:
         """Add an array of the vertices that are left, by axis."""
-        self.sample[key] = self._columns[key] = columns
+        self.sample[key] = columns.T
+        if self._kept is None:  # copied with the others that wait for all choices
+            self._later[key] = []
+        else:
+            self._columns[key] = columns
 
     def leave_out(self, keys: Collection[str]) -> None:
         """Leave out keys, where they are there."""
         for key in keys:
-            self.sample.pop(key, None)
-            self._columns.pop(key, None)
+            for arrays in (self.sample, self._columns, self._later):
+                arrays.pop(key, None)
 
     def select(self, kept: Ints) -> None:
         """Keep some vertices, by index.
