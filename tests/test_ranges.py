@@ -19,7 +19,6 @@ import downloads
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nginx_server import NginxServer, needs_nginx
 from release_server import (
     BEFORE_STATUS,
     ROOT,
@@ -258,24 +257,3 @@ def test_closing_leaves_no_connection_and_reading_opens_again(server: ReleaseSer
         del source
         # The server closes its end a moment later.
         assert any(count_descriptors() == before or stop.wait(0.01) for _ in range(1_000))
-
-
-@needs_nginx
-def test_a_real_nginx_over_tls(tmp_path: Path) -> None:
-    folder = tmp_path / "nginx"
-    folder.mkdir()
-    with NginxServer(tmp_path, folder) as nginx:
-        path = folder / f"www{PATH}"
-        path.write_bytes(CONTENT)
-        source = open_source(nginx, certificates=nginx.ca_path)
-        assert (source.size_bytes, source.read(*HERE)) == (len(CONTENT), part(*HERE))
-        assert {request.status for request in nginx.requests()} == {206}
-        path.write_bytes(CONTENT[:-1])
-        with pytest.raises(ArchiveError, match="was replaced"):
-            source.read(*HERE)
-        path.write_bytes(b"")
-        with pytest.raises(TransferError, match="sends the whole file"):
-            open_source(nginx, certificates=nginx.ca_path)
-        path.unlink()
-        with pytest.raises(NotOnServerError):
-            source.read(*HERE)
