@@ -20,15 +20,15 @@ _PIECE_BYTES = 1 << 22
 
 
 class ByteSource(Protocol):
-    """Gives any range of an archive's bytes. Picklable, and safe under fork and in threads."""
+    """Gives any range of an archive's bytes. Picklable, and safe under fork and in threads.
 
-    @property
-    def name(self) -> str:
-        """Path or URL, for messages."""
+    Attributes:
+        name: Path or URL, for messages.
+        size_bytes: Size of the whole.
+    """
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of the whole."""
+    name: str
+    size_bytes: int
 
     def read(self, offset: int, size: int, /) -> bytes:
         """So many bytes at an offset, fewer only where the file ends; else an `ArchiveError` or `TransferError`."""
