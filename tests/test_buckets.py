@@ -28,6 +28,7 @@ from scannet_prep.errors import (
     ScanNetPrepError,
     ServerDownError,
 )
+from scannet_prep.remote import bucket
 from scannet_prep.remote.bucket import BucketSource, upload
 
 for package in ("obstore", "boto3", "moto.server"):
@@ -114,9 +115,10 @@ def test_a_store_that_fails_for_a_while_is_asked_again(server: BucketServer, mon
     ("fault", "words"), [((503, "SlowDown"), r"fails .* \(503 SlowDown\)"), ("reset", "breaks off")], ids=str
 )
 def test_a_store_that_goes_on_failing_is_given_up_after_few_requests(
-    server: BucketServer, fault: Any, words: str
+    server: BucketServer, fault: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = BucketSource(server.put("x", CONTENT), retries=1)
+    monkeypatch.setattr(bucket, "_RETRIES", 1)
+    source = BucketSource(server.put("x", CONTENT))
     server.requests.clear()
     server.rule = lambda *_: fault
     with pytest.raises(ServerDownError, match=words) as caught:
@@ -184,7 +186,7 @@ def test_what_is_wrong_is_named_with_what_to_type_and_no_secret(
     assert outcome.status == status, said
     assert [word for word in words if word not in said] == []
     with pytest.raises(ScanNetPrepError) as caught:
-        BucketSource(address, retries=0)
+        BucketSource(address)
     error: BaseException | None = caught.value
     while error is not None:
         said += repr(error) + str(error) + repr(pickle.dumps(error))
@@ -233,7 +235,7 @@ def test_an_authority_is_named_for_buckets_as_for_web_servers(
     secure = BucketServer(certificate, running)
     monkeypatch.setenv("AWS_ENDPOINT_URL", secure.origin)
     with pytest.raises(CertificateError, match=r"the certificate of 127\.0\.0\.1:\d+ cannot be verified") as caught:
-        BucketSource(URL, retries=0)
+        BucketSource(URL)
     assert "SSL_CERT_FILE=FILE" in caught.value.hint
     assert run_main("info", URL, "--ca-bundle", ca).status == 0
     assert run_main("info", URL, "--insecure").status == 0
