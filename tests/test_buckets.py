@@ -111,17 +111,14 @@ def test_a_store_that_fails_for_a_while_is_asked_again(server: BucketServer, mon
         assert server.faults == []
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"), [((503, "SlowDown"), r"fails .* \(503 SlowDown\)"), ("reset", "breaks off")], ids=str
-)
 def test_a_store_that_goes_on_failing_is_given_up_after_few_requests(
-    server: BucketServer, fault: Any, words: str, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bucket, "_RETRIES", 1)
     source = BucketSource(server.put("x", CONTENT))
     server.requests.clear()
-    server.rule = lambda *_: fault
-    with pytest.raises(ServerDownError, match=words) as caught:
+    server.rule = lambda *_: (503, "SlowDown")
+    with pytest.raises(ServerDownError, match=r"fails or breaks off \(503 SlowDown\)") as caught:
         source.read(10, 200_000)
     assert "run the same command again later" in caught.value.hint
     assert len(server.requests) == 2
@@ -261,21 +258,16 @@ def test_pack_writes_the_bytes_of_the_file_and_knows_what_is_up_to_date(
     assert (fewer.status, "holds 2 scenes that the new archive would not" in fewer.stderr) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        (["-o", URL, "--shard-size", "4MB"], "shards are not written to a bucket"),
-        (["-o", f"s3://{BUCKET}/scannet"], f"name it so: -o s3://{BUCKET}/scannet.tar.zst"),
-        (["-o", f"https://anna:pa55word@{BUCKET}/x.tar.zst"], "is not an address of an object in a bucket"),
-    ],
-    ids=str,
-)
 def test_places_that_pack_does_not_write_to_are_refused_before_anything_is_done(
-    server: BucketServer, whole_dir: Path, more: list[str], words: str
+    server: BucketServer, whole_dir: Path
 ) -> None:
-    outcome = run_main("pack", whole_dir / "processed", *more)
-    assert (outcome.status, words in outcome.stderr) == (2, True), outcome.stderr
-    assert "pa55word" not in outcome.stderr
+    for more, words in (
+        ([URL, "--shard-size", "4MB"], "shards are not written to a bucket"),
+        ([f"s3://{BUCKET}/scannet"], f"name it so: -o s3://{BUCKET}/scannet.tar.zst"),
+        ([f"https://anna:pa55word@{BUCKET}/x.tar.zst"], "is not an address of an object in a bucket"),
+    ):
+        outcome = run_main("pack", whole_dir / "processed", "-o", *more)
+        assert (outcome.status, words in outcome.stderr, "pa55word" in outcome.stderr) == (2, True, False)
     assert (server.keys(), server.requests) == ([], [])
 
 

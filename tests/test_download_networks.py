@@ -86,23 +86,15 @@ def test_the_hint_tells_what_a_certificate_lacks(
     assert "--ca-bundle" not in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("scheme", "proxy", "message"),
-    [
-        ("http", "one that wants a password", "407"),
-        ("https", "one that wants a password", "407"),
-        ("https", "socks5://127.0.0.1:9", "the proxy cannot be used"),
-        ("https", "http://", "the proxy cannot be used"),
-        ("https", "http://127.0.0.1:port", "the proxy cannot be used"),
-    ],
-)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("proxy", ["", "socks5://127.0.0.1:9", "http://", "http://127.0.0.1:port"])
 def test_a_proxy_that_cannot_be_used_ends_the_run_and_says_so(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, proxy: str, message: str
+    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, proxy: str
 ) -> None:
-    server.faults = [always(None, Status(407))]
-    monkeypatch.setenv(f"{scheme}_proxy", server.origin if message == "407" else proxy)
+    server.faults = [always(None, Status(407))]  # of the proxy that wants a password
+    monkeypatch.setenv(f"{scheme}_proxy", proxy or server.origin)
     server.base_url = f"{scheme}://mirror.invalid/scannet/"
-    with pytest.raises(ProxyError, match=message) as caught:
+    with pytest.raises(ProxyError, match="the proxy cannot be used" if proxy else "407") as caught:
         fetch(server, tmp_path, SCENES)
     assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
 

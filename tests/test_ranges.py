@@ -207,22 +207,11 @@ def test_what_is_secret_in_an_address_is_sent_but_never_shown(server: ReleaseSer
     assert "s3cret" not in "".join([*texts, str(refused.value)])
 
 
+SPANS = [(i * 50_000, 40_000) for i in range(40)]
+
+
 def read_in_process(source: RangeSource, spans: list[tuple[int, int]], queue: Any) -> None:
     queue.put([source.read(*span) for span in spans])
-
-
-def fetch_in_process(start_method: str, source: RangeSource, spans: list[tuple[int, int]]) -> list[bytes]:
-    context = multiprocessing.get_context(start_method)
-    queue = context.SimpleQueue()
-    process = context.Process(target=read_in_process, args=(source, spans, queue))
-    process.start()
-    found = queue.get()
-    process.join()
-    queue.close()
-    return found
-
-
-SPANS = [(i * 50_000, 40_000) for i in range(40)]
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
@@ -231,10 +220,14 @@ def test_processes_share_no_connection(server: ReleaseServer, start_method: str)
     assert source.read(*SPANS[0]) == part(*SPANS[0])
     mine = {request.connection for request in server.requests(PATH)}
     server.forget()
-    assert fetch_in_process(start_method, source, SPANS[1:5]) == [part(*span) for span in SPANS[1:5]]
+    context = multiprocessing.get_context(start_method)
+    queue = context.SimpleQueue()
+    process = context.Process(target=read_in_process, args=(source, SPANS[1:5], queue))  # not pickled by fork
+    process.start()
+    assert queue.get() == [part(*span) for span in SPANS[1:5]]
+    process.join()
     theirs = {request.connection for request in server.requests(PATH)}
-    assert len(theirs) == 1
-    assert not mine & theirs
+    assert (len(theirs), mine & theirs) == (1, set())
     server.forget()
     assert source.read(*SPANS[7]) == part(*SPANS[7])  # the child's end has not closed it
     assert {request.connection for request in server.requests(PATH)} <= mine
