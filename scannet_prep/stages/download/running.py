@@ -113,14 +113,14 @@ def run(
         CertificateError, ProxyError: The server's certificate or the proxy cannot be used.
         RefusedError: The server gives none of the first files.
     """
-    check(plan, jobs=jobs, certificates=certificates)
+    check(plan, jobs=jobs)
+    client = Client(plan.base_url, policy or TransferPolicy(), certificates)
     if needs_terms:
         require_terms(plan.data_dir, is_accepted=accepts_terms)
     make_directory(plan.data_dir)
     if plan.share is not None and not plan.is_merged:
         plan.share.begin()
     with run_lock(plan.data_dir) if plan.share is None else nullcontext():
-        client = Client(plan.base_url, policy or TransferPolicy(), certificates)
         progress = progress or Progress()
         worker = Worker(plan, client, progress.note, is_strict=is_strict)
         return _Run(plan, client, worker, jobs, progress).run()
