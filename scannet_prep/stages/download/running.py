@@ -241,9 +241,10 @@ class _Run:
             blame = None
             if task := job.task:
                 blame = partial(self._blame, task, error, task.partial.size_bytes)
-                if error.tries == FEW_TRIES:
-                    text = f"{public_url(task.file.url)}: {error.reason}; it is tried again after the others"
-                    self._tell(error.reason, text)
+                if error.tries == FEW_TRIES and error.reason not in self._told:  # once only of all that fail alike
+                    self._told.add(error.reason)
+                    url = public_url(task.file.url)
+                    self._progress.note(f"{url}: {error.reason}; it is tried again after the others")
             self._gate.failed(job, error, blame)
         elif error is not None:
             raise error
@@ -262,14 +263,6 @@ class _Run:
             if task.outcome and task in self._open:
                 self._open.remove(task)
                 self._progress.advance(task.file.kind.typical_bytes or 0)
-                if task.outcome is FileOutcome.FAILED:
-                    self._tell(task.reason, f"failed: {task.message}")
-
-    def _tell(self, key: str, text: str) -> None:
-        """Tell something, once only of all that has the same key."""
-        if key not in self._told:
-            self._progress.note(text)
-        self._told.add(key)
 
     def _show(self) -> None:
         """Tell how far it is, and what is waited for."""
