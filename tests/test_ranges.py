@@ -95,7 +95,7 @@ def test_faults_that_pass_leave_no_trace(server: ReleaseServer, name: str, etag:
     assert server.bytes_sent_again(PATH) == 0
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     opening=st.lists(downloads.ANY_FAULT, max_size=2),
     reading=st.lists(downloads.ANY_FAULT, max_size=2),
