@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import struct
@@ -74,10 +73,10 @@ def test_a_damaged_file_is_not_adopted_but_fetched_again(server: ReleaseServer, 
     data_dir = Path(shutil.copytree(server.root, tmp_path / "data"))
     suffix, damage = DAMAGES[name]
     damage(place(data_dir, suffix), server.root)
-    report = fetch(server, data_dir)
-    asked = {request.path.rpartition("/")[2] for request in server.requests()}
-    assert not report.failures
-    assert f"{SCENE}{suffix}" in asked
+    bar = Bar()
+    assert not fetch(server, data_dir, bar=bar).failures
+    assert f"{SCENE}{suffix}" in {request.path.rpartition("/")[2] for request in server.requests()}
+    assert [note for note in bar.notes if f"{suffix}: " in note and note.endswith("; fetching it again")]
     assert {name: entry.sha256 for name, entry in read_lock(data_dir / "scannet.lock").items()} == digests(server.root)
     assert fetched(data_dir) == digests(server.root)
 
@@ -180,13 +179,3 @@ def test_metadata_has_a_largest_size_and_in_train_an_alignment(release_dir: Path
     os.truncate(tmp_path / "large", 1 << 40)
     with pytest.raises(FileError, match="expected at most 1,048,576"):
         check_file(train_file, tmp_path / "large")
-
-
-def test_what_is_fetched_again_is_told_with_the_reason(server: ReleaseServer, tmp_path: Path) -> None:
-    data_dir, bar = Path(shutil.copytree(server.root, tmp_path / "data")), Bar()
-    document = json.loads(place(data_dir, AGGREGATION).read_text())
-    place(data_dir, AGGREGATION).write_text(json.dumps(document | {"sceneId": "scannet.scene0706_00"}))
-    fetch(server, data_dir, bar=bar)
-    assert bar.notes == [
-        f"{place(data_dir, AGGREGATION)}: sceneId is 'scene0706_00', expected {SCENE}; fetching it again"
-    ]

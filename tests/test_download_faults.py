@@ -199,7 +199,7 @@ def test_a_length_beyond_the_disk_fails_its_file(
     assert "has 12.5 MB, but only 10.0 MB is free on the disk" in report.failures[0].message
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sequence=st.lists(ANY_FAULT, max_size=5), etag=st.sampled_from(["strong", "weak", None]))
 def test_whatever_goes_wrong_for_a_while_the_folder_equals_the_release(
     release_dir: Path,

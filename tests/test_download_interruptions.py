@@ -30,11 +30,11 @@ def partial_sizes(data_dir: Path) -> list[int]:
     return sizes
 
 
-def test_killed_eight_times_and_then_finished_it_is_the_same_tree(release_dir: Path, tmp_path: Path) -> None:
+def test_killed_five_times_and_then_finished_it_is_the_same_tree(release_dir: Path, tmp_path: Path) -> None:
     dice = random.Random(0)
     expected = digests(release_dir)
     with ReleaseServer(release_dir, request_latency_s=0.03) as server:
-        for number in range(8):
+        for number in range(5):
             process = start_command(*words(SCENES, server.base_url, tmp_path))
             while len(server.requests()) < 2 * number:
                 assert process.poll() in (None, 0)
@@ -135,6 +135,6 @@ def test_a_real_server_over_tls_with_an_outage_in_the_middle(release_dir: Path, 
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 0, stderr
         assert fetched(data_dir) == digests(release_dir)
-        resumed = [request for request in server.requests() if request.status == 206 and request.sent_bytes > 1]
+        resumed = [request for request in server.requests() if request[0] == "206" and int(request[1]) > 1]
         assert resumed
-        assert all(request.range and request.if_range for request in resumed)
+        assert all(range_ and if_range for *_, range_, if_range in resumed)

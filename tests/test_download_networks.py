@@ -29,21 +29,19 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_private_authority(tmp_path_factory.mktemp("authority"))
 
 
-def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(release_dir: Path, tmp_path: Path) -> None:
-    ca, certificate = make_private_authority(tmp_path / "authority")
-    with ReleaseServer(release_dir, certificate=certificate) as server:
-        data_dir = tmp_path / "data"
-        outcome = run_main(*words(SCENES, server.base_url, data_dir, "--json"))
+def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(
+    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]
+) -> None:
+    with ReleaseServer(release_dir, certificate=authority[1]) as server:
+        outcome = run_main(*words(SCENES, server.base_url, tmp_path, "--json"))
         assert (outcome.status, outcome.json["error"]) == (1, "CertificateError")
-        assert "the certificate cannot be verified" in outcome.json["message"]
         assert "--ca-bundle" in outcome.json["hint"]
         assert server.connection_count <= 8  # one or two for each of four threads: not one for each file
-        assert {path.name for path in data_dir.iterdir()} == {"terms_accepted.txt"}
-        outcome = run_main(*words(SCENES, server.base_url, data_dir, "--limit", "1", "--insecure"))
-        assert outcome.status == 0
-        assert "warning: --insecure" in outcome.stderr
-        assert run_main(*words(SCENES, server.base_url, data_dir, "--ca-bundle", ca)).status == 0
-        assert fetched(data_dir) == digests(release_dir)
+        assert {path.name for path in tmp_path.iterdir()} == {"terms_accepted.txt"}
+        outcome = run_main(*words(SCENES, server.base_url, tmp_path, "--limit", "1", "--insecure"))
+        assert (outcome.status, "warning: --insecure" in outcome.stderr) == (0, True)
+        assert run_main(*words(SCENES, server.base_url, tmp_path, "--ca-bundle", authority[0])).status == 0
+        assert fetched(tmp_path) == digests(release_dir)
 
 
 def test_encryption_is_never_given_up_on_the_way_not_even_for_one_request(
@@ -88,29 +86,17 @@ def test_the_hint_tells_what_a_certificate_lacks(
     assert "--ca-bundle" not in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("scheme", "proxy", "message"),
-    [
-        ("http", "one that wants a password", "407"),
-        ("https", "one that wants a password", "407"),
-        ("https", "socks5://127.0.0.1:9", "the proxy cannot be used"),
-        ("https", "http://", "the proxy cannot be used"),
-        ("https", "http://127.0.0.1:port", "the proxy cannot be used"),
-    ],
-)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("proxy", ["", "socks5://127.0.0.1:9", "http://", "http://127.0.0.1:port"])
 def test_a_proxy_that_cannot_be_used_ends_the_run_and_says_so(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, proxy: str, message: str
+    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, proxy: str
 ) -> None:
-    server.faults = [always(None, Status(407))]
-    monkeypatch.setenv(f"{scheme}_proxy", server.origin if message == "407" else proxy)
+    server.faults = [always(None, Status(407))]  # of the proxy that wants a password
+    monkeypatch.setenv(f"{scheme}_proxy", proxy or server.origin)
     server.base_url = f"{scheme}://mirror.invalid/scannet/"
-    with pytest.raises(ProxyError, match=message) as caught:
+    with pytest.raises(ProxyError, match="the proxy cannot be used" if proxy else "407") as caught:
         fetch(server, tmp_path, SCENES)
     assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
-
-
-def resolve_to(*addresses: tuple[Any, ...]) -> Any:
-    return lambda *_arguments, **_options: [(family, socket.SOCK_STREAM, 6, "", place) for family, place in addresses]
 
 
 def test_ipv4_is_used_where_ipv6_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,13 +105,13 @@ def test_ipv4_is_used_where_ipv6_leads_nowhere(monkeypatch: pytest.MonkeyPatch) 
             hole.bind(("::1", 0))
         except OSError:
             pytest.skip("no IPv6 here")
-        v6 = socket.AF_INET6, hole.getsockname()
-        v4 = socket.AF_INET, ("127.0.0.1", 9)
-        monkeypatch.setattr(socket, "getaddrinfo", resolve_to(v6, v4))
+        kind = socket.SOCK_STREAM, 6, ""
+        found = [(socket.AF_INET6, *kind, hole.getsockname()), (socket.AF_INET, *kind, ("127.0.0.1", 9))]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: found)
         assert find_source_address("https://mirror.example/", 0.2) == ("0.0.0.0", 0)
         hole.listen()
         assert find_source_address("https://mirror.example/", 0.2) is None
-        monkeypatch.setattr(socket, "getaddrinfo", resolve_to(v4))
+        del found[0]
         assert find_source_address("https://mirror.example/", 0.2) is None
 
 

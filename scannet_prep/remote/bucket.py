@@ -92,7 +92,6 @@ class BucketSource(RemoteSource):
         address: `s3://BUCKET/NAME`, `gs://BUCKET/NAME` or `az://CONTAINER/NAME`.
         certificates: True for the system's authorities (or those that SSL_CERT_FILE names), a file with others, False
             to accept any certificate.
-        retries: How often a request that fails is made again, at growing intervals, for at most 3 minutes.
 
     Raises:
         UsageError: It is no such address, obstore is not installed, or the environment's settings cannot be used.
@@ -102,9 +101,9 @@ class BucketSource(RemoteSource):
         TransferError: The store does not answer, or fails.
     """
 
-    def __init__(self, address: str, *, certificates: bool | Path = True, retries: int = _RETRIES) -> None:
+    def __init__(self, address: str, *, certificates: bool | Path = True) -> None:
         self._bucket, self._key = split_address(address)
-        self._retries, self._settings = retries, dict[str, str]()
+        self._settings: dict[str, str] = {}
         if isinstance(certificates, Path):
             self._settings = {"SSL_CERT_FILE": str(certificates)}
         elif not certificates:
@@ -116,7 +115,7 @@ class BucketSource(RemoteSource):
 
     def _fetch(self, start: int, end: int) -> bytes:
         """Fetch a range of the version that was opened."""
-        retries = self._retries if self._version else min(self._retries, _FIRST_RETRIES)
+        retries = _RETRIES if self._version else _FIRST_RETRIES
         options: dict[str, object] = {"range": (start, end)}
         if self._version and self._version[1].startswith('"'):  # a strong ETag
             options["if_match"] = self._version[1]

@@ -80,14 +80,19 @@ class Client:
         self.policy = policy
         self.stop = threading.Event()
         self.received_bytes = 0
-        self._verify = find_certificates(base_url, certificates)
         self._lock = threading.Lock()
         self._free_s = 0.0  # until then, the bandwidth is used up
         host = urlsplit(base_url).hostname or ""
-        # Proxies are for other machines, also where the environment forgets to say so.
-        self._proxies = {"no_proxy": host} if host in _THIS_MACHINE else {}
+        self._options: dict[str, Any] = {
+            "timeout": (policy.connect_timeout_s, policy.answer_timeout_s),
+            "verify": find_certificates(base_url, certificates),
+            # They are for other machines, also where the environment forgets to say so.
+            "proxies": {"no_proxy": host} if host in _THIS_MACHINE else {},
+        }
         self._session = requests.Session()  # keeps connections, which are given to one request at a time
-        self._session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
+        # Without identity, servers compress, and then neither lengths nor offsets mean anything.
+        names = {"User-Agent": f"scannet-prep/{VERSION} (+{CONTACT_URL})", "Accept-Encoding": "identity"}
+        self._session.headers.update(names)
         # The body of a redirection, however long, would be read.
         leave: Any = lambda response, **_: response.close() if response.is_redirect else None  # noqa: E731
         self._session.hooks["response"].append(leave)
@@ -114,16 +119,7 @@ class Client:
             ServerDownError: The transfers were stopped.
         """
         try:
-            with self._session.request(
-                method,
-                url,
-                # Without identity, servers compress, and then neither lengths nor offsets mean anything.
-                headers={"Accept-Encoding": "identity", **headers},
-                stream=True,
-                timeout=(self.policy.connect_timeout_s, self.policy.answer_timeout_s),
-                verify=self._verify,
-                proxies=self._proxies,
-            ) as response:
+            with self._session.request(method, url, headers=headers, stream=True, **self._options) as response:
                 raise_for_status(response)
                 yield Answer(response, self)
         except ScanNetPrepError:

@@ -15,7 +15,6 @@ from scannet_prep.errors import DiskFullError, TermsError, UsageError
 from scannet_prep.files import check_is_folder, make_directory, write_atomically
 from scannet_prep.raw.lock import read_locks, shards_of
 from scannet_prep.release import BASE_URL, FileKind
-from scannet_prep.remote.client import find_certificates
 from scannet_prep.remote.transfer import partial_path
 from scannet_prep.remote.trouble import is_server_address, public_url
 from scannet_prep.scene import SceneId, Split
@@ -124,11 +123,11 @@ def plan(
     )
 
 
-def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True) -> None:
+def check(plan: DownloadPlan, *, jobs: int = 4) -> None:
     """Find out beforehand what would stop `run`, whose arguments these are; touches nothing.
 
     Raises:
-        UsageError: Too many jobs, or the file of certificates cannot be used.
+        UsageError: Too many jobs.
         LockError: `scannet.lock` is damaged.
         DiskFullError: The disk will not hold it.
     """
@@ -136,7 +135,6 @@ def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True
     if not 1 <= jobs * count <= _MAX_JOBS:
         found = f"{jobs} connections at a time" + (f" in each of {count} shards" if count > 1 else "")
         raise UsageError(f"{found}, expected 1 to {_MAX_JOBS} in all", "the server is shared: be polite")
-    find_certificates(plan.base_url, certificates)
     read_locks(plan.data_dir)
     try:  # that of `scans`, nearly all of it, which may be a link
         folder = (plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]).resolve()

@@ -113,14 +113,14 @@ def run(
         CertificateError, ProxyError: The server's certificate or the proxy cannot be used.
         RefusedError: The server gives none of the first files.
     """
-    check(plan, jobs=jobs, certificates=certificates)
+    check(plan, jobs=jobs)
+    client = Client(plan.base_url, policy or TransferPolicy(), certificates)
     if needs_terms:
         require_terms(plan.data_dir, is_accepted=accepts_terms)
     make_directory(plan.data_dir)
     if plan.share is not None and not plan.is_merged:
         plan.share.begin()
     with run_lock(plan.data_dir) if plan.share is None else nullcontext():
-        client = Client(plan.base_url, policy or TransferPolicy(), certificates)
         progress = progress or Progress()
         worker = Worker(plan, client, progress.note, is_strict=is_strict)
         return _Run(plan, client, worker, jobs, progress).run()
@@ -241,9 +241,10 @@ class _Run:
             blame = None
             if task := job.task:
                 blame = partial(self._blame, task, error, task.partial.size_bytes)
-                if error.tries == FEW_TRIES:
-                    text = f"{public_url(task.file.url)}: {error.reason}; it is tried again after the others"
-                    self._tell(error.reason, text)
+                if error.tries == FEW_TRIES and error.reason not in self._told:  # once only of all that fail alike
+                    self._told.add(error.reason)
+                    url = public_url(task.file.url)
+                    self._progress.note(f"{url}: {error.reason}; it is tried again after the others")
             self._gate.failed(job, error, blame)
         elif error is not None:
             raise error
@@ -262,14 +263,6 @@ class _Run:
             if task.outcome and task in self._open:
                 self._open.remove(task)
                 self._progress.advance(task.file.kind.typical_bytes or 0)
-                if task.outcome is FileOutcome.FAILED:
-                    self._tell(task.reason, f"failed: {task.message}")
-
-    def _tell(self, key: str, text: str) -> None:
-        """Tell something, once only of all that has the same key."""
-        if key not in self._told:
-            self._progress.note(text)
-        self._told.add(key)
 
     def _show(self) -> None:
         """Tell how far it is, and what is waited for."""
