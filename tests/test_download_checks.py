@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import struct
@@ -50,6 +51,14 @@ def beside_a_control_file(path: Path, _release_dir: Path) -> None:
     path.with_name(f"{path.name}.aria2").write_bytes(b"\0\1")
 
 
+def of_other_segments(path: Path, _release_dir: Path) -> None:
+    document = json.loads(path.read_text())
+    groups = [
+        group | {"segments": [number + 10_000_000 for number in group["segments"]]} for group in document["segGroups"]
+    ]
+    path.write_text(json.dumps({"segGroups": groups}))
+
+
 def shorter_than_on_the_server(path: Path, _release_dir: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]))
@@ -63,6 +72,7 @@ DAMAGES = {
     "the labels mesh of another scene": (LABELS_MESH, of_another_scene),
     "the segments of another scene": (SEGMENTS, of_another_scene),
     "the aggregation of another scene": (AGGREGATION, of_another_scene),
+    "an aggregation of segments that are not there": (AGGREGATION, of_other_segments),
     "a mesh that aria2 has not finished": (MESH, beside_a_control_file),
     "metadata without its last line": (INFO, shorter_than_on_the_server),
 }

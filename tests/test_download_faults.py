@@ -24,6 +24,7 @@ from release_server import (
     Redirect,
     ReleaseServer,
     Reset,
+    Set,
     Status,
     always,
     at,
@@ -177,6 +178,14 @@ def test_redirections_are_followed_unless_they_lead_nowhere(release_dir: Path, t
     nowhere = "is redirected in a circle, or the address cannot be used"
     assert reasons.pop("_vh_clean_2.labels.ply").endswith("127.0.0.1 refuses the connection")
     assert reasons == {".aggregation.json": nowhere, MESH: nowhere, SEGMENTS: nowhere}
+
+
+def test_a_trailer_without_end_is_not_waited_for(server: ReleaseServer, tmp_path: Path) -> None:
+    server.faults = [at(MESH_PATH, then=NoLength()), at(MESH_PATH, Set(trailer=b"X-Trailer: a\r\n" * 1_000_000))]
+    assert not fetch(server, tmp_path).failures
+    first, *others = server.requests(MESH_PATH)
+    assert (first.range, bool(others)) == (None, True)  # broken off, and found to be whole
+    assert fetched(tmp_path) == digests(server.root)
 
 
 def test_a_body_larger_than_any_file_of_its_kind_is_broken_off(server: ReleaseServer, tmp_path: Path) -> None:

@@ -239,6 +239,11 @@ class _WatchedResponse(http.client.HTTPResponse):
                 return found
             http.client.parse_headers(self.fp)
 
+    def _read_and_discard_trailer(self) -> None:
+        """What may follow the last chunk; `http.client` would read it without end."""
+        if not any(self.fp.readline(_HEAD_BYTES) in (b"\r\n", b"\n", b"") for _ in range(100)):
+            raise AttemptError("the answer does not end", tries=FEW_TRIES)
+
     def begin(self) -> None:
         """Read the headers; what follows is the body."""
         super().begin()

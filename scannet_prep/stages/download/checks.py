@@ -1,11 +1,12 @@
-"""Is a raw file what its name says, and of its scene? The parsers of `raw` decide."""
+"""Is a raw file what its name says, and does it fit the other files of its scene? The parsers of `raw` decide."""
 
 from __future__ import annotations
 
 import os
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from scannet_prep.labels import read_label_map
 from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_aggregation, read_segments
-from scannet_prep.release import LABELS_MESH, MESH, SEGMENTS, Content
+from scannet_prep.release import AGGREGATION, LABELS_MESH, MESH, SEGMENTS, Content, FileKind
 from scannet_prep.scene import Split
 from scannet_prep.stages.download.planning import RemoteFile
 
-OF_ONE_MESH = frozenset({MESH, LABELS_MESH, SEGMENTS})
-"""Kinds of files of a scene whose numbers of vertices agree."""
+FITTING = frozenset({MESH, LABELS_MESH, SEGMENTS, AGGREGATION})
+"""Kinds of files of a scene that have to fit together."""
 
 # Version 4 of the sensor stream (SensReader in ScanNet's repository): a header with a name of any length in it, and
 # frames of 96 bytes with colour and depth after each; at times the number of IMU frames, all of one size, and those.
@@ -29,11 +30,19 @@ _SENS_HEADER = struct.Struct("<64f2i4IfQ")
 _SENS_FRAME = struct.Struct("<80x2Q")
 
 
-def check_file(remote: RemoteFile, path: Path) -> int | None:
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What other files of the scene have to agree with."""
+
+    vertex_count: int | None  # how many vertices it tells of; None where it tells of none
+    segment_ids: frozenset[int]  # the segments that it has, or names
+
+
+def check_file(remote: RemoteFile, path: Path) -> Facts | None:
     """Check that a file, perhaps under a temporary name, is whole, of its kind, and of its scene.
 
     Returns:
-        For kinds `OF_ONE_MESH`, of how many vertices it tells.
+        What other files have to agree with, if it is one of the kinds that are `FITTING`.
 
     Raises:
         FileError: It is not.
@@ -49,9 +58,26 @@ def check_file(remote: RemoteFile, path: Path) -> int | None:
         raise FileError(path, "its vertices have no property label")
     if content is Content.INFO and found.axis_alignment is None and remote.split is not Split.TEST:
         raise FileError(path, "has no axisAlignment, which every train and val scene has")
-    if remote.kind not in OF_ONE_MESH:
+    if remote.kind not in FITTING:
         return None
-    return len(found.indices) if remote.kind is SEGMENTS else found.vertex_count
+    if remote.kind is SEGMENTS:
+        return Facts(len(found.indices), frozenset(found.raw_ids.tolist()))
+    if remote.kind is AGGREGATION:
+        return Facts(None, frozenset(number for group in found.groups for number in group.segment_ids))
+    return Facts(found.vertex_count, frozenset())
+
+
+def find_contradiction(facts: Mapping[FileKind, Facts]) -> str:
+    """Find out what keeps files of a scene from fitting together; empty where they do."""
+    counts = {kind.suffix: item.vertex_count for kind, item in facts.items() if item.vertex_count is not None}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{suffix} has {count:,}" for suffix, count in counts.items())
+        return f"the numbers of vertices differ: {told}"
+    known, named = (facts[kind].segment_ids if kind in facts else frozenset() for kind in (SEGMENTS, AGGREGATION))
+    # Single strangers are for `verify` to report; a file in which none is known belongs to something else.
+    if known and named and known.isdisjoint(named):
+        return f"{AGGREGATION.suffix} names {len(named):,} segments, none of which is in {SEGMENTS.suffix}"
+    return ""
 
 
 def _check_zip(path: Path) -> None:

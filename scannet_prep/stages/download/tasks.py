@@ -16,7 +16,7 @@ from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROGRESS_BYTES
 from scannet_prep.remote.transfer import Partial, aria2_path, receive
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
-from scannet_prep.stages.download.checks import OF_ONE_MESH, check_file
+from scannet_prep.stages.download.checks import FITTING, Facts, check_file, find_contradiction
 from scannet_prep.stages.download.planning import DownloadPlan, RemoteFile
 
 
@@ -39,7 +39,7 @@ class FileTask:
     reason: str = ""  # why it is not there; the same text for all files that fail alike
     place: str = ""  # what the reason is about: an address or a path
     hint: str = ""  # what to do about it; may be empty
-    vertex_count: int | None = None  # how many vertices it tells of, where it was looked into
+    facts: Facts | None = None  # what others of its scene have to agree with, where it was looked into
     most_bytes: int = 0  # the most that has arrived
     failures: int = 0  # how often it has failed while the server served others
     next_s: float = 0.0  # not to be tried before
@@ -89,17 +89,17 @@ class Worker:
             except FileError as error:
                 faults[task] = error.problem
         whole = [task for task in present if task not in faults]
-        is_new = any(task.vertex_count is not None for task in whole)
+        is_new = any(task.facts for task in whole)
         if is_new and (problem := _find_contradiction(whole)):
             for task in whole:
-                if task.vertex_count is not None:  # nobody knows which of them is right
+                if task.facts:  # nobody knows which of them is right
                     faults[task] = problem
                     del self.locked[task.file.local_path]
         for task in present:
             if (fault := faults.get(task)) is None:
                 task.size_bytes, task.outcome = self.locked[task.file.local_path].size_bytes, FileOutcome.PRESENT
             elif task.path.is_file():
-                task.vertex_count = None
+                task.facts = None
                 self._tell(f"{task.path}: {fault}; fetching it again")
             else:  # a pipe, a folder, or a link that leads nowhere
                 task.fail(fault, "mend the link, or move it away", task.path)
@@ -115,7 +115,7 @@ class Worker:
             raise FileError(path, f"is not the file recorded in {LOCK_NAME}: {sizes}")
         if entry is None or self._is_strict:
             self.locked.pop(name, None)
-            task.vertex_count = check_file(task.file, path)
+            task.facts = check_file(task.file, path)
         server_bytes = self._ask_size(task) if entry is None else None
         if server_bytes not in (None, found.size_bytes):
             raise FileError(path, f"has {found.size_bytes:,} bytes, but the server's has {server_bytes:,}")
@@ -157,13 +157,13 @@ class Worker:
         """Check what has arrived, and give it its final name."""
         name, entry = task.file.local_path, self.locked.get(task.file.local_path)
         try:
-            found, task.vertex_count = digest_file(task.partial.path), check_file(task.file, task.partial.path)
+            found, task.facts = digest_file(task.partial.path), check_file(task.file, task.partial.path)
             there = [item for item in siblings if item is task or item.size_bytes]
-            problem = _find_contradiction(there) if task.vertex_count is not None else ""
+            problem = _find_contradiction(there) if task.facts else ""
         except FileError as error:
             problem = error.problem
         if problem:
-            task.vertex_count = None
+            task.facts = None
             task.partial.drop()
             hint = "if it stays so, the server's file is damaged"
             raise AttemptError(f"is not what it should be: {problem}", hint, tries=FEW_TRIES, is_answer=True)
@@ -180,12 +180,9 @@ class Worker:
 
 
 def _find_contradiction(tasks: Sequence[FileTask]) -> str:
-    """Say how the numbers of vertices differ in files of a scene that are there; empty where they agree."""
+    """Say what keeps files of a scene that are there from fitting together; empty where they do."""
     for task in tasks:
-        if task.vertex_count is None and task.file.kind in OF_ONE_MESH:
+        if task.facts is None and task.file.kind in FITTING:
             with suppress(FileError):  # its digest is the recorded one: a matter for `verify`
-                task.vertex_count = check_file(task.file, task.path)
-    counts = {task.file.kind.suffix: task.vertex_count for task in tasks if task.vertex_count is not None}
-    if len(set(counts.values())) < 2:
-        return ""
-    return "the numbers of vertices differ: " + ", ".join(f"{suffix} has {count:,}" for suffix, count in counts.items())
+                task.facts = check_file(task.file, task.path)
+    return find_contradiction({task.file.kind: task.facts for task in tasks if task.facts})
