@@ -392,8 +392,6 @@ def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:
         path = Path(path).expanduser()
         if os.path.isdir(path) or (path.suffix != ".zst" and not os.path.exists(path)):  # noqa: PTH110, PTH112 - no errors
             return FolderReader(path, split)
-    from scannet_prep.archive.scenes import ArchiveReader  # training from a folder needs no zstandard
+    from scannet_prep.archive.reader import ArchiveReader  # training from a folder needs no zstandard
 
-    if isinstance(path, Sequence) and not isinstance(path, str):
-        return ArchiveReader(path, split)
-    return ArchiveReader([path], split, is_list=False)
+    return ArchiveReader(path if isinstance(path, Sequence) and not isinstance(path, str) else [path], split)

@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.archive.scenes import ArchiveReader
+from scannet_prep.archive.reader import ArchiveReader
 from scannet_prep.archive.source import Place as OnePlace
-from scannet_prep.errors import FileError, ManifestError, MissingFileError
+from scannet_prep.errors import FileError, ManifestError
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import Buffer, read_file
+from scannet_prep.files import Buffer
 from scannet_prep.processed.folder import find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.processed.scene import MAX_FILE_BYTES
+from scannet_prep.processed.reader import read_scene_file
 from scannet_prep.tree import check_is_no_export, find_folder
-
-_HINT = "process the scene again: scannet-prep process --checksum, with the same options"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +51,7 @@ class ProcessedPlace:
         """
         if self._reader is not None:
             return self._reader.read(self._reader.scene_ids.index(scene_id))
-        path = processed_path(Path(self.name), self.entries[scene_id].split, scene_id)
-        if not path.exists():
-            raise MissingFileError(path, "no such file, though the manifest names it", _HINT)
-        return read_file(path, MAX_FILE_BYTES)
+        return read_scene_file(processed_path(Path(self.name), self.entries[scene_id].split, scene_id))
 
 
 def open_place(
@@ -78,7 +73,7 @@ def open_place(
     for place in places:
         check_is_no_export(place)
     if (path := find_folder(places)) is None:
-        reader = ArchiveReader(places, None, is_list=len(places) > 1, certificates=certificates)
+        reader = ArchiveReader(places, None, certificates=certificates)
         if (entries := reader.read_entries()) is None:
             raise ManifestError(reader.name, "has no manifest that tells of all its scenes", "pack a processed folder")
         failures = {

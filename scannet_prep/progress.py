@@ -15,9 +15,6 @@ class Progress:
     def advance(self, count: int = 1) -> None:
         """So many more units are finished, well or not."""
 
-    def resize(self, change: int) -> None:
-        """The total was an estimate; it is so many units more, or fewer if negative."""
-
     def status(self, text: str) -> None:
         """A short text about the state of the work, to stand beside the count."""
 

@@ -1,20 +1,14 @@
-"""Archives for tests, other programs' ways to open them, and archives that no honest program writes.
-
-Run as a program with a folder, it reads archives that ask for much more than they are, with little memory and time.
-"""
+"""Archives for tests, other programs' ways to open them, and archives that no honest program writes."""
 
 from __future__ import annotations
 
-import faulthandler
 import hashlib
 import json
-import os
-import resource
 import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +18,8 @@ import zstandard
 from commands import TEST, TRAIN, VAL, Outcome
 from commands import run_main as call
 
-from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
-from scannet_prep.archive.frames import FrameRow, compress, encode_seek_table
+from scannet_prep.archive.frames import compress, encode_seek_table, seek_row
 from scannet_prep.archive.layout import (
     END_OF_ARCHIVE,
     FORMAT_NAME,
@@ -41,13 +34,10 @@ from scannet_prep.archive.layout import (
     member_bytes,
 )
 from scannet_prep.archive.reader import Archive
-from scannet_prep.archive.source import PipeSource, shard_path
+from scannet_prep.archive.source import shard_path
 from scannet_prep.archive.writer import write_archive
-from scannet_prep.errors import ScanNetPrepError
-from scannet_prep.stages import info, unpack
 from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.verify import archive as verify_archive
 from scannet_prep.typed_json import encode_json
 
 # A raw tree by its names, with content that is none.
@@ -128,8 +118,6 @@ def has_tool(tool: str) -> bool:
     return all(shutil.which(name) for name in ({"tar", "zstd"} if tool in {"tar", "zstd"} else {tool}))
 
 
-MORE_BYTES = 400 << 20  # threads take 72 MB of addresses each, and use little of them
-SECONDS_EACH = 120  # far more than any needs; what has no bound takes longer
 HEAD = Head(ArchiveKind.RAW, "a notice", {}, "a test", 1)
 Files = Sequence[tuple[str, bytes]]
 
@@ -148,17 +136,15 @@ def tar_bytes(files: Files) -> tuple[bytes, tuple[Member, ...]]:
 
 @dataclass
 class Forgery:
-    """An archive in the making: size of the content and bytes of the frames before the index, and its text."""
+    """An archive in the making: the frames before the index, and its text."""
 
-    frames: list[tuple[int, bytes]]
+    frames: list[bytes]
     index: bytes
 
-    def join(self, rows: list[FrameRow] | None = None) -> bytes:
-        """All of it, with a seek table that is right, or one of other rows."""
-        content = pad_file(INDEX_NAME, self.index)
-        frames = [*self.frames, (len(content), compress(content, 1)), (1024, compress(END_OF_ARCHIVE, 1))]
-        right = [FrameRow(len(stored), size_bytes, stored[-4:]) for size_bytes, stored in frames]
-        return b"".join(stored for _, stored in frames) + encode_seek_table(right if rows is None else rows)
+    def join(self) -> bytes:
+        """All of it, with a seek table that is right."""
+        frames = [*self.frames, compress(pad_file(INDEX_NAME, self.index), 1), compress(END_OF_ARCHIVE, 1)]
+        return b"".join([*frames, encode_seek_table(list(map(seek_row, frames)))])
 
 
 def forge(
@@ -174,14 +160,13 @@ def forge(
 
     `contents` are tar bytes to store in place of those of a scene ("" for the files); `edit` changes the index.
     """
-    groups, frames, offset = list[Group](), list[tuple[int, bytes]](), 0
+    groups, frames, offset = list[Group](), list[bytes](), 0
     for scene_id, items in [("", [(FORMAT_NAME, encode_json(head) + b"\n"), *files]), *scenes]:
         content, members = tar_bytes(items)
-        real = (contents or {}).get(scene_id, content)
-        stored = compress(real, 1)
+        stored = compress((contents or {}).get(scene_id, content), 1)
         split = "train" if scene_id else ""
         groups.append(Group(scene_id, split, 0, offset, len(stored), len(content), members))
-        frames.append((len(real), stored))
+        frames.append(stored)
         offset += len(stored)
     text = encode_index(Index(head, tuple(groups)))
     if edit is not None:
@@ -218,65 +203,3 @@ def claims(size_bytes: int, blocks: int) -> bytes:
     block = (0b010 | (1 << 17) << 3).to_bytes(3, "little") + b"\0"
     last = (0b011 | (1 << 17) << 3).to_bytes(3, "little") + b"\0"
     return head + block * (blocks - 1) + last + b"\0\0\0\0"
-
-
-def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
-    head = Head(ArchiveKind.PROCESSED)
-    forgery = forge(folder / "good.tar.zst", [("scene0000_00", [("train/scene0000_00.npz", b"x" * 100)])], head=head)
-    first_bytes, first = forgery.frames[0]
-    size_bytes = 512 + (500 << 20)
-    packer = zstandard.ZstdCompressor(level=1, write_checksum=True).compressobj(size=size_bytes)
-    pieces = [encode_header(INDEX_NAME, 500 << 20), *[bytes(1 << 20)] * 500]
-    bomb = b"".join([*map(packer.compress, pieces), packer.flush()])
-    sizes = ((first, first_bytes), (bomb, size_bytes), (bytes(22), 1024))
-    rows = [FrameRow(len(frame), size, frame[-4:]) for frame, size in sizes]
-    yield "an index of zeros", first + bomb + Forgery([], b"").join(rows)[-44:]
-    yield "an index of zeros in a stream", first + bomb
-    yield "zero frames", zstandard.ZstdCompressor(level=3, write_checksum=True).compress(b"") * 20_000
-    yield "a scene that claims 1 GiB", first + claims(1 << 30, 8192)[:90_000]
-    big = claims(1 << 30, 8192)
-    yield "a scene of 1 GiB in 32 kB", first + big
-    text = forgery.index.decode().replace('"size_bytes":1024', f'"size_bytes":{1 << 30}', 1)
-    yield "a scene of 1 GiB in 32 kB with an index", Forgery([forgery.frames[0], (1 << 30, big)], text.encode()).join()
-    yield "many frames of zeros", first + claims(1 << 29, 4096) * 20
-    yield "deep lists", Forgery(forgery.frames, b"[" * 900_000).join()
-
-
-def readers(path: Path) -> list[Callable[[], object]]:
-    return [
-        lambda: unpack.run(unpack.plan([PipeSource(os.open(path, os.O_RDONLY))], path.parent / "pipe")),
-        lambda: unpack.run(unpack.plan([path], path.parent / "file")),
-        lambda: verify_archive.run([path]),
-        lambda: info.run([path]),
-        lambda: ScanNet(path, split="train")[0],
-    ]
-
-
-def used_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-
-
-def main(folder: Path) -> None:
-    path, cases, faults = folder / "hostile.tar.zst", 0, []
-    for name, data in hostile_files(folder):
-        cases += 1
-        path.write_bytes(data)
-        del data
-        limits = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (used_bytes() + MORE_BYTES, limits[1]))
-        faulthandler.dump_traceback_later(SECONDS_EACH, exit=True)
-        for number, read in enumerate(readers(path)):
-            try:
-                read()
-            except ScanNetPrepError as error:
-                if "memory ran out" in str(error):
-                    faults.append(f"{name}, reader {number}: {error}"[:300])
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is what this looks for
-                faults.append(f"{name}, reader {number}: {type(error).__name__}: {error}"[:300])
-        faulthandler.cancel_dump_traceback_later()
-        resource.setrlimit(resource.RLIMIT_AS, limits)
-    print(json.dumps({"cases": cases, "faults": faults}))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -47,9 +47,7 @@ class BucketServer(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, certificate: Path | None = None) -> None:
-        code = [sys.executable, "-c", _MOTO]
-        self._moto = subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    def __init__(self, certificate: Path | None = None, other: BucketServer | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -59,8 +57,7 @@ class BucketServer(http.server.ThreadingHTTPServer):
         self.faults: list[Fault] = []
         self.rule: Callable[[str, str], Fault] = lambda *_: None
         self.requests: list[tuple[str, str]] = []
-        assert self._moto.stdout is not None
-        self.port = int(self._moto.stdout.readline())
+        self._moto, self.port = (None, other.port) if other else start_moto()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def environment(self, **more: str) -> dict[str, str]:
@@ -94,11 +91,19 @@ class BucketServer(http.server.ThreadingHTTPServer):
     def stop(self) -> None:
         self.shutdown()
         self.server_close()
-        self._moto.kill()
-        self._moto.communicate()
+        if self._moto:
+            self._moto.kill()
+            self._moto.communicate()
 
     def handle_error(self, *_: object) -> None:
         """Clients that leave early are part of the tests."""
+
+
+def start_moto() -> tuple[subprocess.Popen[bytes], int]:
+    command, pipe = [sys.executable, "-c", _MOTO], subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,7 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from scannet_prep.cli.main import main
+from scannet_prep.stages import pool
 from scannet_prep.stages.finding import CheckTask, Findings
 
 TRAIN, VAL, TEST = "scene0000_00", "scene0011_00", "scene0707_00"
@@ -38,15 +42,28 @@ class Outcome:
         return json.loads(self.stdout)
 
 
+class WorkersHere(pool.WorkerPool):
+    """Workers that are threads of this process, to which tasks and results are sent as to a process of its own.
+
+    To start a worker process takes longer than it works in most tests.
+    """
+
+    def _lead(self, function: Any, task: Any, context: Any) -> Any:
+        return pickle.loads(pickle.dumps(function(*pickle.loads(pickle.dumps((task, context))))))
+
+
 def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[str]], int] = main) -> Outcome:
-    """Run the command in this process, with one worker unless told otherwise: for what needs no process of its own."""
+    """Run the command in this process, with one worker in it unless told otherwise: for what needs no process."""
     argv, before = [*map(str, words)], Path.cwd()
-    if argv and argv[0] in {"process", "verify", "report"} and "--jobs" not in argv:
+    has_workers = "--jobs" in argv[:-1] and argv[argv.index("--jobs") + 1] != "1"
+    if argv and argv[0] in {"process", "verify", "report", "export"} and "--jobs" not in argv:
         argv += ["--jobs", "1"]
     out, err = io.StringIO(), io.StringIO()
     os.chdir(cwd or before)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+            if not has_workers:
+                patch.setattr(pool, "WorkerPool", WorkersHere)
             status = main(argv)
     except SystemExit as stop:  # after a help text
         status = int(stop.code or 0)

@@ -9,6 +9,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -18,13 +19,13 @@ from commands import COMMAND, NO_BYTECODE, digests, start_command
 from release_server import ROOT, ReleaseServer, Stall
 
 from scannet_prep import ScanNet, official_scenes
+from scannet_prep.archive import frames
 from scannet_prep.archive.source import find_missing_shards
 from scannet_prep.errors import FileError, ManifestError, MissingFileError
 from scannet_prep.files import run_lock
 from scannet_prep.processed.folder import processed_path
 from scannet_prep.scene import Split
-from scannet_prep.stages import pack, unpack
-from scannet_prep.stages.verify import archive as verify_archive
+from scannet_prep.stages import pack, unpack, verify
 
 NAMES = [f"scene{number:04}_00" for number in range(60)]
 SCENES = 40
@@ -58,7 +59,7 @@ def processed(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def check_whole(path: Path) -> int:
-    report = verify_archive.run([path])
+    report = verify.run([path])
     assert not report.errors
     return report.scenes
 
@@ -107,6 +108,18 @@ def test_a_pack_that_is_killed_leaves_a_whole_archive_or_none(tree: Path, tmp_pa
     assert check_whole(target) == 60
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar.zst"], "leftovers of the killed runs"
     assert False in seen
+
+
+def test_a_thread_that_never_ends_keeps_no_run_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "_LAST_TASKS_S", 0.1)
+    lock = threading.Event()  # for which the second task waits
+    results = frames.map_in_threads(lambda number: number and lock.wait(), [(1, 0), (1, 1)], jobs=2)
+    assert next(results) == 0
+    ending = threading.Thread(target=results.close, daemon=True)
+    ending.start()
+    ending.join(60)
+    assert not ending.is_alive()
+    lock.set()
 
 
 def test_a_pack_that_is_interrupted_leaves_the_old_archive(tree: Path, old: Path, tmp_path: Path) -> None:

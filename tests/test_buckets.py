@@ -8,7 +8,6 @@ import pickle
 import re
 import signal
 import time
-import urllib.parse
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from archives import pack_shards, pack_tree, read_tree, write_tree
+from archives import pack_tree, read_tree, write_tree
 from bucket_server import ACCESS_KEY, BUCKET, SECRETS, BucketServer, without_settings
 from certificates import make_private_authority
 from commands import TRAIN, VAL, run_main, start_command
@@ -28,9 +27,7 @@ from scannet_prep.errors import (
     NotOnServerError,
     ScanNetPrepError,
     ServerDownError,
-    UsageError,
 )
-from scannet_prep.remote import tail
 from scannet_prep.remote.bucket import BucketSource, upload
 
 for package in ("obstore", "boto3", "moto.server"):
@@ -53,7 +50,6 @@ def server(running: BucketServer, monkeypatch: pytest.MonkeyPatch) -> BucketServ
         monkeypatch.delenv(name)
     for name, value in running.environment().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(tail, "TAIL_BYTES", 1_000)  # else all would come with the end
     running.reset()
     return running
 
@@ -68,7 +64,7 @@ def test_every_command_reads_an_archive_in_a_bucket_as_it_reads_the_file(
     server: BucketServer, archive: Path, tmp_path: Path
 ) -> None:
     server.put("dir/scannet.tar.zst", archive.read_bytes())
-    for words in (["info", "--scenes"], ["verify"]):
+    for words in (["info", "--scenes"], ["verify", "--limit", "9"]):
         found, expected = (run_main(words[0], place, *words[1:], "--json").json for place in (URL, archive))
         for value in (found, expected):
             for name in ("path", "paths", "seconds", "speed"):
@@ -79,33 +75,15 @@ def test_every_command_reads_an_archive_in_a_bucket_as_it_reads_the_file(
     assert read_tree(tmp_path / "0") == read_tree(tmp_path / "1")
 
 
-def test_shards_in_a_bucket_are_one_dataset_and_a_missing_one_is_named(
-    server: BucketServer, whole_dir: Path, tmp_path: Path
-) -> None:
-    urls = [
-        server.put(path.name, path.read_bytes()) for path in pack_shards(whole_dir / "processed", tmp_path / "s", 1)
-    ]
-    assert len(urls) == 3
-    assert [ScanNet(urls, split=split).scene_ids for split in ("train", "val")] == [[TRAIN], [VAL]]
-    with pytest.raises(ArchiveError, match=rf"{urls[0]}: .* of which s-00001-of-00003\.tar\.zst is missing"):
-        ScanNet([urls[0], urls[2]], split="train")
-
-
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_workers_read_from_a_bucket_that_their_parent_has_read_from(
-    server: BucketServer, archive: Path, start_method: str
-) -> None:
+def test_forked_workers_read_from_a_bucket_that_their_parent_has_read_from(server: BucketServer, archive: Path) -> None:
     data = pytest.importorskip("torch.utils.data")
     server.put("dir/scannet.tar.zst", archive.read_bytes())
-    dataset = ScanNet(URL, split="train", loop=4)
-    expected = ScanNet(archive, split="train", loop=4)
-    assert dataset[0]["points"].tobytes() == expected[0]["points"].tobytes()
-    count = 4 if start_method == "fork" else 1  # which imports all by itself
-    loader = data.DataLoader(dataset, num_workers=count, batch_size=None, multiprocessing_context=start_method)
-    for _ in range(2 if start_method == "fork" else 1):
+    dataset, expected = (ScanNet(place, split="train", loop=4) for place in (URL, archive))
+    loader = data.DataLoader(dataset, num_workers=4, batch_size=None, multiprocessing_context="fork")
+    for _ in range(2):
+        assert dataset[0]["points"].tobytes() == expected[0]["points"].tobytes()
         assert [item["points"].numpy().tobytes() for item in loader] == [item["points"].tobytes() for item in expected]
-    assert dataset[0]["points"].tobytes() == expected[0]["points"].tobytes()
 
 
 def helpers() -> set[int]:
@@ -137,15 +115,13 @@ def test_threads_read_at_once_and_killed_helpers_are_replaced(server: BucketServ
     assert len(helpers() - before) == 1  # which both share
 
 
-@pytest.mark.parametrize("faults", [[503, 500], ["short", "short"], ["reset", "reset"], ["silent"]], ids=str)
-def test_a_store_that_fails_for_a_while_is_asked_again(
-    server: BucketServer, faults: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_fails_for_a_while_is_asked_again(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_READ_TIMEOUT", "1s")
-    source = BucketSource(server.put("x", CONTENT), retries=3)
-    server.faults[:] = faults
-    assert source.read(10, 200_000) == CONTENT[10:200_010]
-    assert server.faults == []
+    source = BucketSource(server.put("x", CONTENT))
+    for faults in ([503, 500, "silent"], ["short", "reset"]):
+        server.faults[:] = faults
+        assert source.read(10, 200_000) == CONTENT[10:200_010]
+        assert server.faults == []
 
 
 @pytest.mark.parametrize(
@@ -188,8 +164,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, int, tuple[str, ...]]] = {
     "no such object": ({}, f"s3://{BUCKET}/no.tar.zst", 1, ("no such bucket or object (404 NoSuchKey)",)),
     "no such bucket": ({}, "s3://nobody/x.tar.zst", 1, ("(404 NoSuchBucket)", "AWS_ENDPOINT_URL")),
     "no address": ({}, f"s3://{BUCKET}", 2, ("is not an address of an object", "s3://BUCKET/NAME")),
-    "password": ({}, f"s3://{ACCESS_KEY}:s3cret/key@{BUCKET}/x", 2, ("is not an address", "environment")),
-    "query": ({}, f"{URL}?X-Amz-Signature=s1gnature", 2, ("is not an address", "without a query")),
+    "password": ({}, f"s3://{ACCESS_KEY}:s3cret/key@{BUCKET}/x?s1gnature", 2, ("is not an address", "environment")),
     "no credentials": (
         {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None, "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9"},
         URL, 1, ("no credentials were found", "AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE=true"),
@@ -200,9 +175,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, int, tuple[str, ...]]] = {
         ("127.0.0.1:9 does not answer", "AWS_ENDPOINT_URL"),
     ),
     "no url": ({"AWS_ENDPOINT_URL": "anna:pa55word@127.0.0.1"}, URL, 2, ("settings", "AWS_*")),
-    "no boolean": ({"AWS_ALLOW_HTTP": "pa55word"}, URL, 2, ("settings", "AWS_*")),
     "denied": (refuse(403, "AccessDenied"), URL, 1, ("refuses it (403 AccessDenied)", "permission")),
-    "expired": (refuse(400, "ExpiredToken"), URL, 1, ("refuses it (400 ExpiredToken)", "`date`")),
     "region": (refuse(301, "PermanentRedirect"), URL, 1, ("refuses it", "AWS_REGION")),
     "az": ({}, "az://b/x.tar.zst", 1, ("no credentials were found", "AZURE_STORAGE_ACCOUNT_NAME")),
 }  # fmt: skip
@@ -242,8 +215,6 @@ def test_without_obstore_what_to_install_is_said(
     assert outcome.status == 2
     assert "obstore is not installed" in outcome.stderr
     assert "hint: pip install 'scannet-prep[cloud]'" in outcome.stderr
-    with pytest.raises(UsageError, match="obstore is not installed"):
-        upload(URL, [b"x"], 1)
 
 
 def test_buckets_of_google_and_azure_are_read_and_googles_written(
@@ -269,22 +240,18 @@ def test_buckets_of_google_and_azure_are_read_and_googles_written(
 
 
 def test_an_authority_is_named_for_buckets_as_for_web_servers(
-    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+    running: BucketServer, server: BucketServer, tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ca, certificate = make_private_authority(tmp_path / "authority")
-    server = BucketServer(certificate)
-    try:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        server.reset()
-        server.put("dir/scannet.tar.zst", archive.read_bytes())
-        with pytest.raises(CertificateError, match=r"the certificate of 127\.0\.0\.1:\d+ cannot be verified") as caught:
-            BucketSource(URL, retries=0)
-        assert "SSL_CERT_FILE=FILE" in caught.value.hint
-        assert run_main("info", URL, "--ca-bundle", ca).status == 0
-        assert run_main("info", URL, "--insecure").status == 0
-    finally:
-        server.stop()
+    server.put("dir/scannet.tar.zst", archive.read_bytes())
+    secure = BucketServer(certificate, running)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", secure.origin)
+    with pytest.raises(CertificateError, match=r"the certificate of 127\.0\.0\.1:\d+ cannot be verified") as caught:
+        BucketSource(URL, retries=0)
+    assert "SSL_CERT_FILE=FILE" in caught.value.hint
+    assert run_main("info", URL, "--ca-bundle", ca).status == 0
+    assert run_main("info", URL, "--insecure").status == 0
+    secure.stop()
 
 
 def test_pack_writes_the_bytes_of_the_file_and_knows_what_is_up_to_date(
@@ -315,9 +282,8 @@ def test_pack_writes_the_bytes_of_the_file_and_knows_what_is_up_to_date(
     ("more", "words"),
     [
         (["-o", URL, "--shard-size", "4MB"], "shards are not written to a bucket"),
-        (["-o", "https://host/scannet.tar.zst"], "is not an address of an object in a bucket"),
         (["-o", f"s3://{BUCKET}/scannet"], f"name it so: -o s3://{BUCKET}/scannet.tar.zst"),
-        (["-o", f"s3://anna:pa55word@{BUCKET}/x.tar.zst"], "is not an address"),
+        (["-o", f"https://anna:pa55word@{BUCKET}/x.tar.zst"], "is not an address of an object in a bucket"),
     ],
     ids=str,
 )
@@ -343,12 +309,9 @@ def test_large_archives_are_written_in_parts_some_of_which_fail_at_first(
     failed = iter(["reset", (503, "SlowDown")])
     server.rule = lambda _, path: next(failed, None) if "partNumber=2" in path else None
     assert run_main("pack", large_dir, "-o", URL, "--force").status == 0
-    parts = {
-        urllib.parse.parse_qs(path.partition("?")[2])["partNumber"][0]
-        for method, path in server.requests
-        if method == "PUT"
-    }
-    assert parts == {"1", "2", "3"}
+    assert {re.findall(r"partNumber=(\d+)", path)[0] for method, path in server.requests if method == "PUT"} == set(
+        "123"
+    )
     pack_tree(large_dir, tmp_path / "x.tar.zst")
     assert server.get("dir/scannet.tar.zst") == (tmp_path / "x.tar.zst").read_bytes()
 

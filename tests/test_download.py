@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from commands import COMMAND, digests, run_main
+from commands import digests, run_main
 from downloads import SCENES, fetched, release_fixtures, words
 from release_server import ReleaseServer, Status, at, ending
 
@@ -30,9 +27,8 @@ def test_it_brings_the_release_and_records_it(server: ReleaseServer, tmp_path: P
     assert fetched(tmp_path) == digests(server.root) == {name: entry.sha256 for name, entry in lock.items()}
     server.forget()
     again = download(server, tmp_path, "--json")
-    assert [counts["already there"] for counts in again.json["kinds"].values()] == [
-        counts["fetched"] for counts in outcome.json["kinds"].values()
-    ]
+    assert outcome.json["files"] == {"fetched": len(lock), "already there": 0, "failed": 0}
+    assert again.json["files"] == {"fetched": 0, "already there": len(lock), "failed": 0}
     assert (again.status, server.requests()) == (0, [])
 
 
@@ -44,16 +40,10 @@ def test_a_tree_of_the_official_script_is_adopted_and_mended(server: ReleaseServ
     mesh.write_bytes(mesh.read_bytes()[:-100])
     segments.unlink()
     labels.write_text("<html>404</html>")
-    (mesh.parent / "tmp1a2b").touch()
-    for path in data_dir.rglob("scene*.*"):
-        path.chmod(0o600)
     outcome = download(server, data_dir, "--json")
     assert len(server.requests()) == 3  # what is whole is not asked for
     assert outcome.status == 0, outcome.stderr
-    assert outcome.json["orphans"] == [str(mesh.parent / "tmp1a2b")]
-    (mesh.parent / "tmp1a2b").unlink()
     assert fetched(data_dir) == digests(server.root)
-    assert all(path.stat().st_mode & 0o077 for path in data_dir.rglob("scene*.*"))
 
 
 def test_nothing_is_fetched_before_the_terms(
@@ -68,24 +58,6 @@ def test_nothing_is_fetched_before_the_terms(
     monkeypatch.setenv("SCANNET_PREP_ACCEPT_TERMS", "1")
     assert run_main(*command).status == 0
     assert "ScanNet_TOS.pdf" in (data_dir / "terms_accepted.txt").read_text()
-
-
-@pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 2)])
-def test_on_a_terminal_the_terms_are_asked_for(server: ReleaseServer, tmp_path: Path, answer: str, status: int) -> None:
-    leader, follower = pty.openpty()
-    command = ["download", "--types", "seg", "-o", str(tmp_path), "--base-url", server.base_url, "--limit", "1"]
-    process = subprocess.Popen(
-        [*COMMAND, *command], stdin=follower, stdout=subprocess.DEVNULL, stderr=follower, start_new_session=True
-    )
-    os.close(follower)
-    shown = b""
-    while b"[y/N]" not in shown:
-        shown += os.read(leader, 4096)
-    os.write(leader, f"{answer}\n".encode())
-    assert process.wait(timeout=30) == status
-    os.close(leader)
-    assert b"ScanNet_TOS.pdf" in shown
-    assert bool(server.requests()) == (answer == "y")
 
 
 def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(tmp_path: Path) -> None:
@@ -111,13 +83,9 @@ def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(
         (["--types", "seg", "--insecure", "--ca-bundle", "x"], 2, "not allowed with"),
         (["--types", "seg", "--ca-bundle", "nowhere.pem"], 2, "nowhere.pem: No such file"),
         (["--types", "seg", "--ca-bundle", __file__], 2, "holds no certificate (PEM)"),
-        (["--types", "seg", "--ca-bundle", "/"], 2, "/: "),
         (["--types", "seg", "--base-url", "kaldir"], 2, "is not a base URL"),
-        (["--types", "seg", "--base-url", "http://["], 2, "is not a base URL"),
         (["--types", "seg", "--base-url", "http://host:99999/"], 2, "is not a base URL"),
-        (["--types", "seg", "--base-url", "http://a host/"], 2, "is not a base URL"),
         (["--types", "seg", "--base-url", "http://host/?token=1"], 2, "'http://host/?...' is not a base URL"),
-        (["--types", ".sens", "--splits", "test", "--dry-run", "--print-urls", "plain"], 2, "not allowed with"),
         (["--types", "_vh_clean_2.labels.ply", "--splits", "test"], 2, "no file of these types exists"),
     ],
 )
@@ -142,16 +110,11 @@ def test_a_password_of_a_mirror_is_never_shown(server: ReleaseServer, tmp_path: 
     assert {path.name for path in (tmp_path / "x").iterdir()} == {"terms_accepted.txt"}
 
 
-@pytest.mark.parametrize("name", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
-def test_certificates_of_the_environment_are_read_first(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for other in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-        monkeypatch.setenv(other, "/nowhere.pem" if other == name else "")
-    command = ["download", "--types", "seg", "-o", tmp_path / "x", "--accept-terms", "--json"]
-    outcome = run_main(*command)
+def test_certificates_of_the_environment_are_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nowhere.pem")
+    outcome = run_main("download", "--types", "seg", "-o", tmp_path / "x", "--accept-terms", "--json")
     assert (outcome.status, outcome.json["message"]) == (2, "/nowhere.pem: No such file or directory")
-    assert name in outcome.json["hint"]
+    assert "REQUESTS_CA_BUNDLE" in outcome.json["hint"]
     assert not (tmp_path / "x").exists()
 
 
@@ -175,11 +138,8 @@ def test_addresses_are_printed_for_other_programs(style: str, tmp_path: Path) ->
             ("v2", "scans_test", "scene0707_00", "_vh_clean_2.ply"),
         ]
     ]
-    lines = {
-        "plain": [url for url, _ in expected],
-        "aria2": [line for url, path in expected for line in (url, f"  dir={tmp_path}", f"  out={path}")],
-    }
-    assert outcome.stdout.splitlines() == lines[style]
+    aria2 = [line for url, path in expected for line in (url, f"  dir={tmp_path}", f"  out={path}")]
+    assert outcome.stdout.splitlines() == (aria2 if style == "aria2" else [url for url, _ in expected])
     value = run_main(*command, "--print-urls", style, "-o", tmp_path, "--json").json
     assert value["files"] == [{"url": url, "path": path} for url, path in expected]
     for _, path in expected:

@@ -58,10 +58,8 @@ def shorter_than_on_the_server(path: Path, _release_dir: Path) -> None:
 
 DAMAGES = {
     "a mesh with a tail of zeros": (MESH, with_zeros),
-    "a labels mesh with a tail of zeros": (LABELS_MESH, with_zeros),
     "segments with a tail of zeros": (SEGMENTS, with_zeros),
     "an aggregation with a tail of zeros": (AGGREGATION, with_zeros),
-    "metadata with a tail of zeros": (INFO, with_zeros),
     "the mesh of another scene": (MESH, of_another_scene),
     "the labels mesh of another scene": (LABELS_MESH, of_another_scene),
     "the segments of another scene": (SEGMENTS, of_another_scene),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import pickle
 import random
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,6 @@ from release_server import (
     Redirect,
     ReleaseServer,
     Set,
-    Stall,
     Status,
     always,
     at,
@@ -39,16 +37,16 @@ from release_server import (
 from scannet_prep.errors import (
     ArchiveError,
     NotOnServerError,
+    RefusedError,
     ScanNetPrepError,
     ServerDownError,
     TransferError,
     UsageError,
 )
 from scannet_prep.remote.ranges import RangeSource
-from scannet_prep.remote.tail import TAIL_BYTES
 
 PATH = f"{ROOT}scannet.tar.zst"
-CONTENT = random.Random(1).randbytes(3 * TAIL_BYTES + 12_345)
+CONTENT = random.Random(1).randbytes(3_158_073)
 HERE = (700_001, 900_000)
 OUTAGE = {"outage_patience_s": 1, "first_answer_patience_s": 1}
 PATIENCE = replace(downloads.PATIENCE, tries=6, longest_delay_s=0.03, **OUTAGE)
@@ -69,48 +67,33 @@ def server(tmp_path: Path) -> Iterator[ReleaseServer]:
         yield server
 
 
-def test_it_opens_by_two_requests_and_reads_each_range_by_one(server: ReleaseServer) -> None:
+def test_it_opens_by_one_request_and_reads_each_range_by_one(server: ReleaseServer) -> None:
     source = open_source(server)
     assert (source.size_bytes, source.name) == (len(CONTENT), server.origin + PATH)
-    assert source.read(len(CONTENT) - 9, 9) == CONTENT[-9:]
-    assert source.read(len(CONTENT) - TAIL_BYTES, 5) == part(len(CONTENT) - TAIL_BYTES, 5)
-    assert source.read(len(CONTENT) - 3, 100) == CONTENT[-3:]
-    tail = f"bytes={len(CONTENT) - TAIL_BYTES}-{len(CONTENT) - 1}"
-    assert [request.range for request in server.requests(PATH)] == ["bytes=0-0", tail]
     assert source.read(*HERE) == part(*HERE)
-    assert [request.range for request in server.requests(PATH)[2:]] == [f"bytes=700001-{700_001 + 900_000 - 1}"]
+    assert source.read(len(CONTENT) - 3, 100) == CONTENT[-3:]
     assert source.read(7, 0) == source.read(len(CONTENT), 4) == b""
-    assert len(server.requests(PATH)) == 3
-    assert source.read(len(CONTENT) - 10, 100) == CONTENT[-10:]
+    ranges = [f"bytes={first}-{last}" for first, last in ((0, 0), (700_001, 1_600_000), (3_158_070, 3_158_072))]
+    assert [request.range for request in server.requests(PATH)] == ranges
 
 
-@pytest.mark.parametrize("size", [0, 1, TAIL_BYTES - 1, TAIL_BYTES, TAIL_BYTES + 1])
-def test_files_may_be_smaller_than_the_end_that_is_asked_for(server: ReleaseServer, size: int) -> None:
+@pytest.mark.parametrize("size", [0, 1])
+def test_files_may_be_as_small_as_can_be(server: ReleaseServer, size: int) -> None:
     server.files[PATH] = CONTENT[:size]
     source = open_source(server)
     assert source.size_bytes == size
     assert source.read(0, size + 5) == CONTENT[:size]
-    assert pickle.loads(pickle.dumps(source)).read(0, size + 5) == CONTENT[:size]
 
 
-@pytest.mark.parametrize(
-    ("name", "etag"),
-    [
-        *(
-            (name, "strong")
-            for name in downloads.PASSING
-            if name.startswith(("silence", "trickle", "early", "page", "no"))
-        ),
-        *(("cut in the middle", etag) for etag in ("strong", "weak", None)),
-    ],
-)
+@pytest.mark.parametrize("etag", ["strong", "weak", None])
+@pytest.mark.parametrize("name", ["cut in the middle", "silence within the body", "trickle of headers", "early hints"])
 def test_faults_that_pass_leave_no_trace(server: ReleaseServer, name: str, etag: Any) -> None:
     server.etag, server.has_last_modified = etag, False
-    server.faults = [at(PATH, *downloads.PASSING[name])]
     source = open_source(server)
-    assert source.size_bytes == len(CONTENT)
     server.forget()
+    server.faults = [at(PATH, *downloads.PASSING[name])]
     assert source.read(*HERE) == part(*HERE)
+    assert server.bytes_sent_again(PATH) == 0
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -130,36 +113,19 @@ def test_whatever_goes_wrong_twice_the_bytes_are_right(
     assert [source.read(*span) for span in spans] == [part(*span) for span in spans]
 
 
-def test_a_range_that_breaks_off_goes_on_where_it_stopped(server: ReleaseServer) -> None:
-    source = open_source(server)
-    server.forget()
-    server.faults = [at(PATH, Cut(300_000), Cut(100_000))]
-    assert source.read(*HERE) == part(*HERE)
-    assert [request.range for request in server.requests(PATH)] == [
-        f"bytes={start}-1600000" for start in (700_001, 1_000_001, 1_100_001)
-    ]
-    assert server.bytes_sent_again(PATH) == 0
-
-
 def test_a_server_without_ranges_is_refused_before_it_sends_the_file(server: ReleaseServer) -> None:
     server.files[PATH] = bytes(64 << 20)
     server.faults = [always(PATH, RangesIgnored())]
-    with pytest.raises(ArchiveError, match="sends the whole file where a part was asked for") as caught:
+    with pytest.raises(TransferError, match="sends the whole file where a part was asked for") as caught:
         open_source(server)
     assert "nginx" in caught.value.hint
     # Four answers, each up to what sockets hold.
     assert sum(request.sent[1] for request in server.requests(PATH) if request.sent) < 40 << 20
-    server.faults = []
-    source = open_source(server)
-    server.faults = [always(PATH, RangesIgnored())]
-    with pytest.raises(ArchiveError, match="sends the whole file"):
-        source.read(5, 5)
 
 
 @pytest.mark.parametrize(
     ("etag", "has_last_modified", "change"),
     [
-        ("strong", False, other_version),
         ("weak", False, other_version),
         (None, False, lambda content: content[:-1]),
         ("strong", True, lambda content: content[:-1]),
@@ -180,10 +146,7 @@ def test_a_file_that_changed_is_an_error(
 
 @pytest.mark.parametrize(
     ("status", "error", "hint"),
-    [
-        *((status, NotOnServerError, "case-sensitive") for status in (404, 410)),
-        *((status, TransferError, hint) for status, hint in ((400, ""), (401, "USER:PASSWORD"), (403, ".netrc"))),
-    ],
+    [(404, NotOnServerError, "case-sensitive"), (401, RefusedError, "USER:PASSWORD"), (403, RefusedError, ".netrc")],
 )
 def test_refusals_say_what_to_do_at_once(server: ReleaseServer, status: int, error: type, hint: str) -> None:
     source = open_source(server)
@@ -193,13 +156,12 @@ def test_refusals_say_what_to_do_at_once(server: ReleaseServer, status: int, err
         with pytest.raises(error, match=str(status)) as caught:
             ask()
         assert hint in caught.value.hint
-        assert "--base-url" not in caught.value.hint
     assert len(server.requests(PATH)) == 2
 
 
 def test_a_server_that_is_gone_is_waited_for_a_while(server: ReleaseServer, caplog: pytest.LogCaptureFixture) -> None:
     source = RangeSource(f"{server.origin}{PATH}?s3cret", policy=PATIENCE)
-    server.faults = [at(PATH, None, None, None, Set(is_down=True))]
+    server.faults = [at(PATH, None, None, Set(is_down=True))]
 
     def start_again() -> None:
         while not caplog.records:
@@ -217,9 +179,7 @@ def test_a_server_that_is_gone_is_waited_for_a_while(server: ReleaseServer, capl
         source.read(*HERE)
 
 
-@pytest.mark.parametrize(
-    "url", ["ftp://server/a.tar.zst", "https://", "https:///a.tar.zst", "a.tar.zst", "https://[::1", "https://h:port/a"]
-)
+@pytest.mark.parametrize("url", ["ftp://server/a.tar.zst", "https:///a.tar.zst", "https://[::1", "https://h:port/a"])
 def test_what_is_not_an_address_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="is not an address") as caught:
         RangeSource(url)
@@ -233,11 +193,8 @@ def test_what_is_secret_in_an_address_is_sent_but_never_shown(server: ReleaseSer
     assert {request.headers["authorization"] for request in server.requests(PATH)} == {"Basic YW5uYTpzM2NyZXQ="}
     assert source.name == f"{server.origin}{PATH}?..."
     texts = []
-    for rule in (
-        Status(404), Status(403), Status(500), Redirect(), RangesIgnored(),
-        Cut(BEFORE_STATUS), Redirect(f"{PATH}?token=s3cret"),
-        Redirect(PATH, origin="ftp://anna:s3cret@host"),
-    ):  # fmt: skip
+    places = Redirect(f"{PATH}?token=s3cret"), Redirect(PATH, origin="ftp://anna:s3cret@host")
+    for rule in (Status(404), Status(500), RangesIgnored(), Cut(BEFORE_STATUS), *places):
         server.faults = [always(PATH, rule)]
         with pytest.raises(ScanNetPrepError) as caught:
             source.read(*HERE)
@@ -284,41 +241,23 @@ def test_processes_share_no_connection(server: ReleaseServer, start_method: str)
     assert {request.connection for request in server.requests(PATH)} <= mine
 
 
-def count_descriptors() -> int:
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counts itself, each time
-
-
 def test_closing_leaves_no_connection_and_reading_opens_again(server: ReleaseServer) -> None:
-    before = count_descriptors()
+    def count_descriptors() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counts itself, each time
+
+    before, stop = count_descriptors(), threading.Event()
     for ending in ("closed", "forgotten"):
         source = open_source(server)
         for _ in range(2):
             with ThreadPoolExecutor(3) as pool:
-                assert list(pool.map(lambda span, source=source: source.read(*span), SPANS)) == [
-                    part(*span) for span in SPANS
-                ]
+                parts = list(pool.map(lambda span, source=source: source.read(*span), SPANS))
+            assert parts == [part(*span) for span in SPANS]
             if ending == "closed":
                 source.close()
         del source
-        assert wait_for(lambda: count_descriptors() == before)
-
-
-def wait_for(condition: Callable[[], bool]) -> bool:
-    """The server closes its end a moment later."""
-    stop = threading.Event()
-    return any(condition() or stop.wait(0.01) for _ in range(1_000))
-
-
-def test_a_thread_that_reads_while_the_source_is_closed_gets_an_error_soon(server: ReleaseServer) -> None:
-    source = RangeSource(server.origin + PATH, policy=replace(PATIENCE, slow_window_s=60))
-    server.faults = [always(PATH, Stall(1_000))]
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(source.read, *HERE)
-        assert wait_for(lambda: bool(server.requests(PATH)[2:]))
-        source.close()
-        with pytest.raises(ServerDownError, match="stopped"):
-            future.result(30)
+        # The server closes its end a moment later.
+        assert any(count_descriptors() == before or stop.wait(0.01) for _ in range(1_000))
 
 
 @needs_nginx
@@ -330,15 +269,12 @@ def test_a_real_nginx_over_tls(tmp_path: Path) -> None:
         path.write_bytes(CONTENT)
         source = open_source(nginx, certificates=nginx.ca_path)
         assert (source.size_bytes, source.read(*HERE)) == (len(CONTENT), part(*HERE))
-        assert fetch_in_process("fork", source, SPANS) == [part(*span) for span in SPANS]
         assert {request.status for request in nginx.requests()} == {206}
         path.write_bytes(CONTENT[:-1])
         with pytest.raises(ArchiveError, match="was replaced"):
             source.read(*HERE)
-        path.write_bytes(CONTENT[:1])
-        assert open_source(nginx, certificates=nginx.ca_path).read(0, 9) == CONTENT[:1]
         path.write_bytes(b"")
-        with pytest.raises(ArchiveError, match="sends the whole file"):
+        with pytest.raises(TransferError, match="sends the whole file"):
             open_source(nginx, certificates=nginx.ca_path)
         path.unlink()
         with pytest.raises(NotOnServerError):

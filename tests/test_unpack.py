@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import stat
@@ -54,14 +53,13 @@ def test_parts_add_up_to_the_whole_and_each_is_a_whole_folder(
     assert digests(tmp_path) == digests(whole_dir / "processed")
 
 
-def test_failures_on_record_stay_on_record(out_dir: Path, tmp_path: Path) -> None:
+def test_scenes_that_are_on_record_as_failed_stay_so(out_dir: Path, tmp_path: Path) -> None:
     failure = {"scene_id": "scene0191_00", "error": "MeshError", "message": "broken"}
     edit_json(out_dir / "manifest.json", lambda value: value["failures"].update({"scene0191_00": failure}))
     pack_tree(out_dir, tmp_path / "a.tar.zst").close()
     assert call("unpack", tmp_path / "a.tar.zst", "-o", tmp_path / "out").status == 0
-    value = json.loads((tmp_path / "out/manifest.json").read_text())
-    assert list(value["failures"]) == ["scene0191_00"]
-    assert "scene0191_00" in (tmp_path / "out/failed.txt").read_text()
+    for name in ("manifest.json", "failed.txt"):
+        assert "scene0191_00" in (tmp_path / "out" / name).read_text()
 
 
 def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(whole_dir: Path, tmp_path: Path) -> None:
@@ -135,15 +133,13 @@ def test_shards_are_unpacked_together_or_one_by_one_and_the_folder_verifies(
         (["a.tar.zst", "--scenes", "scene0500_00"], "has no scene scene0500_00"),
         (["a.tar.zst", "--splits", "test", "--scenes", TRAIN], f"has no scene {TRAIN} in test"),
         (["a.tar.zst", "a.tar.zst"], f"a.tar.zst: holds {TRAIN}, and so does a.tar.zst"),
-        (["a.tar.zst", "b.tar.zst"], f"b.tar.zst: holds {TRAIN}, and so does a.tar.zst"),
-        (["a.tar.zst", "c.tar.zst"], "hold raw and processed scenes"),
+        (["a.tar.zst", "b.tar.zst"], "hold raw and processed scenes"),
     ],
 )
 def test_what_makes_no_sense_is_wrong_usage(
     words: list[str], message: str, packed: Path, packed_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copy(packed, packed.with_name("b.tar.zst"))
-    shutil.copy(packed_dir / "processed.tar.zst", packed.with_name("c.tar.zst"))
+    shutil.copy(packed_dir / "processed.tar.zst", packed.with_name("b.tar.zst"))
     monkeypatch.chdir(packed.parent)
     outcome = call("unpack", *words, "-o", "out")
     assert (outcome.status, message in outcome.stderr) == (2, True), outcome.stderr

@@ -17,7 +17,6 @@ import pytest
 from release_server import ReleaseServer
 
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.remote import tail
 from scannet_prep.stages import pack, process
 from scannet_prep.synthetic import write_release
 
@@ -76,10 +75,8 @@ def store(kind: str, folder: Path, target: Path) -> Iterator[Stored]:
     elif kind == "archive":
         yield Stored(kind, path, paths)
     else:
-        with ReleaseServer(target, etag="weak") as server, pytest.MonkeyPatch.context() as patch:
+        with ReleaseServer(target, etag="weak") as server:
             server.files["/scannet.tar.zst"] = path
-            # Of an archive as small as this, all scenes would come with its end, and no range would be asked for.
-            patch.setattr(tail, "TAIL_BYTES", 8_192)
             yield Stored(kind, f"{server.origin}/{path.name}", paths)
 
 

@@ -103,9 +103,9 @@ check_version() {
     fi
 }
 
-# pip_install EXTRAS: never numba from source, which takes LLVM and an hour.
+# pip_install EXTRAS: never numba from source, which takes LLVM and an hour; modules are compiled when they are imported.
 pip_install() {
-    "$python" -m pip install --only-binary numba,llvmlite --editable "$repository_dir${1:+[$1]}" >>"$log_path" 2>&1
+    "$python" -m pip install --no-compile --only-binary numba,llvmlite --editable "$repository_dir${1:+[$1]}" >>"$log_path" 2>&1
 }
 
 # install_packages EXTRAS: with numba, where there is one for this Python.

@@ -7,11 +7,13 @@ https://github.com/facebook/zstd/blob/dev/contrib/seekable_format/zstd_seekable_
 from __future__ import annotations
 
 import struct
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
 import numpy as np
 import zstandard
@@ -26,6 +28,7 @@ Result = TypeVar("Result")
 
 _MAX_HEADER_BYTES = 18
 _MAX_HELD_BYTES = 160 << 20
+_LAST_TASKS_S = 10.0  # how long threads may go on with what they are at when the caller stops early
 _MAX_WINDOW_BYTES = 1 << 27  # what `zstd -d` and `tar --zstd` accept without further options
 # A frame may hold so many times its own size and 1 MiB more, so that a small file cannot ask for much memory. Scenes
 # compress to a fifth at most; what compresses better than this limit is stored.
@@ -40,25 +43,6 @@ _HAS_CHECKSUMS = 0b1000_0000
 _TABLE_HEADER = struct.Struct("<4sI")
 _TABLE_ROW = struct.Struct("<II4s")
 _TABLE_FOOTER = struct.Struct("<IB4s")
-
-
-class FrameRow(NamedTuple):
-    """What the seek table says of one frame.
-
-    Attributes:
-        stored_bytes: Its size in the file.
-        size_bytes: Size of its content.
-        checksum: Its last four bytes: the low 32 bits of the content's XXH64, little-endian.
-    """
-
-    stored_bytes: int
-    size_bytes: int
-    checksum: bytes
-
-    @classmethod
-    def of(cls, frame: Buffer) -> FrameRow:
-        """What it is to say of a frame; a `ContentError` where that is not one of this program."""
-        return cls(len(frame), read_size(frame), bytes(frame[-_CHECKSUM_BYTES:]))
 
 
 def compress(content: Buffer, level: int) -> bytes:
@@ -160,19 +144,27 @@ def read_frame(stream: Stream) -> bytes:
     return frame
 
 
-def encode_seek_table(rows: Sequence[FrameRow]) -> bytes:
-    """Encode the seek table, with everything around it."""
-    body = b"".join(_TABLE_ROW.pack(*row) for row in rows)
+def seek_row(frame: Buffer) -> bytes:
+    """What the seek table says of a frame: its size in the file, that of its content, and its checksum.
+
+    The checksum is its last four bytes, the low 32 bits of the content's XXH64, little-endian. Of a frame that is not
+    one of this program, a `ContentError` is raised.
+    """
+    return _TABLE_ROW.pack(len(frame), read_size(frame), bytes(frame[-_CHECKSUM_BYTES:]))
+
+
+def encode_seek_table(rows: Sequence[bytes]) -> bytes:
+    """Encode the seek table from its rows, with everything around it."""
+    body = b"".join(rows)
     footer = _TABLE_FOOTER.pack(len(rows), _HAS_CHECKSUMS, _SEEKABLE_MAGIC)
     return _TABLE_HEADER.pack(_SKIPPABLE_MAGIC, len(body) + len(footer)) + body + footer
 
 
-def has_seek_table(stream: Stream, rows: Sequence[FrameRow | None]) -> bool:
-    """Whether the seek table of frames with these rows comes next; where one is None, whatever is there is right."""
-    size_bytes = _TABLE_HEADER.size + len(rows) * _TABLE_ROW.size + _TABLE_FOOTER.size
-    data = stream.take(size_bytes).ljust(size_bytes, b"\0")
-    found = map(FrameRow._make, _TABLE_ROW.iter_unpack(data[_TABLE_HEADER.size : -_TABLE_FOOTER.size]))
-    return data == encode_seek_table([row or other for row, other in zip(rows, found, strict=True)])
+def has_seek_table(stream: Stream, rows: Sequence[bytes | None]) -> bool:
+    """Whether the seek table with these rows comes next; where one is None, whatever is there is right."""
+    found = stream.take(len(encode_seek_table([bytes(_TABLE_ROW.size)] * len(rows))))
+    there = [found[start : start + _TABLE_ROW.size] for start in range(_TABLE_HEADER.size, len(found), _TABLE_ROW.size)]
+    return found == encode_seek_table([row or other for row, other in zip(rows, there, strict=False)])
 
 
 def find_index(source: ByteSource) -> tuple[int, int, int]:
@@ -205,6 +197,9 @@ def map_in_threads(
 ) -> Generator[Result]:
     """Call a function for each item, in several threads; yields the results in order. What it raises ends everything.
 
+    Not by a `ThreadPoolExecutor`: an interrupt in the main thread can leave a lock of a future locked, and Python waits
+    for its threads for ever. Here the main thread holds no lock, and waits for no thread for long.
+
     Args:
         function: What to call.
         items: How many bytes each takes in memory, and the item; taken one by one, when there is room. At most 160 MiB
@@ -212,20 +207,54 @@ def map_in_threads(
         jobs: How many threads.
         on_error: Called before threads are waited for, where that is not the end: what they wait for has to end.
     """
-    executor = ThreadPoolExecutor(jobs, "archive")
-    pending: deque[tuple[int, Future[Result]]] = deque()
+    tasks, pending = SimpleQueue[Any](), deque[tuple[int, SimpleQueue[Any]]]()
+
+    def take() -> Result:
+        result, error = pending[0][1].get()
+        pending.popleft()
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
     try:
+        for _ in range(jobs):
+            threading.Thread(target=_work, args=(function, tasks), daemon=True).start()
         for size_bytes, item in items:
             while pending and (
                 len(pending) > 2 * jobs or size_bytes + sum(held for held, _ in pending) > _MAX_HELD_BYTES
             ):
-                yield pending.popleft()[1].result()
-            pending.append((size_bytes, executor.submit(function, item)))
-            del item  # it may hold the bytes of a frame
+                yield take()
+            pending.append((size_bytes, SimpleQueue()))
+            tasks.put((item, pending[-1][1]))
+            del item
         while pending:
-            yield pending.popleft()[1].result()
+            yield take()
     except BaseException:
         on_error()
         raise
     finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+        _stop(tasks, jobs, [answer for _, answer in pending])
+
+
+def _stop(tasks: SimpleQueue[Any], jobs: int, answers: Iterable[SimpleQueue[Any]]) -> None:
+    """End threads, which go on for a while with what they are at, but begin with nothing that is left."""
+    with suppress(Empty):
+        while True:
+            tasks.get_nowait()[1].put(None)
+    for _ in range(jobs):
+        tasks.put(None)
+    end = time.monotonic() + _LAST_TASKS_S
+    for answer in answers:
+        with suppress(Empty):
+            answer.get(timeout=max(0, end - time.monotonic()))
+
+
+def _work(function: Callable[[Item], object], tasks: SimpleQueue[Any]) -> None:
+    """Do tasks in a thread, each an item and the queue for its result or error; None is the end."""
+    while (task := tasks.get()) is not None:
+        item, answer = task
+        try:
+            answer.put((function(item), None))
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            answer.put((None, error))
+        del task, item, answer  # they may hold the bytes of a frame

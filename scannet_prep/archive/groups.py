@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from scannet_prep.archive import frames, layout, reader
-from scannet_prep.archive.frames import FrameRow
 from scannet_prep.archive.layout import ArchiveKind, Group, Head, Index
 from scannet_prep.archive.source import ByteSource, PipeSource, Place, Stream, find_missing_shards, open_source
 from scannet_prep.errors import ArchiveError, ContentError, UsageError
@@ -65,7 +64,7 @@ class GroupReader:
         self.problems: list[str] = []
         self.warnings: list[str] = []
         self._wants, self._limit = wants, limit
-        self._rows: dict[int, FrameRow] = {}  # what the seek table has to say of whole frames, by their offsets
+        self._rows: dict[int, bytes] = {}  # what the seek table has to say of whole frames, by their offsets
         self._frames = self._walk()
         if not isinstance(source, PipeSource):
             with suppress(ArchiveError):  # to read all from the beginning finds what is wrong
@@ -121,12 +120,12 @@ class GroupReader:
     def _find_frames(self, archive: reader.Archive) -> Iterator[_Frame]:
         """Choose scenes by the index."""
         index, row = archive.index, archive.index_row
-        self._take_index(index, row, Stream(self.source, index.end + row.stored_bytes))
+        self._take_index(index, row, Stream(self.source, archive.end))
         self._head = index.head
         self.chosen = [scene for scene in index.scenes if self._wants(scene.scene_id, scene.split)][: self._limit]
         return ((group, None) for group in (index.groups[0], *self.chosen))
 
-    def _take_index(self, index: Index, row: FrameRow, end: Stream) -> None:
+    def _take_index(self, index: Index, row: bytes, end: Stream) -> None:
         self.index, self._end = index, end
         self.held = {scene.scene_id: scene.split for scene in index.scenes}
         self._rows[index.end] = row
@@ -173,7 +172,7 @@ class GroupReader:
             if len(self.chosen) == self._limit:
                 return
         try:
-            self._take_index(reader.decode_index(stored, frame_count, offset), FrameRow.of(stored), stream)
+            self._take_index(reader.decode_index(stored, frame_count, offset), frames.seek_row(stored), stream)
         except ContentError as error:
             self.problems.append(error.message)
 
@@ -182,7 +181,7 @@ class GroupReader:
         try:
             stored = stored or reader.read_stored(self.source, group)
             content, has_checksum = frames.decompress(stored, group.size_bytes)
-            row = FrameRow.of(stored)
+            row = frames.seek_row(stored)
             del stored
             if group.members:
                 self._check_by_index(group, content, is_sound=has_checksum)
@@ -230,7 +229,9 @@ class GroupReader:
             end = frames.read_frame(self._end)
             content, _ = frames.decompress(end, len(layout.END_OF_ARCHIVE))
             rows = [self._rows.get(offset) for offset in (*(group.offset for group in index.groups), index.end)]
-            is_whole = content == layout.END_OF_ARCHIVE and frames.has_seek_table(self._end, [*rows, FrameRow.of(end)])
+            is_whole = content == layout.END_OF_ARCHIVE and frames.has_seek_table(
+                self._end, [*rows, frames.seek_row(end)]
+            )
         if not is_whole or self._end.peek(0, 1):
             what = "the end of the tar stream or the seek table is damaged, or something follows it"
             self.warnings.append(f"{what}; other programs need it, the files are whole")

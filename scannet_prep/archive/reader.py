@@ -1,19 +1,25 @@
-"""Opens an archive by its end: the seek table, then the index, then any file of it."""
+"""Opens archives by their ends, the seek table, then the index, then any file; and reads scenes for training so."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
+from shlex import quote
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scannet_prep.archive import frames, layout
-from scannet_prep.archive.layout import Group, Index, Member
-from scannet_prep.archive.source import SUFFIX, ByteSource, Place, open_source
-from scannet_prep.errors import ArchiveError, ContentError, ForeignFileError
+from scannet_prep.archive.layout import ArchiveKind, Group, Index, Member
+from scannet_prep.archive.source import SUFFIX, ByteSource, Place, find_missing_shards, open_source
+from scannet_prep.errors import ArchiveError, ContentError, ForeignFileError, UsageError
 from scannet_prep.files import Buffer
 from scannet_prep.foreign import describe_beginning
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
+from scannet_prep.processed.reader import SceneSource
+from scannet_prep.scene import Split
 
 LOOK_BYTES = 1 << 18
 
@@ -36,6 +42,7 @@ class Archive(AbstractContextManager["Archive"]):
         name: Path or address.
         index: What is in it.
         index_row: What the seek table has to say of the frame that holds the index.
+        end: The byte after that frame.
 
     Raises:
         ArchiveError: It is truncated, damaged at its end, or was written by something else.
@@ -47,8 +54,9 @@ class Archive(AbstractContextManager["Archive"]):
         self.name = self.source.name
         try:
             offset, stored_bytes, count = frames.find_index(self.source)
+            self.end = offset + stored_bytes
             stored = self.source.read(offset, stored_bytes)
-            self.index, self.index_row = decode_index(stored, count, offset), frames.FrameRow.of(stored)
+            self.index, self.index_row = decode_index(stored, count, offset), frames.seek_row(stored)
         except ContentError as error:
             self.source.close()
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
@@ -69,17 +77,6 @@ class Archive(AbstractContextManager["Archive"]):
         except ContentError as error:
             raise ArchiveError(self.name, f"{group.name}: is damaged: {error.message}", DAMAGED_HINT) from None
         return data
-
-    def read_entries(self) -> dict[str, SceneEntry]:
-        """Read what the manifest says of processed scenes; empty where there is no manifest.
-
-        Raises:
-            ManifestError: It is damaged.
-            ScanNetPrepError: What `read_member` raises.
-        """
-        files = self.index.groups[0]
-        found = [bytes(self.read_member(files, item)) for item in files.members if item.name == MANIFEST_NAME]
-        return dict(parse_manifest(found[0], f"{self.name}: {MANIFEST_NAME}").scenes) if found else {}
 
     def close(self) -> None:
         """Close the file; reading opens it again."""
@@ -144,4 +141,88 @@ def check_beginning(start: bytes, name: str) -> None:
         if content[257:262] == b"ustar":
             problem, hint = "is a .tar.zst of another program", "tar --zstd -xf {}"
     kind = ArchiveError if what == "empty" else ForeignFileError
-    raise kind(name, problem, hint.format(shlex.quote(name)))
+    raise kind(name, problem, hint.format(quote(name)))
+
+
+class ArchiveReader(SceneSource):
+    """The scenes of one split of an archive, or of several together.
+
+    Of what the archives say about themselves, only where the files of the split lie is kept.
+
+    Args:
+        archives: Paths, addresses, or objects that read the bytes; in any order.
+        split: Which split; None for all.
+        certificates: Of addresses, whom to trust, as `RangeSource` takes it.
+
+    Raises:
+        ArchiveError: An archive is damaged, holds no processed scenes, or does not go together with the others; or a
+            shard of a set is missing.
+        UnknownSplitError: There are no scenes of that split.
+        ScanNetPrepError: What `open_archives` raises.
+    """
+
+    def __init__(self, archives: Sequence[Place], split: Split | None, *, certificates: bool | Path = True) -> None:
+        if not archives:
+            raise UsageError("the list of archives is empty", "name a folder, an archive, or all of its shards")
+        opened = open_archives(archives, certificates=certificates)
+        names = [archive.name for archive in opened]
+        check_archives(opened)
+        held = {scene.scene_id: (archive, scene) for archive in opened for scene in archive.index.scenes}
+        failures = {name: text for archive in opened for name, text in archive.index.failures.items()}
+        scenes = {name: (scene.split, scene.vertex_count) for name, (_, scene) in held.items()}
+        place = names if len(names) > 1 else names[0]
+        super().__init__(place, scenes, failures, split, ", then scannet-prep pack again")
+        self._scenes, self._archives = [held[name] for name in self.scene_ids], opened
+        for archive in opened:  # of the groups, only those of the split stay
+            archive.index = replace(archive.index, groups=archive.index.groups[:1])
+
+    def restrict(self, indices: NDArray[np.int64]) -> None:
+        """Keep only the scenes at these positions, which are ascending; one may come several times."""
+        super().restrict(indices)
+        self._scenes = [self._scenes[index] for index in indices.tolist()]
+
+    def file_path(self, index: int) -> str:
+        """The file of a scene, for messages."""
+        archive, scene = self._scenes[index]
+        return f"{archive.name}: {scene.members[0].name}"
+
+    def read(self, index: int) -> memoryview:
+        """Read the whole file of a scene, into memory that is nobody else's and writable."""
+        archive, scene = self._scenes[index]
+        return archive.read_member(scene, scene.members[0])
+
+    def _read_manifest(self) -> Mapping[str, SceneEntry]:
+        entries, names = dict[str, SceneEntry](), set(self.scene_ids)
+        for archive in self._archives:
+            files = archive.index.groups[0]
+            for member in files.members:
+                # The shards of a set have all the same manifest.
+                if member.name == MANIFEST_NAME and not entries.keys() >= names:
+                    data = bytes(archive.read_member(files, member))
+                    entries |= parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}").scenes
+        return entries
+
+    def close(self) -> None:
+        """Close the archives; reading opens them again."""
+        for archive in self._archives:
+            archive.close()
+
+
+def check_archives(archives: Sequence[Archive]) -> None:
+    """Check that archives hold processed scenes that were made in the same way, and go together.
+
+    Raises:
+        ArchiveError: They do not, or a shard of a set is missing.
+    """
+    for archive in archives:
+        if archive.index.head.kind is not ArchiveKind.PROCESSED:
+            hint = f"scannet-prep unpack {quote(archive.name)}, then scannet-prep process, and pack again"
+            raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
+        for key in ("align_axis", "labels_from"):  # a sample shows them: they do not go together in one dataset
+            mine, theirs = (item.index.head.options.get(key) for item in (archives[0], archive))
+            if mine != theirs:
+                problem = f"holds scenes that were made with {key}={theirs}, {archives[0].name} with {key}={mine}"
+                raise ArchiveError(archive.name, problem, "name archives whose scenes were made with the same options")
+    if missing := find_missing_shards(archive.name for archive in archives):
+        hint = "name all shards: sorted(glob.glob('...-of-...tar.zst')); a part to be used alone needs another name"
+        raise ArchiveError(archives[0].name, f"belongs to a set of shards, of which {missing[0]} is missing", hint)

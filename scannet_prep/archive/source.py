@@ -20,15 +20,15 @@ _PIECE_BYTES = 1 << 22
 
 
 class ByteSource(Protocol):
-    """Gives any range of an archive's bytes. Picklable, and safe under fork and in threads."""
+    """Gives any range of an archive's bytes. Picklable, and safe under fork and in threads.
 
-    @property
-    def name(self) -> str:
-        """Path or URL, for messages."""
+    Attributes:
+        name: Path or URL, for messages.
+        size_bytes: Size of the whole.
+    """
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of the whole."""
+    name: str
+    size_bytes: int
 
     def read(self, offset: int, size: int, /) -> bytes:
         """So many bytes at an offset, fewer only where the file ends; else an `ArchiveError` or `TransferError`."""
@@ -46,7 +46,7 @@ def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource
 
     Raises:
         MissingFileError: There is no such file.
-        ArchiveError: It is not a file, cannot be looked at, or the server gives no ranges of it.
+        ArchiveError: It is not a file, or cannot be looked at.
         UsageError: It is not an address that this program reads.
         TransferError: It is on a web server or in a bucket, which does not give it.
     """

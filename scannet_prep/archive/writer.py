@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from scannet_prep.archive import frames, layout
-from scannet_prep.archive.frames import FrameRow
 from scannet_prep.archive.layout import Group, Head, Index
 from scannet_prep.errors import FileError
 from scannet_prep.files import Fingerprint, open_file, write_atomically
@@ -148,11 +147,11 @@ def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None
         FileError: A file cannot be read, has changed since it was found, or is not what a manifest says.
     """
     progress = progress or Progress()
-    groups, rows, offset = list[Group](), list[FrameRow](), 0
+    groups, rows, offset = list[Group](), list[bytes](), 0
     sources = ((2 * group.size_bytes, group) for group in contents.groups)
     for group, stored in frames.map_in_threads(partial(_pack, contents.head), sources, jobs=jobs):
         groups.append(replace(group, offset=offset))
-        rows.append(FrameRow.of(stored))
+        rows.append(frames.seek_row(stored))
         offset += len(stored)
         yield stored
         progress.advance(group.size_bytes)
@@ -160,7 +159,7 @@ def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None
     index = layout.encode_header(layout.INDEX_NAME, len(text)) + text
     for content in (index.ljust(layout.member_bytes(len(text)), b"\0"), layout.END_OF_ARCHIVE):
         stored = frames.compress(content, contents.head.level)
-        rows.append(FrameRow.of(stored))
+        rows.append(frames.seek_row(stored))
         yield stored
     yield frames.encode_seek_table(rows)
 

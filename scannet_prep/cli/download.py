@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 from shlex import quote
@@ -25,7 +24,6 @@ from scannet_prep.cli.arguments import (
     size_argument,
 )
 from scannet_prep.cli.console import Console, describe_merge, format_count, format_duration, format_table
-from scannet_prep.errors import DiskFullError
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -101,36 +99,20 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         return _show_plan(plan, "seg" in arguments.types, console)
     certificates = certificates_from(arguments, console)
-    download.check(plan, jobs=jobs, certificates=certificates)
-    is_accepted = arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1"
-    if is_accepted or not (plan.has_terms or console.is_json or not _says_yes()):
-        plan.accept_terms()
-    plan.require_terms()
-    waited_s = console.seconds
     there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (checked now)"
     start = f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}"
     console.say(start + describe_share(plan.share))
     policy = TransferPolicy(bytes_per_s=arguments.limit_rate, first_answer_patience_s=arguments.wait)
-    options = {"jobs": jobs, "policy": policy, "certificates": certificates, "is_strict": arguments.verify}
-    report = download.run(plan, progress=console.progress(), **options)
-    for path in plan.orphans:
-        console.say(f"left over from another download program: {path}")
+    report = download.run(
+        plan, jobs=jobs, policy=policy, certificates=certificates, progress=console.progress(),
+        accepts_terms=arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1",
+        is_strict=arguments.verify,
+    )  # fmt: skip
     for text, hint in report.describe_failures():
         console.warn(text, hint)
-    text = _describe_report(report, console.seconds - waited_s, plan.share)
+    text = _describe_report(report, console.seconds, plan.share)
     status = 3 if report.failures else 0
-    return console.result(text, report.to_json(), status, shard=plan.shard, seconds=console.seconds)
-
-
-def _says_yes() -> bool:
-    """Ask for the terms, if there is a terminal to ask at."""
-    from scannet_prep.release import TERMS_URL
-
-    if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    print(f"ScanNet is handed out under its Terms of Use: {TERMS_URL}", file=sys.stderr)
-    print("Have you signed them, and do you accept them? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return console.result(text, report.to_json(), status, shard=str(shard or ""), seconds=console.seconds)
 
 
 def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
@@ -167,16 +149,12 @@ def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
     if is_seg and saved_bytes:
         what = f"{LABELS_MESH.suffix}, which process reads only with --labels-from ply"
         lines.append(f"--types seg-min would save about {format_bytes(saved_bytes)}: it leaves out {what}")
-    try:
-        plan.check_room()
-    except DiskFullError as error:
-        lines.append(error.message)
     lines.append("(dry run: nothing was fetched; whether files already there are whole is checked by a run)")
     value = {
         "dry_run": True,
         "data_dir": str(plan.data_dir),
         "base_url": plan.shown_base_url,
-        "shard": plan.shard,
+        "shard": str(plan.share.shard) if plan.share else "",
         "files": len(plan.files),
         "present": len(plan.present),
         "missing_bytes": plan.needed_bytes,
@@ -186,17 +164,9 @@ def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
 
 
 def _describe_report(report: DownloadReport, seconds: float, share: Share | None) -> str:
-    from scannet_prep.stages.download import FileOutcome
-
-    counts = report.counts()
-    counts["all"] = {outcome: sum(found[outcome] for found in counts.values()) for outcome in FileOutcome}
-    rows = [[suffix, *(f"{count:,}" for count in found.values())] for suffix, found in counts.items()]
+    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in report.counts().items())
     rate = format_bytes(int(report.received_bytes / max(seconds, 1e-3)))
-    lines = [
-        format_table(["type", *FileOutcome], rows, right=frozenset({1, 2, 3, 4})),
-        "",
-        f"{format_bytes(report.received_bytes)} received in {format_duration(seconds)} ({rate}/s)",
-    ]
+    lines = [f"{counts}; {format_bytes(report.received_bytes)} received in {format_duration(seconds)} ({rate}/s)"]
     lines += describe_merge(share)
     if report.failures:
         these = quote(f"@{report.plan.data_dir / 'failed.txt' if share is None else share.path('.failed.txt')}")

@@ -40,11 +40,6 @@ class ShownProgress(Progress):
         """Count."""
         self._bar.update(count)
 
-    def resize(self, change: int) -> None:
-        """Change what stands for everything."""
-        if change and self._bar.total is not None:
-            self._bar.total = max(0, self._bar.total + change)
-
     def status(self, text: str) -> None:
         """Put a text beside the count."""
         self._bar.set_postfix_str(text, refresh=False)

@@ -5,6 +5,7 @@ Whether a folder is usable has one answer, which the dataset, pack, verify and i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -164,11 +165,7 @@ def find_state(out_dir: Path) -> FolderState:
     Raises:
         MissingFileError: There is no such folder, or it cannot be looked at.
     """
-    try:
-        is_folder = out_dir.is_dir()
-    except OSError as error:  # a name that is too long, or somewhere where nobody may look
-        raise MissingFileError(out_dir, f"cannot be looked at: {error.strerror}", "is the path right?") from error
-    if not is_folder:
+    if not os.path.isdir(out_dir):  # noqa: PTH112 - also where nobody may look
         raise MissingFileError(out_dir, "no such folder", f"make it: scannet-prep process -o {quote(str(out_dir))}")
     manifest, faults = None, list[FileError](shards_of(out_dir).find_faults())
     has_parts = bool(faults)
@@ -191,17 +188,16 @@ def find_state(out_dir: Path) -> FolderState:
 
 def find_mixture(out_dir: Path, scenes: Mapping[str, SceneEntry]) -> ManifestError | None:
     """Tell of scenes that were made in different ways that a sample shows; None where all were made in the same way."""
-    kinds: dict[tuple[bool, str], str] = {}
+    kinds = dict[str, str]()
     for scene_id, entry in scenes.items():
-        kinds.setdefault((entry.options.align_axis, entry.options.labels_from), scene_id)
+        made = entry.options
+        kinds.setdefault(f"align_axis={made.align_axis}, labels_from={made.labels_from}", scene_id)
     if len(kinds) < 2:
         return None
-    found = "; ".join(
-        f"{scene_id} with align_axis={is_aligned}, labels_from={source}"
-        for (is_aligned, source), scene_id in kinds.items()
-    )
+    problem = "scenes were made with different options: "
+    problem += "; ".join(f"{scene_id} with {kind}" for kind, scene_id in kinds.items())
     hint = "make all of them with the same options: scannet-prep process, without --scenes and --splits"
-    return ManifestError(out_dir / MANIFEST_NAME, f"scenes were made with different options: {found}", hint)
+    return ManifestError(out_dir / MANIFEST_NAME, problem, hint)
 
 
 def find_entries(

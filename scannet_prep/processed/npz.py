@@ -26,6 +26,7 @@ from scannet_prep.errors import ProcessedFileError
 from scannet_prep.files import Buffer
 
 ALIGNMENT_BYTES = 64
+AGAIN_HINT = "process the scene again: scannet-prep process --checksum, with the same options"
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
@@ -186,9 +187,7 @@ class NpzReader:
         return content
 
     def _error(self, problem: str) -> ProcessedFileError:
-        return ProcessedFileError(
-            self._path, problem, "process the scene again: scannet-prep process --checksum, with the same options"
-        )
+        return ProcessedFileError(self._path, problem, AGAIN_HINT)
 
 
 def _parse_npy_header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ManifestError, MissingFileError, ProcessedFileError, UnknownSplitError
+from scannet_prep.errors import MissingFileError, ProcessedFileError, UnknownSplitError
 from scannet_prep.files import open_file
-from scannet_prep.processed.folder import FAILED_NAME, find_state, processed_path
-from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, read_manifest
+from scannet_prep.processed.folder import find_state, processed_path
+from scannet_prep.processed.manifest import SceneEntry, read_manifest
+from scannet_prep.processed.npz import AGAIN_HINT
 from scannet_prep.processed.scene import MAX_FILE_BYTES
 from scannet_prep.scene import Split
 
@@ -25,22 +26,42 @@ class SceneSource(ABC):
 
     Args:
         place: Where they are, as somebody would name it in code.
-        vertex_counts: V by scene id.
+        scenes: Split and V of each scene that is there, by id.
         failures: Why scenes are missing that were asked for, by id.
+        split: Which split; None for all.
+        then: How a command goes on that makes more scenes of the place.
 
     Attributes:
         place: As given.
         lengths: V of each scene, int64 (len,).
         failures: As given.
+
+    Raises:
+        UnknownSplitError: There are no scenes of that split.
     """
 
-    def __init__(self, place: str | list[str], vertex_counts: Mapping[str, int], failures: Mapping[str, str]) -> None:
-        self.place = place
-        names = sorted(vertex_counts)
+    def __init__(
+        self,
+        place: str | list[str],
+        scenes: Mapping[str, tuple[str, int]],
+        failures: Mapping[str, str],
+        split: Split | None,
+        then: str,
+    ) -> None:
+        self.place, self._then = place, then
+        names = sorted(name for name, (its_split, _) in scenes.items() if split in (None, its_split))
         # Arrays and not lists: reading a list changes its reference counts, and with them, after a fork, whole pages.
         self._scene_ids = np.array(names, dtype="S12")
-        self.lengths: NDArray[np.int64] = np.array([vertex_counts[name] for name in names], np.int64)
-        self.failures = dict(failures)
+        self.lengths: NDArray[np.int64] = np.array([scenes[name][1] for name in names], np.int64)
+        self.failures = {name: text for name, text in failures.items() if name not in scenes}
+        if split is not None and not names:
+            others = ", ".join(sorted({its_split for its_split, _ in scenes.values()})) or "no scenes at all"
+            hint = f"make them: scannet-prep process --splits {split}{then}"
+            raise UnknownSplitError(f"{self.name}: holds no {split} scenes, only {others}", hint)
+        if split is not None and self.failures:
+            count, one = len(self.failures), min(self.failures)
+            told = f"{self.name}: scenes that failed in processing are missing: {count}, for example {one}"
+            warnings.warn(f"{told}; to list them: scannet-prep info {self.name}", stacklevel=5)
 
     def __len__(self) -> int:
         """Number of scenes."""
@@ -74,9 +95,9 @@ class SceneSource(ABC):
     def file_path(self, index: int) -> Path | str:
         """The file of a scene, for messages."""
 
-    @abstractmethod
     def how_to_add(self, scene_id: str) -> str:
         """What to type to get a scene that is missing."""
+        return f"make it: scannet-prep process --scenes {scene_id}{self._then}"
 
     @abstractmethod
     def read(self, index: int) -> bytearray | memoryview:
@@ -88,12 +109,17 @@ class SceneSource(ABC):
         """
 
     @abstractmethod
+    def _read_manifest(self) -> Mapping[str, SceneEntry]:
+        """What the manifest says of scenes, at least of these; less where there is none."""
+
     def read_entries(self) -> dict[str, SceneEntry] | None:
         """What the manifest says of the scenes, by id; None where it does not tell of all.
 
         Raises:
-            ScanNetPrepError: The manifest is damaged, tells of other scenes, or cannot be read.
+            ScanNetPrepError: The manifest is damaged, or cannot be read.
         """
+        names, entries = self.scene_ids, self._read_manifest()
+        return {name: entries[name] for name in names} if entries.keys() >= set(names) else None
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Give back what is held open between reads; reading opens it again."""
@@ -116,76 +142,36 @@ class FolderReader(SceneSource):
         self._path, self._split = path, split
         state = find_state(path)
         state.check()
-        scenes = state.manifest.scenes
-        vertex_counts = {name: entry.vertex_count for name, entry in scenes.items() if entry.split == split}
-        hint = f"make them: scannet-prep process -o {quote(str(path))} --splits {split}"
-        check_split(str(path), split, {entry.split for entry in scenes.values()}, hint)
-        failures = {name: item.message for name, item in state.manifest.failures.items() if name not in vertex_counts}
-        super().__init__(str(path), vertex_counts, failures)
-        if failures:
-            warn_of_failures(self.name, failures, f"see {path / FAILED_NAME}")
+        scenes = {name: (str(entry.split), entry.vertex_count) for name, entry in state.manifest.scenes.items()}
+        failures = {name: item.message for name, item in state.manifest.failures.items()}
+        super().__init__(str(path), scenes, failures, split, f" -o {quote(str(path))}, with the options of the others")
 
     def file_path(self, index: int) -> Path:
         """The file of a scene."""
         return processed_path(self._path, self._split, self.scene_id(index))
 
-    def how_to_add(self, scene_id: str) -> str:
-        """What to type to get a scene that is missing."""
-        command = f"scannet-prep process --scenes {scene_id} -o {quote(str(self._path))}"
-        return f"make it, with the same options as the others: {command}"
-
-    def read_entries(self) -> dict[str, SceneEntry] | None:
-        """What the manifest says of the scenes, by id; None where the folder has none.
-
-        Raises:
-            ManifestError: It is damaged, or tells of other scenes than when the folder was opened.
-        """
+    def _read_manifest(self) -> Mapping[str, SceneEntry]:
         manifest = read_manifest(self._path)
-        if manifest is None:
-            return None
-        try:
-            return {scene_id: manifest.scenes[scene_id] for scene_id in self.scene_ids}
-        except KeyError as error:
-            raise ManifestError(
-                self._path / MANIFEST_NAME,
-                f"no longer names {error.args[0]}, which was there when the folder was opened",
-                "make the dataset again",
-            ) from None
+        return manifest.scenes if manifest else {}
 
     def read(self, index: int) -> memoryview:
-        """Read the whole file of a scene.
-
-        Raises:
-            MissingFileError: It is gone.
-            FileError: It cannot be read.
-        """
-        path = self.file_path(index)
-        again = f"make it again: scannet-prep process --scenes {path.stem}, with the same options and -o as before"
-        try:
-            with open_file(path, MAX_FILE_BYTES) as file:
-                data = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data  # unlike a bytearray, not cleared first
-                size = file.readinto(data)
-        except MissingFileError:
-            raise MissingFileError(path, "no such file, though the folder's manifest names it", again) from None
-        if size != len(data):
-            raise ProcessedFileError(path, f"gave {size} of {len(data)} bytes", again)
-        return data
+        """Read the whole file of a scene."""
+        return read_scene_file(self.file_path(index))
 
 
-def warn_of_failures(name: str, failures: Collection[str], hint: str) -> None:
-    """Say that scenes are missing, in the place where the dataset is made."""
-    warnings.warn(
-        f"{name}: scenes that failed in processing are missing: {len(failures)}, for example {min(failures)}; {hint}",
-        stacklevel=5,
-    )
-
-
-def check_split(name: str, split: Split, present: Collection[str], hint: str) -> None:
-    """Check that a split is among those that are present at a place; `hint` says what to do where it is not.
+def read_scene_file(path: Path) -> memoryview:
+    """Read the whole file of a scene in a processed folder, into memory that is writable.
 
     Raises:
-        UnknownSplitError: It is not among them.
+        MissingFileError: It is gone.
+        FileError: It cannot be read.
     """
-    if split not in present:
-        others = ", ".join(sorted(present)) or "no scenes at all"
-        raise UnknownSplitError(f"{name}: holds no {split} scenes, only {others}", hint)
+    try:
+        with open_file(path, MAX_FILE_BYTES) as file:
+            data = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data  # unlike a bytearray, not cleared first
+            size = file.readinto(data)
+    except MissingFileError:
+        raise MissingFileError(path, "no such file, though the folder's manifest names it", AGAIN_HINT) from None
+    if size != len(data):
+        raise ProcessedFileError(path, f"gave {size} of {len(data)} bytes", AGAIN_HINT)
+    return data

@@ -17,7 +17,7 @@ from scannet_prep.annotate import MAX_GROUPS, AnnotatedGroup, measure_groups
 from scannet_prep.errors import ContentError, ProcessedFileError, UsageError
 from scannet_prep.files import Buffer, Fingerprint, open_file, read_file
 from scannet_prep.labels import MAX_NYU40_ID, SCANNET20, SCANNET200, LabelSet
-from scannet_prep.processed.npz import NpzReader, encode_npz
+from scannet_prep.processed.npz import AGAIN_HINT, NpzReader, encode_npz
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning
 from scannet_prep.typed_json import parse_json, to_plain
@@ -45,7 +45,6 @@ _SHAPES = {
     "axis_alignment": (["<f8"], (4, 4)),
 }
 _DEFLATED = frozenset({"labels", "nyu40_ids", "scannet_ids", "instances", "segments", "meta"})
-_HINT = "process the scene again: scannet-prep process --checksum, with the same options"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +196,7 @@ def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
     arrays = {key: reader.read(key) for key in reader.keys if key != "meta"}
     meta = parse_meta(reader, path)
     for problem in _find_structural_problems(arrays):
-        raise ProcessedFileError(path, problem, _HINT)
+        raise ProcessedFileError(path, problem, AGAIN_HINT)
     optional: dict[str, Any] = {"segments": None, "faces": None}
     return ProcessedScene(**(optional | arrays), meta=meta)
 
@@ -218,7 +217,7 @@ def check_meta(meta: SceneMeta, path: Path | str, scene_id: str, split: Split) -
     """Refuse the description of another scene or split with a `ProcessedFileError`."""
     if (meta.scene_id, meta.split) != (scene_id, split):
         problem = f"holds {meta.scene_id!r} of {meta.split}, expected {scene_id} of {split}"
-        raise ProcessedFileError(path, problem, _HINT)
+        raise ProcessedFileError(path, problem, AGAIN_HINT)
     return meta
 
 
@@ -235,7 +234,7 @@ def _parse_meta_as(kind: type[Description], reader: NpzReader, path: Path | str)
     try:
         return parse_json(str(reader.read("meta")).encode("utf-8", "surrogatepass"), kind)
     except ContentError as error:
-        raise ProcessedFileError(path, f"has a damaged or foreign description: {error}", _HINT) from error
+        raise ProcessedFileError(path, f"has a damaged or foreign description: {error}", AGAIN_HINT) from error
 
 
 def check_identity(reader: NpzReader, path: Path | str, scene_id: str, vertex_count: int) -> None:
@@ -252,14 +251,14 @@ def check_identity(reader: NpzReader, path: Path | str, scene_id: str, vertex_co
     """
     unknown = set(reader.keys).difference(_SHAPES, {"meta"})
     if unknown:
-        raise ProcessedFileError(path, f"has an unknown array {min(unknown)!r}", _HINT)
+        raise ProcessedFileError(path, f"has an unknown array {min(unknown)!r}", AGAIN_HINT)
     found = _parse_meta_as(_Identity, reader, path).scene_id
     if found != scene_id:
-        raise ProcessedFileError(path, f"holds {found!r:.40}, expected {scene_id}", _HINT)
+        raise ProcessedFileError(path, f"holds {found!r:.40}, expected {scene_id}", AGAIN_HINT)
     points = reader.read("points")
     if points.shape != (vertex_count, 3):
         problem = f"has points of shape {points.shape}, expected ({vertex_count}, 3) as recorded"
-        raise ProcessedFileError(path, problem, _HINT)
+        raise ProcessedFileError(path, problem, AGAIN_HINT)
 
 
 def find_problems(scene: ProcessedScene) -> Iterator[str]:

@@ -27,10 +27,10 @@ from scannet_prep.errors import (
     UsageError,
 )
 from scannet_prep.files import Buffer
-from scannet_prep.remote.tail import TailedSource
+from scannet_prep.remote.source import RemoteSource
 
 _ADDRESS = re.compile(r"((?:s3|gs|az)://[a-z0-9][a-z0-9._-]*)/([^/?#]+(?:/[^/?#]+)*)", re.ASCII | re.IGNORECASE)
-# About a minute, and 3 s: when nothing has been read yet, it is more often a wrong setting than an outage.
+# About a minute, and a second: when nothing has been read yet, it is more often a wrong setting than an outage.
 _RETRIES, _FIRST_RETRIES = 10, 3
 _PART_BYTES = 8 << 20
 _MOST_PARTS = 9_000  # of the 10,000 that S3 and Google take: frames may be larger than what they hold
@@ -42,36 +42,27 @@ _STORES = {
     "gs": ("GOOGLE", "BASE_URL", "GOOGLE_APPLICATION_CREDENTIALS=FILE, or GOOGLE_SKIP_SIGNATURE=true"),
     "az": ("AZURE", "STORAGE_ENDPOINT", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
 }
+# Unless the environment says something else: a large range may take long while something comes, and so may a part.
+_TIMES = {"TIMEOUT": "1h", "READ_TIMEOUT": "60s"}
+_PATIENCE = {f"{row[0]}_{name}": time for row in _STORES.values() for name, time in _TIMES.items()}
 # Where obstore looks for credentials when the environment has none.
 _NO_LOGIN = r"://169\.254\.|://metadata|/latest/(?:api|meta-data)/|TokenRequest|Account must be specified"
+_NO_ANSWER = r"^(5\d\d|408|429)|^$|^(?!.*BadScheme).*HTTP error"
 _LOGIN = "to say who asks, set {login}; more ways: docs/archive.md"
+_TRY_AGAIN = "is this machine online? Check {prefix}_{server}, if it is set; else run the same command again later"
+_PERMISSION = "check permissions, the region ({prefix}_REGION), `date` and {prefix}_{server}; " + _LOGIN
+_SETTINGS = "check {prefix}_*; a server with http:// needs {prefix}_ALLOW_HTTP=true; see docs/archive.md"
 # What went wrong, by the first pattern that occurs in the status and the code of the store's answer, where there is
 # one, else in obstore's text: as an error, in words, and what to do about it.
 _FAULTS: tuple[tuple[str, type[ScanNetPrepError], str, str], ...] = (
     (_NO_LOGIN, RefusedError, "no credentials were found", _LOGIN),
     ("^404", NotOnServerError, "there is no such bucket or object{told}", "check the name and {prefix}_{server}"),
-    ("^412", ArchiveError, "was replaced or changed since it was opened", "open it again"),
-    ("^416", ArchiveError, "is empty, or shorter than it was{told}", "write it again with scannet-prep pack"),
+    ("^41[26]", ArchiveError, "was replaced or changed since it was opened, or is empty", "open it again"),
     ("[cC]ertificate", CertificateError, "the certificate of {host} cannot be verified", "set SSL_CERT_FILE=FILE"),
-    (
-        r"^(5\d\d|408|429)|^$|^(?!.*BadScheme).*HTTP error",
-        ServerDownError,
-        "{host} does not answer, fails or breaks off, after several attempts{told}",
-        "is this machine online? Check {prefix}_{server}, if it is set; else run the same command again later",
-    ),
-    (
-        r"^\d|redirect without LOCATION",
-        RefusedError,
-        "{host} refuses it{told}",
-        "check permissions, the region ({prefix}_REGION), `date` and {prefix}_{server}; " + _LOGIN,
-    ),
+    (_NO_ANSWER, ServerDownError, "{host} does not answer, fails or breaks off{told}", _TRY_AGAIN),
+    (r"^\d|redirect without LOCATION", RefusedError, "{host} refuses it{told}", _PERMISSION),
     ("^No module", UsageError, "obstore is not installed, which it takes", "pip install 'scannet-prep[cloud]'"),
-    (
-        "",
-        UsageError,
-        "the settings in the environment cannot be used",
-        "check {prefix}_*; a server with http:// needs {prefix}_ALLOW_HTTP=true; see docs/archive.md",
-    ),
+    ("", UsageError, "the settings in the environment cannot be used", _SETTINGS),
 )
 
 
@@ -91,7 +82,7 @@ def split_address(address: str) -> tuple[str, str]:
     return f"{scheme.lower()}://{match[1].partition('://')[2]}", match[2]
 
 
-class BucketSource(TailedSource):
+class BucketSource(RemoteSource):
     """An object in a bucket, of which any range can be read.
 
     Picklable, and safe under fork and in threads: each process reads through a process of its own, each thread through
@@ -112,27 +103,27 @@ class BucketSource(TailedSource):
     """
 
     def __init__(self, address: str, *, certificates: bool | Path = True, retries: int = _RETRIES) -> None:
-        self.name = address
         self._bucket, self._key = split_address(address)
-        self._settings, self._retries = _settings_of(certificates), retries
-        self._version: tuple[int, str, str] | None = None
-        super().__init__()
+        self._retries, self._settings = retries, dict[str, str]()
+        if isinstance(certificates, Path):
+            self._settings = {"SSL_CERT_FILE": str(certificates)}
+        elif not certificates:
+            self._settings = {f"{prefix}_ALLOW_INVALID_CERTIFICATES": "true" for prefix, _, _ in _STORES.values()}
+        super().__init__(address)
 
     def close(self) -> None:
         """Nothing is held open: the process that talks to the store waits for the next source."""
 
     def _fetch(self, start: int, end: int) -> bytes:
         """Fetch a range of the version that was opened."""
-        e_tag = self._version[1] if self._version else ""
         retries = self._retries if self._version else min(self._retries, _FIRST_RETRIES)
-        e_tag = "" if e_tag.startswith("W/") else e_tag
-        found, data = _ask({**os.environ, **self._settings}, self._bucket, retries, self._key, (start, end), e_tag)
+        options: dict[str, object] = {"range": (start, end)}
+        if self._version and self._version[1].startswith('"'):  # a strong ETag
+            options["if_match"] = self._version[1]
+        found, data = _ask({**os.environ, **self._settings}, (self._bucket, retries), self._key, options, 0)
         if isinstance(found, str):
             raise _make_error(self.name, found)
-        self._version = self._version or found
-        self.size_bytes = self._version[0]
-        if found != self._version:
-            raise _make_error(self.name, "412")
+        self._check_version(found)
         if len(data) != min(end, self.size_bytes) - start:
             raise _make_error(self.name, "HTTP error")
         return data
@@ -155,7 +146,7 @@ def upload(address: str, pieces: Iterable[Buffer], most_bytes: int) -> int:
     """
     size_bytes, (bucket, key), found = 0, split_address(address), ""
     with suppress(EOFError, ConnectionError), _connected(os.environ) as connection:
-        connection.send((bucket, _RETRIES, key, max(_PART_BYTES, most_bytes // _MOST_PARTS)))
+        connection.send(((bucket, _RETRIES), key, None, max(_PART_BYTES, most_bytes // _MOST_PARTS)))
         for piece in filter(len, pieces):
             connection.send_bytes(piece)
             size_bytes += len(piece)
@@ -193,7 +184,7 @@ def _connected(environment: Mapping[str, str]) -> Iterator[Connection]:
         with theirs:
             process = subprocess.Popen(  # noqa: S603 - ourselves; Ctrl-C, which a session gets, is for who started it
                 [sys.executable, "-c", _CODE.format(path=sys.path, descriptor=theirs.fileno())],
-                env=environment, pass_fds=[theirs.fileno()], start_new_session=True,
+                env={**_PATIENCE, **environment}, pass_fds=[theirs.fileno()], start_new_session=True,
                 stdin=null, stdout=null, stderr=null,
             )  # fmt: skip
         process.returncode = 0  # so that Python does not warn that it is not waited for
@@ -203,13 +194,6 @@ def _connected(environment: Mapping[str, str]) -> Iterator[Connection]:
         connection.close()
         raise
     idle.append(connection)
-
-
-def _settings_of(certificates: bool | Path) -> dict[str, str]:
-    """Variables of the environment that say which certificates are accepted."""
-    if isinstance(certificates, Path):
-        return {"SSL_CERT_FILE": str(certificates)}
-    return {} if certificates else {f"{prefix}_ALLOW_INVALID_CERTIFICATES": "true" for prefix, _, _ in _STORES.values()}
 
 
 def _make_error(address: str, text: str, *, is_writing: bool = False) -> ScanNetPrepError:

@@ -21,18 +21,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+import urllib3
 from requests.adapters import HTTPAdapter
 
-from scannet_prep.errors import ServerDownError, UsageError
+from scannet_prep.errors import ScanNetPrepError, ServerDownError, UsageError
 from scannet_prep.remote.gate import TransferPolicy
-from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, raise_for_status, translated
+from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url, raise_for_status, translate
 from scannet_prep.version import CONTACT_URL, VERSION
 
 _PIECE_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
 _STOP_LOOK_S = 0.2  # how often a thread that waits looks whether it is to stop
-_MAX_KEPT = 64  # connections
-_MAX_TRAILER_LINES = 100
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 _CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE)
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
@@ -43,7 +42,7 @@ class Answer:
 
     Attributes:
         size_bytes: Of the whole file; None where the answer does not tell.
-        span: What comes of it, first byte and the one after the last; None where it comes not, or nobody knows.
+        span: Which part of it comes: first byte, and the one after the last; None where no part was announced.
     """
 
     def __init__(self, response: requests.Response, client: Client) -> None:
@@ -52,15 +51,14 @@ class Answer:
         self.headers: Mapping[str, str] = response.headers
         self.size_bytes: int | None = None
         self.span: tuple[int, int] | None = None
-        part = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
         length = _CONTENT_LENGTH.fullmatch(self.headers.get("Content-Length", ""))
-        if self.status != 200 and part:
+        part = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
+        # Chunks have lengths of their own, which count instead (RFC 9112, 6.3).
+        if self.status == 200 and length and "Transfer-Encoding" not in self.headers:
+            self.size_bytes = int(length[0])
+        elif self.status != 200 and part:
             self.size_bytes = int(part[3])
             self.span = (int(part[1]), int(part[2]) + 1) if self.status == 206 and part[1] else None
-        # Chunks have lengths of their own, which count instead (RFC 9112, 6.3).
-        elif self.status == 200 and length and "Transfer-Encoding" not in self.headers:
-            self.size_bytes = int(length[0])
-            self.span = 0, self.size_bytes
 
     def read_pieces(self) -> Iterator[bytes]:
         """Give the body piece by piece, as it comes; raises AttemptError where that is too slow."""
@@ -90,7 +88,9 @@ class Client:
         self._proxies = {"no_proxy": host} if host in _THIS_MACHINE else {}
         self._session = requests.Session()  # keeps connections, which are given to one request at a time
         self._session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
-        self._session.hooks["response"].append(_leave_redirection)
+        # The body of a redirection, however long, would be read.
+        leave: Any = lambda response, **_: response.close() if response.is_redirect else None  # noqa: E731
+        self._session.hooks["response"].append(leave)
         self._session.adapters.clear()
         adapter = _WatchedAdapter(policy, self.stop, find_source_address(base_url))
         self._session.mount("https://", adapter)
@@ -113,9 +113,8 @@ class Client:
             CertificateError, ProxyError: Nothing can be fetched at all.
             ServerDownError: The transfers were stopped.
         """
-        with (
-            translated(url),
-            self._session.request(
+        try:
+            with self._session.request(
                 method,
                 url,
                 # Without identity, servers compress, and then neither lengths nor offsets mean anything.
@@ -124,10 +123,13 @@ class Client:
                 timeout=(self.policy.connect_timeout_s, self.policy.answer_timeout_s),
                 verify=self._verify,
                 proxies=self._proxies,
-            ) as response,
-        ):
-            raise_for_status(response)
-            yield Answer(response, self)
+            ) as response:
+                raise_for_status(response)
+                yield Answer(response, self)
+        except ScanNetPrepError:
+            raise
+        except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
+            raise translate(error, public_url(url)) from None
 
     def count(self, size_bytes: int) -> None:
         """Count bytes that have come, and wait as long as all connections together may take for them."""
@@ -178,61 +180,52 @@ def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | N
     return None
 
 
-def _leave_redirection(response: requests.Response, *_arguments: Any, **_options: Any) -> None:  # noqa: ANN401 - a hook
-    """Leave the body of a redirection where it is, which requests would read, however long."""
-    if response.is_redirect:
-        response.close()
-
-
 class _WatchedSocket(io.RawIOBase):
     """What `http.client` reads an answer from; bounds the time of its headers, and the pace of its body."""
 
     def __init__(self, policy: TransferPolicy, stop: threading.Event, inner: io.RawIOBase, sock: Any) -> None:  # noqa: ANN401 - urllib3 has sockets of its own
         self._inner = inner  # keeps the socket open until the answer has been read
         self._sock, self._policy, self._stop = sock, policy, stop
-        self.is_body = False
-        self._waited_s, self._received_bytes = 0.0, 0
+        self._is_body, self._waited_s, self._received_bytes = False, 0.0, 0
 
     def readable(self) -> bool:
         return True
 
+    def expect_body(self) -> None:
+        """From now on, content comes, and counts anew."""
+        self._is_body, self._waited_s, self._received_bytes = True, 0.0, 0
+
     def readinto(self, target: Any) -> int:  # noqa: ANN401 - a writable buffer
         """Receive what there is, at least a byte, unless the connection has ended."""
-        began_s = time.monotonic()
-        self._sock.settimeout(_STOP_LOOK_S)  # so often, `stop` is looked at
-        while True:
-            self._raise_if_over(began_s)
+        count: int | None = None
+        while count is None:
+            if self._stop.is_set():
+                raise ServerDownError("stopped")
+            began_s = time.monotonic()
+            self._sock.settimeout(_STOP_LOOK_S)
             with suppress(TimeoutError):
-                count: int = self._sock.recv_into(target)
-                break
+                count = self._sock.recv_into(target)
+            self._check_pace(time.monotonic() - began_s, count or 0)
         if isinstance(self._sock, ssl.SSLSocket):  # gives a record of 16 KB at a time, but there may be more
             self._sock.settimeout(0)
             rest = memoryview(target)
             with suppress(OSError):  # nothing, or not a whole record; other errors come up again
                 while 0 < count < len(rest) and (more := self._sock.recv_into(rest[count:])):
                     count += more
-        self._waited_s += time.monotonic() - began_s
-        self._received_bytes += count
         return count
-
-    def expect_body(self, waited_s: float = 0.0) -> None:
-        """From now on, content comes, and counts anew."""
-        self.is_body, self._waited_s, self._received_bytes = True, waited_s, 0
 
     def close(self) -> None:
         self._inner.close()
         super().close()
 
-    def _raise_if_over(self, began_s: float) -> None:
-        if self._stop.is_set():
-            raise ServerDownError("stopped")
-        waited_s, policy = self._waited_s + time.monotonic() - began_s, self._policy
-        if waited_s >= (policy.slow_window_s if self.is_body else policy.answer_timeout_s):
-            if not self.is_body or self._received_bytes < policy.slowest_bytes_per_s * waited_s:
-                what = "of the file" if self.is_body else "of an answer"
-                text = f"only {self._received_bytes:,} bytes {what} came within {waited_s:.0f} s"
-                raise AttemptError(text, tries=FEW_TRIES)
-            self.expect_body(began_s - time.monotonic())
+    def _check_pace(self, seconds: float, size_bytes: int) -> None:
+        self._waited_s, self._received_bytes = self._waited_s + seconds, self._received_bytes + size_bytes
+        if self._waited_s < (self._policy.slow_window_s if self._is_body else self._policy.answer_timeout_s):
+            return
+        if not self._is_body or self._received_bytes < self._policy.slowest_bytes_per_s * self._waited_s:
+            what = f"{self._received_bytes:,} bytes {'of the file' if self._is_body else 'of an answer'}"
+            raise AttemptError(f"only {what} came within {self._waited_s:.0f} s", tries=FEW_TRIES)
+        self._waited_s, self._received_bytes = 0.0, 0
 
 
 class _WatchedResponse(http.client.HTTPResponse):
@@ -250,11 +243,6 @@ class _WatchedResponse(http.client.HTTPResponse):
                 return found
             http.client.parse_headers(self.fp)
 
-    def _read_and_discard_trailer(self) -> None:
-        """What may follow the last chunk; `http.client` would read it without end."""
-        if not any(self.fp.readline(_HEAD_BYTES) in (b"\r\n", b"\n", b"") for _ in range(_MAX_TRAILER_LINES)):
-            raise AttemptError("the answer does not end", tries=FEW_TRIES)
-
     def begin(self) -> None:
         """Read the headers; what follows is the body."""
         super().begin()
@@ -267,7 +255,7 @@ class _WatchedAdapter(HTTPAdapter):
     def __init__(self, policy: TransferPolicy, stop: threading.Event, source_address: tuple[str, int] | None) -> None:
         self._source_address = source_address
         self._members = {"response_class": staticmethod(functools.partial(_WatchedResponse, policy, stop))}
-        super().__init__(pool_maxsize=_MAX_KEPT)
+        super().__init__(pool_maxsize=64)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - handed through
         super().init_poolmanager(*arguments, **options, source_address=self._source_address)

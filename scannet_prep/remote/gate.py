@@ -17,16 +17,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scannet_prep.errors import RefusedError
+from scannet_prep.errors import RefusedError, ServerDownError
 from scannet_prep.remote.trouble import AttemptError
 
 PROGRESS_BYTES = 16 * 1024
 """A request that breaks off before so much has come is a failure like any other, and is followed by a pause."""
 PROOF_BYTES = 128 * 1024
 """So much is content, though there may be more to come: no page that says that the server is down is as long."""
-TOLD_FAILURES = 4
-"""So many in a row, which take some seconds, are worth a line."""
 
+_TOLD_FAILURES = 4  # so many in a row, which take some seconds, are worth a line
 _FEW_ANSWERS = 5  # so many refusals in a row, before anything was ever served, mean that it is the wrong server
 _FIRST_SPACING_S = 0.05
 _LESS_SPACING = 0.95  # with each request
@@ -101,7 +100,8 @@ class Gate:
                 problem = f"{self._address}: the server gives none of the first files: {last.reason}"
                 raise RefusedError(problem, last.hint or "is it ScanNet's server, or a mirror of it?")
             if silent_s > self._patience_s:
-                raise last.as_server_down(silent_s)
+                problem = f"the server has served nothing for {silent_s:.0f} s ({last.reason})"
+                raise ServerDownError(problem, "run the same command again later: it continues where it stopped")
         return now_s >= self.next_s and self.trial is None
 
     def enter(self, request: object) -> None:
@@ -121,7 +121,7 @@ class Gate:
         for blame in blames if not is_outage else ():
             blame()
 
-    def failed(self, request: object, error: AttemptError, blame: Callable[[], None] | None) -> None:
+    def failed(self, request: object, error: AttemptError, blame: Callable[[], None] | None = None) -> None:
         """A request has brought nothing; `blame` is called if that is the fault of the file."""
         self._blames += [blame] if blame else []
         is_trial, policy, now_s = request is self.trial, self._policy, time.monotonic()
@@ -134,8 +134,11 @@ class Gate:
                 self._spacing_s = min(max(2 * self._spacing_s, _FIRST_SPACING_S), policy.longest_delay_s)
         self.next_s = now_s + max(policy.pause_s(len(self._failures), error.retry_after_s), self._spacing_s)
         self._failures.append(error)
-        if len(self._failures) == TOLD_FAILURES:
-            self._tell(error.describe_outage(self._patience_s))
+        if len(self._failures) == _TOLD_FAILURES:
+            self._tell(
+                f"the server serves nothing ({error.reason}). While it is down, the download pauses and retries "
+                f"at intervals, for up to {self._patience_s / 60:.3g} minutes"
+            )
 
     @property
     def _patience_s(self) -> float:

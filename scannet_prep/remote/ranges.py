@@ -8,21 +8,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.errors import ArchiveError, UsageError
-from scannet_prep.remote.client import Answer, Client
-from scannet_prep.remote.gate import PROGRESS_BYTES, TOLD_FAILURES, TransferPolicy
-from scannet_prep.remote.tail import TailedSource
+from scannet_prep.errors import UsageError
+from scannet_prep.remote.client import Client
+from scannet_prep.remote.gate import PROGRESS_BYTES, Gate, TransferPolicy
+from scannet_prep.remote.source import RemoteSource
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, is_server_address, public_url
 
 _PATIENCE = TransferPolicy(outage_patience_s=600.0, first_answer_patience_s=30.0, longest_retry_after_s=600.0)
 _log = logging.getLogger(__name__)
 
 
-class RangeSource(TailedSource):
+class RangeSource(RemoteSource):
     """A file on a web server, of which any range can be read.
 
     Picklable, and safe under fork and in threads: each process and thread has connections of its own. Opening it
-    asks for the first byte, which tells the size, and for the end, which is kept until something else is read.
+    asks for the first byte, which tells the size.
 
     Args:
         url: Its address, `https://` or `http://`. User and password in it, and the query, never show in messages.
@@ -33,9 +33,8 @@ class RangeSource(TailedSource):
     Raises:
         UsageError: It is not an address, or the file of authorities cannot be used.
         NotOnServerError: The server has no such file.
-        TransferError: The server refuses, or too many attempts in a row failed.
+        TransferError: The server refuses, gives no ranges, or too many attempts in a row failed.
         ServerDownError: The server does not answer.
-        ArchiveError: The server gives no ranges, only whole files.
     """
 
     def __init__(self, url: str, *, certificates: bool | Path = True, policy: TransferPolicy | None = None) -> None:
@@ -43,11 +42,8 @@ class RangeSource(TailedSource):
         if not is_server_address(url):
             hint = "name it as https://HOST/PATH/NAME.tar.zst"
             raise UsageError(f"{public_url(url)!r} is not an address of a file on a web server", hint)
-        self._url, self.name = url, public_url(url)
-        self._certificates = certificates
-        self._policy = policy or _PATIENCE
-        self._version: tuple[int, str, str] | None = None
-        super().__init__()
+        self._url, self._certificates, self._policy = url, certificates, policy or _PATIENCE
+        super().__init__(public_url(url))
         self.close()  # so that processes that are forked now inherit no connection
 
     def close(self) -> None:
@@ -61,7 +57,7 @@ class RangeSource(TailedSource):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
-        return super().__getstate__() | {"_clients": {}}
+        return self.__dict__ | {"_clients": {}}
 
     def _connect(self) -> Client:
         """The connections of this process. Without a lock, which a fork may copy while it is held."""
@@ -70,24 +66,24 @@ class RangeSource(TailedSource):
 
     def _fetch(self, start: int, end: int) -> bytes:
         """Fetch a range, with as many requests as it takes; they are given up when nothing has come for too long."""
-        client, policy, data = self._connect(), self._policy, bytearray()
-        patience_s = policy.outage_patience_s if self._version else policy.first_answer_patience_s
-        failures, most_bytes, began_s = 0, 0, time.monotonic()
+        client, data, failures, most_bytes = self._connect(), bytearray(), 0, 0
+        gate = Gate(self._policy, self.name, lambda text: _log.warning("%s: %s", self.name, text))
+        if self._version:
+            gate.served(None)
         while len(data) < min(end, self.size_bytes) - start:
             try:
                 self._receive(client, data, start + len(data), end)
             except AttemptError as error:
                 if len(data) >= most_bytes + PROGRESS_BYTES:
-                    failures, most_bytes, began_s = 0, len(data), time.monotonic()
+                    failures, most_bytes = 0, len(data)
+                    gate.served(None)
                     continue
-                failures, silent_s = failures + 1, time.monotonic() - began_s
+                failures += 1
                 if error.tries and failures >= error.tries:
-                    raise error.as_given_up(self.name, failures) from None
-                if silent_s > patience_s:
-                    raise error.as_server_down(silent_s) from None
-                if failures == TOLD_FAILURES:
-                    _log.warning("%s: %s", self.name, error.describe_outage(patience_s))
-                client.stop.wait(policy.pause_s(failures, error.retry_after_s))
+                    raise error.error_type(f"{self.name}: {error.describe(failures)}", error.hint) from None
+                gate.failed(None, error)
+                client.stop.wait(max(0.0, gate.next_s - time.monotonic()))
+                gate.admits()
         return bytes(data)
 
     def _receive(self, client: Client, data: bytearray, first: int, end: int) -> None:
@@ -96,8 +92,10 @@ class RangeSource(TailedSource):
             if answer.status == 200:
                 hint = "fetch the archive and name the file, or serve it by a server that knows ranges, such as nginx"
                 reason = "the server sends the whole file where a part was asked for"
-                raise AttemptError(reason, hint, tries=FEW_TRIES, error_type=ArchiveError)
-            self._check_version(answer)
+                raise AttemptError(reason, hint, tries=FEW_TRIES)
+            if answer.size_bytes is not None:
+                headers = answer.headers
+                self._check_version((answer.size_bytes, headers.get("ETag", ""), headers.get("Last-Modified", "")))
             if self.size_bytes == 0:
                 return
             if answer.span != (first, end):
@@ -110,13 +108,3 @@ class RangeSource(TailedSource):
             del data[:]
         if missing_bytes:
             raise AttemptError("broken off, or more came than was asked for")
-
-    def _check_version(self, answer: Answer) -> None:
-        """Check that it is the file that was opened, or take note of it."""
-        if answer.size_bytes is None:
-            return
-        found = answer.size_bytes, answer.headers.get("ETag", ""), answer.headers.get("Last-Modified", "")
-        self._version = self._version or found
-        self.size_bytes = self._version[0]
-        if found != self._version:
-            raise ArchiveError(self.name, "was replaced or changed since it was opened", "open it again")

@@ -19,8 +19,9 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
-from scannet_prep.files import Buffer, make_directory, output_error
-from scannet_prep.remote.client import Answer, Client
+from scannet_prep.errors import FileError
+from scannet_prep.files import Buffer, make_directory, read_file
+from scannet_prep.remote.client import Client
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError
 from scannet_prep.space import format_bytes
 
@@ -30,11 +31,12 @@ _PIECE_BYTES = 1 << 20
 class Partial:
     """The bytes of one file that have arrived so far; the folder and the file are made when the first ones come.
 
-    All methods raise OutputError where the folder cannot be written to, or the disk is full.
+    What goes wrong with the disk is the operating system's OSError.
 
     Attributes:
+        path: Where they are.
         size_bytes: How many there are.
-        received_bytes: How many of them came by this request.
+        received_bytes: How many of them have come since it was made.
         validator: What they came with; empty where they cannot be resumed.
     """
 
@@ -45,63 +47,54 @@ class Partial:
         self._target = target
         self._version_path = self.path.with_name(f"{self.path.name}.version")
         self._file: FileIO | None = None
-        for path in (self.path, self._version_path):
-            with self._writing(), suppress(FileNotFoundError, NotADirectoryError):
-                if not stat.S_ISREG(path.lstat().st_mode):  # a link leads elsewhere, a pipe never ends
-                    path.unlink()
-        with self._writing(), suppress(FileNotFoundError, NotADirectoryError):
-            self.validator = self._version_path.read_bytes()[:1000].decode("latin-1")
-            self.size_bytes = self.path.stat().st_size if self.validator else 0
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def opened(self) -> Iterator[None]:
+        """Find what earlier requests have left, and leave what comes to later ones, unless it cannot be resumed."""
+        self.size_bytes, self.validator = 0, ""
+        with suppress(FileError, OSError):
+            validator, status = read_file(self._version_path, 1000).decode("latin-1"), self.path.lstat()
+            if validator and stat.S_ISREG(status.st_mode):  # a link leads elsewhere, a pipe never ends
+                self.size_bytes, self.validator = status.st_size, validator
         try:
             yield
-        except OSError as error:
-            raise output_error(self._target, error) from error
-
-    def append(self, data: Buffer) -> None:
-        """Add bytes at the end."""
-        rest = memoryview(data)
-        with self._writing():
-            while rest and self._file:
-                written = self._file.write(rest)
-                self.size_bytes, self.received_bytes = self.size_bytes + written, self.received_bytes + written
-                rest = rest[written:]
+        finally:
+            if self._file:
+                self._file.close()
+            if not (self.size_bytes and self.validator):
+                for path in (self._version_path, self.path):
+                    with suppress(OSError):
+                        path.unlink()
 
     def begin(self, validator: str | None = None) -> None:
         """Open the file. With a validator, that of the bytes to come, those that are there are dropped."""
         make_directory(self.path.parent)
-        with self._writing():
-            self._file = self._file or self.path.open("ab", buffering=0)
-            if validator is not None:
-                self._file.truncate(0)  # first: the old bytes must never stand beside the new validator
-                self._version_path.write_bytes(validator.encode("latin-1", "replace"))
-                self.size_bytes, self.validator = 0, validator
+        if validator is not None:
+            self.path.unlink(missing_ok=True)  # first: the old bytes must never stand beside the new validator
+            self._version_path.unlink(missing_ok=True)
+            self._version_path.write_bytes(validator.encode("latin-1", "replace"))
+            self.size_bytes, self.validator = 0, validator
+        self._file = self.path.open("ab", buffering=0)
+
+    def append(self, data: Buffer) -> None:
+        """Add bytes at the end of the file, which has begun."""
+        rest = memoryview(data)
+        while rest and self._file:
+            written = self._file.write(rest)
+            self.size_bytes, self.received_bytes = self.size_bytes + written, self.received_bytes + written
+            rest = rest[written:]
 
     def drop(self) -> None:
         """Drop all bytes: they are not those of the file."""
-        if self.size_bytes:
-            self.begin("")
+        self.size_bytes, self.validator = 0, ""
 
     def publish(self) -> None:
         """Give the file its final name."""
-        with self._writing():
-            if self._file:
-                os.fsync(self._file.fileno())
-            self._version_path.unlink(missing_ok=True)  # first, so that a kill leaves no version without its file
-            self.path.replace(self._target)
-            aria2_path(self._target).unlink(missing_ok=True)  # of the file that stood here before
-
-    def close(self) -> None:
-        """Leave the bytes to the next run; where there are none, or they cannot be resumed, remove them."""
         if self._file:
-            self._file.close()
-        self.received_bytes = 0
-        if not (self.size_bytes and self.validator):
-            for path in (self._version_path, self.path):
-                with suppress(OSError):
-                    path.unlink()
+            os.fsync(self._file.fileno())
+        self._version_path.unlink(missing_ok=True)  # first, so that a kill leaves no version without its file
+        self.path.replace(self._target)
+        aria2_path(self._target).unlink(missing_ok=True)  # of the file that stood here before
 
 
 def aria2_path(target: Path) -> Path:
@@ -119,18 +112,31 @@ def receive(client: Client, url: str, partial: Partial, max_bytes: int) -> None:
 
     Raises:
         AttemptError: It is not complete, or has more than `max_bytes`.
-        OutputError: The disk is full.
+        OSError: It cannot be written.
     """
-    headers = {}
-    if partial.size_bytes:
-        headers = {"Range": f"bytes={partial.size_bytes}-", "If-Range": partial.validator}
+    there_bytes, headers = partial.size_bytes, {}
+    if there_bytes:
+        headers = {"Range": f"bytes={there_bytes}-", "If-Range": partial.validator}
     with client.open(url, headers) as answer:
-        pieces = answer.read_pieces()
+        pieces, expected_bytes = answer.read_pieces(), answer.size_bytes
         if answer.status == 200:  # looked at before all that has arrived is given up for it
             pieces = _refuse_pages(pieces)
-        expected_bytes = _begin(answer, partial)
+        etag, date = (answer.headers.get(name, "") for name in ("ETag", "Last-Modified"))
+        # Servers that ignore `If-Range` send the rest of any version. They have to repeat an ETag (RFC 9110, 15.3.7),
+        # but not a date.
+        is_same = partial.validator == (etag if partial.validator.startswith('"') else date or partial.validator)
+        is_rest = answer.span is not None and answer.span[0] == there_bytes
+        is_whole = answer.status == 416 and 0 < there_bytes == expected_bytes  # it was whole already
+        if answer.status == 200:
+            # A first request, or the server ignores ranges, or has another version. `If-Range` needs a strong ETag.
+            partial.begin(etag if etag.startswith('"') else date)
+        elif is_whole or (is_rest and is_same):
+            partial.begin()
+        else:
+            partial.drop()
+            raise AttemptError(f"asked to go on from byte {there_bytes:,}, the server sent another part, or version")
         _check_size(expected_bytes or 0, partial, max_bytes)
-        for piece in pieces if partial.size_bytes != expected_bytes else ():
+        for piece in () if is_whole else pieces:
             _check_size(partial.size_bytes + len(piece), partial, max_bytes)
             partial.append(piece)
     found = partial.size_bytes
@@ -152,25 +158,6 @@ def ask_for_end(client: Client, url: str, size_bytes: int) -> None:
             pieces = _refuse_pages(pieces)
         if answer.status == 416 or answer.size_bytes not in (None, size_bytes) or not next(pieces, b""):
             raise AttemptError("nothing, or something else, in place of what was served before")
-
-
-def _begin(answer: Answer, partial: Partial) -> int | None:
-    """Prepare the partial file for the body to come; gives the size that the whole file has to have, if known."""
-    there_bytes, is_rest = partial.size_bytes, answer.span is not None and answer.span[0] == partial.size_bytes
-    etag = answer.headers.get("ETag", "")
-    if answer.status == 200 or (is_rest and not there_bytes):
-        # A first request, or the server ignores ranges, or has another version. `If-Range` needs a strong ETag or date.
-        partial.begin(etag if etag.startswith('"') else answer.headers.get("Last-Modified", ""))
-        return answer.size_bytes
-    # Servers that ignore `If-Range` send the rest of any version. They have to repeat an ETag (RFC 9110, 15.3.7), but
-    # not a date.
-    found = etag if partial.validator.startswith('"') else answer.headers.get("Last-Modified", partial.validator)
-    is_whole = answer.status == 416 and 0 < there_bytes == answer.size_bytes  # it was whole already
-    if is_whole or (is_rest and found == partial.validator):
-        partial.begin()
-        return answer.size_bytes
-    partial.drop()
-    raise AttemptError(f"asked to go on from byte {there_bytes:,}, the server sent another part, or version")
 
 
 def _check_size(size_bytes: int, partial: Partial, max_bytes: int) -> None:

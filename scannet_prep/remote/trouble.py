@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -17,12 +18,9 @@ from requests import exceptions as kinds
 
 from scannet_prep.errors import (
     CertificateError,
-    FileError,
     NotOnServerError,
     ProxyError,
     RefusedError,
-    ScanNetPrepError,
-    ServerDownError,
     TransferError,
 )
 
@@ -30,28 +28,34 @@ FEW_TRIES = 3
 """So many failures that cost much, silence or whole bodies that are not the file, give a file up."""
 
 _BUSY_TRIES = 30  # 429 is hardly ever about a file
-_CERTIFICATE_ERRORS = (ssl.SSLCertVerificationError, urllib3.util.ssl_match_hostname.CertificateError)
 _ACCESS_HINT = (
     "ScanNet's server wants the terms signed, and a mirror may need another base URL; name who asks as "
     "https://USER:PASSWORD@HOST/... or in ~/.netrc; a signed address may have expired"
 )
-_CERTIFICATE_HINT = (
-    "name a file with the authority of the server, or of your network's proxy: --ca-bundle FILE, "
-    "REQUESTS_CA_BUNDLE=FILE, or certificates=Path(FILE) in Python"
-)
 _PROXY_HINT = (
     "HTTPS_PROXY and HTTP_PROXY look like http://USER:PASSWORD@HOST:PORT; for socks5:// install requests[socks]"
 )
-# What went wrong, in words: the first row that fits an error, or one inside it.
-_WORDS: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
-    ((socket.gaierror, urllib3.exceptions.NameResolutionError), "cannot find {host}: is this machine online?"),
-    ((ConnectionRefusedError,), "{host} refuses the connection"),
-    ((TimeoutError, urllib3.exceptions.TimeoutError), "{host} does not answer"),
-    ((ConnectionError, ssl.SSLEOFError, http.client.IncompleteRead), "the connection broke off"),
-    ((ssl.SSLError, urllib3.exceptions.SSLError), "no encrypted connection to {host} can be made: {detail}"),
-    ((OSError,), "cannot reach {host}: {detail}"),
+_CERTIFICATE_HINT = (
+    "name a file with the authority of the server, or of your network's proxy: --ca-bundle, REQUESTS_CA_BUNDLE"
 )
-_NO_WORDS = "{host} sends an answer that cannot be understood"
+_CLOCK_HINT = "the server's certificate is out of date, or this machine's clock is wrong: check `date`"
+_HOST_HINT = "the address leads to another server: check the base URL, and whether your network redirects it"
+_UNVERIFIED = "the certificate cannot be verified: {detail}"
+_CERTIFICATE_ERRORS = (ssl.SSLCertVerificationError, urllib3.util.ssl_match_hostname.CertificateError)
+# What went wrong, by the first row that fits an error or one inside it, and what the innermost says: in words, and what
+# to do about it.
+_WORDS: tuple[tuple[tuple[type, ...], str, str, str], ...] = (
+    (_CERTIFICATE_ERRORS, "expired|not yet valid", _UNVERIFIED, _CLOCK_HINT),
+    (_CERTIFICATE_ERRORS, "mismatch|doesn't match", _UNVERIFIED, _HOST_HINT),
+    (_CERTIFICATE_ERRORS, "", _UNVERIFIED, _CERTIFICATE_HINT),
+    ((socket.gaierror, urllib3.exceptions.NameResolutionError), "", "cannot find {host}: is this machine online?", ""),
+    ((ConnectionRefusedError,), "", "{host} refuses the connection", ""),
+    ((TimeoutError, urllib3.exceptions.TimeoutError), "", "{host} does not answer", ""),
+    ((ConnectionError, ssl.SSLEOFError, http.client.IncompleteRead), "", "the connection broke off", ""),
+    ((ssl.SSLError, urllib3.exceptions.SSLError), "", "no encrypted connection to {host} can be made: {detail}", ""),
+    ((OSError,), "", "cannot reach {host}: {detail}", ""),
+    ((object,), "", "{host} sends an answer that cannot be understood", ""),
+)
 
 
 @dataclass(eq=False)
@@ -64,30 +68,11 @@ class AttemptError(Exception):
     is_answer: bool = False  # whether the server has answered, but with a refusal or something else than the file
     is_busy: bool = False  # whether it asks for fewer requests
     retry_after_s: float = 0.0  # the pause that it asks for
-    error_type: type[TransferError | FileError] = TransferError  # what to raise when the file is given up
+    error_type: type[TransferError] = TransferError  # what to raise when the file is given up
 
     def describe(self, failures: int) -> str:
         """Say why a file is given up after so many failures."""
         return f"{failures} attempts failed, the last one: {self.reason}" if failures > 1 else self.reason
-
-    def as_given_up(self, name: str, failures: int) -> ScanNetPrepError:
-        """What is raised when a file is given up after so many failures."""
-        if issubclass(self.error_type, FileError):
-            return self.error_type(name, self.describe(failures), self.hint)
-        return self.error_type(f"{name}: {self.describe(failures)}", self.hint)
-
-    def describe_outage(self, patience_s: float) -> str:
-        """Say that the server is down, why, and for how long that is borne."""
-        patience = f"{patience_s / 60:.0f} minutes" if patience_s >= 120 else f"{patience_s:.0f} s"
-        return (
-            f"the server serves nothing ({self.reason}). While it is down, the download pauses and retries "
-            f"at intervals, for up to {patience}"
-        )
-
-    def as_server_down(self, silent_s: float) -> ServerDownError:
-        """What is raised when nothing has been served for so long."""
-        hint = "run the same command again later: it continues where it stopped"
-        return ServerDownError(f"the server has served nothing for {silent_s:.0f} s ({self.reason})", hint)
 
 
 def public_url(url: str) -> str:
@@ -135,57 +120,32 @@ def raise_for_status(response: requests.Response) -> None:
     raise AttemptError(what, tries=tries, is_busy=status in {429, 503} or bool(pause_s), retry_after_s=pause_s)
 
 
-@contextmanager
-def translated(url: str) -> Iterator[None]:
-    """Turn the errors of requests and urllib3 into those of `Client.open`, without what is secret in the address."""
-    try:
-        yield
-    except ScanNetPrepError:
-        raise
-    except (kinds.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
-        raise _translate(error, public_url(url)) from None
-
-
-def _translate(error: Exception, url: str) -> Exception:
-    request, detail = getattr(error, "request", None), _detail(error)
-    asked = public_url(str(request.url)) if request is not None else ""
-    if isinstance(error, kinds.SSLError) and any(isinstance(item, _CERTIFICATE_ERRORS) for item in _unwrap(error)):
-        return _certificate_error(detail, asked or url, url)
-    if isinstance(error, kinds.ProxyError) and "failed: 407" not in detail:
-        return AttemptError(f"the proxy does not connect: {describe_error(error, 'the proxy')}", _PROXY_HINT)
+def translate(error: Exception, url: str) -> Exception:
+    """Turn an error of requests or urllib3 into one of those of `Client.open`; the address is a public one."""
+    *outer, last = _unwrap(error)
+    detail = str(getattr(last, "verify_message", "") or getattr(last, "strerror", "") or last)[:200]
+    request = getattr(error, "request", None)
+    asked = public_url(str(request.url)) if request is not None else url
     # Where the address of the file is in order, that of the proxy is not.
-    is_malformed = isinstance(error, kinds.InvalidURL) and asked == url
-    if is_malformed or isinstance(error, (kinds.InvalidProxyURL, kinds.ProxyError)) or "SOCKS support" in detail:
+    is_malformed = isinstance(error, kinds.InvalidURL) and request is not None and asked == url
+    if is_malformed or isinstance(error, kinds.InvalidProxyURL) or re.search("SOCKS support|failed: 407", detail):
         return ProxyError(f"the proxy cannot be used: {'malformed address' if is_malformed else detail}", _PROXY_HINT)
     if isinstance(error, (kinds.TooManyRedirects, ValueError)) and not isinstance(error, kinds.InvalidHeader):
         hint = "an address looks like https://HOST/PATH; from https, no redirection to http is followed"
         reason = "is redirected in a circle, or the address cannot be used"
         return AttemptError(reason, hint, tries=1, is_answer=True)
-    return AttemptError(describe_error(error, urlsplit(asked or url).hostname or ""))
-
-
-def describe_error(error: BaseException, host: str) -> str:
-    """Say in words what went wrong on the network."""
-    inner = [item for item in _unwrap(error) if not isinstance(item, kinds.RequestException)]
-    text = next((text for types, text in _WORDS if any(isinstance(item, types) for item in inner)), _NO_WORDS)
-    return text.format(host=host, detail=_detail(error))
-
-
-def _certificate_error(reason: str, asked: str, url: str) -> Exception:
-    text, hint = f"{asked}: the certificate cannot be verified: {reason}", _CERTIFICATE_HINT
-    if "expired" in reason or "not yet valid" in reason:
-        hint = "the server's certificate is out of date, or this machine's clock is wrong: check `date`"
-    elif "mismatch" in reason or "doesn't match" in reason:
-        hint = "the address leads to another server: check the base URL, and whether your network redirects it"
+    inner = [item for item in (*outer, last) if not isinstance(item, kinds.RequestException)]
+    words, hint = next(
+        (words, hint)
+        for types, pattern, words, hint in _WORDS
+        if any(isinstance(item, types) for item in (*inner, None)) and re.search(pattern, detail)
+    )
+    is_proxy, parts = isinstance(error, kinds.ProxyError), urlsplit(asked)
+    text = words.format(host="the proxy" if is_proxy else parts.hostname, detail=detail)
     # A file that is redirected to another server says nothing about this one.
-    is_server = urlsplit(asked).netloc == urlsplit(url).netloc
-    return CertificateError(text, hint) if is_server else AttemptError(text, hint, tries=1)
-
-
-def _detail(error: BaseException) -> str:
-    """What the innermost error says."""
-    *_, last = _unwrap(error)
-    return str(getattr(last, "verify_message", "") or getattr(last, "strerror", "") or last)[:200]
+    if words is _UNVERIFIED and parts.netloc == urlsplit(url).netloc:
+        return CertificateError(f"{asked}: {text}", hint)
+    return AttemptError(text, _PROXY_HINT if is_proxy else hint, tries=1 if words is _UNVERIFIED else 0)
 
 
 def _unwrap(error: BaseException | None) -> Iterator[BaseException]:

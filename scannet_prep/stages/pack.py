@@ -215,8 +215,8 @@ def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) ->
         paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
     partial_dir = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial_dir, ignore_errors=True)  # of a run that was killed
-    make_directory(partial_dir)
     try:
+        make_directory(partial_dir)
         for path, part in zip(paths, parts, strict=True):
             write_archive(part, partial_dir / path.name, jobs=jobs, progress=progress)
         for old in old_paths:

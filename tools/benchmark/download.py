@@ -121,13 +121,11 @@ def _compare(
 
 def _plan(data_dir: Path, types: list[str], scene_ids: Sequence[str], base_url: str) -> DownloadPlan:
     selection = Selection(scene_ids=tuple(map(SceneId, scene_ids)))
-    plan = download.plan(data_dir, types, selection=selection, base_url=base_url)
-    plan.accept_terms()
-    return plan
+    return download.plan(data_dir, types, selection=selection, base_url=base_url)
 
 
 def _run(plan: DownloadPlan) -> None:
-    report = download.run(plan, jobs=_JOBS)
+    report = download.run(plan, jobs=_JOBS, accepts_terms=True)
     if any(result.outcome is not FileOutcome.FETCHED for result in report.results):
         raise RuntimeError(f"failed: {report.failures}")
 

@@ -1,12 +1,11 @@
-"""Is a raw file what its name says, and does it fit the other files of its scene? The parsers of `raw` decide."""
+"""Is a raw file what its name says, and of its scene? The parsers of `raw` decide."""
 
 from __future__ import annotations
 
 import os
 import struct
 import zipfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,13 @@ from scannet_prep.labels import read_label_map
 from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_aggregation, read_segments
-from scannet_prep.release import AGGREGATION, LABELS_MESH, MESH, SEGMENTS, Content
+from scannet_prep.release import LABELS_MESH, MESH, SEGMENTS, Content
 from scannet_prep.scene import Split
 from scannet_prep.stages.download.planning import RemoteFile
 
-_OF_ONE_MESH = frozenset({MESH.suffix, LABELS_MESH.suffix, SEGMENTS.suffix})
+OF_ONE_MESH = frozenset({MESH, LABELS_MESH, SEGMENTS})
+"""Kinds of files of a scene whose numbers of vertices agree."""
+
 # Version 4 of the sensor stream (SensReader in ScanNet's repository): a header with a name of any length in it, and
 # frames of 96 bytes with colour and depth after each; at times the number of IMU frames, all of one size, and those.
 _SENS_START = struct.Struct("<IQ")
@@ -28,57 +29,29 @@ _SENS_HEADER = struct.Struct("<64f2i4IfQ")
 _SENS_FRAME = struct.Struct("<80x2Q")
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What other files of the scene have to agree with."""
-
-    vertex_count: int | None = None  # how many vertices it is about; None where it is about no mesh, or another one
-    segment_ids: frozenset[int] | None = None  # the segments that it has, or names; None where it has none
-
-
-def check_file(remote: RemoteFile, path: Path) -> Facts:
+def check_file(remote: RemoteFile, path: Path) -> int | None:
     """Check that a file, perhaps under a temporary name, is whole, of its kind, and of its scene.
+
+    Returns:
+        For kinds `OF_ONE_MESH`, of how many vertices it tells.
 
     Raises:
         FileError: It is not.
     """
     with open_file(path, remote.kind.max_bytes):
         pass  # a regular file, and not too large
-    found: Any = _READERS[remote.kind.content](path)
+    content = remote.kind.content
+    found: Any = _READERS[content](path)
     scene_id = getattr(found, "scene_id", "")
     if scene_id and scene_id != remote.scene_id:  # files that say nothing pass
         raise FileError(path, f"sceneId is {scene_id!r:.60}, expected {remote.scene_id}")
-    match remote.kind.content:
-        case Content.LABELS_MESH if found.labels is None:
-            raise FileError(path, "its vertices have no property label")
-        case Content.INFO if found.axis_alignment is None and remote.split is not Split.TEST:
-            raise FileError(path, "has no axisAlignment, which every train and val scene has")
-        case Content.MESH | Content.LABELS_MESH:
-            return Facts(found.vertex_count)
-        case Content.SEGMENTS:
-            return Facts(len(found.indices), frozenset(found.raw_ids.tolist()))
-        case Content.AGGREGATION:
-            return Facts(None, frozenset(number for group in found.groups for number in group.segment_ids) or None)
-    return Facts()
-
-
-def find_contradictions(facts: Mapping[str, Facts]) -> dict[str, str]:
-    """Find out which files of a scene, by suffix, do not fit together, and what is wrong with them.
-
-    All files that contradict each other are named, as nobody knows which of them is right.
-    """
-    found: dict[str, str] = {}
-    counts = {suffix: item.vertex_count for suffix, item in facts.items() if suffix in _OF_ONE_MESH}
-    if len(set(counts.values())) > 1:
-        text = ", ".join(f"{suffix} has {count:,}" for suffix, count in counts.items())
-        found = dict.fromkeys(counts, f"the numbers of vertices differ: {text}")
-    known = facts.get(SEGMENTS.suffix, Facts()).segment_ids
-    named = facts.get(AGGREGATION.suffix, Facts()).segment_ids
-    # Single strangers are for `verify` to report; a file in which none is known belongs to something else.
-    if known is not None and named is not None and not named & known:
-        text = f"{AGGREGATION.suffix} names {len(named):,} segments, none of which is in {SEGMENTS.suffix}"
-        found = dict.fromkeys((SEGMENTS.suffix, AGGREGATION.suffix), text) | found
-    return found
+    if content is Content.LABELS_MESH and found.labels is None:
+        raise FileError(path, "its vertices have no property label")
+    if content is Content.INFO and found.axis_alignment is None and remote.split is not Split.TEST:
+        raise FileError(path, "has no axisAlignment, which every train and val scene has")
+    if remote.kind not in OF_ONE_MESH:
+        return None
+    return len(found.indices) if remote.kind is SEGMENTS else found.vertex_count
 
 
 def _check_zip(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a download is going to do, and what it did: the server's files, and where they belong on disk."""
+"""What a download is going to do: the server's files, and where they belong on disk."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from scannet_prep import release
-from scannet_prep.backports import StrEnum
 from scannet_prep.errors import DiskFullError, TermsError, UsageError
 from scannet_prep.files import check_is_folder, make_directory, write_atomically
 from scannet_prep.raw.lock import read_locks, shards_of
@@ -30,15 +28,6 @@ TERMS_RECORD_NAME = "terms_accepted.txt"
 _MAX_JOBS = 8  # the server belongs to a university chair
 
 
-class FileOutcome(StrEnum):
-    """What became of one file."""
-
-    FETCHED = "fetched"
-    PRESENT = "already there"
-    MISSING = "missing upstream"
-    FAILED = "failed"
-
-
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
     """One file of the release."""
@@ -48,28 +37,6 @@ class RemoteFile:
     split: Split | None  # the split of that scene; None for files of no scene
     url: str  # its address
     local_path: str  # place below the data folder, with `/`
-
-
-@dataclass(slots=True, eq=False)
-class FileResult:
-    """What became of one file."""
-
-    file: RemoteFile  # the file
-    outcome: FileOutcome | None = None  # what became of it; None as long as that is open
-    size_bytes: int = 0  # how much of it is there
-    reason: str = ""  # why it is not there; the same text for all files that fail alike
-    place: str = ""  # what the reason is about: an address or a path
-    hint: str = ""  # what to do about it; may be empty
-
-    @property
-    def is_failure(self) -> bool:
-        """Whether the file is not there in the end."""
-        return self.outcome in (FileOutcome.FAILED, FileOutcome.MISSING)
-
-    @property
-    def message(self) -> str:
-        """Why it is not there, with its name."""
-        return f"{self.place}: {self.reason}" if self.is_failure else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,30 +49,12 @@ class DownloadPlan:
     present: frozenset[str]  # local paths of those that are there; `run` checks each of them
     partial_bytes: int  # what has arrived of the missing files, in an earlier run
     share: Share | None = None  # the shard that `files` fall to; None where they are all that was asked for
-    job_paths: frozenset[str] = frozenset()  # local paths of the files of all shards
-
-    @property
-    def shard(self) -> str:
-        """Which part of the job it is, such as `3/16`; empty for all of it."""
-        return str(self.share.shard) if self.share else ""
-
-    @property
-    def is_merged(self) -> bool:
-        """Whether shards have been merged that had brought all of the job."""
-        if self.share is None or self.share.folder.exists():
-            return False
-        return self.job_paths <= read_locks(self.data_dir).keys()
+    is_merged: bool = False  # whether shards have been merged that had brought all of the job
 
     @property
     def missing(self) -> list[RemoteFile]:
         """The files that are not there."""
         return [file for file in self.files if file.local_path not in self.present]
-
-    @property
-    def orphans(self) -> list[Path]:
-        """What the official download script has left in the folders of the files where it was interrupted."""
-        folders = {(self.data_dir / file.local_path).parent for file in self.files}
-        return sorted(path for folder in folders for path in folder.glob("tmp*") if path.is_file())
 
     @property
     def needed_bytes(self) -> int:
@@ -116,90 +65,6 @@ class DownloadPlan:
     def shown_base_url(self) -> str:
         """Where the files come from, as messages may show it: without a password."""
         return public_url(self.base_url)
-
-    @property
-    def has_terms(self) -> bool:
-        """Whether the folder records that the terms were accepted."""
-        return (self.data_dir / TERMS_RECORD_NAME).is_file()
-
-    def require_terms(self) -> None:
-        """Make sure that the folder records that the terms were accepted; raises TermsError where it does not."""
-        if not self.has_terms:
-            raise TermsError(
-                f"the ScanNet Terms of Use have not been accepted: {release.TERMS_URL}",
-                "read them, sign them as they say, then add --accept-terms or set SCANNET_PREP_ACCEPT_TERMS=1",
-            )
-
-    def accept_terms(self) -> None:
-        """Record in the folder that the terms were accepted, and when; OutputError where it cannot be written to."""
-        if not self.has_terms:
-            make_directory(self.data_dir)
-            now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-            text = f"ScanNet Terms of Use accepted at {now}\n{release.TERMS_URL}\n"
-            write_atomically(self.data_dir / TERMS_RECORD_NAME, [text.encode()])
-
-    def check_room(self) -> None:
-        """Check that the disk holds what is missing: that of `scans`, nearly all of it, which may be a link.
-
-        Raises:
-            DiskFullError: It does not.
-        """
-        try:
-            folder = (self.data_dir / release.SPLIT_DIRS[Split.TRAIN]).resolve()
-            check_space(folder, self.needed_bytes, len(self.missing))
-        except DiskFullError as error:
-            arrived = f"{format_bytes(self.partial_bytes)} have arrived already, in hidden files (.*.part)"
-            hint = f"{error.hint}, or fetch less with --splits or --limit; {arrived}"
-            raise DiskFullError(error.message, hint) from None
-
-
-@dataclass(frozen=True, slots=True)
-class DownloadReport:
-    """What `run` did."""
-
-    plan: DownloadPlan  # what was to be done
-    results: tuple[FileResult, ...]  # one for each file that was asked for
-    received_bytes: int  # bytes that came over the network
-
-    @property
-    def failures(self) -> tuple[FileResult, ...]:
-        """Files that are not there in the end."""
-        return tuple(item for item in self.results if item.is_failure)
-
-    def describe_failures(self) -> list[tuple[str, str]]:
-        """A line and a hint for all files that failed for the same reason."""
-        groups: dict[tuple[FileOutcome | None, str], list[FileResult]] = {}
-        for item in self.failures:
-            groups.setdefault((item.outcome, item.reason), []).append(item)
-        lines = []
-        for first, *others in groups.values():
-            text = f"{len(others) + 1:,} files: {first.reason}; for example {first.place}" if others else first.message
-            lines.append((f"{first.outcome}: {text}", first.hint))
-        return lines
-
-    def counts(self) -> dict[str, dict[FileOutcome, int]]:
-        """Number of files by kind and outcome."""
-        found: dict[str, dict[FileOutcome, int]] = {}
-        for item in self.results:
-            found.setdefault(item.file.kind.suffix, dict.fromkeys(FileOutcome, 0))[
-                item.outcome or FileOutcome.FAILED
-            ] += 1
-        return found
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain values."""
-        return {
-            "data_dir": str(self.plan.data_dir),
-            "kinds": self.counts(),
-            "failures": [
-                {"path": item.file.local_path, "scene_id": item.file.scene_id}
-                | {"outcome": item.outcome, "message": item.message, "hint": item.hint}
-                for item in self.failures
-            ],
-            "orphans": self.plan.orphans,
-            "received_bytes": self.received_bytes,
-            "size_bytes": sum(item.size_bytes for item in self.results),
-        }
 
 
 def plan(
@@ -221,6 +86,7 @@ def plan(
 
     Raises:
         UsageError: A type is unknown, or the base URL is not one; or there are other shards.
+        LockError: This is a shard, and `scannet.lock` is damaged.
         UnknownSceneError: A scene is in none of the official lists, or not in the splits that were asked for.
         OutputError: `data_dir` is not a folder.
     """
@@ -239,8 +105,10 @@ def plan(
     for file in files:
         sizes[file.scene_id or ""] += file.kind.typical_bytes or 0
     settings = {"types": " ".join(sorted(kind.suffix for kind in kinds))}
-    job_paths = frozenset(file.local_path for file in files)
+    is_merged = False
     if share := shards_of(data_dir).take(shard, sizes, settings, is_restricted=selection != Selection()):
+        known = {} if share.folder.exists() else read_locks(data_dir)
+        is_merged = all(file.local_path in known for file in files)
         files = tuple(file for file in files if (file.scene_id or "") in share.names)
     paths = {file.local_path: data_dir / file.local_path for file in files}
     present = frozenset(name for name, path in paths.items() if os.path.lexists(path))
@@ -252,7 +120,7 @@ def plan(
         present=present,
         partial_bytes=sum(path.stat().st_size for path in partials if os.path.exists(path)),  # noqa: PTH110 - which never raises
         share=share,
-        job_paths=job_paths,
+        is_merged=is_merged,
     )
 
 
@@ -270,7 +138,31 @@ def check(plan: DownloadPlan, *, jobs: int = 4, certificates: bool | Path = True
         raise UsageError(f"{found}, expected 1 to {_MAX_JOBS} in all", "the server is shared: be polite")
     find_certificates(plan.base_url, certificates)
     read_locks(plan.data_dir)
-    plan.check_room()
+    try:  # that of `scans`, nearly all of it, which may be a link
+        folder = (plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]).resolve()
+        check_space(folder, plan.needed_bytes, len(plan.missing))
+    except DiskFullError as error:
+        arrived = f"{format_bytes(plan.partial_bytes)} have arrived already, in hidden files (.*.part)"
+        hint = f"{error.hint}, or fetch less with --splits or --limit; {arrived}"
+        raise DiskFullError(error.message, hint) from None
+
+
+def require_terms(data_dir: Path, *, is_accepted: bool) -> None:
+    """Make sure that a folder records that the terms were accepted, and when.
+
+    Raises:
+        TermsError: They were not, now or before.
+        OutputError: The folder cannot be written to.
+    """
+    path = data_dir / TERMS_RECORD_NAME
+    if not (path.is_file() or is_accepted):
+        problem = f"the ScanNet Terms of Use have not been accepted: {release.TERMS_URL}"
+        hint = "read them, sign them as they say, then add --accept-terms or set SCANNET_PREP_ACCEPT_TERMS=1"
+        raise TermsError(problem, hint)
+    if not path.is_file():
+        make_directory(data_dir)
+        now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+        write_atomically(path, [f"ScanNet Terms of Use accepted at {now}\n{release.TERMS_URL}\n".encode()])
 
 
 def parse_types(words: Sequence[str]) -> tuple[FileKind, ...]:

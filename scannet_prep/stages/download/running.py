@@ -5,17 +5,17 @@ Of each scene, what is there and whole is adopted; the rest is fetched, checked 
 
 from __future__ import annotations
 
-import heapq
 import queue
 import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from scannet_prep.errors import OutputError, ServerDownError
 from scannet_prep.files import make_directory, run_lock
@@ -24,15 +24,61 @@ from scannet_prep.progress import Progress
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_locks, shards_of, write_lock
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROOF_BYTES, Gate, TransferPolicy
-from scannet_prep.remote.transfer import ask_for_end
+from scannet_prep.remote.transfer import Partial, ask_for_end
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
-from scannet_prep.stages.download.planning import DownloadPlan, DownloadReport, FileOutcome, check
-from scannet_prep.stages.download.tasks import Task, Worker, choose_task
+from scannet_prep.scene import SceneId
+from scannet_prep.space import format_bytes
+from scannet_prep.stages.download.planning import DownloadPlan, check, require_terms
+from scannet_prep.stages.download.tasks import FileOutcome, FileTask, Worker
 
-_LOOK_S, _SHORT_LOOK_S = 0.2, 0.02
-_SHOW_S = 0.1  # so often it is told how far it is: looking at all files takes longer than to fetch a small one
+_LOOK_S = 0.02
+_MOST_MISSING = 64  # files of scenes that were looked at, before others are looked at
 _STOP_S = 1.5
 _STILL_S = 20.0  # so long without a byte, and it is said what is waited for
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadReport:
+    """What `run` did."""
+
+    plan: DownloadPlan  # what was to be done
+    results: tuple[FileTask, ...]  # one for each file that was asked for
+    received_bytes: int  # bytes that came over the network
+
+    @property
+    def failures(self) -> tuple[FileTask, ...]:
+        """Files that are not there in the end."""
+        return tuple(item for item in self.results if item.outcome is FileOutcome.FAILED)
+
+    def describe_failures(self) -> list[tuple[str, str]]:
+        """A line and a hint for all files that failed for the same reason."""
+        groups: dict[str, list[FileTask]] = {}
+        for item in self.failures:
+            groups.setdefault(item.reason, []).append(item)
+        lines = []
+        for first, *others in groups.values():
+            text = f"{len(others) + 1:,} files: {first.reason}; for example {first.place}" if others else first.message
+            lines.append((f"failed: {text}", first.hint))
+        return lines
+
+    def counts(self) -> dict[FileOutcome, int]:
+        """Number of files by outcome."""
+        outcomes = [item.outcome or FileOutcome.FAILED for item in self.results]
+        return {outcome: outcomes.count(outcome) for outcome in FileOutcome}
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain values."""
+        return {
+            "data_dir": str(self.plan.data_dir),
+            "files": self.counts(),
+            "failures": [
+                {"path": item.file.local_path, "scene_id": item.file.scene_id, "message": item.message}
+                | ({"hint": item.hint} if item.hint else {})
+                for item in self.failures
+            ],
+            "received_bytes": self.received_bytes,
+            "size_bytes": sum(item.size_bytes for item in self.results),
+        }
 
 
 def run(
@@ -43,6 +89,7 @@ def run(
     certificates: bool | Path = True,
     progress: Progress | None = None,
     needs_terms: bool = True,
+    accepts_terms: bool = False,
     is_strict: bool = False,
 ) -> DownloadReport:
     """Fetch the files of a plan. What is there and whole is kept; a file that fails never stops the others.
@@ -54,10 +101,11 @@ def run(
         certificates: True for the system's authorities, a file with others, False to accept any certificate.
         progress: Told of bytes, counted as planned, and of files.
         needs_terms: False for files that are not ScanNet's, such as synthetic scenes.
+        accepts_terms: Whether the terms of use are accepted, unless the folder records it already.
         is_strict: Look into files too whose digest is the recorded one, and fetch those again that are damaged.
 
     Raises:
-        TermsError: The terms of use have not been accepted, see `accept_terms`.
+        TermsError: The terms of use have not been accepted.
         UsageError: Too many jobs, or the file of certificates cannot be used.
         LockedError: Another run is working in the folder.
         LockError: `scannet.lock` is damaged.
@@ -67,29 +115,24 @@ def run(
     """
     check(plan, jobs=jobs, certificates=certificates)
     if needs_terms:
-        plan.require_terms()
+        require_terms(plan.data_dir, is_accepted=accepts_terms)
     make_directory(plan.data_dir)
     if plan.share is not None and not plan.is_merged:
         plan.share.begin()
     with run_lock(plan.data_dir) if plan.share is None else nullcontext():
         client = Client(plan.base_url, policy or TransferPolicy(), certificates)
-        worker = Worker(plan, client, is_strict=is_strict)
-        return _Run(plan, client, worker, jobs, progress or Progress()).run()
+        progress = progress or Progress()
+        worker = Worker(plan, client, progress.note, is_strict=is_strict)
+        return _Run(plan, client, worker, jobs, progress).run()
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """What a thread is at.
+    """What a thread is at: one of the files of a scene, or where none is named, those that are there."""
 
-    Attributes:
-        run: Does it.
-        scene: The files of the scene whose turn it is; empty where the server is tried by a file that is there.
-        task: The file that is asked for; None where those that are there are looked at.
-    """
-
-    run: Callable[[], None]
-    scene: Sequence[Task] = ()
-    task: Task | None = None
+    scene: Sequence[FileTask] = ()
+    task: FileTask | None = None
+    known: FileTask | None = None  # instead, to find out whether the server serves anything: a byte of this file
 
 
 class _Run:
@@ -98,20 +141,19 @@ class _Run:
     def __init__(self, plan: DownloadPlan, client: Client, worker: Worker, jobs: int, progress: Progress) -> None:
         self._plan, self._client, self._worker, self._jobs, self._progress = plan, client, worker, jobs, progress
         self._gate = Gate(client.policy, plan.shown_base_url, progress.note)
-        scenes: dict[object, list[Task]] = {}
+        self._scenes: dict[SceneId | None, list[FileTask]] = {}
         for file in plan.files:
-            scenes.setdefault(file.scene_id, []).append(Task(file, path=plan.data_dir / file.local_path))
-        self._tasks = [task for scene in scenes.values() for task in scene]
-        self._unsettled = list(self._tasks)
-        self._fresh = deque(scenes.values())  # not looked at yet
-        # A heap of scenes of which files are missing: from when on one may be tried, and in which order.
-        self._ready: list[tuple[float, int, Sequence[Task]]] = []
+            self._scenes.setdefault(file.scene_id, []).append(FileTask(file, plan.data_dir / file.local_path))
+        self._tasks = [task for scene in self._scenes.values() for task in scene]
+        self._open = set(self._tasks)  # what became of them is not told yet
+        self._fresh = deque(self._scenes.values())  # not looked at yet
+        self._missing: list[FileTask] = []  # of scenes that were looked at; no thread is at them
         self._active: set[_Job] = set()
         self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[_Job, BaseException | None]] = queue.SimpleQueue()
         self._told: set[str] = set()
-        self._turns = self._trials = self._settled_bytes = self._shown_bytes = 0
-        self._moved_s, self._next_show_s = time.monotonic(), 0.0
+        self._trials = self._received_bytes = 0
+        self._moved_s = time.monotonic()
 
     def run(self) -> DownloadReport:
         total_bytes = sum(file.kind.typical_bytes or 0 for file in self._plan.files)
@@ -120,9 +162,9 @@ class _Run:
                 try:
                     self._bring_all()
                 except ServerDownError as error:
-                    for task in self._unsettled:
-                        task.fail(error.message, error.hint, place=self._plan.shown_base_url)
-                    self._show()
+                    for task in self._open:
+                        task.fail(error.message, error.hint, self._plan.shown_base_url)
+                    self._count(self._tasks)
         except BaseException:
             with suppress(OutputError):  # what ended the run is what has to be told
                 self._save()
@@ -135,16 +177,13 @@ class _Run:
         try:
             for thread in threads:
                 thread.start()
-            while self._unsettled:
+            while self._open:
                 while len(self._active) < self._jobs and (job := self._choose_job()):
                     self._active.add(job)
                     self._todo.put(job)
-                is_open_soon = self._ready and len(self._active) < self._jobs and self._gate.trial is None
-                pause_s = max(self._gate.next_s - time.monotonic(), _SHORT_LOOK_S) if is_open_soon else _LOOK_S
                 with suppress(queue.Empty):
-                    self._settle(*self._done.get(timeout=min(pause_s, _LOOK_S)))
-                if not self._active or time.monotonic() >= self._next_show_s:
-                    self._show()
+                    self._settle(*self._done.get(timeout=_LOOK_S))
+                self._show()
         finally:
             self._client.close()
             for _ in threads:
@@ -157,43 +196,37 @@ class _Run:
         while job := self._todo.get():
             error: BaseException | None = None
             try:
-                job.run()
+                if job.task:
+                    self._worker.fetch(job.task, job.scene)
+                elif job.known:
+                    ask_for_end(self._client, job.known.file.url, job.known.size_bytes)
+                else:
+                    self._worker.adopt(job.scene)
             except BaseException as caught:  # noqa: BLE001 - raised again in the main thread
                 error = caught
             self._done.put((job, error))
 
     def _choose_job(self) -> _Job | None:
-        """Choose what is to be done next: of scenes that were looked at, what is missing; else the next scene."""
-        if self._ready and self._gate.admits() and (job := self._choose_request()):
+        """Choose what is done next: what is missing of scenes that were looked at, or the next scene."""
+        busy = [job.scene for job in self._active]
+        self._missing = [task for task in self._missing if task.outcome is None]
+        ready = [task for task in self._missing if self._scenes[task.file.scene_id] not in busy]
+        task = min(ready, key=lambda task: task.next_s, default=None)
+        job = None
+        if task and self._gate.admits():
+            if self._gate.is_closed and (known := self._choose_known()):
+                job = _Job(known=known)
+            elif task.next_s <= (0.0 if self._fresh else time.monotonic()):  # what has failed comes after all others
+                self._missing.remove(task)
+                task.partial = Partial(task.path)
+                job = _Job(self._scenes[task.file.scene_id], task)
+        if job:
             self._gate.enter(job)
-            return job
-        if self._fresh:
-            scene = self._fresh.popleft()
-            return _Job(partial(self._worker.adopt, scene), scene)
-        return None
+        elif self._fresh and len(self._missing) < _MOST_MISSING:
+            job = _Job(self._fresh.popleft())
+        return job
 
-    def _choose_request(self) -> _Job | None:
-        if self._gate.is_closed:
-            if known := self._choose_known():
-                return _Job(partial(ask_for_end, self._client, known.file.url, known.size_bytes))
-            if self._fresh:
-                return None  # other scenes first: the server may lack all of those that failed
-        due_s = 0.0 if self._fresh else time.monotonic()  # what has failed comes after all others
-        while self._ready and self._ready[0][0] <= due_s:
-            *_, scene = heapq.heappop(self._ready)
-            task = choose_task(scene)
-            if task is not None and task.next_s <= due_s:
-                return _Job(partial(self._worker.fetch, task, scene), scene, task)
-            self._put_back(scene)
-        return None
-
-    def _put_back(self, scene: Sequence[Task], *, is_last: bool = False) -> None:
-        """Let what is missing of a scene wait for its turn: before other scenes, unless it is told otherwise."""
-        if task := choose_task(scene):
-            self._turns += 1
-            heapq.heappush(self._ready, (task.next_s, self._turns if is_last else -self._turns, scene))
-
-    def _choose_known(self) -> Task | None:
+    def _choose_known(self) -> FileTask | None:
         """Choose a file that was served before. This server may lack those of earlier runs: every other time, none."""
         self._trials += 1
         known = [task for task in self._tasks if task.outcome is FileOutcome.FETCHED]
@@ -205,19 +238,32 @@ class _Run:
         """Take note of what a thread has done."""
         self._active.remove(job)
         if isinstance(error, AttemptError):
-            if job.task and error.tries == FEW_TRIES:
-                text = f"{public_url(job.task.file.url)}: {error.reason}; it is tried again after the others"
-                self._tell(error.reason, text)
-            task, tries = job.task, self._client.policy.tries
-            self._gate.failed(job, error, partial(task.blame, error, tries, task.shown_bytes) if task else None)
+            blame = None
+            if task := job.task:
+                blame = partial(self._blame, task, error, task.partial.size_bytes)
+                if error.tries == FEW_TRIES:
+                    text = f"{public_url(task.file.url)}: {error.reason}; it is tried again after the others"
+                    self._tell(error.reason, text)
+            self._gate.failed(job, error, blame)
         elif error is not None:
             raise error
-        elif job.task or not job.scene:
+        elif job.task or job.known:
             self._gate.served(job)
-        if job.scene:
-            self._put_back(job.scene, is_last=error is not None)
-        while self._worker.notes:
-            self._progress.note(self._worker.notes.pop(0))
+        self._missing += [job.task] if job.task else job.scene
+        self._count(job.scene)
+
+    def _blame(self, task: FileTask, error: AttemptError, size_bytes: int) -> None:
+        task.blame(error, self._client.policy.tries, size_bytes)
+        self._count([task])
+
+    def _count(self, tasks: Sequence[FileTask]) -> None:
+        """Take note of files that are settled."""
+        for task in tasks:
+            if task.outcome and task in self._open:
+                self._open.remove(task)
+                self._progress.advance(task.file.kind.typical_bytes or 0)
+                if task.outcome is FileOutcome.FAILED:
+                    self._tell(task.reason, f"failed: {task.message}")
 
     def _tell(self, key: str, text: str) -> None:
         """Tell something, once only of all that has the same key."""
@@ -226,38 +272,18 @@ class _Run:
         self._told.add(key)
 
     def _show(self) -> None:
-        """Tell how far it is; what is settled is looked at no more."""
-        self._next_show_s = time.monotonic() + _SHOW_S
-        tasks, self._unsettled, shown_bytes = self._unsettled, [], 0
-        for task in tasks:
-            if task.outcome is None:
-                self._unsettled.append(task)
-                shown_bytes += task.shown_bytes
-                continue
-            if task.is_failure:
-                self._tell(f"{task.outcome} {task.reason}", f"{task.outcome}: {task.message}")
-            # The total was an estimate; now this file's part of it is known.
-            self._progress.resize(task.size_bytes - (task.file.kind.typical_bytes or 0))
-            self._settled_bytes += task.size_bytes
-        shown_bytes += self._settled_bytes
+        """Tell how far it is, and what is waited for."""
         for job in self._active:
-            if job.task and job.task.partial and job.task.partial.received_bytes >= PROOF_BYTES:
+            if job.task and job.task.partial.received_bytes >= PROOF_BYTES:
                 self._gate.served(job)
-        change, self._shown_bytes = shown_bytes - self._shown_bytes, shown_bytes
-        if change:
-            self._moved_s = time.monotonic()
-        self._progress.status(self._describe_state())
-        self._progress.resize(max(0, -change))  # what has come in vain comes again: more work, not less done
-        self._progress.advance(max(0, change))
-
-    def _describe_state(self) -> str:
-        state = f"{len(self._tasks) - len(self._unsettled):,}/{len(self._tasks):,} files"
-        if self._gate.state:
-            return f"{state}, {self._gate.state}"
+        if self._received_bytes != self._client.received_bytes:
+            self._received_bytes, self._moved_s = self._client.received_bytes, time.monotonic()
+        done, state = len(self._tasks) - len(self._open), self._gate.state
         still_s, waiting = time.monotonic() - self._moved_s, [job.task for job in self._active if job.task]
-        if still_s < _STILL_S or not waiting:
-            return state
-        return f"{state}, nothing has come for {still_s:.0f} s, waiting for {waiting[0].file.local_path}"
+        if not state and still_s >= _STILL_S and waiting:
+            state = f"nothing has come for {still_s:.0f} s, waiting for {waiting[0].file.local_path}"
+        shown = [f"{done:,}/{len(self._tasks):,} files, {format_bytes(self._received_bytes)} received", state]
+        self._progress.status(", ".join(filter(None, shown)))
 
     def _save(self, *, is_end: bool = False) -> None:
         """Record what is whole, and list the scenes that failed; of an earlier list, what is unfinished stays on it."""
@@ -270,7 +296,11 @@ class _Run:
             own = {file.local_path for file in self._plan.files}
             locked = {name: entry for name, entry in locked.items() if name in own}
         is_left = failed_path.exists()
-        failed = {task.file.scene_id for task in self._tasks if (task.is_failure if task.outcome else is_left)}
+        failed = {
+            task.file.scene_id
+            for task in self._tasks
+            if (task.outcome is FileOutcome.FAILED if task.outcome else is_left)
+        }
         try:
             if locked or path.exists():
                 write_lock(path, locked)

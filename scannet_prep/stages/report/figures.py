@@ -19,7 +19,7 @@ from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.space import format_bytes
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.finding import Finding
-from scannet_prep.stages.info.trees import count_by_split
+from scannet_prep.stages.info import count_by_split
 from scannet_prep.stages.report.source import Source, Table
 from scannet_prep.tables import Records, distribution, scenes
 

@@ -1,107 +1,129 @@
-"""Checks a raw or a processed tree, or an export.
+"""Checks a raw or a processed tree, an export, or archives.
 
 Every file by itself, files against each other, and the tree against the splits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import ArchiveKind
-from scannet_prep.errors import UnknownSplitError, UsageError
+from scannet_prep.archive.source import Place
+from scannet_prep.errors import UnknownSplitError
 from scannet_prep.export import is_export
 from scannet_prep.progress import Progress
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages.finding import CheckReport, CheckTask, Findings, look_at_scenes, sort_findings
+from scannet_prep.stages.finding import CheckReport, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
+from scannet_prep.stages.verify.archive import check_archives
 from scannet_prep.stages.verify.export import check_exported_scene, plan_export
 from scannet_prep.stages.verify.processed import check_processed_scene, plan_processed
 from scannet_prep.stages.verify.raw import check_raw_scene, plan_raw
-from scannet_prep.tree import identify_tree
+from scannet_prep.tree import find_folder, identify_tree
+
+# How to find what is to be checked of a tree, and how to check a scene.
+_CHECKS: dict[str, tuple[Any, Any]] = {
+    ArchiveKind.RAW: (plan_raw, check_raw_scene),
+    ArchiveKind.PROCESSED: (plan_processed, check_processed_scene),
+    "export": (plan_export, check_exported_scene),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class TreeReport(CheckReport):
-    """What a check of a raw or a processed tree found.
+class Report(CheckReport):
+    """What a check found; of archives, the path is that of the first one, and the size that of all.
 
     Attributes:
+        paths: The tree, or the archives: paths or addresses.
         splits: Of each split, how many of its official scenes are `present`, and how many there are (`official`).
-        compared_files: How many files were compared with those of another copy; None where no comparison was wanted.
+        whole_scenes: Scenes that were checked and have no errors, sorted.
+        damaged_scenes: Scenes that have errors, as far as they can be named, sorted.
     """
 
+    paths: tuple[str, ...]
     splits: Mapping[str, Mapping[str, int]] = field(hash=False)
-    compared_files: int | None
+    whole_scenes: tuple[str, ...]
+    damaged_scenes: tuple[str, ...]
 
 
 def run(
-    path: Path,
+    places: Sequence[Place],
     *,
     selection: Selection | None = None,
     must_be_complete: bool = False,
-    against: Path | None = None,
+    certificates: bool | Path = True,
     jobs: int = 1,
     progress: Progress | None = None,
-) -> TreeReport:
-    """Check a tree. Whatever is wrong with a file is a finding, and the check goes on.
+) -> Report:
+    """Check what is there. Whatever is wrong with a file is a finding, and the check goes on.
 
     Args:
-        path: A raw or a processed tree, or an export.
+        places: A raw or a processed tree, or an export; or archives, of which several count as the shards of one:
+            paths, addresses, or objects that read the bytes.
         selection: Which scenes; all by default.
         must_be_complete: Whether a scene of the official lists that is not there is an error.
-        against: The `scannet.lock` of another copy of a raw tree, to compare with.
-        jobs: Number of worker processes.
-        progress: Told of every scene.
+        certificates: Of addresses, whom to trust, as `RangeSource` takes it.
+        jobs: Number of worker processes, or of threads for archives.
+        progress: Told of every scene, or of the tar bytes of archives.
 
     Raises:
         MissingFileError: It is not such a tree.
         FileError: It cannot be looked into.
-        UsageError: `against` is for raw trees.
+        UsageError: Several folders.
         UnknownSceneError: The selection contradicts itself.
         UnknownSplitError: There are no scenes of the splits that were asked for.
         WorkerDiedError: Worker processes cannot be started.
+        ScanNetPrepError: Of archives, what `ArchiveSet` raises.
     """
-    selection, findings = selection or Selection(), Findings()
-    kind = "export" if is_export(path) else str(identify_tree(path))
-    tasks: tuple[CheckTask, ...]
-    present: Mapping[SceneId, Split | None]
-    look: Any = check_processed_scene
-    label_map, compared_files = None, None
-    if kind == ArchiveKind.RAW:
-        look = check_raw_scene
-        tasks, present, label_map, compared_files = plan_raw(path, selection, against, findings)
-    elif against is not None:
-        hint = "scannet-prep report compares processed folders"
-        raise UsageError(f"{path}: is not a raw tree, and only such a tree has digests to compare", hint)
-    elif kind == "export":
-        look = check_exported_scene
-        tasks, present = plan_export(path, selection, findings)
+    selection, findings, progress = selection or Selection(), Findings(), progress or Progress()
+    present: Mapping[Any, str | None]
+    if (path := find_folder(places)) is None:
+        archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
+        paths, kind = tuple(archives.names), "archive"
+        checked = check_archives(archives, selection, findings, jobs, progress)
+        present, size_bytes = archives.held, sum(reader.source.size_bytes for reader in archives.readers)
     else:
-        tasks, present = plan_processed(path, selection, findings)
-    splits = _compare_with_lists(path, selection, present, findings, must_be_complete=must_be_complete)
-    if not (tasks or findings.found):
+        paths, kind = (str(path),), "export" if is_export(path) else str(identify_tree(path))
+        checked, size_bytes, present = _check_tree(path, kind, selection, findings, jobs, progress)
+    splits = _compare_with_lists(paths[0], selection, present, findings, must_be_complete=must_be_complete)
+    damaged = {finding.scene_id for finding in findings.found if finding.is_error}
+    if not (checked or damaged):
         # To check nothing and find nothing wrong would not be a check.
-        raise UnknownSplitError(f"{path}: holds no scenes of the splits {', '.join(splits)}", "choose other splits")
-    checked = look_at_scenes(look, tasks, label_map, findings, title="verify", jobs=jobs, progress=progress)
-    return TreeReport(
-        path=path,
+        raise UnknownSplitError(f"{paths[0]}: holds no scenes of the splits {', '.join(splits)}", "choose other splits")
+    return Report(
+        path=path or paths[0],
+        paths=paths,
         kind=kind,
-        scenes=len(tasks),
-        vertices=sum(vertex_count for vertex_count, _ in checked.values()),
-        size_bytes=sum(size_bytes for _, size_bytes in checked.values()),
+        scenes=len(checked),
+        vertices=sum(checked.values()),
+        size_bytes=size_bytes,
         splits=splits,
-        compared_files=compared_files,
+        whole_scenes=tuple(sorted(checked.keys() - damaged)),
+        damaged_scenes=tuple(sorted(damaged - {""})),
         findings=sort_findings(findings.found),
     )
 
 
+def _check_tree(
+    path: Path, kind: str, selection: Selection, findings: Findings, jobs: int, progress: Progress
+) -> tuple[dict[str, int], int, Mapping[SceneId, Split | None]]:
+    """Check the scenes of a tree; gives their vertices, the size of their files, and the splits of all there are."""
+    plan, look = _CHECKS[kind]
+    tasks, present, context = plan(path, selection, findings)
+    looked = look_at_scenes(look, tasks, context, findings, title="verify", jobs=jobs, progress=progress)
+    numbers = {str(task.scene_id): looked.get(task.scene_id, (0, 0)) for task in tasks}
+    return {name: count for name, (count, _) in numbers.items()}, sum(size for _, size in numbers.values()), present
+
+
 def _compare_with_lists(
-    path: Path,
+    path: str,
     selection: Selection,
-    present: Mapping[SceneId, Split | None],
+    present: Mapping[Any, str | None],
     findings: Findings,
     *,
     must_be_complete: bool,
@@ -110,7 +132,7 @@ def _compare_with_lists(
     told, splits = {finding.scene_id for finding in findings.found if finding.is_error}, {}
     for split in selection.splits or tuple(Split):
         official = official_scenes(split)
-        missing = [name for name in official if present.get(name) is not split]
+        missing = [name for name in official if present.get(name) != split]
         there = len(official) - len(missing)
         splits[str(split)] = {"present": there, "official": len(official)}
         if must_be_complete:

@@ -1,72 +1,35 @@
-"""Checks archives: every byte of each, and whether several are all the shards of a set."""
+"""Checks archives: every byte of each, and whether the scenes are there that were asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.archive.groups import ArchiveSet
-from scannet_prep.archive.layout import Group
-from scannet_prep.archive.source import Place
-from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.progress import Progress
-from scannet_prep.scene import Split
-from scannet_prep.splits import official_scenes
-from scannet_prep.stages.finding import CheckReport, Findings, sort_findings
+from scannet_prep.stages.finding import Findings
 from scannet_prep.stages.selection import Selection
 
 _DAMAGED_HINT = "copy the archive again, or pack it again; the other scenes can be used, and unpack gets them out"
 _WARNING_HINT = "the files here are whole; copy again what is damaged or missing, or pack it again with --force"
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivesReport(CheckReport):
-    """What a check of archives found; the path is that of the first one, and the size that of all.
+def check_archives(
+    archives: ArchiveSet, selection: Selection, findings: Findings, jobs: int, progress: Progress
+) -> dict[str, int]:
+    """Check archives, each once. Whatever is wrong with their content is a finding, and the check goes on.
 
-    Attributes:
-        paths: Paths or addresses of all.
-        whole_scenes: Scenes whose files are whole.
-        damaged_scenes: The others, as far as they can be named.
-    """
-
-    paths: tuple[str, ...]
-    whole_scenes: tuple[str, ...]
-    damaged_scenes: tuple[str, ...]
-
-
-def run(
-    archives: Sequence[Place],
-    *,
-    selection: Selection | None = None,
-    must_be_complete: bool = False,
-    certificates: bool | Path = True,
-    jobs: int = 1,
-    progress: Progress | None = None,
-) -> ArchivesReport:
-    """Check archives. Whatever is wrong with their content is a finding, and the check goes on.
-
-    Args:
-        archives: Paths, addresses, or objects that read the bytes; several count as the shards of one.
-        selection: Which scenes; all by default.
-        must_be_complete: Whether a scene of the official lists that is not there is an error.
-        certificates: Of addresses, whom to trust, as `RangeSource` takes it.
-        jobs: Number of threads.
-        progress: Told of tar bytes.
+    Returns:
+        The scenes that were checked, and how many vertices each has; 0 for those that are damaged.
 
     Raises:
-        UnknownSceneError: No scene is of the splits that were asked for.
-        ScanNetPrepError: What `ArchiveSet` raises.
+        ScanNetPrepError: What `GroupReader.read` raises.
     """
-    selection, progress, findings = selection or Selection(), progress or Progress(), Findings()
-    opened = ArchiveSet(archives, selection.wants, selection.limit, certificates)
-    checked, damaged, named = dict[str, Group](), set[str](), dict[str, SceneEntry]()
-    with progress.work("verify", opened.size_bytes, "B"):
-        for reader in opened.readers:
+    checked, expected = dict[str, int](), set[str](selection.scene_ids or ())
+    with progress.work("verify", archives.size_bytes, "B"):
+        for reader in archives.readers:
             for group, problem in reader.read(lambda *_: None, jobs, progress):
-                checked[group.scene_id] = group
+                checked[group.scene_id] = 0 if problem else group.vertex_count
                 if problem:
-                    damaged.add(group.scene_id)
                     message = f"is damaged (bytes {group.offset:,} to {group.end:,}): {problem}"
                     findings.error(reader.name, message, _DAMAGED_HINT, scene_id=group.scene_id)
             for problem in reader.problems:
@@ -74,38 +37,11 @@ def run(
             for warning in reader.warnings:
                 findings.note(reader.name, warning, _WARNING_HINT)
             manifest = findings.attempt(Path(reader.name), reader.read_manifest)
-            named |= manifest.scenes if manifest else {}
+            # Of an archive that is cut off, the manifest tells what is lost.
+            if manifest and not (reader.index or archives.missing_shards):
+                expected |= {name for name, entry in manifest.scenes.items() if selection.wants(name, entry.split)}
             reader.source.close()
-    # Not before: where its end is damaged, the index of an archive is found on the way.
-    name, held = opened.names[0], opened.held
-    for scene_id in _find_lost(opened, selection, named):
-        damaged.add(scene_id)
-        findings.error(name, "is not in what is whole of the archive", _DAMAGED_HINT, scene_id=scene_id)
-    if selection.scene_ids is None and not (checked or damaged):  # to find nothing wrong would be no check
-        selection.check_found(name, held, "choose other splits")
-    unknown = set(selection.scene_ids or ()) - checked.keys() - damaged
-    for scene_id in sorted(unknown) if selection.limit is None else ():
-        findings.error(name, "no such scene in the splits that were asked for", scene_id=scene_id)
-    wanted = selection.splits or tuple(Split) if must_be_complete else ()
-    for scene_id in sorted({scene_id for split in wanted for scene_id in official_scenes(split)} - held.keys()):
-        findings.error(name, "no such scene, though an official list has it", scene_id=scene_id)
-    whole = {name: group for name, group in sorted(checked.items()) if name not in damaged}
-    return ArchivesReport(
-        path=name,
-        paths=tuple(opened.names),
-        kind="archive",
-        scenes=len(checked),
-        vertices=sum(group.vertex_count for group in whole.values()),
-        size_bytes=sum(reader.source.size_bytes for reader in opened.readers),
-        whole_scenes=tuple(whole),
-        damaged_scenes=tuple(sorted(damaged)),
-        findings=sort_findings(findings.found),
-    )
-
-
-def _find_lost(archives: ArchiveSet, selection: Selection, named: Mapping[str, SceneEntry]) -> list[str]:
-    """The scenes that the manifests of archives name and that were asked for, where an archive is cut off; sorted."""
-    if archives.has_indexes or archives.missing_shards or selection.limit is not None:
-        return []
-    held = archives.held
-    return sorted(name for name, entry in named.items() if name not in held and selection.wants(name, entry.split))
+    for scene_id in sorted(expected - checked.keys()) if selection.limit is None else ():
+        message = "no such scene in what is whole of the archive, and of the splits that were asked for"
+        findings.error(archives.names[0], message, _DAMAGED_HINT, scene_id=scene_id)
+    return checked

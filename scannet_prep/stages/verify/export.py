@@ -18,7 +18,7 @@ _AGAIN = "run the same scannet-prep export command again, with --checksum: whole
 
 def plan_export(
     out_dir: Path, selection: Selection, findings: Findings
-) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split]]:
+) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split], None]:
     """Look at an export without reading scenes.
 
     Returns:
@@ -32,9 +32,9 @@ def plan_export(
         manifest = read_export(out_dir)
     except FileError as error:
         findings.found.append(Finding.from_exception(error, path))
-        return (), {}
+        return (), {}, None
     if manifest is None:
-        return (), {}
+        return (), {}, None
     if manifest.unfinished:
         findings.error(path, f"says that {len(manifest.unfinished):,} scenes have still to be made", _AGAIN)
     for name, failure in manifest.failures.items():
@@ -46,7 +46,7 @@ def plan_export(
         for name, split in present.items()
         if selection.wants(name, split)
     ]
-    return tuple(tasks[: selection.limit]), present
+    return tuple(tasks[: selection.limit]), present, None
 
 
 def check_exported_scene(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001

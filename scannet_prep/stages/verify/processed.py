@@ -21,7 +21,7 @@ _AGAIN = "process again with the same options and --checksum: whole scenes are k
 
 def plan_processed(
     out_dir: Path, selection: Selection, findings: Findings
-) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split]]:
+) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split], None]:
     """Look at a processed tree without opening its scenes.
 
     Returns:
@@ -55,7 +55,7 @@ def plan_processed(
             findings.error(out_dir / MANIFEST_NAME, problem, failure.hint, scene_id=scene_id)
     for scene_id in set(selection.scene_ids or ()) - known:
         findings.error(out_dir, "is not here, or not in the splits that were asked for", scene_id=scene_id)
-    return tuple(tasks[: selection.limit]), splits
+    return tuple(tasks[: selection.limit]), splits, None
 
 
 def check_processed_scene(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001

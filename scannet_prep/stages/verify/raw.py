@@ -5,11 +5,10 @@ Of a scene, each file is checked by itself; then all together, by making the sce
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from scannet_prep.labels import (
 )
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock, read_locks, shards_of
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_locks, shards_of
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.splits import find_official_split
@@ -33,6 +32,7 @@ from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.process.make_scene import RawFiles, is_there, make_scene, match_ply_labels, read_raw_file
 from scannet_prep.stages.selection import Selection, select_scenes
 
+_AGAIN = "download it again"
 _ERRORS = {WarningKind.UNKNOWN_SEGMENTS, WarningKind.NOT_RIGID}
 # Of missing and damaged files, and of the label map once for the whole tree.
 _SAID_ELSEWHERE = {
@@ -43,35 +43,17 @@ _SAID_ELSEWHERE = {
 }
 
 
-class RecordedFile(NamedTuple):
-    """What is on record of one file.
-
-    Attributes:
-        path: The file.
-        entry: The digest and size that it should have.
-        source: The lock file that says so.
-        hint: What to do about it if it differs.
-    """
-
-    path: Path
-    entry: LockEntry
-    source: Path
-    hint: str
-
-
 def plan_raw(
-    raw_dir: Path, selection: Selection, against: Path | None, findings: Findings
-) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split | None], LabelMap, int | None]:
-    """Look at a raw tree without opening its scenes, and compare it with the lock file `against`, if there is one.
+    raw_dir: Path, selection: Selection, findings: Findings
+) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split | None], LabelMap]:
+    """Look at a raw tree without opening its scenes.
 
     Returns:
         Scenes to check, each with its files, its split and what is on record of it; the official split of every scene
-        that is there; the label map beside the scenes, or the built-in one; and how many files are going to be compared
-        with another copy.
+        that is there; and the label map beside the scenes, or the built-in one.
 
     Raises:
-        LockError: `against` is damaged.
-        MissingFileError: It holds no scene folders, or there is no file `against`.
+        MissingFileError: It holds no scene folders.
         UnknownSceneError: The selection contradicts itself.
     """
     scenes = find_raw_scenes(raw_dir)
@@ -79,60 +61,33 @@ def plan_raw(
     for failure in failures:
         message = failure.message.removeprefix(f"{raw_dir}: ")
         findings.error(raw_dir, message, failure.hint, scene_id=failure.scene_id)
-    recorded = _read_locks(raw_dir, against, findings)
-    beside_scenes = recorded.get(raw_dir, [])
-    check_digests(beside_scenes, findings)
+    recorded = defaultdict[Path, dict[Path, LockEntry]](dict)  # by folder
+    for name, entry in (findings.attempt(raw_dir / LOCK_NAME, read_locks, raw_dir) or {}).items():
+        recorded[(raw_dir / name).parent][raw_dir / name] = entry
+    findings.found += [Finding.from_exception(fault, raw_dir) for fault in shards_of(raw_dir).find_faults()]
+    check_digests(recorded[raw_dir], findings)
     tasks = tuple(
-        CheckTask(name, folder := scenes[name].directory, (scenes[name], split, recorded.get(folder, [])))
+        CheckTask(name, folder := scenes[name].directory, (scenes[name], split, recorded[folder]))
         for name, split in selected
     )
-    compared = [item for task in tasks for item in task.data[2] if item.source == against]
-    if against is not None and not compared:
-        hint = f"its paths must begin as here, for example {tasks[0].path.relative_to(raw_dir)}/..." if tasks else ""
-        findings.error(against, "names no file of the scenes that are checked here: none was compared", hint)
-    compared += [item for item in beside_scenes if item.source == against]
     present = {scene_id: find_official_split(scene_id) for scene_id in scenes}
-    return (
-        tasks,
-        present,
-        _check_label_map(raw_dir, findings),
-        None if against is None else len({it.path for it in compared}),
-    )
+    return tasks, present, _check_label_map(raw_dir, findings)
 
 
-def _read_locks(raw_dir: Path, against: Path | None, findings: Findings) -> dict[Path, list[RecordedFile]]:
-    """Read by folder what is on record of the files of a tree; of another copy, only of files that are here too."""
-    own_path = raw_dir / LOCK_NAME
-    own = findings.attempt(own_path, read_locks, raw_dir)
-    findings.found += [Finding.from_exception(fault, raw_dir) for fault in shards_of(raw_dir).find_faults()]
-    recorded = [
-        RecordedFile(raw_dir / name, entry, own_path, "download it again") for name, entry in (own or {}).items()
-    ]
-    if against is not None:
-        hint = "one of the two copies is damaged, or of another version"
-        theirs = [RecordedFile(raw_dir / name, entry, against, hint) for name, entry in read_lock(against).items()]
-        recorded += [item for item in theirs if os.path.lexists(item.path)]
-    by_folder = defaultdict[Path, list[RecordedFile]](list)
-    for item in recorded:
-        by_folder[item.path.parent].append(item)
-    return by_folder
-
-
-def check_digests(recorded: Iterable[RecordedFile], findings: Findings) -> None:
-    """Compare files with what is on record of them; but for those that are known to be missing."""
+def check_digests(recorded: Mapping[Path, LockEntry], findings: Findings) -> None:
+    """Compare files with what `scannet.lock` records of them; but for those that are known to be missing."""
     told = {finding.path for finding in findings.found if finding.is_error}
-    for item in recorded:
-        name, expected = item.source.name, item.entry
-        if not item.path.exists():
-            if told.isdisjoint({item.path, item.path.parent}):
-                findings.error(item.path, f"no such file, though {name} records it", item.hint)
+    for path, expected in recorded.items():
+        if not path.exists():
+            if told.isdisjoint({path, path.parent}):
+                findings.error(path, f"no such file, though {LOCK_NAME} records it", _AGAIN)
             continue
-        found = findings.attempt(item.path, digest_file, item.path)
+        found = findings.attempt(path, digest_file, path)
         if found is not None and found != expected:
             sizes = f"{found.size_bytes:,} bytes, sha256 {found.sha256[:12]}"
             of_record = f"{expected.size_bytes:,}, {expected.sha256[:12]}"
-            message = f"is not the file that {name} records: {sizes}, expected {of_record}"
-            findings.error(item.path, message, item.hint)
+            message = f"is not the file that {LOCK_NAME} records: {sizes}, expected {of_record}"
+            findings.error(path, message, _AGAIN)
 
 
 def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:

@@ -1,0 +1,318 @@
+"""The parts of an archive, what other programs make of it, and what `verify` and `info` say of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from archives import TREE, call, claims, find_parts, flip, forge, has_tool, pack_shards, pack_tree, unpack_by
+from commands import SCENES, TEST, TRAIN, VAL, Verify
+
+from scannet_prep import archive as archive_package
+from scannet_prep.archive import open_archive
+from scannet_prep.archive.frames import decompress
+from scannet_prep.archive.layout import (
+    ArchiveKind,
+    check_names,
+    encode_index,
+    find_scene,
+    identify_scene,
+    parse_index,
+)
+from scannet_prep.archive.source import FileSource, Stream
+from scannet_prep.errors import ArchiveError
+from scannet_prep.scene import Split
+
+
+@pytest.mark.parametrize(("tool", "level"), [("tar", 0), ("tar", 19), ("zstd", 1), ("bsdtar", 1), ("python", 1)])
+def test_other_programs_unpack_the_same_tree(tool: str, level: int, tree: Path, tmp_path: Path) -> None:
+    if not has_tool(tool):
+        pytest.skip(f"{tool} is not installed")
+    pack_tree(tree, tmp_path / "a.tar.zst", level=level).close()
+    assert unpack_by(tool, tmp_path / "a.tar.zst", tmp_path / "out") == TREE
+
+
+def test_a_reader_of_the_seekable_format_that_is_not_ours_finds_every_file(packed: Path) -> None:
+    indexed_zstd = pytest.importorskip("indexed_zstd")
+    file, start = indexed_zstd.IndexedZstdFile(str(packed)), 0
+    with open_archive(packed) as archive:
+        for group in archive.index.groups:
+            for member in reversed(group.members):
+                file.seek(start + member.offset)
+                assert file.read(member.size_bytes) == bytes(archive.read_member(group, member))
+            start += group.size_bytes
+    file.close()
+
+
+def test_each_scene_is_one_frame_after_the_files_of_no_scene(packed: Path) -> None:
+    index = open_archive(packed).index
+    names = [member.name for member in index.groups[0].members]
+    assert names == [".scannet-prep/format.json", "empty", "scannetv2-labels.combined.tsv"]
+    digests = {member.name: member.sha256 for group in index.groups for member in group.members[-2:]}
+    assert digests == {name: hashlib.sha256(data).hexdigest() for name, data in TREE.items()}
+    found = [(scene.scene_id, scene.split) for scene in index.scenes]
+    assert found == [(TRAIN, "train"), (VAL, "val"), ("scene0022_00", "train"), (TEST, "test")]
+    stream = Stream(FileSource(packed))
+    assert [stream.take(group.stored_bytes)[:4] for group in index.groups] == [zstandard.FRAME_HEADER] * 5
+
+
+@pytest.mark.parametrize(
+    ("frame", "size_bytes", "message"),
+    [
+        (claims(1 << 31, 4), 1 << 31, "at most 1,073,741,824"),
+        (claims(1 << 29, 4), 1 << 29, r"is said to hold 536,870,912 bytes, .* at most 1,051,576"),
+        (zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 999), 999, "at most 1,073,741,824"),
+        (b"x" + bytes(30), 999, "no frame begins here"),
+    ],
+)
+def test_a_frame_that_asks_for_more_than_it_can_hold_is_refused_before_memory_is_taken(
+    frame: bytes, size_bytes: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        decompress(frame, size_bytes)
+
+
+PROCESSED, RAW = ArchiveKind.PROCESSED, ArchiveKind.RAW
+SCENE = "scene0000_00"
+NO_NAMES = (
+    "", ".", "..", "../x", "/etc/passwd", "x/../y", "a//b", "a/b", "a\\b", "a\nb", "\x1b[2J", "ä", ".hidden", "train",
+    "scans", SCENE, "tasks/", ".scannet-prep/x", "x" * 300, f"scans/{SCENE}/{SCENE}.\u0663",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "scene"),
+    [
+        (PROCESSED, f"train/{SCENE}.npz", SCENE),
+        (PROCESSED, "failed.txt", ""),
+        (PROCESSED, f"train/{SCENE}.txt", None),
+        (PROCESSED, f"scans/{SCENE}/{SCENE}.txt", None),
+        (RAW, f"scans/{SCENE}/{SCENE}_vh_clean_2.0.010000.segs.json", SCENE),
+        (RAW, "scans_test/scene0707_00/scene0707_00.txt", "scene0707_00"),
+        (RAW, f"{SCENE}/{SCENE}.txt", SCENE),
+        (RAW, "tasks/scannetv2-labels.combined.tsv", ""),
+        (RAW, f"scans/{SCENE}/scene0000_01.txt", None),
+        (RAW, f"scans/{SCENE}/{SCENE}.d/x", None),
+        (RAW, f"train/{SCENE}.npz", None),
+        *((kind, name, None) for kind in ArchiveKind for name in NO_NAMES),
+    ],
+)
+def test_names_are_those_of_a_tree_or_refused(kind: ArchiveKind, name: str, scene: str | None) -> None:
+    assert find_scene(kind, name) == scene
+
+
+def test_an_unlisted_scene_of_scans_test_is_of_test_and_a_scene_lies_in_one_folder() -> None:
+    assert identify_scene("scans_test/scene9999_00/scene9999_00.txt") == (RAW, "scene9999_00", "test")
+    with pytest.raises(ValueError, match="or they do not lie in one folder"):
+        check_names(RAW, SCENE, [f"{SCENE}/{SCENE}.txt", f"scans/{SCENE}/{SCENE}.ply"])
+
+
+def member(place: int, value: object) -> Callable[[Any], object]:
+    return lambda index: index["groups"][1]["members"][0].__setitem__(place, value)
+
+
+def group(**changes: object) -> Callable[[Any], object]:
+    return lambda index: index["groups"][1].update(changes)
+
+
+def head(**changes: object) -> Callable[[Any], object]:
+    return lambda index: index["head"].update(changes)
+
+
+EDITS: dict[str, Callable[[Any], object]] = {
+    "no groups": lambda index: index["groups"].clear(),
+    "a scene twice": lambda index: index["groups"].append(index["groups"][-1]),
+    "not sorted": lambda index: index["groups"].insert(1, index["groups"].pop()),
+    "an offset": group(offset=5),
+    "a huge size": group(size_bytes=10**30),
+    "another split": group(split="all"),
+    "a member elsewhere": member(1, 600),
+    "a member that leaves": member(0, "../x"),
+    "a member larger than all": member(2, 1 << 50),
+    "another version": head(version=2),
+    "another format": head(format="zip"),
+    "another kind": head(kind="cooked"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
+def test_an_index_that_contradicts_itself_or_is_none_is_refused(edit: Callable[[Any], object], packed: Path) -> None:
+    value = json.loads(encode_index(open_archive(packed).index))
+    edit(value)
+    for text in (json.dumps(value).encode(), b"{}", b"[" * 100_000, b"\xff", b'{"head":' + b"9" * 5000 + b"}"):
+        with pytest.raises(ValueError, match="the index is damaged"):
+            parse_index(text)
+
+
+def test_an_archive_whose_index_is_for_other_frames_is_refused(tmp_path: Path) -> None:
+    scenes = [(f"scene000{number}_00", [(f"scene000{number}_00/scene000{number}_00.txt", b"x")]) for number in range(3)]
+    forgery = forge(tmp_path / "a.tar.zst", scenes)
+    forgery.frames.pop()
+    (tmp_path / "a.tar.zst").write_bytes(forgery.join())
+    with pytest.raises(ArchiveError, match=r"the index names 4 frames of .* bytes, the archive has 3 of"):
+        open_archive(tmp_path / "a.tar.zst")
+
+
+def test_the_page_has_the_figure_of_the_code_and_reads_a_scene_without_this_program() -> None:
+    page = (Path(__file__).parent.parent / "docs/archive.md").read_text()
+    (figure,) = re.findall(r"```text\n(\+--.*?)```", page, re.DOTALL)
+    lines = [line.strip() for line in (archive_package.__doc__ or "").splitlines() if line.startswith("    ")]
+    assert figure.splitlines() == lines[:14]
+    (block,) = (item for item in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "import zstandard" in item)
+    assert "scannet_prep" not in block  # it is run with all others of the pages
+
+
+@pytest.fixture
+def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
+    """The shards of the processed tree: a scene each."""
+    return pack_shards(whole_dir / "processed", tmp_path / "shards.tar.zst", 20_000)
+
+
+def damage(path: Path, part: str) -> None:
+    flip(path, sum(find_parts(path)[part]) // 2)
+
+
+@pytest.mark.parametrize("kind", ["processed", "raw"])
+def test_a_whole_archive_has_no_findings_and_is_known_by_its_beginning(
+    verify: Verify, packed_dir: Path, tmp_path: Path, kind: str
+) -> None:
+    path = Path(shutil.copy(packed_dir / f"{kind}.tar.zst", tmp_path / "download"))
+    assert verify(path) == (0, [])
+    value = verify.value
+    assert (value["kind"], value["scenes"], value["vertices"]) == ("archive", 3, 1800)
+    assert (value["whole_scenes"], value["size_bytes"]) == (sorted(SCENES), path.stat().st_size)
+
+
+def test_a_damaged_scene_is_named_and_the_exit_status_tells(verify: Verify, archive_path: Path) -> None:
+    damage(archive_path, VAL)
+    status, [(severity, scene_id, _, message)] = verify(archive_path)
+    assert (status, severity, scene_id) == (3, "error", VAL)
+    assert "is damaged (bytes " in message
+    assert (verify.value["damaged_scenes"], verify.value["whole_scenes"]) == ([VAL], [TRAIN, TEST])
+    outcome = call("verify", archive_path, "-q")
+    assert (outcome.status, outcome.stdout) == (3, "")
+    assert f"error: {archive_path}: {VAL}: is damaged" in outcome.stderr
+    lines = call("verify", archive_path, "--jobs", "2").stdout.splitlines()
+    assert lines[-2].startswith(f"{archive_path}: archive scenes: 3, whole: 2 (train 1 of 1,201, ")
+    assert (f"error: {archive_path}: {VAL}: is damaged" in lines[0], lines[-1]) == (True, "1 error, 3 notes")
+
+
+@pytest.mark.parametrize(
+    ("part", "severity", "words"),
+    [
+        ("files", "error", "the files that belong to no scene"),
+        ("index", "error", "the index is damaged"),
+        ("end", "note", "other programs need it"),
+        ("table", "note", "the seek table"),
+    ],
+)
+def test_a_flip_anywhere_is_found_and_told_by_its_part(
+    verify: Verify, archive_path: Path, part: str, severity: str, words: str
+) -> None:
+    damage(archive_path, part)
+    status, findings = verify(archive_path)
+    assert status == (3 if severity == "error" else 0)
+    assert [(item[0], words in item[3]) for item in findings] == [(severity, True)]
+    assert verify.value["whole_scenes"] == sorted(SCENES)
+
+
+def test_a_truncated_archive_says_what_is_whole_and_names_the_rest(verify: Verify, archive_path: Path) -> None:
+    start, end = find_parts(archive_path)[VAL]
+    archive_path.write_bytes(archive_path.read_bytes()[: (start + end) // 2])
+    for words, lost in (((), [VAL, TEST]), (("--splits", "test"), [TEST]), (("--scenes", VAL), [VAL])):
+        status, [(_, _, _, message), *others] = verify(archive_path, *words, *(() if words else ("--splits", *Split)))
+        assert (status, [item[1] for item in others if item[0] == "error"]) == (3, lost)
+    assert f"is truncated or damaged behind byte {start:,}" in message
+    assert verify(archive_path)[0] == 3
+    assert verify.value["whole_scenes"] == [TRAIN]
+    outcome = call("info", archive_path)
+    assert (outcome.status, "does not end in a seek table: it is truncated" in outcome.stderr) == (1, True)
+    assert "scannet-prep unpack gets out all that is whole" in outcome.stderr
+
+
+def test_what_does_not_go_together_stops_the_command(verify: Verify, shards: list[Path], archive_path: Path) -> None:
+    folder = archive_path.parent
+    for places, words, status in (
+        ([archive_path.with_name("missing.tar.zst")], (), 1),
+        ([archive_path, folder], (), 1),
+        ([archive_path, archive_path], (), 2),
+        ([folder, folder], (), 2),
+        ([archive_path], ("--complete", "--limit", "1"), 2),
+        ([archive_path], ("--complete", "--scenes", VAL), 2),
+        ([shards[0]], ("--splits", "val"), 2),  # to check nothing is not a check
+    ):
+        assert verify(places, *words)[0] == status, (places, words)
+        assert verify.value["message"]
+        if not words:
+            assert info(*places)[0] == status
+
+
+def test_the_scenes_that_were_asked_for_are_checked_and_no_others(verify: Verify, archive_path: Path) -> None:
+    damage(archive_path, VAL)
+    assert verify(archive_path, "--scenes", TRAIN) == (0, [])
+    assert verify.value["whole_scenes"] == [TRAIN]
+    assert verify(archive_path, "--splits", "train", "test")[0] == 0
+    assert verify.value["whole_scenes"] == [TRAIN, TEST]
+    assert verify(archive_path, "--splits", "val")[0] == 3
+    assert verify(archive_path, "--limit", "1")[0] == 0
+    assert verify.value["scenes"] == 1
+    status, [(_, scene_id, _, message)] = verify(archive_path, "--scenes", TRAIN, "scene0500_00")
+    assert (status, scene_id, "no such scene" in message) == (3, "scene0500_00", True)
+    status, [(_, scene_id, _, message)] = verify(archive_path, "--scenes", TRAIN, "--splits", "test")
+    assert (status, scene_id, "no such scene" in message) == (3, TRAIN, True)
+    status, findings = verify(archive_path, "--complete", "--splits", "test")
+    assert (status, len(findings)) == (3, 99)
+    assert TEST not in {scene_id for _, scene_id, _, _ in findings}
+    archive_path.write_bytes(archive_path.read_bytes() + b"x")  # so that the index is found on the way
+    for words in (("--complete", "--splits", "train"), ("--scenes", TRAIN, "scene0001_00")):
+        status, findings = verify(archive_path, *words)
+        assert (status, {item[0] for item in findings}) == (3, {"error", "note"}), findings
+
+
+def test_shards_are_checked_together_and_missing_and_doubled_ones_are_told(
+    verify: Verify, shards: list[Path], archive_path: Path
+) -> None:
+    paths = shards
+    assert verify([*paths, archive_path])[0] == 2
+    assert f"holds {TRAIN}, and so does" in verify.value["message"]
+    assert verify(paths) == (0, [])
+    assert verify.value["whole_scenes"] == sorted(SCENES)
+    assert verify.value["paths"] == list(map(str, paths))
+    status, [(severity, _, _, message)] = verify(paths[1])
+    assert (status, severity, "shards of the set are not among the archives: " in message) == (0, "note", True)
+    assert verify([paths[0], paths[2]])[0] == 2
+    assert f"shards of the set are not among the archives: {paths[1].name}" in verify.value["message"]
+    damage(paths[1], VAL)
+    status, [(_, scene_id, name, _)] = verify(paths)
+    assert (status, scene_id, name) == (3, VAL, f"../{paths[1].name}")
+    assert verify.value["damaged_scenes"] == [VAL]
+
+
+def info(*paths: Path) -> tuple[int, dict[str, Any]]:
+    outcome = call("info", *paths, "--json")
+    return outcome.status, outcome.json
+
+
+def test_an_archive_is_described_by_its_index_alone(archive_path: Path, whole_dir: Path, packed_dir: Path) -> None:
+    bounds, data = find_parts(archive_path), bytearray(archive_path.read_bytes())
+    data[: bounds["index"][0]] = bytes(bounds["index"][0])
+    archive_path.write_bytes(data)
+    (status, value), (_, folder) = info(archive_path), info(whole_dir / "processed")
+    assert (status, value["kind"], value["head"]["kind"], value["head"]["level"]) == (0, "archive", "processed", 1)
+    for split, scene_id in (("train", TRAIN), ("val", VAL), ("test", TEST)):
+        found, (start, end) = value["splits"][split], bounds[scene_id]
+        assert (found["scenes"], found["vertices"], found["stored_bytes"]) == (1, 600, end - start)
+        assert found["size_bytes"] >= folder["splits"][split]["size_bytes"]
+    assert {key: value[key] for key in ("options", "scene_ids", "program")} == {
+        key: folder[key] for key in ("options", "scene_ids", "program")
+    }
+    assert (value["size_bytes"], value["failures"], value["missing_shards"]) == (len(data), {}, [])
+    status, value = info(packed_dir / "raw.tar.zst")
+    assert (status, value["head"]["kind"], value["scene_ids"], value["options"]) == (0, "raw", [*SCENES], [])
