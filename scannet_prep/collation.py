@@ -59,9 +59,7 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
         UsageError: Samples do not fit together: keys, types or shapes differ; they are not dicts with `points`; or a
             tensor is on a GPU, has a gradient, or is of a type that NumPy does not know.
     """
-    joined: Mapping[str, NDArray[Any]] = {}
-    if isinstance(samples, Scenes):
-        joined, samples.joined = samples.joined, {}  # for one batch only
+    joined = samples.take_joined() if isinstance(samples, Scenes) else {}
     samples = [_take_arrays(sample, number) for number, sample in enumerate(samples)]
     _check_alike(samples)
     counts = [len(sample["points"]) for sample in samples]
@@ -118,24 +116,12 @@ def _join(parts: Mapping[str, list[NDArray[Any]]], joined: Mapping[str, NDArray[
         axis = _INDEX_AXES.get(key, 0)
         rows = first.shape[axis] + sum(array.shape[axis] for array in others)
         shapes[key] = first.dtype.newbyteorder("="), (*first.shape[:axis], rows, *first.shape[axis + 1 :])
-    is_joined = shapes == {key: (array.dtype, array.shape) for key, array in joined.items()}
-    is_joined = is_joined and all(_lie_in(joined[key], parts[key]) for key in VERTEX_KEYS & joined.keys())
+    is_joined = joined.keys() == shapes.keys()
     arrays = joined if is_joined else workers.allocate(shapes)
     for key, array in arrays.items():
         if not is_joined or key not in VERTEX_KEYS:
             np.concatenate(parts[key], _INDEX_AXES.get(key, 0), out=array)
     return arrays
-
-
-def _lie_in(joined: NDArray[Any], arrays: Sequence[NDArray[Any]]) -> bool:
-    """Whether arrays, which have as many rows together, are the parts of an array, in order."""
-    place: int = joined.__array_interface__["data"][0]
-    for array in arrays:
-        is_next = array.base is joined and array.__array_interface__["data"][0] == place
-        if not is_next or not array.flags.c_contiguous:
-            return False
-        place += array.nbytes
-    return True
 
 
 def _take_arrays(sample: Any, number: int) -> dict[str, Any]:  # noqa: ANN401 - whatever a transform returned

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-
-if TYPE_CHECKING:
-    from torch.utils.data import Dataset
-else:
-    Dataset = object
+from scannet_prep.sample import Dataset
 
 
 class ConcatDataset(Dataset):  # type: ignore[misc]  # where PyTorch is not installed

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from scannet_prep.annotate import AnnotatedGroup
 from scannet_prep.class_weights import Formula, count_classes, weigh_classes
-from scannet_prep.errors import TransformError, UnknownSceneError, UsageError
+from scannet_prep.errors import ProcessedFileError, TransformError, UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, LabelSet, check_label_set
-from scannet_prep.limited_points import limit_annotation, read_points
+from scannet_prep.limited_points import check_points, limit_annotation
 from scannet_prep.processed.cache import SceneCache
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.reader import FolderReader, SceneSource
 from scannet_prep.processed.scene import check_identity, parse_meta, widen_normals
+from scannet_prep.sample import Dataset, Scenes
 from scannet_prep.sample import Sample as Sample  # noqa: PLC0414 - for the types of transforms
-from scannet_prep.sample import Scenes
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
 from scannet_prep.workers import allocate, find_asked, find_worker
@@ -42,12 +42,7 @@ _KEYS = (*_ROWS, "axis_alignment", "faces", "scene_id")
 if TYPE_CHECKING:
     from typing import Self
 
-    # What a DataLoader of PyTorch takes, where that is installed; at run time, anything with a length and items.
-    from torch.utils.data import Dataset
-
     from scannet_prep.archive.source import ByteSource
-else:
-    Dataset = object
 
 Transform: TypeAlias = "Callable[[Any, np.random.Generator], Any]"
 
@@ -89,8 +84,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         seed: Of the random generator. Runs that are to differ need another one here as well as in the sampler.
         scenes: Only these: scene ids, in any order, such as the index of a table; a single one; or a file of
             them, one a line.
-        points: By scene id, the vertices, in mesh order, whose `labels` and `instances` are not ignored: a dict, or a
-            file of one, such as `points20` of the data-efficient benchmark.
+        points: By scene id, the vertices, in mesh order, whose `labels` and `instances` are not ignored, such as
+            `torch.load("points20")` of the data-efficient benchmark.
         keys: Only these of a sample, or this one, and `scene_id`; what is left out is not read. All by default.
         loop: How often each scene comes in an epoch, each time with other random numbers.
         cache: True to keep in memory what has been read of the files, for this process and those that it starts, such
@@ -102,7 +97,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         ignore_id, transform, seed: As given.
 
     Raises:
-        MissingFileError: `path` is not a processed folder, or there is no such archive or file of points.
+        MissingFileError: `path` is not a processed folder, or there is no such archive.
         ManifestError: Processing has not finished, or the manifest is damaged.
         ArchiveError: An archive is damaged, is not made of processed scenes, or does not go together with the others of
             a list; or a shard of a set is missing.
@@ -123,7 +118,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         transform: Transform | None = None,
         seed: int = 0,
         scenes: str | Path | Iterable[str] | None = None,
-        points: str | Path | Mapping[str, Any] | None = None,
+        points: Mapping[str, Any] | None = None,
         keys: Iterable[str] | None = None,
         loop: int = 1,
         cache: bool = False,
@@ -143,7 +138,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         self._reader = _open_scenes(path, self.split)
         if scenes is not None:
             self._restrict(scenes)
-        self._points = None if points is None else read_points(points, self.scene_ids, self._reader.lengths)
+        self._points = None if points is None else check_points(points, self.scene_ids, self._reader.lengths)
         if loop > 1:
             self._reader.restrict(np.repeat(np.arange(len(self)), loop))
         self._cache = SceneCache(self.scene_ids, self._reader.lengths) if cache else None
@@ -362,26 +357,28 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
 
     def _read(self, index: int, places: Mapping[str, NDArray[Any]]) -> Sample:
         """Read a scene; arrays that have a place are written there."""
-        npz = self._open(index)
+        npz, count = self._open(index), int(self._reader.lengths[index])
         sample: Any = Sample()  # type: ignore[typeddict-item]  # a dict, while it is being filled
         sample.label_set_name = self.label_set.name
         for key in self._keys:
             if key == "scene_id" or (key == "faces" and key not in npz.keys):
                 continue
             if key == "segments" and key not in npz.keys:
-                array = np.full(self._reader.lengths[index], -1, np.int32)
+                array: Any = np.full(count, -1, np.int32)
             else:
                 array = npz.read(self.label_set.raw_ids_key if key == "labels" else key)
-            dtype, place = _ROWS.get(key, (array.dtype, ()))[0], places.get(key)
-            if place is None or place.shape != array.shape:
-                place = array if array.dtype == dtype else np.empty(array.shape, dtype)
+            dtype, row = _ROWS.get(key, (array.dtype, ()))
+            if key in _ROWS and array.shape != (count, *row):
+                problem = f"array {key!r} has the shape {array.shape}, expected {(count, *row)}"
+                raise ProcessedFileError(self._reader.file_path(index), problem, "process the scene again")
+            place = places.get(key, array if array.dtype == dtype else None)
+            sample[key] = place = np.empty(array.shape, dtype) if place is None else place
             if key == "labels":
                 self.label_set.train_ids_from_raw_ids(array, self.ignore_id, place)
             elif key == "normals":
                 widen_normals(array, place)
             elif place is not array:
                 place[...] = array
-            sample[key] = place
         sample["scene_id"] = self._reader.scene_id(index)
         limit_annotation(sample, (self._points or {}).get(sample["scene_id"]), self.ignore_id)
         return sample  # type: ignore[no-any-return]

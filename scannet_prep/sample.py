@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,7 +11,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    class _Arrays(TypedDict):
+    # What a DataLoader of PyTorch takes, where that is installed; at run time, anything with a length and items.
+    from torch.utils.data import Dataset as Dataset  # noqa: PLC0414
+    from typing_extensions import NotRequired, TypedDict
+
+    class Sample(TypedDict):
+        """One scene; without what was not asked for; see `ScanNet`."""
+
         points: NDArray[np.float32]
         normals: NDArray[np.float32]
         colors: NDArray[np.uint8]
@@ -19,14 +25,11 @@ if TYPE_CHECKING:
         instances: NDArray[np.int32]
         segments: NDArray[np.int32]
         axis_alignment: NDArray[np.float64]
+        faces: NotRequired[NDArray[np.int32]]
         scene_id: str
 
-    class Sample(_Arrays, total=False):
-        """One scene; without what was not asked for; see `ScanNet`."""
-
-        faces: NDArray[np.int32]
-
 else:
+    Dataset = object
 
     class Sample(dict):
         """A dict that shows types and shapes of its arrays, not their content; in a notebook, a picture, too.
@@ -62,15 +65,26 @@ class Scenes(list[Any]):
     """Samples for a batch. Their arrays may lie one after the other in arrays that `collate` then need not make.
 
     Copied, or sent to another process, it is a list.
-
-    Attributes:
-        joined: These arrays by key; those of what does not come from a sample, such as `batch`, are still to be filled.
     """
 
     def __init__(self, samples: Iterable[Any], joined: Mapping[str, NDArray[Any]] | None = None) -> None:
         super().__init__(samples)
-        self.joined = joined or {}
+        self._joined = joined or {}
+        self._parts = [dict(sample) for sample in self] if joined else []
+
+    def take_joined(self) -> Mapping[str, NDArray[Any]]:
+        """These arrays by key, for one batch only; none where a sample has others than it had.
+
+        Those of what does not come from a sample, such as `batch`, are still to be filled.
+        """
+        is_same = list(map(_identify, self)) == list(map(_identify, self._parts))
+        joined, self._joined = self._joined if is_same else {}, {}
+        return joined
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The samples, without what is joined."""
         return list, (), None, iter(self)
+
+
+def _identify(sample: Mapping[str, Any]) -> dict[str, int]:
+    return {key: id(value) for key, value in sample.items()}

@@ -48,8 +48,15 @@ class WorkersHere(pool.WorkerPool):
     To start a worker process takes longer than it works in most tests.
     """
 
-    def _lead(self, function: Any, task: Any, context: Any) -> Any:
-        return pickle.loads(pickle.dumps(function(*pickle.loads(pickle.dumps((task, context))))))
+    def _lead(self) -> None:
+        while item := self._tasks.get():
+            future, (function, *arguments) = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = function(*pickle.loads(pickle.dumps(arguments)))
+                    future.set_result(pickle.loads(pickle.dumps(result)))
+                except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+                    future.set_exception(error)
 
 
 def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[str]], int] = main) -> Outcome:

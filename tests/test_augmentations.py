@@ -20,7 +20,7 @@ def mean_of(rows: list[list[float]]) -> list[float]:
     return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
-def turn(point: list[float], angle: float, axis: str) -> list[float]:
+def turn(point: Any, angle: float, axis: str) -> Any:
     """By a matrix written out as Pointcept's are."""
     c, s = math.cos(angle), math.sin(angle)
     matrix = {
@@ -28,7 +28,7 @@ def turn(point: list[float], angle: float, axis: str) -> list[float]:
         "y": [[c, 0, s], [0, 1, 0], [-s, 0, c]],
         "z": [[c, -s, 0], [s, c, 0], [0, 0, 1]],
     }[axis]
-    return [sum(a * b for a, b in zip(row, point, strict=True)) for row in matrix]
+    return np.array([sum(a * b for a, b in zip(row, point, strict=True)) for row in matrix])
 
 
 @pytest.mark.parametrize("axis", ["x", "y", "z"])
@@ -38,11 +38,12 @@ def test_rotation_about_any_axis_turns_points_about_the_centre_and_normals(axis:
     found = aug.RandomRotate([-1 / 4, 1 / 8], axis, center)(sample, rng(7))
     angle = float(rng(7).uniform(-1 / 4, 1 / 8)) * math.pi
     middle = center or [(min(column) + max(column)) / 2 for column in sample["points"].T.tolist()]
-    for before, after in zip(sample["points"].tolist(), found["points"].tolist(), strict=True):
-        turned = turn([a - b for a, b in zip(before, middle, strict=True)], angle, axis)
-        assert after == pytest.approx([a + b for a, b in zip(turned, middle, strict=True)], abs=1e-5)
-    for before, after in zip(sample["normals"].tolist(), found["normals"].tolist(), strict=True):
-        assert after == pytest.approx(turn(before, angle, axis), abs=1e-6)
+    for key, origin in (("points", np.array(middle)), ("normals", np.zeros(3))):
+        for before, after in zip(sample[key], found[key], strict=True):
+            assert after == pytest.approx(turn(before - origin, angle, axis) + origin, abs=1e-5)
+    about_z = aug.RotateZ(math.pi / 4)(sample, rng(7))
+    expected = aug.RandomRotate((-1 / 4, 1 / 4), "z", (0, 0, 0))(sample, rng(7))
+    assert all(np.array_equal(about_z[key], expected[key]) for key in ("points", "normals"))
 
 
 def distort(points: np.ndarray, granularity: float, magnitude: float, generator: np.random.Generator) -> np.ndarray:
@@ -109,10 +110,9 @@ def test_colours_are_stretched_shifted_and_normalized_as_loops_do() -> None:
 def test_shuffled_points_keep_their_rows_and_the_way_back() -> None:
     sample = aug.GridSample(0.8)(make_sample(), rng())
     found = aug.ShufflePoint()(sample, rng(1))
-    assert sorted(found["labels"].tolist()) == sorted(sample["labels"].tolist()) != found["labels"].tolist()
-    by_label = dict(zip(sample["labels"].tolist(), sample["points"].tolist(), strict=True))
-    assert [by_label[label] for label in found["labels"].tolist()] == found["points"].tolist()
-    assert np.array_equal(found["labels"][found["inverse"]], sample["labels"][sample["inverse"]])
+    assert found["labels"].tolist() != sample["labels"].tolist()
+    for key in ("labels", "points", "grid"):
+        assert np.array_equal(found[key][found["inverse"]], sample[key][sample["inverse"]])
 
 
 def test_anisotropic_scale_keeps_normals_at_right_angles_to_surfaces() -> None:
@@ -127,6 +127,10 @@ def test_anisotropic_scale_keeps_normals_at_right_angles_to_surfaces() -> None:
     for edge in (found["points"], other["points"]):
         assert np.abs((edge * found["normals"]).sum(axis=1)).max() < 1e-5
     assert np.linalg.norm(found["normals"], axis=1) == pytest.approx([0] + [1] * 49, abs=1e-6)
+    sample = make_sample(8)
+    found = aug.Scale(0.5, 2.0)(sample, rng(3))
+    assert found["points"] == pytest.approx(sample["points"] * rng(3).uniform(0.5, 2.0), rel=1e-6)
+    assert found["normals"] is sample["normals"]
 
 
 def test_shifts_and_boxes_are_where_they_are_told_to_be() -> None:

@@ -66,44 +66,37 @@ def test_the_way_back_from_a_grid_leads_to_the_places_in_the_batch() -> None:
 
 def test_edges_and_faces_count_from_the_beginning_of_the_batch() -> None:
     edges = [np.array([[0, 1], [1, 2]]), np.array([[4, 0], [3, 4]]), np.zeros((2, 0), np.int64)]
-    samples = [make_sample(count, count) | {"edge_index": edge} for count, edge in zip((3, 5, 2), edges, strict=True)]
-    for sample in samples:
-        sample |= {"faces": np.array([[0, 1, 1]]), "axis_alignment": np.eye(4) * len(sample["points"])}
+    samples = [
+        make_sample(count, count) | {"edge_index": edge, "faces": np.array([[0, 1, 1]]), "axis_alignment": np.eye(4)}
+        for count, edge in zip((3, 5, 2), edges, strict=True)
+    ]
     batch = collate(samples)
     assert batch["edge_index"].tolist() == [[0, 1, 7, 3], [1, 2, 6, 7]]
     assert batch["edge_index_offset"].tolist() == [2, 4, 4]
     assert (batch["faces"].tolist(), batch["faces_offset"].tolist()) == ([[0, 1, 1], [3, 4, 4], [8, 9, 9]], [1, 2, 3])
-    assert [matrix.tolist() for matrix in batch["axis_alignment"]] == [
-        (np.eye(4) * size).tolist() for size in (3, 5, 2)
-    ]
+    assert np.array_equal(batch["axis_alignment"], [np.eye(4)] * 3)
     four = {"points": np.zeros((4, 3), np.float32), "axis_alignment": np.eye(4), "faces": np.zeros((4, 3), int)}
     cropped = CropPoints(2)(four, np.random.default_rng(0))
     assert (list(cropped), cropped["axis_alignment"].shape) == (["points", "axis_alignment"], (4, 4))
 
 
-def test_other_keys_are_joined_by_what_they_are() -> None:
+def test_other_keys_are_joined_by_what_they_are_under_every_name(tmp_path: Path) -> None:
     samples = [make_sample(3, 0), make_sample(5, 1)]
+    points = collate(samples)["points"]
     for number, sample in enumerate(samples):
         sample |= {"boxes": np.full((number + 1, 6), number), "scale": 1.5 + number, "flag": np.bool_(number)}
         sample |= {"height": np.float32(number), "center": np.array(number), "note": {"a": number}}
+        np.save(tmp_path / f"{number}.npy", sample["points"])
+        sample |= {"points": np.load(tmp_path / f"{number}.npy", mmap_mode="r"), "normals": None, "segments": 7}
     batch = collate(samples)
     assert batch["boxes"].tolist() == [[0] * 6, [1] * 6, [1] * 6]
     assert batch["boxes_offset"].tolist() == [1, 3]
     assert batch["scale"].tolist() == [1.5, 2.5]
     assert batch["flag"].tolist() == [False, True]
     assert (batch["height"].dtype, batch["center"].tolist()) == (np.float32, [0, 1])
-    assert batch["note"] == [{"a": 0}, {"a": 1}]
-
-
-def test_files_that_are_mapped_are_arrays_and_what_is_no_array_is_a_list_under_every_name(tmp_path: Path) -> None:
-    samples = [make_sample(3, 0), make_sample(5, 1)]
-    expected = collate(samples)
-    for number, sample in enumerate(samples):
-        np.save(tmp_path / f"{number}.npy", sample["points"])
-        sample |= {"points": np.load(tmp_path / f"{number}.npy", mmap_mode="r"), "normals": None, "segments": 7}
-    batch = collate(samples)
-    assert (type(batch["points"]), batch["points"].tolist()) == (np.ndarray, expected["points"].tolist())
     assert (batch["normals"], batch["segments"].tolist()) == ([None, None], [7, 7])
+    assert batch["note"] == [{"a": 0}, {"a": 1}]
+    assert (type(batch["points"]), batch["points"].tolist()) == (np.ndarray, points.tolist()), "files that are mapped"
 
 
 UNFIT = (

@@ -14,17 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_export
+import test_export_frameworks
 import tiny
 from commands import TEST, TRAIN, VAL, run_main
-from test_export_frameworks import write_export
 from test_readme import PAGES, REPOSITORY_DIR, find_commands
 
 from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed
 from scannet_prep.cli.main import make_parser
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.raw.layout import RawScene
-from scannet_prep.raw.mesh import read_mesh
-from scannet_prep.scene import SceneId, Split
 from scannet_prep.synthetic import write_release
 
 SECTIONS = dict(part.split("\n", 1) for part in PAGES["docs/coming-from.md"].split("\n## ")[1:])
@@ -33,8 +31,31 @@ PROGRAMS = ("OctFormer", "Pointcept", "Mask3D", "mmdetection3d", "OneFormer3D")
 SEGMENTS = "_vh_clean_2.0.010000.segs.json"
 TYPE = re.compile(r"\b(?:float|uint|int)\d+\b")
 
-# What a test of this module shows: section, and how the row or the difference begins.
+# What a test shows: section, and how the row or the difference begins. First those that other modules test anyway.
 SHOWN: list[tuple[str, str]] = []
+SHOWN_BY_EXPORTS = {
+    test_export.test_octformer_trains_and_tests_from_the_export: [
+        ("OctFormer", "Its test files hold 255"),
+        ("OctFormer", "Its script for 200 classes reads `data/scannet.npz/scannetv2_test.txt`"),
+    ],
+    test_export.test_pointcept_finds_its_assets_and_nothing_else: [
+        ("In words", "Pointcept | `coord`"),
+        ("Pointcept", "Test scenes have no `segment` and `instance`"),
+    ],
+    test_export.test_alignment_is_exact_and_its_inverse_within_one_unit_of_the_last_place: [
+        ("Pointcept", "Points that were processed with `--align-axis` come back"),
+    ],
+    test_export_frameworks.test_mask3d_matrices_databases_and_ground_truth_are_those_of_the_raw_scenes: [
+        ("In words", "Mask3D | columns"),
+        ("Mask3D", "The databases name files as Mask3D's own do"),
+        ("Mask3D", "`label_database.yaml` of the 20 classes has 20 entries"),
+    ],
+    test_export_frameworks.test_mmdet3d_arrays_and_infos_are_those_of_the_raw_scene: [
+        ("In words", "mmdetection3d | instance"),
+        ("OneFormer3D", "OneFormer3D computes superpoints anew"),
+        ("OneFormer3D", "OneFormer3D swaps chair and floor"),
+    ],
+}
 
 
 def shows(section: str, *beginnings: str) -> Callable[[Any], Any]:
@@ -55,11 +76,6 @@ def find_code(text: str) -> list[str]:
 
 def find_differences(section: str) -> list[str]:
     return re.findall(r"^- (.+)$", SECTIONS[section].partition("Known differences:\n")[2], re.MULTILINE)
-
-
-def run_tool(name: str, words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    assert runpy.run_path(str(REPOSITORY_DIR / "tools" / name))["main"](words) == 0
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +106,7 @@ def scenes(release: Path) -> list[ProcessedScene]:
 @pytest.fixture
 def export(tmp_path: Path) -> Export:
     """Writes an export of scenes into a new folder, without the command."""
-    return lambda scenes, name, **options: write_export(
+    return lambda scenes, name, **options: test_export_frameworks.write_export(
         name, scenes, tmp_path / f"export{len([*tmp_path.iterdir()])}", **options
     )
 
@@ -104,13 +120,14 @@ def process_tiny(folder: Path, *, labels_from: str = "aggregation", **files: byt
 
 
 def test_every_known_difference_and_every_row_in_words_has_a_test() -> None:
+    shown = SHOWN + [item for items in SHOWN_BY_EXPORTS.values() for item in items]
     there = [(section, text) for section in PROGRAMS for text in find_differences(section)]
     there += [("In words", row.strip("| ")) for row in SECTIONS["In words"].splitlines()[3:] if row]
     assert len(there) > 20
     for section, text in there:
-        found = [item for item in SHOWN if item[0] == section and text.startswith(item[1])]
+        found = [item for item in shown if item[0] == section and text.startswith(item[1])]
         assert len(found) == 1, (section, text)
-    assert len(SHOWN) == len(there)
+    assert len(shown) == len(there)
 
 
 def test_commands_of_the_official_script_are_the_commands_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +150,7 @@ def test_commands_of_the_official_script_are_the_commands_beside_them(capsys: py
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_commands_of_a_program_run_in_the_order_shown_and_its_files_are_those_of_the_page(
-    folder: Path, program: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, program: str
 ) -> None:
     commands = [*find_commands(SECTIONS[program].split("```sh\n")[1].split("```")[0])]
     for code in (code for row in find_rows(program, program) for cell in row for code in find_code(cell)):
@@ -142,12 +159,12 @@ def test_commands_of_a_program_run_in_the_order_shown_and_its_files_are_those_of
             if "generate_output_seg" in words:
                 (folder / "logs").mkdir()
                 np.savez(folder / f"logs/{VAL}.eval.npz", prob=np.eye(21)[np.arange(600) % 21])
-            run_tool("seg_scannet.py", words[2:], folder, monkeypatch)
+            tool = runpy.run_path(str(REPOSITORY_DIR / "tools/seg_scannet.py"))["main"]
+            assert run_main(*words[2:], cwd=folder, main=tool).status == 0
         elif words[0] == "scannet-prep":
             commands.append(words[1:])
     for words in commands:
-        more = ["--jobs", "1"] if words[0] == "export" else []
-        outcome = run_main(*words, *more, cwd=folder)
+        outcome = run_main(*words, cwd=folder)
         assert outcome.status == 0, (words, outcome.stderr)
     export_dirs = {folder / words[words.index("-o") + 1] for words in commands if "-o" in words}
     (first, *_) = (folder / words[words.index("-o") + 1] for words in commands if "-o" in words)
@@ -196,35 +213,19 @@ def expand(pattern: str) -> list[str]:
     return ["".join(items) for items in product(*parts)]
 
 
-@shows("In words", "OctFormer | `labels`", "Pointcept | `coord`", "Mask3D | columns", "mmdetection3d | instance")
-def test_words_of_other_programs_are_these_arrays(release: Path, scenes: list[ProcessedScene], export: Export) -> None:
-    scene, sample = scenes[0], ScanNet(release / "data/processed", split="train")[TRAIN]
-    with np.load(export(scenes, "octformer") / f"train/{TRAIN}.npz") as arrays:
-        assert set(arrays["labels"].tolist()) <= {*range(21)}
-        assert sample["labels"].tolist() == (arrays["labels"].astype(int) - 1).tolist()
-    assert (sample["labels"].min(), sample["labels"].max() < 20) == (-1, True)
-    folder = export(scenes, "pointcept") / f"train/{TRAIN}"
-    names = {"coord": "points", "color": "colors", "normal": "normals", "instance": "instances"}
-    assert all(np.array_equal(np.load(folder / f"{key}.npy"), getattr(scene, name)) for key, name in names.items())
-    matrix = np.load(export(scenes, "mask3d") / f"train/{TRAIN[5:]}.npy")
-    segments = scene.segments
-    assert segments is not None
-    columns = [scene.points, scene.colors, scene.normals, segments[:, None], scene.nyu40_ids[:, None]]
-    assert np.array_equal(matrix, np.hstack([*columns, scene.instances[:, None]], dtype=np.float32))
-    objects = np.fromfile(export(scenes, "mmdet3d") / f"instance_mask/{TRAIN}.bin", np.int64)
-    numbers = {group.id: group.object_id for group in scene.meta.groups} | {-1: -1}
-    assert [number - 1 for number in objects.tolist()] == [numbers[item] for item in scene.instances.tolist()]
-
-
-@shows("In words", "Pointcept | `segment20`")
-def test_segments_of_pointcept_are_labels_and_ours_are_superpoints(
+@shows("In words", "OctFormer | `labels`", "Pointcept | `segment20`")
+def test_labels_of_the_dataset_are_segment20_and_segment200_and_our_segments_are_superpoints(
     release: Path, scenes: list[ProcessedScene], export: Export
 ) -> None:
-    folder, label_sets = export(scenes, "pointcept") / f"train/{TRAIN}", {"20": SCANNET20, "200": SCANNET200}
-    for name, label_set in label_sets.items():
-        place, keys = release / "data/processed", ("labels", "segments")
-        sample = ScanNet(place, split="train", labels=label_set, keys=keys)[TRAIN]
+    folder = export(scenes, "pointcept") / f"train/{TRAIN}"
+    for name, label_set in {"20": SCANNET20, "200": SCANNET200}.items():
+        sample = ScanNet(release / "data/processed", split="train", labels=label_set, keys=("labels", "segments"))[
+            TRAIN
+        ]
         assert np.array_equal(np.load(folder / f"segment{name}.npy"), sample["labels"])
+        with np.load(export(scenes, "octformer", label_set=label_set) / f"train/{TRAIN}.npz") as arrays:
+            assert sample["labels"].tolist() == (arrays["labels"].astype(int) - 1).tolist()
+        assert (sample["labels"].min(), sample["labels"].max() < len(label_set)) == (-1, True)
     assert len(set(sample["segments"].tolist())) > len(set(sample["labels"].tolist()))
 
 
@@ -249,12 +250,6 @@ def test_normals_have_unit_length_and_those_with_1e_8_added_are_short(tmp_path: 
         np.load(export(scenes, "mask3d") / f"train/{tiny.SCENE_ID[5:]}.npy")[:, 6:9],
     ):
         assert np.abs(found - exact).max() < 0.0003
-
-
-@shows("OctFormer", "Its test files hold 255")
-def test_labels_of_octformers_test_files_are_0(scenes: list[ProcessedScene], export: Export) -> None:
-    with np.load(export(scenes, "octformer") / f"test/{TEST}.npz") as arrays:
-        assert (arrays["labels"] == 0).all()
 
 
 @shows("OctFormer", "It reads the labels of the 20 classes from `labels.ply`")
@@ -283,39 +278,11 @@ def test_ids_above_40_are_0_and_an_instance_has_one_label(tmp_path: Path, export
     assert np.load(out_dir / f"train/{tiny.SCENE_ID[5:]}.npy")[:, 10].tolist() == [2, 2, 1, 1, 1, 0]
 
 
-@shows("OctFormer", "Its script for 200 classes reads `data/scannet.npz/scannetv2_test.txt`")
-def test_both_roots_of_octformer_have_the_list_of_test_scenes(scenes: list[ProcessedScene], export: Export) -> None:
-    texts = [
-        (export(scenes, "octformer", label_set=label_set) / "scannetv2_test.txt").read_text()
-        for label_set in (SCANNET20, SCANNET200)
-    ]
-    assert texts == [f"{TEST}.npz\n"] * 2
-
-
 @shows("Pointcept", "Its copy of the label map lacks the row `stick`")
 def test_stick_is_an_object_of_the_200_classes(tmp_path: Path, export: Export) -> None:
     scenes = process_tiny(tmp_path, groups=tiny.aggregation_file([tiny.group(0, [0], "stick")]))
     segment = np.load(export(scenes, "pointcept") / f"train/{tiny.SCENE_ID}/segment200.npy")
     assert (segment.tolist(), SCANNET200.names[172]) == ([172, 172, -1, -1, -1, -1], "object")
-
-
-@shows("Pointcept", "Points that were processed with `--align-axis` come back")
-def test_points_come_back_within_one_unit_of_the_last_place(
-    release: Path, scenes: list[ProcessedScene], tmp_path: Path, export: Export
-) -> None:
-    raw = RawScene(SceneId(TRAIN), release / "data/ScanNet/scans")
-    aligned = tiny.process_written(raw, align_axis=True)
-    exact, back = (np.load(export([scene], "pointcept") / f"train/{TRAIN}/coord.npy") for scene in (scenes[0], aligned))
-    mesh = read_mesh(raw.directory / f"{TRAIN}_vh_clean_2.ply")
-    assert np.array_equal(exact, mesh.positions)
-    assert not np.array_equal(exact, aligned.points)
-    assert (np.abs(exact - back) <= np.spacing(np.abs(exact).max())).all()
-
-
-@shows("Pointcept", "Test scenes have no `segment` and `instance`")
-def test_pointceptss_test_scenes_have_three_assets(scenes: list[ProcessedScene], export: Export) -> None:
-    names = {path.name for path in (export(scenes, "pointcept") / f"test/{TEST}").iterdir()}
-    assert names == {"coord.npy", "color.npy", "normal.npy"}
 
 
 @shows("Pointcept", "A scene that is in no official list")
@@ -328,7 +295,7 @@ def test_scene_of_no_list_is_not_processed(tmp_path: Path) -> None:
 
 @shows("Pointcept", "Files for limited annotations and reconstructions")
 def test_files_of_tasks_beside_the_splits_stay_where_they_are(folder: Path) -> None:
-    words = ("export", "--format", "pointcept", "-o", "out", "--jobs", "1", "--scenes", TRAIN)
+    words = ("export", "--format", "pointcept", "-o", "out", "--scenes", TRAIN)
     assert run_main(*words, cwd=folder).status == 0
     assert not (folder / "out/tasks").exists()
     path = folder / "out/tasks/scenes/1.txt"
@@ -337,15 +304,6 @@ def test_files_of_tasks_beside_the_splits_stay_where_they_are(folder: Path) -> N
     assert run_main(*words, "--force", cwd=folder).status == 0
     assert run_main("verify", "out", cwd=folder).status == 0
     assert path.read_text() == TRAIN
-
-
-@shows(
-    "Mask3D", "The databases name files as Mask3D's own do", "`label_database.yaml` of the 20 classes has 20 entries"
-)
-def test_mask3ds_databases_name_files_from_its_own_folder(scenes: list[ProcessedScene], export: Export) -> None:
-    out_dir = export(scenes, "mask3d")
-    assert f'filepath: "data/processed/scannet/train/{TRAIN[5:]}.npy"' in (out_dir / "train_database.yaml").read_text()
-    assert len(re.findall(r"(?m)^\d+:$", (out_dir / "label_database.yaml").read_text())) == 20
 
 
 @shows("Mask3D", "scene0217_00 lists every group twice")
@@ -371,23 +329,7 @@ def test_scenes_that_mmdetection3d_drops_are_exported(tmp_path: Path, export: Ex
 def test_infos_are_in_the_order_of_ids_and_no_intermediate_files_are_there(tmp_path: Path) -> None:
     write_release(tmp_path / "raw", ("scene0191_00", TRAIN), vertices=500)
     assert run_main("process", tmp_path / "raw", "-o", tmp_path / "processed").status == 0
-    words = ("export", tmp_path / "processed", "-o", tmp_path / "out", "--format", "mmdet3d", "--jobs", "1")
-    assert run_main(*words).status == 0
+    assert run_main("export", tmp_path / "processed", "-o", tmp_path / "out", "--format", "mmdet3d").status == 0
     infos = pickle.loads((tmp_path / "out/scannet_infos_train.pkl").read_bytes())["data_list"]
     assert [info["lidar_points"]["lidar_path"] for info in infos] == [f"{TRAIN}.bin", "scene0191_00.bin"]
     assert not (tmp_path / "out/scannet_instance_data").exists()
-
-
-@shows("OneFormer3D", "OneFormer3D computes superpoints anew", "OneFormer3D swaps chair and floor")
-def test_superpoints_are_segments_and_chair_and_floor_are_not_swapped(tmp_path: Path, export: Export) -> None:
-    groups = tiny.aggregation_file([tiny.group(0, [0], "chair"), tiny.group(1, [2], "floor")])
-    test = tiny.process_tiny(tmp_path, {SEGMENTS: None}, split=Split.TEST, scene_id=tiny.TEST_SCENE_ID)
-    scenes = [*process_tiny(tmp_path, groups=groups), test]
-    out_dir = export(scenes, "mmdet3d", variant="oneformer3d", label_set=SCANNET200)
-    masks = [
-        np.fromfile(out_dir / f"{name}/{tiny.SCENE_ID}.bin", np.int64).tolist()
-        for name in ("super_points", "semantic_mask")
-    ]
-    assert masks == [[0, 0, 1, 1, 2, 3], [2, 2, 3, 3, 0, 0]]
-    assert [SCANNET200.names[SCANNET200.ids.index(number)] for number in (2, 3)] == ["chair", "floor"]
-    assert not (out_dir / f"points/{tiny.TEST_SCENE_ID}.bin").exists()

@@ -31,7 +31,7 @@ PAGE = (Path(__file__).parents[1] / "docs/training.md").read_text(encoding="utf-
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 TRAIN_PY, EVALUATE_PY = [block for block in BLOCKS if "PATH, CHECKPOINT" in block]
 SCRIPTS = {"train.py": TRAIN_PY, "evaluate.py": EVALUATE_PY}
-EPOCHS = 3
+EPOCHS = 2
 TRANSFORM = Compose(RotateZ(), Flip(), Jitter(), Normalize(), GridSample(0.05, has_inverse=False), CropPoints(400))
 
 
@@ -200,13 +200,16 @@ def test_the_scripts_of_the_training_page_run_on_two_ranks(training_folder: Path
     archive_path = pack_into(training_folder, tmp_path / "scannet.tar.zst")
     for name, script in SCRIPTS.items():
         assert script.count('"data/processed"') == 1
-        (tmp_path / name).write_text(script.replace('"data/processed"', repr(str(archive_path))))
+        text = script.replace('"data/processed"', repr(str(archive_path))).replace(
+            '"checkpoint.pt", 3', '"checkpoint.pt", 1'
+        )
+        (tmp_path / name).write_text(text)
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"],
         env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         cwd=tmp_path, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
-    assert re.findall(r"epoch (\d), step \d+: loss \d+\.\d{3}\n", done.stdout) == ["0", "1", "2"]
+    assert re.findall(r"epoch (\d), step \d+: loss \d+\.\d{3}\n", done.stdout) == ["0"]
     assert run_ranks(run_script, tmp_path, "evaluate.py") == [0, 0]
     assert re.search(r"^accuracy [01]\.\d{3}$", read_output(tmp_path), re.MULTILINE)

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,12 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import COMMAND, Outcome, run_command, run_main
-from launches import LAUNCHES, Launch
 from test_cli import run_on_terminal
 
 from scannet_prep.cli.main import main
 from scannet_prep.processed.folder import find_state, mark_unfinished
 from scannet_prep.stages.doctor import probes
-from scannet_prep.stages.doctor.check import Check, Severity
-from scannet_prep.stages.granted import find_granted_cores, find_granted_memory
+from scannet_prep.stages.doctor.check import Check
 
 TOPICS = [
     "versions", "cores", "memory", "shared memory", "open files", "environment",
@@ -79,19 +76,22 @@ def test_findings_of_a_whole_folder_are_one_screen_and_one_object(whole_dir: Pat
     assert list((whole_dir / "processed").glob(".*doctor*")) == []
 
 
-@pytest.mark.parametrize(("columns", "words"), [(60, []), (100, ["processed"])])
-def test_findings_are_one_screen_of_lines(
-    whole_dir: Path, stub_dir: Path, columns: int, words: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("columns", [60, 100])
+def test_findings_are_one_screen_of_lines_without_the_passwords_of_addresses(
+    stub_dir: Path, tmp_path: Path, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SCANNET_PREP_BASE_URL", CLOSED)
+    place, url, proxy = (f"http://me:{word}@127.0.0.1:9/" for word in ("se/cret", "se[cret", "se@cret"))
+    monkeypatch.setenv("SCANNET_PREP_BASE_URL", url)
+    monkeypatch.setenv("HTTP_PROXY", proxy)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(stub_dir), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.chdir(whole_dir)
+    monkeypatch.chdir(tmp_path)
+    words = [f"{place}x.tar.zst"] if columns == 100 else []
     status, shown = run_on_terminal([*COMMAND, "doctor", *words], columns)
     lines = shown.replace("\r", "").splitlines()
     assert re.fullmatch(r"(no|\d+) problems?, (no|\d+) notes?, in .*", lines[-1])
     assert len(lines) < (28 if columns == 100 else 48)
     assert ("scenes: data/processed is not there" in shown) == (not words)  # the default folder
-    assert status == 3
+    assert (status, "cret" in shown) == (3, False)
 
 
 def test_a_file_system_that_never_answers_is_a_finding(tmp_path: Path, stub_dir: Path) -> None:
@@ -145,7 +145,7 @@ def test_what_is_wrong_with_a_folder_is_what_every_command_says(
     assert look("scenes", archive_path).message == f"{archive_path}: 3 processed scenes"
     mark_unfinished(out_dir, ["scene0000_00"])
     (fault,) = find_state(out_dir).faults
-    assert look("scenes", out_dir) == Check("scenes", fault.message, Severity.PROBLEM, fault.hint)
+    assert look("scenes", out_dir) == Check("scenes", fault.message, "problem", fault.hint)
     (out_dir / "manifest.json").write_text("{")
     assert look("scenes", out_dir).severity == "problem"
     archive_path.write_bytes(archive_path.read_bytes()[:-40])
@@ -223,19 +223,13 @@ class Answering(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def server_url() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), Answering)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://user:secret@127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.mark.parametrize("status", [200, 404, 403, 503])
-def test_a_server_that_answers_anything_is_reachable_and_passwords_never_show(server_url: str, status: int) -> None:
-    found = look("server", f"{server_url}/{status}/")
-    assert (found.severity, "secret" in found.message) == ("ok", False)
+def test_a_server_that_answers_anything_is_reachable_and_passwords_never_show() -> None:
+    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+        for status in (200, 404, 403, 503):
+            found = look("server", f"http://user:secret@127.0.0.1:{server.server_port}/{status}/")
+            assert (found.severity, "secret" in found.message) == ("ok", False)
+        server.shutdown()
 
 
 def test_a_server_that_is_not_there_is_a_note_and_an_address_that_is_none_a_problem() -> None:
@@ -244,64 +238,11 @@ def test_a_server_that_is_not_there_is_a_note_and_an_address_that_is_none_a_prob
     assert look("server", "kaldir").severity == "problem"
 
 
-def test_passwords_in_addresses_never_show(stub_dir: Path) -> None:
-    place, url, proxy = (f"http://me:{word}@127.0.0.1:9/" for word in ("se/cret", "se[cret", "se@cret"))
-    outcome, _ = consult(f"{place}x.tar.zst", stub_dir=stub_dir, SCANNET_PREP_BASE_URL=url, HTTP_PROXY=proxy)
-    assert "cret" not in outcome.stdout + outcome.stderr
-
-
 def test_variables_that_lead_connections_elsewhere_show_without_passwords() -> None:
     proxies = {"HTTPS_PROXY": "http://me:sec/ret@proxy:3128", "http_proxy": "me:sec[ret@proxy"}
     others = {"SSL_CERT_FILE": "/x.pem", "NCCL_DEBUG": "INFO", "no_proxy": ""}
     found = probes.make_check("", probes.check_environment, proxies | others)
     assert found == Check("", "set: HTTPS_PROXY, SSL_CERT_FILE, http_proxy, NCCL_DEBUG=INFO")
-
-
-def write_group(root: Path, files: dict[str, str]) -> dict[str, Path]:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    (root / "membership").write_text("4:memory:/box\n3:cpu,cpuacct:/box\n0::/job/step\n")
-    return {"cgroup_root": root, "membership_path": root / "membership"}
-
-
-def test_granted_cores_and_memory_are_the_least_of_machine_container_and_slurm(tmp_path: Path) -> None:
-    first = {"cpu,cpuacct/cpu.cfs_quota_us": "150000", "cpu,cpuacct/cpu.cfs_period_us": "100000"}
-    first["memory/memory.limit_in_bytes"] = f"{3 << 30}\n"
-    group = write_group(tmp_path / "first", first | {"memory/box/memory.limit_in_bytes": f"{(1 << 63) - 4096}"})
-    assert find_granted_cores({}, **group)["container"] == 2
-    assert find_granted_memory({}, **group)["container"] == 3 << 30
-    second = {"job/cpu.max": "100000 100000", "job/step/cpu.max": "max 100000", "job/step/memory.max": "max"}
-    group = write_group(tmp_path / "second", second | {"job/memory.max": f"{2 << 30}"})
-    assert find_granted_cores({"SLURM_CPUS_PER_TASK": "7"}, **group) | {"affinity": 0} == {
-        "affinity": 0, "Slurm": 7, "container": 1,
-    }  # fmt: skip
-    slurm = {"SLURM_MEM_PER_NODE": "1024"}
-    assert find_granted_memory(slurm, **group) | {"machine": 0} == {
-        "machine": 0,
-        "container": 2 << 30,
-        "Slurm": 1 << 30,
-    }
-    assert find_granted_memory({"SLURM_MEM_PER_CPU": "512", "SLURM_CPUS_ON_NODE": "4"}, **group)["Slurm"] == 2 << 30
-    assert "container" not in find_granted_cores({}, tmp_path, tmp_path / "none")
-
-
-@pytest.mark.parametrize("launch", LAUNCHES, ids=[launch.name for launch in LAUNCHES])
-def test_a_process_gets_its_share_of_the_cores_that_slurm_grants(launch: Launch, tmp_path: Path) -> None:
-    assert find_granted_cores(launch.environ, tmp_path, tmp_path / "none").get("Slurm") == launch.cores
-
-
-def test_odd_words_in_control_groups_and_the_environment_are_no_limits(tmp_path: Path) -> None:
-    group = write_group(tmp_path, {"job/cpu.max": "100000 0", "job/step/cpu.max": "", "job/memory.max": "²"})
-    (tmp_path / "job/step/memory.max").write_bytes(b"\xff\xfe\0")
-    odd = {"SLURM_CPUS_PER_TASK": "²", "SLURM_CPUS_ON_NODE": "4(x2)", "SLURM_STEP_TASKS_PER_NODE": "0,²(x2)"}
-    odd |= {"SLURM_MEM_PER_NODE": "8G", "SLURM_MEM_PER_CPU": "-1"}
-    assert list(find_granted_cores(odd, **group)) == ["affinity"]
-    assert set(find_granted_memory(odd, **group)) <= {"machine", "ulimit -v"}
-    (tmp_path / "job/cpu.max").write_text("100000 -1")
-    assert list(find_granted_cores(odd, **group)) == ["affinity"]
-    (tmp_path / "membership").write_bytes(b"0::/\0\n::\n\xff\n0::/../../..\n")
-    assert list(find_granted_cores({}, **group)) == ["affinity"]
 
 
 def test_little_memory_few_files_and_a_limit_of_addresses_say_what_to_type() -> None:
@@ -330,7 +271,7 @@ def be_consulted(out_dir: Path, *words: str) -> None:
     """What each rank does; `{rank}` in the words is its number."""
     if os.environ["RANK"] == "1" and (out_dir / "lame").exists():
         os.environ["GLOO_SOCKET_IFNAME"] = "eth77"
-    if os.environ["RANK"] == "2" and (out_dir / "late").exists():
+    if os.environ["RANK"] == "1" and (out_dir / "late").exists():
         time.sleep(4)
     sys.exit(main(["doctor", "--ddp", *(word.replace("{rank}", os.environ["RANK"]) for word in words)]))
 
@@ -348,13 +289,13 @@ def test_ranks_that_agree_and_a_late_one_are_told_by_rank_0_alone_as_one_object(
 ) -> None:
     pytest.importorskip("torch")
     (tmp_path / "late").touch()
-    statuses, (first, *others) = consult_ranks(tmp_path, str(training_folder), "--json", count=3)
-    assert (statuses, others) == ([0, 0, 0], ["", ""])
+    statuses, (first, *others) = consult_ranks(tmp_path, str(training_folder), "--json")
+    assert (statuses, others) == ([0, 0], [""])
     value = json.loads(first)
     assert [(check["topic"], check["severity"]) for check in value["checks"] if check["severity"] != "note"] == [
         ("ranks", "ok"), ("agreement", "ok"), ("all-reduce", "ok"),
     ]  # fmt: skip
-    assert re.search(r"rank 2 \(.*\) is slow: it was ready [1-9]", json.dumps(value["checks"]))
+    assert re.search(r"rank 1 \(.*\) is slow: it was ready [1-9]", json.dumps(value["checks"]))
     agreed = value["checks"][-2]["message"]
     assert re.search(r"digest of the scenes \w+, numpy .*, steps of the epoch [1-9]\d*, plan of the epoch \w", agreed)
 

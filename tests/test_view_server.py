@@ -10,15 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import pytest
 from commands import SCENES, TRAIN, VAL, run_main, start_command
 
-from scannet_prep.view.coloring import Coloring, ViewedScene
-from scannet_prep.view.server import SceneServer
+from scannet_prep.stages.serve import SceneServer
+from scannet_prep.stages.view import Viewing, open_scenes
+from scannet_prep.view.coloring import ViewedScene
 
 Get = Callable[..., tuple[int, bytes]]
 
@@ -119,17 +118,18 @@ def test_browser_that_goes_away_is_no_reason_to_print(port: int) -> None:
     time.sleep(0.3)  # the fixture `port` looks at what was printed
 
 
-def test_page_that_is_asked_for_many_times_at_once_is_made_once() -> None:
+def test_page_that_is_asked_for_many_times_at_once_is_made_once(whole_dir: Path) -> None:
     asked = []
 
-    def load(scene_id: str) -> Any:
-        asked.append(scene_id)
-        time.sleep(0.1)
-        points = np.zeros((1, 3), np.float32)
-        rgb = Coloring("rgb", "colours of the scan", np.zeros((1, 3), np.uint8))
-        return ViewedScene(scene_id, "", "", points, None, None, {"rgb": rgb}), "rgb"
+    class Slow(Viewing):
+        def load(self, name: str, *, only: str | None = None) -> ViewedScene:
+            asked.append(name)
+            time.sleep(0.1)
+            return super().load(name, only=only)
 
-    with SceneServer([], load, title="", port=0) as server, ThreadPoolExecutor(8) as pool:
+    seen = open_scenes([VAL], whole_dir / "processed")
+    viewing = Slow(seen.place, seen.scene_ids, None, "", seen.label_set)
+    with SceneServer(viewing, 0) as server, ThreadPoolExecutor(8) as pool:
         for kind in ("scene", "thumbnail"):
             assert len(set(pool.map(server.make, [kind] * 8, [VAL] * 8))) == 1
     assert asked == [VAL, VAL]

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pytest
 from release_server import ReleaseServer
 
 from scannet_prep.processed.scene import ProcessOptions
@@ -93,14 +89,3 @@ def fail_on_third_scene(sample: dict[str, Any], generator: np.random.Generator) 
     if sample["scene_id"] == "scene0000_02":
         raise ZeroDivisionError("no such voxel")
     return sample
-
-
-def import_ocnn() -> Any:
-    """ocnn. One of its networks, which nothing here uses, needs torchvision, whose wheel is for CUDA: an empty one."""
-    empty = {name: ModuleType(name) for name in ("torchvision", "torchvision.models") if not find_spec("torchvision")}
-    for module in empty.values():
-        module.resnet18 = None  # type: ignore[attr-defined]
-    with pytest.MonkeyPatch.context() as patch:
-        for name, module in empty.items():
-            patch.setitem(sys.modules, name, module)
-        return pytest.importorskip("ocnn", reason="pip install --no-deps ocnn")

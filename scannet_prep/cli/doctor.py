@@ -79,6 +79,6 @@ def _describe(checks: Iterable[Check]) -> Iterator[str]:
 
 
 def _count(report: DoctorReport) -> str:
-    severities = [str(check.severity) for check in report.checks]
+    severities = [check.severity for check in report.checks]
     counts = ", ".join(format_count(severities.count(name), name) for name in ("problem", "note"))
     return f"{counts}, in {format_duration(report.seconds)}"

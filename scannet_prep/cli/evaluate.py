@@ -47,16 +47,17 @@ def add_arguments(parser: shared.CommandParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import evaluate
+    from scannet_prep.stages.predictions import find_predictions
 
     if arguments.confusion and arguments.task == "instance":
         raise UsageError("instances have no confusion matrix", "leave out --confusion")
-    plan = evaluate.plan(
+    plan = find_predictions(
         arguments.predictions,
         arguments.gt,
         task=arguments.task,
         label_set=shared.label_set_from(arguments),
         splits=[Split.parse(name) for name in dict.fromkeys(arguments.splits)],
-        allows_missing=arguments.allow_missing,
+        hint="" if arguments.allow_missing else evaluate.HINT,
     )
     if plan.missing:
         missing = f"{format_count(len(plan.missing), 'scene')} ({list_some(plan.missing)})"

@@ -39,6 +39,7 @@ Whether two folders, archives or raw trees hold the same data: scannet-prep repo
 EPILOG = """\
 examples:
   scannet-prep verify data/ScanNet
+  scannet-prep verify data/ScanNet --against their-scannet.lock
   scannet-prep verify data/processed --complete --splits train val
   scannet-prep verify data/scannet-*-of-*.tar.zst
   scannet-prep verify https://host/scannet.tar.zst --scenes scene0011_00
@@ -51,6 +52,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.add_argument(
         "--complete", action="store_true", help="a scene of the official lists that is missing is an error"
     )
+    against = "compare a raw tree with the scannet.lock of another copy"
+    parser.add_argument("--against", type=shared.path_argument, metavar="FILE", help=against)
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
@@ -67,6 +70,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         arguments.places,
         selection=selection,
         must_be_complete=arguments.complete,
+        against=arguments.against,
         certificates=certificates_from(arguments, console),
         jobs=shared.jobs_from(arguments),
         progress=console.progress(),

@@ -102,16 +102,16 @@ def _serve(viewing: Viewing, port: int, console: Console) -> int:
     """Serve until somebody interrupts it, which is how it is to end."""
     import socket
 
-    from scannet_prep.stages.serve import open_server
+    from scannet_prep.stages.serve import SceneServer
 
-    server = open_server(viewing, port)
+    server = SceneServer(viewing, port)
     ssh = f"ssh -L {server.server_port}:127.0.0.1:{server.server_port} {socket.gethostname()}"
     text = f"""\
-{format_count(len(server.scenes), "scene")} of {server.title}; Ctrl-C ends it
+{format_count(len(viewing.scene_ids), "scene")} of {viewing.place.name}; Ctrl-C ends it
 open in a browser: {server.url}
 if that is on another machine, first type there:
   {ssh}"""
-    value = {"url": server.url, "port": server.server_port, "scenes": list(server.scenes), "ssh": ssh}
+    value = {"url": server.url, "port": server.server_port, "scenes": viewing.scene_ids, "ssh": ssh}
     with server, suppress(KeyboardInterrupt):
         console.result(text, value, 0)
         server.serve_forever()

@@ -82,6 +82,8 @@ class ExportFormat(ABC):
     """Whether the files hold labels of the chosen label set; else of both, or raw ids."""
     uses_frame: ClassVar[bool] = True
     """Whether the files hold anything that has a frame: points or normals."""
+    is_aligned: ClassVar[bool | None] = False
+    """Whether the program's own points are aligned; None for a format that takes them as they are stored."""
     uses_test_segments: ClassVar[bool] = False
     """Whether segments of test scenes are read, where a folder of them is given."""
 
@@ -93,12 +95,8 @@ class ExportFormat(ABC):
             raise UsageError(f"the format {self.name} takes no segments of test scenes", "leave them out")
         label_set = options.label_set if self.uses_label_set else SCANNET20
         is_chosen = self.uses_frame and options.is_aligned is not None
-        is_aligned = options.is_aligned if is_chosen else self.default_frame(label_set)
+        is_aligned = options.is_aligned if is_chosen else self.is_aligned
         self.options = replace(options, label_set=label_set, is_aligned=is_aligned)
-
-    def default_frame(self, label_set: LabelSet) -> bool | None:  # noqa: ARG002 - one program has two answers
-        """Whether the program's own points are aligned; None for a format that takes them as they are stored."""
-        return False
 
     @property
     def settings(self) -> dict[str, bool | str]:
@@ -151,9 +149,7 @@ class JoinedFormat(ExportFormat):
     are joined; their names count for nothing. Points are taken as they are stored.
     """
 
-    def default_frame(self, label_set: LabelSet) -> None:  # noqa: ARG002 - the same for both
-        """As they are stored."""
-        return
+    is_aligned = None
 
     def make_arrays(self, scene: ProcessedScene) -> dict[str, NDArray[Any]]:
         """The arrays of a scene as processing makes them with these options."""

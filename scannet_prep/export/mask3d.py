@@ -35,9 +35,6 @@ from scannet_prep.scene import SceneId, Split
 
 _MODES = {Split.TRAIN: "train", Split.VAL: "validation", Split.TEST: "test"}
 _MAX_GROUP_ID = 998
-# Of the release's train split, as Mask3D's loader has them for when there is no file.
-_COLOR_MEAN = (0.47793125906962, 0.4303257521323044, 0.3749598901421883)
-_COLOR_STD = (0.2834475483823543, 0.27566157565723015, 0.27018971370874995)
 
 
 class Mask3D(ExportFormat):
@@ -89,8 +86,8 @@ class Mask3D(ExportFormat):
         joint.sort(key=lambda entry: entry["filepath"])  # train before validation
         files = {f"{mode}_database.yaml": "".join(map(_yaml_item, found)) for mode, found in entries.items()}
         train = [record for split, record in records.values() if split is Split.TRAIN]
-        mean, deviation = _join_moments(train) if train else (_COLOR_MEAN, _COLOR_STD)
-        files["color_mean_std.yaml"] = _yaml_mapping({"mean": mean, "std": deviation})
+        if train:  # else, its loader takes those of the whole train split
+            files["color_mean_std.yaml"] = _yaml_mapping(_join_moments(train))
         files["label_database.yaml"] = self._encode_labels()
         return {name: text.encode("ascii") for name, text in files.items()}
 
@@ -146,13 +143,14 @@ def _color_moments(colors: NDArray[np.uint8]) -> tuple[list[float], list[float]]
     return [total / 255 / len(colors) for total, _ in sums], [total / 255**2 / len(colors) for _, total in sums]
 
 
-def _join_moments(records: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
+def _join_moments(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """Mean and standard deviation over scenes, each of which counts the same."""
     means, squares = (
         [math.fsum(channel) / len(records) for channel in zip(*(r[key] for r in records), strict=True)]
         for key in ("color_mean", "color_std")
     )
-    return means, [math.sqrt(max(0.0, square - mean**2)) for mean, square in zip(means, squares, strict=True)]
+    deviations = [math.sqrt(max(0.0, square - mean**2)) for mean, square in zip(means, squares, strict=True)]
+    return {"mean": means, "std": deviations}
 
 
 def _yaml_item(values: Mapping[str, Any]) -> str:

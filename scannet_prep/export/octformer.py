@@ -12,6 +12,7 @@ Its `labels` are ours: 0 unlabeled, 1..K = train id + 1. Points are as scanned f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,11 @@ from scannet_prep.export.format import (
     Content,
     ExportedScene,
     ExportFormat,
+    ExportOptions,
     as_asked_for,
     encode_lines,
 )
-from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.labels import SCANNET200
 from scannet_prep.processed.npz import encode_npz
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
@@ -37,17 +39,26 @@ class OctFormer(ExportFormat):
 
     name = "octformer"
 
-    def default_frame(self, label_set: LabelSet) -> bool:
-        """As its README processes them."""
-        return label_set == SCANNET200
+    def __init__(self, options: ExportOptions) -> None:
+        is_200 = options.label_set == SCANNET200  # which its README aligns
+        super().__init__(replace(options, is_aligned=is_200 if options.is_aligned is None else options.is_aligned))
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the `.npz`, and the raw ids of train and val."""
         is_test = scene.meta.split is Split.TEST
         start = f"{'test' if is_test else 'train'}/{scene.meta.scene_id}"
-        files: dict[str, Content] = {f"{start}.npz": self._encode_npz(scene)}
+        wanted, files = as_asked_for(scene, self.options), dict[str, Content]()
+        if wanted.meta.options == scene.meta.options:
+            files[f"{start}.npz"] = PROCESSED_FILE
+        else:
+            arrays: dict[str, NDArray[Any]] = {"points": wanted.points, "normals": wanted.normals.astype(np.float16)}
+            arrays |= {"colors": wanted.colors, "labels": wanted.labels}
+            files[f"{start}.npz"] = encode_npz(arrays, frozenset({"labels"}))
         if not is_test:
-            files[f"{start}.txt"] = [encode_lines(self._raw_ids(scene))]
+            raw_ids: NDArray[np.integer[Any]] = scene.nyu40_ids
+            if self.options.label_set == SCANNET200:  # only where they are classes, as its own program writes them
+                raw_ids = np.where(SCANNET200.labels_from_raw_ids(scene.scannet_ids) > 0, scene.scannet_ids, 0)
+            files[f"{start}.txt"] = [encode_lines(raw_ids)]
         return ExportedScene(files)
 
     def encode_shared(self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]) -> Mapping[str, bytes]:
@@ -59,16 +70,3 @@ class OctFormer(ExportFormat):
             ordered += sorted(present.difference(ordered))
             lists[f"scannetv2_{split}_npz.txt"] = "".join(f"{scene_id}.npz\n" for scene_id in ordered).encode()
         return lists | {"scannetv2_test.txt": lists["scannetv2_test_npz.txt"]}
-
-    def _encode_npz(self, scene: ProcessedScene) -> Content:
-        wanted = as_asked_for(scene, self.options)
-        if wanted.meta.options == scene.meta.options:
-            return PROCESSED_FILE
-        arrays: dict[str, NDArray[Any]] = {"points": wanted.points, "normals": wanted.normals.astype(np.float16)}
-        return encode_npz(arrays | {"colors": wanted.colors, "labels": wanted.labels}, frozenset({"labels"}))
-
-    def _raw_ids(self, scene: ProcessedScene) -> NDArray[np.integer[Any]]:
-        """nyu40 ids as they are; ScanNet ids only where they are classes, else 0, as its own program writes them."""
-        if self.options.label_set == SCANNET20:
-            return scene.nyu40_ids
-        return np.where(SCANNET200.labels_from_raw_ids(scene.scannet_ids) > 0, scene.scannet_ids, 0)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from scannet_prep.errors import ExportError
 from scannet_prep.export.format import ExportedScene, ExportFormat, ExportOptions, as_asked_for, encode_bytes
 from scannet_prep.files import Buffer
-from scannet_prep.labels import LabelSet
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
 from scannet_prep.view.coloring import color_numbers
@@ -42,13 +41,10 @@ class Ply(ExportFormat):
 
     name = "ply"
     variants = ("rgb", "label", "instance", "segment")
+    is_aligned = None
 
     def __init__(self, options: ExportOptions) -> None:
         super().__init__(replace(options, variant=options.variant or "rgb"))
-
-    def default_frame(self, label_set: LabelSet) -> None:  # noqa: ARG002 - the same for both
-        """As they are stored."""
-        return
 
     def why_left_out(self, split: Split) -> str:
         """Test scenes have colours only."""

@@ -307,14 +307,11 @@ class EvalSampler(RankedSampler):
         checked = _check_lengths(lengths)
         super().__init__(rank, world_size)
         self.step_count = -(-len(checked) // self.world_size)
-        order = np.argsort(-checked, kind="stable")
-        loads = np.zeros(self.world_size, np.int64)
+        order = np.argsort(-checked, kind="stable").tolist()
         self._scenes: list[int] = []
-        for start in range(0, len(order), self.world_size):
-            scenes = order[start : start + self.world_size]
-            ranks = np.argsort(loads, kind="stable")[: len(scenes)]  # the fewest vertices so far get the largest scene
-            loads[ranks] += checked[scenes]
-            self._scenes += scenes[ranks == self.rank].tolist()
+        for step in range(self.step_count):  # dealt forwards and backwards in turn
+            place = step * self.world_size + (self.rank, self.world_size - 1 - self.rank)[step % 2]
+            self._scenes += order[place : place + 1]
 
     def __len__(self) -> int:
         """Scenes of this rank."""

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.dataset import Place, ScanNet
+from scannet_prep.dataset import ScanNet
 from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.files import make_directory, write_atomically
-from scannet_prep.labels import SCANNET20, LabelSet
 from scannet_prep.progress import Progress
-from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages.predictions import Predictions, Task, find_predictions
-from scannet_prep.view.confusion import draw_confusion
+from scannet_prep.stages.predictions import Predictions, Task
+from scannet_prep.view.charts import draw_confusion
 
 _SCORES: Mapping[Task, tuple[Any, str]] = {
     "semantic": (SemanticScores, "iou"),
     "instance": (InstanceScores, "ap"),
 }
-_HINT = "make them, or add --allow-missing to evaluate the others only"
+HINT = "make them, or add --allow-missing to evaluate the others only"
+"""What to do where scenes have no prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,34 +52,6 @@ class EvaluationReport:
     written: tuple[Path, ...]
 
 
-def plan(
-    folder: Path,
-    place: Place,
-    *,
-    task: Task = "semantic",
-    label_set: LabelSet = SCANNET20,
-    splits: Sequence[Split] = (Split.VAL,),
-    allows_missing: bool = False,
-) -> Predictions:
-    """Find the predictions and the ground truth; no prediction is read.
-
-    Args:
-        folder: Where the predictions are.
-        place: A processed folder, or an archive of it: the ground truth.
-        task: `semantic` or `instance`.
-        label_set: The classes.
-        splits: Which splits; train or val.
-        allows_missing: Whether scenes may lack predictions.
-
-    Raises:
-        UsageError: A scene has several predictions.
-        MissingFileError: Predictions are missing.
-        ScanNetPrepError: The ground truth cannot be read.
-    """
-    hint = "" if allows_missing else _HINT
-    return find_predictions(folder, place, task=task, label_set=label_set, splits=splits, hint=hint)
-
-
 def run(
     plan: Predictions,
     *,
@@ -91,7 +62,7 @@ def run(
     """Compare predictions with the ground truth.
 
     Args:
-        plan: From `plan`.
+        plan: From `find_predictions`.
         scores_path: Where a table of the scenes goes, as CSV: totals, means over all classes, and IoU or AP by class.
         confusion_path: Where the confusion matrix of semantic predictions goes: as a picture if it is named `.svg`,
             else as CSV.

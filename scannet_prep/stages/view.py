@@ -117,8 +117,8 @@ def open_scenes(
     if pred_dir is None and color in {"prediction", "error"}:
         raise UsageError(f"without a prediction, there is no colouring by {color}", "add --pred DIR")
     place = open_place([source], certificates=certificates)
-    predicted = None if pred_dir is None else find_prediction_files(pred_dir, task)
-    names = [name for name in place.entries if predicted is None or name in predicted]
+    paths = None if pred_dir is None else find_prediction_files(pred_dir, task)
+    names = [name for name in place.entries if paths is None or name in paths]
     if words:
         selection = Selection(scene_ids=parse_scene_ids(words))
         names = list(selection.scene_ids or ())
@@ -127,14 +127,14 @@ def open_scenes(
     elif len(names) > 1 and not takes_all:
         hint = f"name some, such as {names[0]}"
         raise UsageError(f"{place.name}: holds {len(names):,} scenes; which of them?", hint)
-    if pred_dir is None or predicted is None:
-        return Viewing(place, tuple(names), None, color, label_set)
-    if (missing := sorted(set(names) - predicted.keys())) or not names:
-        told = (
-            f"{len(missing):,} of {len(names):,} scenes: {list_some(missing)}" if names else f"scenes of {place.name}"
-        )
-        raise MissingFileError(pred_dir, f"has no predictions of {told}", "show scenes that have one")
-    return Viewing(place, tuple(names), Predictions(task, label_set, (), predicted, (), ()), color, label_set)
+    predictions = None
+    if pred_dir is not None and paths is not None:
+        missing = sorted(set(names or place.entries) - paths.keys())
+        if missing:
+            told = f"{len(missing):,} of {max(len(names), len(missing)):,} scenes: {list_some(missing)}"
+            raise MissingFileError(pred_dir, f"has no predictions of {told}", "show scenes that have one")
+        predictions = Predictions(task, label_set, (), paths, (), ())
+    return Viewing(place, tuple(names), predictions, color, label_set)
 
 
 def run(

@@ -10,14 +10,19 @@ Move points first, then sample: what moves points leaves out `grid`, whose cells
 of instances. What other programs call theirs, and with which parameters, stands in each docstring.
 """
 
-from scannet_prep.transforms.colors import ChromaticAutoContrast, ColorJitter, NormalizeColor, RandomBrightnessContrast
+from scannet_prep.transforms.colors import (
+    ChromaticAutoContrast,
+    ColorJitter,
+    Normalize,
+    NormalizeColor,
+    RandomBrightnessContrast,
+)
 from scannet_prep.transforms.mixing import Mix3D, mix
 from scannet_prep.transforms.motion import (
     CenterShift,
     ElasticDistortion,
     Flip,
     Jitter,
-    Normalize,
     RandomRotate,
     RandomShift,
     RotateZ,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from scannet_prep.transforms.motion import Triple
-from scannet_prep.transforms.steps import Sample, Transform, colors_as_given, draw, normal_quantiles
+from scannet_prep.errors import UsageError
+from scannet_prep.transforms.motion import CenterShift
+from scannet_prep.transforms.steps import Columns, Draft, Moving, Transform, Triple, draw, normal_quantiles
 
-_LEVELS = np.arange(256, dtype=np.float32)[:, None]
+_LEVELS = np.arange(256, dtype=np.float32)
 
 
-@dataclass(frozen=True)
 class ColorJitter(Transform, shift=(0, 255), noise=(0, 255)):
     """Shifts the colours of the scene, each channel by itself, and adds noise to those of each vertex.
 
@@ -31,22 +31,24 @@ class ColorJitter(Transform, shift=(0, 255), noise=(0, 255)):
     shift: float = 12.0
     noise: float = 6.0
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Change `colors`."""
-        colors = colors_as_given(sample, self)
         shift = generator.uniform(-self.shift, self.shift, 3).astype(np.float32)
-        if not self.noise:
-            return {**sample, "colors": _map_channels(colors, _LEVELS + shift)}
-        changed = np.empty_like(colors)
-        for channel in range(3):  # column by column: much faster than three numbers at a time
-            steps = np.rint(normal_quantiles() * np.float32(self.noise) + shift[channel]).astype(np.int16)
-            noisy = draw(steps, generator, len(colors))
-            noisy += colors[:, channel]
-            changed[:, channel] = np.clip(noisy, 0, 255, out=noisy)
-        return {**sample, "colors": changed}
+        noise_generator = np.random.default_rng(generator.integers(1 << 63))  # so that later steps do not wait for it
+
+        def jitter(levels: Columns) -> Columns:
+            if not self.noise:
+                return _map_levels(levels, _LEVELS + shift[:, None])
+            for number, column in zip(shift, levels, strict=True):
+                steps = np.rint(normal_quantiles() * np.float32(self.noise) + number).astype(np.int16)
+                noisy = draw(steps, noise_generator, len(column))
+                noisy += column
+                column[...] = np.clip(noisy, 0, 255, out=noisy)
+            return levels
+
+        _change_colors(draft, self, jitter)
 
 
-@dataclass(frozen=True)
 class ChromaticAutoContrast(Transform, blend_factor=(0, 1)):
     """Stretches each channel to 0..255, and blends the result with the colours from before.
 
@@ -60,20 +62,13 @@ class ChromaticAutoContrast(Transform, blend_factor=(0, 1)):
 
     blend_factor: float | None = None
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Change `colors`."""
-        colors = colors_as_given(sample, self)
-        share = generator.random() if self.blend_factor is None else self.blend_factor
-        if not len(colors):
-            return dict(sample)
-        columns = colors.T.copy()
-        lowest, highest = columns.min(axis=1).astype(np.float32), columns.max(axis=1).astype(np.float32)
-        stretched = (_LEVELS - lowest) * (np.float32(255) / np.maximum(highest - lowest, 1))
-        table = np.where(highest > lowest, _LEVELS + np.float32(share) * (stretched - _LEVELS), _LEVELS)
-        return {**sample, "colors": _map_channels(colors, table)}
+        share = np.float32(generator.random() if self.blend_factor is None else self.blend_factor)
+        _change_colors(draft, self, lambda levels: _stretch(levels, share))
+        draft.columns("colors")  # now, because a crop would leave other extremes
 
 
-@dataclass(frozen=True)
 class RandomBrightnessContrast(Transform, brightness_limit=(0, 1), contrast_limit=(0, 1)):
     """Multiplies colours by 1 + a, and adds 255 b, with a and b uniform within their limits. Rounded, cut to 0..255.
 
@@ -88,15 +83,13 @@ class RandomBrightnessContrast(Transform, brightness_limit=(0, 1), contrast_limi
     brightness_limit: float = 0.2
     contrast_limit: float = 0.2
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Change `colors`."""
         factor = np.float32(1 + generator.uniform(-self.contrast_limit, self.contrast_limit))
         offset = np.float32(255 * generator.uniform(-self.brightness_limit, self.brightness_limit))
-        table = np.repeat(_LEVELS * factor + offset, 3, axis=1)
-        return {**sample, "colors": _map_channels(colors_as_given(sample, self), table)}
+        _change_colors(draft, self, lambda levels: _map_levels(levels, np.tile(_LEVELS * factor + offset, (3, 1))))
 
 
-@dataclass(frozen=True)
 class NormalizeColor(Transform, mean=(0, 1), std=(1e-6, 1)):
     """Makes colours float32, (c / 255 - mean) / std for each channel. Nothing is random.
 
@@ -111,18 +104,48 @@ class NormalizeColor(Transform, mean=(0, 1), std=(1e-6, 1)):
     mean: Triple = (0.47793125906962, 0.4303257521323044, 0.3749598901421883)
     std: Triple = (0.2834475483823543, 0.27566157565723015, 0.27018971370874995)
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:  # noqa: ARG002
+    def change(self, draft: Draft, generator: Generator) -> None:  # noqa: ARG002
         """Change `colors`."""
-        factors = 1 / (255 * np.array(self.std))
-        offsets = np.array(self.mean) / self.std
-        colors = colors_as_given(sample, self) * factors.astype(np.float32) - offsets.astype(np.float32)
-        return {**sample, "colors": colors}
+        factors = (1 / (255 * np.array(self.std)[:, None])).astype(np.float32)
+        offsets = (np.array(self.mean) / self.std).astype(np.float32)[:, None]
+        _change_colors(draft, self, lambda levels: levels * factors - offsets)
 
 
-def _map_channels(colors: NDArray[np.uint8], table: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Replace each level of each channel, by a table (256, 3); rounded, cut to 0..255."""
-    levels = np.clip(np.rint(table), 0, 255).astype(np.uint8)
-    result = np.empty_like(colors)
-    for channel in range(3):
-        result[:, channel] = levels[:, channel].take(colors[:, channel])
-    return result
+class Normalize(Moving):
+    """Puts the scene's middle at x = y = 0 and its lowest point at z = 0, and colours into [-1, 1]. Nothing is random.
+
+    The middle is that of the bounding box. Colours become float32, c / 127.5 - 1.
+    """
+
+    def change(self, draft: Draft, generator: Generator) -> None:
+        """Change `points` and `colors`."""
+        if not draft.count:
+            raise UsageError("Normalize: there are no points")
+        CenterShift().change(draft, generator)
+        NormalizeColor((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)).change(draft, generator)
+
+
+def _change_colors(draft: Draft, transform: object, change: Callable[[Columns], Columns]) -> None:
+    """Change colours later, by a function of uint8 (3, N); those that have been normalized are refused."""
+
+    def change_levels(colors: Columns) -> Columns:
+        if colors.dtype != np.uint8:
+            message = f"{type(transform).__name__}: colors are {colors.dtype}, expected uint8"
+            raise UsageError(message, "put it before Normalize and NormalizeColor")
+        return change(colors)
+
+    draft.later("colors", change_levels)
+
+
+def _stretch(levels: Columns, share: np.float32) -> Columns:
+    """Stretch each channel to 0..255, and blend it with what it was before."""
+    lowest = levels.min(axis=1, keepdims=True, initial=255).astype(np.float32)
+    highest = levels.max(axis=1, keepdims=True, initial=0).astype(np.float32)
+    stretched = (_LEVELS - lowest) * (np.float32(255) / np.maximum(highest - lowest, 1))
+    return _map_levels(levels, np.where(highest > lowest, _LEVELS + share * (stretched - _LEVELS), _LEVELS))
+
+
+def _map_levels(levels: Columns, table: NDArray[np.float32]) -> Columns:
+    """Replace each level of each channel, by a table (3, 256); rounded, cut to 0..255."""
+    rounded = np.clip(np.rint(table), 0, 255).astype(np.uint8)
+    return np.stack([new.take(old) for new, old in zip(rounded, levels, strict=True)])

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.steps import Sample, Step, Transform, vertex_keys
+from scannet_prep.transforms.steps import Checked, Sample, Step, vertex_keys
 
 _IDS = ("instances", "segments")
 
 
-@dataclass(frozen=True)
-class Mix3D(Transform, mix_prob=(0, 1)):
+class Mix3D(Checked, mix_prob=(0, 1)):
     """Mixes the scenes of a batch in pairs with a probability, and collates: `collate_fn=Mix3D(collate_torch)`.
 
     Of an odd number, the last stays alone. The `mix_prob` of Pointcept (`point_collate_fn`,

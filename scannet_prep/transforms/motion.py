@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.steps import (
-    Moving,
-    Sample,
-    as_rows,
-    colors_as_given,
-    draw,
-    move,
-    normal_quantiles,
-)
-
-Triple: TypeAlias = tuple[float, float, float]
+from scannet_prep.transforms.steps import Columns, Draft, Moving, Triple, draw, normal_quantiles
 
 _PLANES = {"x": (1, 2), "y": (2, 0), "z": (0, 1)}  # a rotation about the axis turns the first towards the second
 _MAX_NOISE_CELLS = 50_000_000
 
 
-@dataclass(frozen=True)
 class RotateZ(Moving, max_angle=(0, np.pi)):
     """Rotates points and normals about the z axis, by an angle that is uniform in [-max_angle, max_angle].
 
@@ -38,12 +26,11 @@ class RotateZ(Moving, max_angle=(0, np.pi)):
 
     max_angle: float = np.pi
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points` and `normals`."""
-        return _rotate(sample, generator.uniform(-self.max_angle, self.max_angle), "z", (0.0, 0.0, 0.0))
+        _rotate(draft, generator.uniform(-self.max_angle, self.max_angle), "z", (0.0, 0.0, 0.0))
 
 
-@dataclass(frozen=True)
 class RandomRotate(Moving, angle=(-2, 2), center=(-np.inf, np.inf)):
     """Rotates points and normals about one of the axes, by an angle that is uniform in a range.
 
@@ -61,12 +48,11 @@ class RandomRotate(Moving, angle=(-2, 2), center=(-np.inf, np.inf)):
     axis: Literal["x", "y", "z"] = "z"
     center: Triple | None = None
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points` and `normals`."""
-        return _rotate(sample, generator.uniform(*self.angle) * np.pi, self.axis, self.center)
+        _rotate(draft, generator.uniform(*self.angle) * np.pi, self.axis, self.center)
 
 
-@dataclass(frozen=True)
 class Flip(Moving, probability=(0, 1)):
     """Reflects points and normals in x, and in y, each with a probability of its own.
 
@@ -76,18 +62,12 @@ class Flip(Moving, probability=(0, 1)):
 
     probability: float = 0.5
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points` and `normals`."""
-        axes = np.flatnonzero(generator.random(2) < self.probability)
-        if not len(axes):
-            return move(sample, sample["points"])
-        mapped = {key: sample[key].copy() for key in ("points", "normals") if key in sample}
-        for array, axis in product(mapped.values(), axes):
-            np.negative(array[:, axis], out=array[:, axis])
-        return move(sample, **mapped)
+        signs = np.where(generator.random(2) < self.probability, -1, 1)
+        draft.turn(lambda columns: _by_axis(np.multiply, columns, np.append(signs, 1)))
 
 
-@dataclass(frozen=True)
 class Scale(Moving, smallest=(1e-6, np.inf), largest=(1e-6, np.inf)):
     """Scales points about the origin by a factor that is uniform in [smallest, largest].
 
@@ -104,20 +84,14 @@ class Scale(Moving, smallest=(1e-6, np.inf), largest=(1e-6, np.inf)):
     largest: float = 1.1
     anisotropic: bool = False
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points`, and `normals` if anisotropic."""
-        if not self.anisotropic:
-            return move(sample, sample["points"] * np.float32(generator.uniform(self.smallest, self.largest)))
-        factors = generator.uniform(self.smallest, self.largest, 3)
-        changed = {}
-        if "normals" in sample:
-            x, y, z = scaled = np.ascontiguousarray(sample["normals"].T) / factors[:, None].astype(np.float32)
-            lengths = np.sqrt(x * x + y * y + z * z)
-            changed["normals"] = as_rows(scaled / np.where(lengths == 0, 1, lengths))
-        return move(sample, _by_axis(np.multiply, sample["points"], factors), **changed)
+        factors = generator.uniform(self.smallest, self.largest, 3 if self.anisotropic else 1)
+        _by_axis(np.multiply, draft.move(), factors)
+        if self.anisotropic and "normals" in draft.sample:
+            draft.later("normals", lambda columns: _make_unit(_by_axis(np.divide, columns, factors)))
 
 
-@dataclass(frozen=True)
 class Jitter(Moving, sigma=(0, np.inf), limit=(0, np.inf)):
     """Adds normal noise to each coordinate, cut at a largest distance. Normals stay as they are.
 
@@ -129,15 +103,13 @@ class Jitter(Moving, sigma=(0, np.inf), limit=(0, np.inf)):
     sigma: float = 0.005
     limit: float = 0.02
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points`."""
-        points = sample["points"]
+        points = draft.move()
         distances = np.clip(normal_quantiles() * np.float32(self.sigma), -self.limit, self.limit)
-        noise = draw(distances, generator, points.size).reshape(points.shape)
-        return move(sample, np.add(points, noise, out=noise if points.dtype == np.float32 else None))
+        points += draw(distances, generator, points.size).reshape(points.shape)
 
 
-@dataclass(frozen=True)
 class ElasticDistortion(Moving, distortion_params=(1e-6, np.inf)):
     """Distorts points smoothly: adds noise on a coarse grid, smoothed and interpolated. Normals stay as they are.
 
@@ -153,17 +125,14 @@ class ElasticDistortion(Moving, distortion_params=(1e-6, np.inf)):
 
     distortion_params: tuple[tuple[float, float], ...] = ((0.2, 0.4), (0.8, 1.6))
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points`."""
-        points = sample["points"]
-        columns = points.T.astype(np.result_type(points, np.float32), order="C")
-        if len(points):
+        points = draft.move()
+        if draft.count:
             for granularity, magnitude in self.distortion_params:
-                columns += _interpolated_noise(columns, granularity, generator) * np.float32(magnitude)
-        return move(sample, as_rows(columns))
+                points += _interpolated_noise(points, granularity, generator) * np.float32(magnitude)
 
 
-@dataclass(frozen=True)
 class CenterShift(Moving):
     """Puts the middle of the bounding box at x = y = 0, and the lowest point at z = 0. Nothing is random.
 
@@ -177,16 +146,14 @@ class CenterShift(Moving):
     apply_z: bool = True
     apply_xy: bool = True
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:  # noqa: ARG002
+    def change(self, draft: Draft, generator: Generator) -> None:  # noqa: ARG002
         """Change `points`."""
-        points = sample["points"]
-        lowest, highest = _bounds(points)
+        lowest, highest = _bounds(draft)
         origin = (lowest + highest) / 2 * self.apply_xy
         origin[2] = lowest[2] * self.apply_z
-        return move(sample, _by_axis(np.subtract, points, origin))
+        _by_axis(np.subtract, draft.move(), origin)
 
 
-@dataclass(frozen=True)
 class RandomShift(Moving, shift=(-np.inf, np.inf)):
     """Shifts points by distances that are uniform, one for each axis.
 
@@ -199,65 +166,55 @@ class RandomShift(Moving, shift=(-np.inf, np.inf)):
 
     shift: tuple[tuple[float, float], tuple[float, float], tuple[float, float]] | None = None
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Change `points`."""
-        points = sample["points"]
         if self.shift is not None:
             shift: NDArray[np.float64] = np.asarray(generator.uniform(*np.array(self.shift, np.float64).T))
         else:
-            mean = points.T.copy().mean(axis=1, dtype=np.float64) if len(points) else np.zeros(3)
-            lowest, highest = _bounds(points)
+            mean = draft.columns("points").mean(axis=1, dtype=np.float64) if draft.count else np.zeros(3)
+            lowest, highest = _bounds(draft)
             shift = np.asarray(generator.uniform(lowest - mean, highest - mean)) / 2 - mean
-        return move(sample, _by_axis(np.add, points, shift))
+        _by_axis(np.add, draft.move(), shift)
 
 
-@dataclass(frozen=True)
-class Normalize(Moving):
-    """Puts the scene's middle at x = y = 0 and its lowest point at z = 0, and colours into [-1, 1]. Nothing is random.
-
-    The middle is that of the bounding box. Colours become float32, c / 127.5 - 1.
-    """
-
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
-        """Change `points` and `colors`."""
-        if not len(sample["points"]):
-            raise UsageError("Normalize: there are no points")
-        colors = colors_as_given(sample, self)
-        return {**CenterShift()(sample, generator), "colors": colors / np.float32(127.5) - np.float32(1)}
-
-
-def _bounds(points: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _bounds(draft: Draft) -> tuple[NDArray[Any], NDArray[Any]]:
     """Lowest and highest coordinates, (3,) each, metres; zeros where there are no points."""
-    columns = points.T.copy() if len(points) else np.zeros((3, 1), np.float32)  # much faster than along axis 0
-    return columns.min(axis=1), columns.max(axis=1)
+    points = draft.columns("points") if draft.count else np.zeros((3, 1), np.float32)
+    return points.min(axis=1), points.max(axis=1)
 
 
-def _by_axis(function: np.ufunc, points: NDArray[Any], numbers: NDArray[Any]) -> NDArray[Any]:
-    """Combine each coordinate with the number of its axis, float32: much faster than three numbers at a time."""
-    result = np.empty(points.shape, np.result_type(points, np.float32))
-    for axis, number in enumerate(numbers.astype(np.float32)):
-        function(points[:, axis], number, out=result[:, axis])
-    return result
+def _by_axis(function: np.ufunc, columns: Columns, numbers: ArrayLike) -> Columns:
+    """Combine each coordinate with the number of its axis, in place and in the precision of the columns."""
+    function(columns, np.asarray(numbers, columns.dtype)[:, None], out=columns)
+    return columns
 
 
-def _rotate(sample: Sample, angle: float, axis: str, center: Triple | None) -> dict[str, Any]:
-    """The sample with points and normals turned about a line through a point (None: the middle), radians."""
+def _make_unit(columns: Columns) -> Columns:
+    """Divide vectors by their lengths, in place, but for those of length 0."""
+    x, y, z = columns
+    lengths = np.sqrt(x * x + y * y + z * z)
+    columns /= np.where(lengths == 0, 1, lengths)
+    return columns
+
+
+def _rotate(draft: Draft, angle: float, axis: str, center: Triple | None) -> None:
+    """Turn points and normals about a line through a point (None: the middle), radians."""
     if axis not in _PLANES:
         raise UsageError(f"RandomRotate: axis is {axis!r}, expected 'x', 'y' or 'z'")
     cosine, sine = math.cos(angle), math.sin(angle)
     first, second = _PLANES[axis]
-    middle = np.add(*_bounds(sample["points"])) / 2 if center is None else np.array(center)
-    mapped = {}
-    for key in ("points", "normals"):
-        if key in sample:
-            array = sample[key]
-            a, b = (float(middle[first]), float(middle[second])) if key == "points" else (0.0, 0.0)
-            # Spelt out: a library's product of matrices may round in another way with another number of threads.
-            u, v = array[:, first].copy(), array[:, second].copy()
-            mapped[key] = array.astype(np.result_type(array, np.float32))
-            mapped[key][:, first] = cosine * u - sine * v + (a - cosine * a + sine * b)
-            mapped[key][:, second] = sine * u + cosine * v + (b - sine * a - cosine * b)
-    return move(sample, **mapped)
+    middle = np.add(*_bounds(draft)) / 2 if center is None else center
+
+    def turn(columns: Columns) -> Columns:
+        # Spelt out: a library's product of matrices may round in another way with another number of threads.
+        u, v = columns[first].copy(), columns[second].copy()
+        columns[first] = cosine * u - sine * v
+        columns[second] = sine * u + cosine * v
+        return columns
+
+    _by_axis(np.subtract, draft.move(), middle)
+    draft.turn(turn)
+    _by_axis(np.add, draft.move(), middle)
 
 
 def _interpolated_noise(columns: NDArray[Any], granularity: float, generator: Generator) -> NDArray[np.float32]:

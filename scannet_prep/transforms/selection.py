@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.steps import Ints, Sample, Selecting, as_rows, select, without
+from scannet_prep.transforms.steps import Columns, Draft, Ints, Sample, Selecting, as_rows, draw_bits
 
 
-@dataclass(frozen=True)
 class CropPoints(Selecting, max_points=(1, np.inf), sample_rate=(1e-6, 1)):
     """Keeps the vertices nearest to a random vertex, where the scene has more than it may.
 
@@ -29,13 +27,12 @@ class CropPoints(Selecting, max_points=(1, np.inf), sample_rate=(1e-6, 1)):
     max_points: int
     sample_rate: float = 1.0
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Crop."""
-        share = max(1, int(self.sample_rate * len(sample["points"])))
-        return _crop(self, sample, min(self.max_points, share), generator)
+        share = max(1, int(self.sample_rate * draft.count))
+        _crop(self, draft, min(self.max_points, share), generator)
 
 
-@dataclass(frozen=True)
 class CropClasses(Selecting, max_points=(1, np.inf), classes=(0, np.inf)):
     """As `CropPoints`, around a vertex of one of some classes, for example those of the tail of ScanNet200.
 
@@ -50,15 +47,14 @@ class CropClasses(Selecting, max_points=(1, np.inf), classes=(0, np.inf)):
     max_points: int
     classes: tuple[int, ...]
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Crop."""
-        labels = sample["labels"]
+        labels = draft.columns("labels")
         present = np.unique(labels[np.isin(labels, self.classes)])
         candidates = np.flatnonzero(labels == generator.choice(present)) if len(present) else None
-        return _crop(self, sample, self.max_points, generator, candidates)
+        _crop(self, draft, self.max_points, generator, candidates)
 
 
-@dataclass(frozen=True)
 class CropBox(Selecting, limit=(1e-6, np.inf)):
     """Keeps the vertices of which all coordinates lie between -limit and limit.
 
@@ -70,21 +66,19 @@ class CropBox(Selecting, limit=(1e-6, np.inf)):
 
     limit: float
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:  # noqa: ARG002
+    def change(self, draft: Draft, generator: Generator) -> None:  # noqa: ARG002
         """Crop."""
-        return select(sample, np.flatnonzero(np.abs(sample["points"].T.copy()).max(axis=0) < self.limit))
+        draft.select(np.flatnonzero(np.abs(draft.columns("points")).max(axis=0) < self.limit))
 
 
-@dataclass(frozen=True)
 class ShufflePoint(Selecting):
     """Puts the vertices into a random order. Pointcept's `ShufflePoint` (pointcept/datasets/transform.py)."""
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Shuffle."""
-        return select(sample, generator.permutation(len(sample["points"])))
+        draft.select(generator.permutation(draft.count))
 
 
-@dataclass(frozen=True)
 class Drop(Selecting, share=(0, 1)):
     """Drops a share of the vertices, chosen at random; at least one stays. Vertices stay in their order.
 
@@ -94,14 +88,12 @@ class Drop(Selecting, share=(0, 1)):
 
     share: float = 0.2
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Drop."""
-        count = len(sample["points"])
-        kept_count = max(min(count, 1), count - round(self.share * count))
-        return select(sample, np.sort(generator.permutation(count)[:kept_count]))
+        kept_count = max(min(draft.count, 1), draft.count - round(self.share * draft.count))
+        draft.select(np.sort(generator.permutation(draft.count)[:kept_count]))
 
 
-@dataclass(frozen=True)
 class GridSample(Selecting, size=(1e-6, np.inf)):
     """Keeps one vertex, chosen at random, of all that lie in the same cell of a grid (voxel).
 
@@ -120,15 +112,22 @@ class GridSample(Selecting, size=(1e-6, np.inf)):
     size: float
     has_inverse: bool = True
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Sample."""
-        if "inverse" in sample:
+        if "inverse" in draft.sample:
             raise UsageError("GridSample: the sample has an inverse map already", "use GridSample once")
-        cells, keys, bits = _number_cells("GridSample", sample["points"], self.size)
-        kept = _choose_one_each(keys, bits, generator, has_inverse=self.has_inverse)
-        result = select(sample, kept)
-        result["grid"] = as_rows(cells.take(kept, axis=1))
-        return {**result, "inverse": keys} if self.has_inverse else result
+        cells, numbers, bits = _number_cells("GridSample", draft.columns("points"), self.size)
+        order, starts = _sort_cells(numbers, bits, generator)
+        is_chosen = np.zeros(draft.count, np.bool_)
+        is_chosen[order.take(starts, mode="clip")] = True
+        kept = np.flatnonzero(is_chosen)
+        draft.select(kept)
+        draft.add("grid", cells.take(kept, axis=1, mode="clip"))
+        if self.has_inverse:
+            places = (np.cumsum(is_chosen) - 1)[order[starts]]
+            inverse = np.empty(len(order), np.int64)
+            inverse[order] = np.repeat(places, np.diff(starts, append=len(order)))
+            draft.sample["inverse"] = inverse
 
 
 def fragments(sample: Sample, size: float) -> list[Sample]:
@@ -146,11 +145,17 @@ def fragments(sample: Sample, size: float) -> list[Sample]:
         Samples with `grid`, as from `GridSample`, and `index`: int64 (N,), where their vertices are in the scene.
         `merge_fragments` brings their predictions together.
     """
-    cells, keys, bits = _number_cells("fragments", sample["points"], size)
-    order, starts, counts = _sort_keys(keys, bits)
-    indices = [np.sort(order[starts + number % counts]) for number in range(counts.max())]
-    grids = [as_rows(cells.take(index, axis=1)) for index in indices]
-    return [{**select(sample, index), "grid": grid, "index": index} for index, grid in zip(indices, grids, strict=True)]
+    cells, numbers, bits = _number_cells("fragments", sample["points"].T.copy(), size)
+    order, starts = _sort_cells(numbers, bits, None)
+    counts = np.diff(starts, append=len(order))
+    parts = []
+    for number in range(counts.max()):
+        index = np.sort(order[starts + number % counts])
+        draft = Draft(sample)
+        draft.leave_out(Selecting.drops)
+        draft.select(index)
+        parts.append(draft.finish() | {"grid": as_rows(cells.take(index, axis=1)), "index": index})
+    return parts
 
 
 def merge_fragments(parts: Iterable[tuple[Any, Any]], count: int) -> NDArray[np.float32]:
@@ -188,20 +193,15 @@ def merge_fragments(parts: Iterable[tuple[Any, Any]], count: int) -> NDArray[np.
     return total
 
 
-def _crop(
-    transform: object, sample: Sample, count: int, generator: Generator, candidates: Ints | None = None
-) -> dict[str, Any]:
+def _crop(transform: object, draft: Draft, count: int, generator: Generator, candidates: Ints | None = None) -> None:
     """Keep so many vertices, if there are more: the nearest to one of the candidates, or of all."""
-    points = sample["points"]
-    if len(points) <= count:
-        return without(sample, Selecting.drops)  # all samples of a batch need the same keys
-    place = generator.integers(len(points if candidates is None else candidates))
-    columns = points.T.copy()
-    columns -= columns[:, [place if candidates is None else candidates[place]]]
-    columns *= columns
-    distances = (
-        columns[0] + columns[1] + columns[2]
-    )  # spelt out: what libraries add up depends on the number of threads
+    if draft.count <= count:
+        return
+    place = generator.integers(draft.count if candidates is None else len(candidates))
+    columns = draft.columns("points")
+    x, y, z = columns - columns[:, [place if candidates is None else candidates[place]]]
+    # Spelt out: what libraries add up depends on the number of threads.
+    distances = x * x + y * y + z * z
     farthest = np.partition(distances, count - 1)[count - 1]
     if not np.isfinite(farthest):  # no vertex would be nearer, and the scene empty
         message = f"{type(transform).__name__}: there are points that are not finite"
@@ -209,58 +209,45 @@ def _crop(
     is_kept = distances < farthest
     at_the_edge = np.flatnonzero(distances == farthest)
     is_kept[at_the_edge[: count - np.count_nonzero(is_kept)]] = True
-    return select(sample, np.flatnonzero(is_kept))
+    draft.select(np.flatnonzero(is_kept))
 
 
-def _number_cells(name: str, points: NDArray[Any], size: float) -> tuple[NDArray[np.int32], Ints, int]:
-    """The cell of each point, (3, V), from the smallest; a number for each cell; and the bits of a point's place."""
-    if not len(points):
+def _number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.int32], Ints, int]:
+    """The cell of each point, (3, N), from the smallest; a number for each cell; and how many bits a number has."""
+    if not points.size:
         raise UsageError(f"{name}: there are no points")
-    cells = np.array(points.T, np.float64, order="C")
-    cells /= size
+    cells = points / np.float64(size)
     np.floor(cells, out=cells)
     cells -= cells.min(axis=1, keepdims=True)
     extent = cells.max(axis=1) + 1
-    bits = len(points).bit_length()
-    if not np.isfinite(extent).all() or extent.max() > np.iinfo(np.int32).max or extent.prod() > 2.0 ** (62 - bits):
+    count = extent.prod()
+    # A number and a place make one of 64 bits, with room for chance.
+    if not extent.max() < 2**31 or not count < min(2.0**53, 2.0**59 / points.shape[1]):
         cells_text = " x ".join(f"{number:g}" for number in extent)
         raise UsageError(f"{name}: the scene has {cells_text} cells, too many to count", "choose a larger size")
-    numbers = cells.astype(np.int32)
-    keys = numbers[0].astype(np.int64)
-    for axis in (1, 2):
-        keys *= int(extent[axis])
-        keys += numbers[axis]
-    return numbers, keys, bits
+    numbers = cells[0] * extent[1]
+    numbers += cells[1]
+    numbers *= extent[2]
+    numbers += cells[2]
+    return cells.astype(np.int32), numbers.astype(np.int64), int(count).bit_length()
 
 
-def _sort_keys(keys: Ints, bits: int) -> tuple[Ints, Ints, Ints]:
-    """Positions sorted by key; where in them each key begins, and how many it has.
+def _sort_cells(numbers: Ints, number_bits: int, generator: Generator | None) -> tuple[Ints, Ints]:
+    """Positions sorted by number, which is overwritten; and where in them each number begins.
 
-    Keys are below 2 ** (63 - bits), and overwritten; a position needs so many bits.
+    Positions of one number are in any order, each as likely, or without a generator ascending.
     """
-    # Key and position in one number: much faster than a stable argsort, with the same result on every processor. In
-    # place, because fresh memory costs more than the arithmetic.
-    keys <<= bits
-    keys |= np.arange(len(keys))
-    keys.sort()
-    order = keys & ((1 << bits) - 1)
-    keys >>= bits
-    is_first = np.ones(len(keys), np.bool_)
-    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
-    starts = np.flatnonzero(is_first)
-    return order, starts, np.diff(starts, append=len(keys))
-
-
-def _choose_one_each(keys: Ints, bits: int, generator: Generator, *, has_inverse: bool) -> Ints:
-    """Choose one position at random for each key that occurs; gives the chosen positions, ascending.
-
-    Keys are overwritten, see `_sort_keys`: with an inverse, by the place of the chosen one that has the same key.
-    """
-    order, starts, counts = _sort_keys(keys, bits)
-    chosen = order.take(starts + (generator.random(len(starts)) * counts).astype(np.int64), mode="clip")
-    is_chosen = np.zeros(len(keys), np.bool_)
-    is_chosen[chosen] = True
-    if has_inverse:
-        places = np.cumsum(is_chosen) - 1
-        keys[order] = np.repeat(places[chosen], counts)
-    return np.flatnonzero(is_chosen)
+    # Number, chance and position in one: much faster than a stable argsort, with the same result on every processor.
+    bits = len(numbers).bit_length()
+    chance_bits = 0 if generator is None else min(16, 63 - number_bits - bits)
+    if generator is not None:
+        numbers <<= chance_bits
+        numbers |= draw_bits(generator, len(numbers)) >> (16 - chance_bits)
+    numbers <<= bits
+    numbers |= np.arange(len(numbers))
+    numbers.sort()
+    order = numbers & ((1 << bits) - 1)
+    numbers >>= bits + chance_bits
+    is_first = np.ones(len(numbers), np.bool_)
+    np.not_equal(numbers[1:], numbers[:-1], out=is_first[1:])
+    return order, np.flatnonzero(is_first)

@@ -1,4 +1,4 @@
-"""What all transforms share: how they are composed, their arguments checked, and the arrays of a sample changed."""
+"""What all transforms share: arguments that are checked, and a draft of a sample, in which arrays are changed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from scannet_prep.backports import dataclass_transform
 from scannet_prep.errors import UsageError
 
 Ints: TypeAlias = NDArray[np.int64]
+Columns: TypeAlias = NDArray[Any]  # an array of the vertices by axis, (3, N)
 Sample: TypeAlias = dict[str, Any]
+Triple: TypeAlias = tuple[float, float, float]
 Step: TypeAlias = Callable[[Any, Generator], Any]  # of a dict, or of the TypedDict of the dataset
 
 # These have no row for each vertex, even where the numbers are equal.
@@ -23,8 +26,90 @@ _OTHER_KEYS = {"inverse", "axis_alignment", "faces", "instance_labels", "instanc
 BOX_KEYS = ("instance_boxes", "instance_centers")
 
 
-class Transform:
-    """What changes a sample: a dataclass whose arguments are checked.
+class Draft:
+    """A sample while transforms change it.
+
+    Coordinates are held by axis: NumPy works several times as fast along long rows as on three numbers at a time.
+    Choices among the vertices add up, and arrays that nobody has asked for meanwhile are copied once, by `finish`.
+    What `later` is told is done then, too, to the vertices that are left.
+
+    Attributes:
+        sample: What it was made of, and what has been added; without what has been left out.
+        count: Number of vertices now, N.
+    """
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = dict(sample)
+        self._kept: Ints | None = None  # of the vertices of the sample
+        self._columns: dict[str, Columns] = {}  # of the vertices that are left
+        self._later: dict[str, list[Callable[[Columns], Columns]]] = {}
+        self.count = len(sample["points"])
+
+    def columns(self, key: str) -> Columns:
+        """An array of the vertices by axis, (3, N) or (N,), contiguous; it may be changed in place."""
+        if key not in self._columns:
+            array = self.sample[key].T
+            self._columns[key] = array.copy() if self._kept is None else array.take(self._kept, axis=-1, mode="clip")
+        for function in self._later.pop(key, ()):
+            self._columns[key] = function(self._columns[key])
+        return self._columns[key]
+
+    def move(self) -> Columns:
+        """The points as floats, (3, N), metres, to be changed in place."""
+        points = self.columns("points")
+        self._columns["points"] = points.astype(np.result_type(points, np.float32), copy=False)
+        return self._columns["points"]
+
+    def turn(self, function: Callable[[Columns], Columns]) -> None:
+        """Change points, and later normals, by a function that changes columns in place."""
+        function(self.move())
+        if "normals" in self.sample:
+            self.later("normals", function)
+
+    def later(self, key: str, function: Callable[[Columns], Columns]) -> None:
+        """Replace the columns of an array by what a function makes of them, when all vertices have been chosen."""
+        self._later.setdefault(key, []).append(function)
+
+    def add(self, key: str, columns: Columns) -> None:
+        """Add an array of the vertices that are left, by axis."""
+        self.sample[key] = self._columns[key] = columns
+
+    def leave_out(self, keys: Collection[str]) -> None:
+        """Leave out keys, where they are there."""
+        for key in keys:
+            self.sample.pop(key, None)
+            self._columns.pop(key, None)
+
+    def select(self, kept: Ints) -> None:
+        """Keep some vertices, by index.
+
+        Where `GridSample` has left an `inverse`, it points to the new places, and is -1 where the representative is
+        gone.
+        """
+        if "edge_index" in self.sample:
+            raise UsageError("the sample has an edge_index, whose numbers would no longer hold", "add edges afterwards")
+        if "inverse" in self.sample:
+            places = np.full(self.count + 1, -1, np.int64)  # the last for -1
+            places[kept] = np.arange(len(kept))
+            self.sample["inverse"] = places[self.sample["inverse"]]
+        self._columns = {key: array.take(kept, axis=-1, mode="clip") for key, array in self._columns.items()}
+        self._kept = kept if self._kept is None else self._kept.take(kept, mode="clip")
+        self.count = len(kept)
+
+    def finish(self) -> dict[str, Any]:
+        """The sample that has come of it; arrays that nothing has changed are those from before."""
+        for key in list(self._later):
+            self.columns(key)
+        result = self.sample | {key: as_rows(array) for key, array in self._columns.items()}
+        if self._kept is not None:
+            for key in set(vertex_keys(self.sample)) - self._columns.keys():
+                result[key] = self.sample[key].take(self._kept, axis=0, mode="clip")
+        return result
+
+
+@dataclass_transform(frozen_default=True)
+class Checked:
+    """Classes below are frozen dataclasses whose arguments are checked.
 
     Attributes:
         limits: Lowest and highest number of arguments, by name. An argument is a number, a tuple of them, or None.
@@ -33,8 +118,9 @@ class Transform:
     limits: ClassVar[dict[str, tuple[float, float]]] = {}
 
     def __init_subclass__(cls, **limits: tuple[float, float]) -> None:
-        """Take the limits from where the class is declared."""
+        """Take the limits from where the class is declared, and make a dataclass of it."""
         cls.limits = limits
+        dataclass(frozen=True)(cls)
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -46,21 +132,47 @@ class Transform:
                     raise UsageError(f"{type(self).__name__}: {name} is {number!r}, expected a number {expected}")
 
 
+class Transform(Checked):
+    """What changes a sample.
+
+    Attributes:
+        drops: Keys that hold no longer, and are left out.
+    """
+
+    drops: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, sample: Sample, generator: Generator) -> Any:  # noqa: ANN401 - what the last step returns
+        """Apply it to a sample; what is given stays as it is."""
+        return _finish(self.apply(sample, generator))
+
+    def apply(self, state: Any, generator: Generator) -> Any:  # noqa: ANN401 - see below
+        """Apply it to a sample, or to the draft of one; gives either."""
+        draft = state if isinstance(state, Draft) else Draft(state)
+        draft.leave_out(self.drops)
+        self.change(draft, generator)
+        return draft
+
+    def change(self, draft: Draft, generator: Generator) -> None:
+        """Change a draft."""
+
+
 class Moving(Transform):
-    """A transform that moves points, and leaves out what then holds no longer."""
+    """A transform that moves points."""
 
     drops = frozenset({"grid", *BOX_KEYS})
 
 
 class Selecting(Transform):
-    """A transform that chooses among the points, and leaves out what then holds no longer."""
+    """A transform that chooses among the points."""
 
     drops = frozenset({"faces", *BOX_KEYS})
 
 
-@dataclass(frozen=True, init=False, repr=False)
-class Compose:
+class Compose(Transform):
     """Applies transforms one after the other, with the same generator.
+
+    Those of this package share the work: rows are copied once, when all choices among the vertices have been made, and
+    colours and normals are changed after that. A callable of yours gets the sample as all steps before it leave it.
 
     Attributes:
         steps: Callables of (sample, generator), or a list of them. They pickle if they stand at the top level of a
@@ -74,22 +186,17 @@ class Compose:
         object.__setattr__(self, "steps", tuple(flat))
 
     @property
-    def drops(self) -> frozenset[str]:
+    def drops(self) -> frozenset[str]:  # type: ignore[override]
         """Keys that a step leaves out."""
         return frozenset().union(*(getattr(step, "drops", ()) for step in self.steps))
 
-    def __call__(self, sample: Sample, generator: Generator) -> Any:  # noqa: ANN401 - what the last returns
+    def apply(self, state: Any, generator: Generator) -> Any:  # noqa: ANN401
         """Apply them."""
         for step in self.steps:
-            sample = step(sample, generator)
-        return sample
-
-    def __repr__(self) -> str:
-        """As it is made."""
-        return f"Compose({', '.join(map(repr, self.steps))})"
+            state = _apply(step, state, generator)
+        return state
 
 
-@dataclass(frozen=True)
 class Sometimes(Transform, p=(0, 1)):
     """Applies a transform with a probability, and leaves the sample as it is otherwise.
 
@@ -104,23 +211,24 @@ class Sometimes(Transform, p=(0, 1)):
     step: Step
     p: float = 0.5
 
-    def __call__(self, sample: Sample, generator: Generator) -> Any:  # noqa: ANN401 - what the step returns
-        """Apply it, or not."""
-        return self.step(sample, generator) if generator.random() < self.p else without(sample, self.drops)
-
     @property
-    def drops(self) -> frozenset[str]:
+    def drops(self) -> frozenset[str]:  # type: ignore[override]
         """Keys that the step leaves out."""
         return frozenset(getattr(self.step, "drops", ()))
 
+    def apply(self, state: Any, generator: Generator) -> Any:  # noqa: ANN401
+        """Apply it, or not."""
+        is_applied = generator.random() < self.p
+        return _apply(self.step, state, generator) if is_applied else super().apply(state, generator)
 
-def colors_as_given(sample: Sample, transform: object) -> NDArray[np.uint8]:
-    """The colours of a sample, uint8 (V, 3); refuses those that have been normalized."""
-    colors: NDArray[np.uint8] = sample["colors"]
-    if colors.dtype != np.uint8:
-        message = f"{type(transform).__name__}: colors are {colors.dtype}, expected uint8"
-        raise UsageError(message, "put it before Normalize and NormalizeColor")
-    return colors
+
+def _apply(step: Step, state: Any, generator: Generator) -> Any:  # noqa: ANN401
+    """Apply a step to a sample, or to the draft of one; gives either."""
+    return step.apply(state, generator) if isinstance(step, Transform) else step(_finish(state), generator)
+
+
+def _finish(state: Any) -> Any:  # noqa: ANN401
+    return state.finish() if isinstance(state, Draft) else state
 
 
 @cache
@@ -138,26 +246,23 @@ def normal_quantiles() -> NDArray[np.float32]:
 
 def draw(values: NDArray[Any], generator: Generator, count: int) -> NDArray[Any]:
     """Draw so many of 65,536 values, each as likely every time."""
-    places = generator.integers(0, 1 << 64, -(-count // 4), np.uint64).view(np.uint16)[:count]
+    places = draw_bits(generator, count)
     return values.take(places, mode="clip", out=np.empty(count, values.dtype))  # much faster than without
 
 
-def as_rows(columns: NDArray[Any]) -> NDArray[Any]:
-    """(V, 3) of (3, V), contiguous; NumPy would copy three numbers at a time."""
+def draw_bits(generator: Generator, count: int) -> NDArray[np.uint16]:
+    """Draw so many numbers of 16 bits."""
+    return generator.integers(0, 1 << 64, -(-count // 4), np.uint64).view(np.uint16)[:count]
+
+
+def as_rows(columns: Columns) -> NDArray[Any]:
+    """(N, 3) of (3, N), contiguous; NumPy would copy three numbers at a time."""
+    if columns.ndim == 1:
+        return columns
     rows = np.empty(columns.shape[::-1], columns.dtype)
     for axis, column in enumerate(columns):
         rows[:, axis] = column
     return rows
-
-
-def move(sample: Sample, points: NDArray[Any], **changed: NDArray[Any]) -> dict[str, Any]:
-    """The sample with other points, and without what was computed from where they were."""
-    return without({**sample, "points": points, **changed}, Moving.drops)
-
-
-def without(sample: Sample, keys: Collection[str]) -> dict[str, Any]:
-    """A copy without some keys."""
-    return {key: value for key, value in sample.items() if key not in keys}
 
 
 def vertex_keys(sample: Sample) -> list[str]:
@@ -168,21 +273,3 @@ def vertex_keys(sample: Sample) -> list[str]:
         for key, value in sample.items()
         if isinstance(value, np.ndarray) and value.ndim and len(value) == count and key not in _OTHER_KEYS
     ]
-
-
-def select(sample: Sample, kept: Ints) -> dict[str, Any]:
-    """Keep some vertices, by index, in every array of the vertices; `faces` would lack corners, and are left out.
-
-    Where `GridSample` has left an `inverse`, it points to the new places, and is -1 where the representative is gone.
-    Boxes and centres of instances hold no longer, and are left out.
-    """
-    if "edge_index" in sample:
-        raise UsageError("the sample has an edge_index, whose numbers would no longer hold", "add edges afterwards")
-    result = without(sample, Selecting.drops)
-    for key in vertex_keys(sample):
-        result[key] = sample[key].take(kept, axis=0)
-    if "inverse" in sample:
-        places = np.full(len(sample["points"]) + 1, -1, np.int64)  # the last for -1
-        places[kept] = np.arange(len(kept))
-        result["inverse"] = places[sample["inverse"]]
-    return result

@@ -10,11 +10,11 @@ from numpy.random import Generator
 
 from scannet_prep.evaluation.instance import NO_INSTANCES
 from scannet_prep.labels import LabelSet
-from scannet_prep.transforms.steps import Sample, Transform
+from scannet_prep.transforms.steps import Sample
 
 
 @dataclass(frozen=True)
-class InstanceTargets(Transform):
+class InstanceTargets:
     """Numbers the instances that count from 0, and adds their classes, boxes and centres. To be put last.
 
     As the benchmark does: an instance is what has the same number and the same label; walls, floors and unlabeled

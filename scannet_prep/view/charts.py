@@ -9,13 +9,15 @@ from itertools import pairwise
 from xml.etree.ElementTree import Element
 
 import numpy as np
+from numpy.typing import NDArray
 
-from scannet_prep.view.markup import element
+from scannet_prep.view.markup import element, to_svg
 
 SERIES = ("a", "b")
 _ROW, _NAME_WIDTH, _BAR_WIDTH = 14, 122, 196  # pixels
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 280, 142, 46, 40
 _BINS = 24
+_CELL, _MARGIN = 14, 190  # pixels, of a confusion matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,39 @@ def draw_histogram(values: Sequence[float], axis: str, *, is_log: bool = False, 
     )
 
 
+def draw_confusion(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
+    """Draw the confusion matrix as SVG: a row for each class of the ground truth, a column for each predicted one.
+
+    A cell is the darker, the larger its share of the row. Pointing at it tells the numbers.
+
+    Args:
+        confusion: int64 (K, K + 1), as `SemanticScores` has it; the last column is for none of the classes.
+        names: The classes, K.
+    """
+    columns = [*names, "(none)"]
+    height, width = (count * _CELL for count in confusion.shape)
+    parts = [
+        element("rect", x=-_MARGIN, y=-_MARGIN, width="100%", height="100%", fill="white"),
+        element("rect", width=width, height=height, fill="none", stroke="gray"),
+        _turned_text("prediction", f"translate({width / 2} {_CELL - _MARGIN})", "middle"),
+        _turned_text("ground truth", f"translate({_CELL - _MARGIN} {height / 2}) rotate(-90)", "middle"),
+        *(_turned_text(name, f"translate(-6 {row * _CELL + 11})", "end") for row, name in enumerate(names)),
+        *(
+            _turned_text(name, f"translate({column * _CELL + 11} -6) rotate(-90)")
+            for column, name in enumerate(columns)
+        ),
+    ]
+    for row, column in np.argwhere(confusion).tolist():
+        count, total = confusion[row, column].item(), confusion[row].sum().item()
+        words = f"{names[row]} as {columns[column]}: {count / total:.1%} ({count:,} vertices)"
+        place = {"x": column * _CELL, "y": row * _CELL, "width": _CELL, "height": _CELL}
+        parts.append(
+            element("rect", element("title", words), **place, fill="#08519c", fill_opacity=f"{count / total:.3f}")
+        )
+    box = f"{-_MARGIN} {-_MARGIN} {width + _MARGIN + _CELL} {height + _MARGIN + _CELL}"
+    return to_svg(element("svg", parts, viewBox=box, font_family="sans-serif", font_size=11))
+
+
 def shorten(value: float) -> str:
     """A number for an axis: `1k`, `2.5M`, `0.05`."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -122,3 +157,7 @@ def _bar(x: float, y: float, width: float, height: float, series: str, words: st
 
 def _text(words: str, x: float, y: float, anchor: str = "middle", title: str = "") -> Element:
     return element("text", words, [element("title", title)] if title else (), x=x, y=y, text_anchor=anchor)
+
+
+def _turned_text(words: str, transform: str, anchor: str = "start") -> Element:
+    return element("text", words, transform=transform, text_anchor=anchor)

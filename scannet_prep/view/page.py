@@ -64,7 +64,13 @@ def make_page(scenes: Iterable[ViewedScene], *, title: str = "", color: str = ""
     title = title or (f"{first} and {more:,} more" if more else first)
     data = {"title": title, "color": color, "home": home, **_describe_view(), "scenes": described}
     script = "\n".join(read_asset(f"{name}.js") for name in _SCRIPTS)
-    return _fill_page(title, script, "\n".join([_embed_json(data), *blocks])).encode()
+    style = read_asset("page.css")
+    policy = f"default-src 'none'; script-src {hash_source(script)}; style-src {hash_source(style)}; img-src data:; "
+    policy += "base-uri 'none'; form-action 'none'"
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # so that no name can end the element
+    embedded = "\n".join([f'<script type="application/json" id="data">{text}</script>', *blocks])
+    page = Template(read_asset("page.html"))
+    return page.substitute(policy=policy, title=escape(title), style=style, script=script, data=embedded).encode()
 
 
 def _describe_view() -> dict[str, Any]:
@@ -157,20 +163,6 @@ def _add_block(array: NDArray[np.unsignedinteger[Any]], blocks: list[str]) -> di
     text = base64.b64encode(packed).decode()
     blocks.append(f'<script type="application/octet-stream" id="{name}">{text}</script>')
     return {"block": name, "rows": len(array), "columns": len(columns), "bytes": item_bytes}
-
-
-def _embed_json(data: object) -> str:
-    """JSON that cannot end the element it is in, whatever the names in it are."""
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return f'<script type="application/json" id="data">{text}</script>'
-
-
-def _fill_page(title: str, script: str, data: str) -> str:
-    style = read_asset("page.css")
-    policy = f"default-src 'none'; script-src {hash_source(script)}; style-src {hash_source(style)}; img-src data:; "
-    policy += "base-uri 'none'; form-action 'none'"
-    page = Template(read_asset("page.html"))
-    return page.substitute(policy=policy, title=escape(title), style=style, script=script, data=data)
 
 
 def hash_source(text: str) -> str:

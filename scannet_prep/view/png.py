@@ -39,16 +39,12 @@ def measure_text(text: str) -> int:
 
 def draw_text(image: NDArray[np.uint8], x: int, y: int, text: str, color: tuple[int, int, int], scale: int = 1) -> None:
     """Draw a line of text whose top left is at (x, y); what is not ASCII is shown as `?`."""
-    glyphs = _rasterize(text).repeat(scale, axis=0).repeat(scale, axis=1)
-    part = image[y : y + glyphs.shape[0], x : x + glyphs.shape[1]]
-    part[glyphs[: part.shape[0], : part.shape[1]]] = color
-
-
-def _rasterize(text: str) -> NDArray[np.bool_]:
-    """The pixels of a text, bool (8, width)."""
     font = _read_font()
     columns = b"".join(font.get(letter, font["?"]) + b"\0" for letter in text)
-    return np.unpackbits(np.frombuffer(columns, np.uint8)[None], axis=0, bitorder="little").astype(np.bool_)
+    bits = np.unpackbits(np.frombuffer(columns, np.uint8)[None], axis=0, bitorder="little").astype(np.bool_)
+    glyphs = bits.repeat(scale, axis=0).repeat(scale, axis=1)
+    part = image[y : y + glyphs.shape[0], x : x + glyphs.shape[1]]
+    part[glyphs[: part.shape[0], : part.shape[1]]] = color
 
 
 @cache

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.view.camera import Camera, Projected
+from scannet_prep.view.camera import Camera
 from scannet_prep.view.coloring import Color, Coloring, ViewedScene
 from scannet_prep.view.png import LINE_HEIGHT, draw_text, measure_text
 from scannet_prep.view.raster import draw_points, draw_triangles, estimate_spacing
 
-Background = Literal["light", "dark"]
 MAX_PIXELS = 1 << 25
 
 BACKGROUNDS: Mapping[str, tuple[Color, Color]] = {  # and what is written on it
@@ -38,36 +37,30 @@ class PictureOptions:
         width: In pixels.
         height: In pixels.
         camera: From where.
-        background: `light` or `dark`.
         has_legend: Whether it has a legend and a title.
-        has_light: Whether surfaces are brighter or darker by where they face; else the colours are exact. Those of the
-            scan are never changed.
 
     Raises:
-        UsageError: A size is not positive, or too large; or there is no such background.
+        UsageError: A size is not positive, or too large.
     """
 
     width: int = 800
     height: int = 600
     camera: Camera = field(default_factory=Camera)
-    background: Background = "light"
     has_legend: bool = True
-    has_light: bool = True
 
     def __post_init__(self) -> None:
-        """Check the values."""
+        """Check the size."""
         if min(self.width, self.height) < 16 or self.width * self.height > MAX_PIXELS:
             problem = f"a picture of {self.width} x {self.height} pixels cannot be drawn"
             raise UsageError(problem, f"at least 16 x 16, and at most {MAX_PIXELS:,} pixels")
-        if self.background not in BACKGROUNDS:
-            raise UsageError(f"{self.background!r} is not a background", f"there are: {', '.join(BACKGROUNDS)}")
 
 
 def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None = None) -> NDArray[np.uint8]:
     """Draw a scene: triangles where it has faces, else points.
 
     Surfaces are drawn as they were seen when the room was scanned, and not from behind: one looks into a room through
-    the walls and the ceiling that are nearer.
+    the walls and the ceiling that are nearer. Surfaces are brighter or darker by where they face, but those in the
+    colours of the scan or of normals.
 
     Args:
         scene: The scene.
@@ -81,7 +74,7 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
         UsageError: The scene cannot be coloured so.
     """
     options, coloring = options or PictureOptions(), scene.coloring(color)
-    background, ink = BACKGROUNDS[options.background]
+    background, ink = BACKGROUNDS["light"]
     row = np.tile(np.array(background, np.uint8), options.width)  # much faster than np.full, pixel by pixel
     image = np.tile(row, options.height).reshape(options.height, options.width, 3)
     legend_width = _draw_legend(image, coloring, ink) if options.has_legend else 0
@@ -90,10 +83,13 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
     if scene.faces is not None and len(scene.faces):
         seen = draw_triangles(projected, scene.faces, width, options.height)
     else:
-        shown = _faces_camera(scene, projected)
+        shown = np.ones(len(points), np.bool_)
+        if scene.normals is not None:  # only what is seen from the side that its normal points to, or has none
+            toward_camera = projected.position - points
+            shown = np.einsum("ij,ij->i", toward_camera, scene.normals.astype(np.float32)) >= 0
         seen = draw_points(projected, shown, estimate_spacing(points), width, options.height)
     found = coloring.colors.take(seen.nearest, axis=0) if coloring.categories else seen.blend(coloring.colors) + 0.5
-    if options.has_light and color not in {"rgb", "normals"} and scene.normals is not None:
+    if coloring.categories and scene.normals is not None:
         light = np.rint(seen.blend(_light(scene.normals, options.camera)) * _LIGHT_STEPS) / _LIGHT_STEPS
         found = (found * light[:, np.newaxis]).astype(np.uint8)
     image.reshape(-1, 3)[seen.pixels + seen.pixels // width * legend_width] = found
@@ -107,14 +103,6 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
 def find_floor(points: NDArray[np.float32]) -> float:
     """The height of the floor, metres: 1 % of the points are below."""
     return float(np.quantile(points[:, 2], _FLOOR_QUANTILE))
-
-
-def _faces_camera(scene: ViewedScene, projected: Projected) -> NDArray[np.bool_]:
-    """Which vertices are seen from the side that their normal points to, or have none; bool (V,)."""
-    if scene.normals is None:
-        return np.ones(len(scene.points), np.bool_)
-    toward_camera = projected.position - scene.points
-    return np.asarray(np.einsum("ij,ij->i", toward_camera, scene.normals.astype(np.float32)) >= 0)
 
 
 def _light(normals: NDArray[np.floating[Any]], camera: Camera) -> NDArray[np.float32]:

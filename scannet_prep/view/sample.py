@@ -1,4 +1,4 @@
-"""Samples of the dataset, and processed scenes, as pictures: for notebooks, and for a look at what a transform does."""
+"""Samples of the dataset as pictures: for notebooks, and for a look at what a transform does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, check_label_set
-from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.view.camera import Camera
 from scannet_prep.view.coloring import (
     UNLABELED,
@@ -22,10 +21,9 @@ from scannet_prep.view.coloring import (
     color_labels,
     color_normals,
     color_segments,
-    view_scene,
 )
 from scannet_prep.view.png import encode_png
-from scannet_prep.view.renderer import Background, PictureOptions, render_scene
+from scannet_prep.view.renderer import PictureOptions, render_scene
 
 _LABEL_SETS = {item.name: item for item in (SCANNET20, SCANNET200)}
 # By colouring: the array of a sample that it shows, the kinds of its numbers, its columns, and what makes it.
@@ -39,45 +37,37 @@ _ARRAYS: dict[str, tuple[str, str, tuple[int, ...], Callable[[Any, LabelSet], Co
 
 
 def render(
-    scene: ProcessedScene | Mapping[str, Any],
+    sample: Mapping[str, Any],
     color: str = "labels",
     *,
     labels: LabelSet | None = None,
     view: str = "orbit",
     size: tuple[int, int] = (800, 600),
-    background: Background = "light",
     legend: bool = True,
-    light: bool = True,
 ) -> NDArray[np.uint8]:
-    """Draw a scene, without a display and without a graphics library.
+    """Draw a sample, without a display and without a graphics library.
 
     Surfaces are not drawn from behind, so that one looks into a room through its nearer walls and its ceiling.
 
     Args:
-        scene: A sample of `ScanNet`, as it comes or changed by transforms, or what `read_processed` gives.
+        sample: Of `ScanNet`, as it comes or changed by transforms.
         color: `labels`, `rgb`, `instances`, `segments` or `normals`.
-        labels: SCANNET20 or SCANNET200. By default that of the dataset, or of the processed scene; a dict that is not a
-            sample of `ScanNet`, such as what a transform has made, does not know its label set.
+        labels: SCANNET20 or SCANNET200. By default that of the dataset; a dict that is not a sample of `ScanNet`, such
+            as what a transform has made, does not know its label set.
         view: `orbit` (from a corner), `top`, or azimuth and elevation in degrees, such as `-60,40`.
         size: Width and height, in pixels.
-        background: `light` or `dark`.
         legend: Whether the classes are listed, with their share of the vertices.
-        light: Whether surfaces are shaded by where they face; else the colours are exact.
 
     Returns:
         uint8 (height, width, 3), red, green, blue.
 
     Raises:
-        UsageError: The scene cannot be shown so; the message says why.
+        UsageError: The sample cannot be shown so; the message says why.
     """
     if labels is not None:
         check_label_set(labels)
-    width, height = size
-    options = PictureOptions(width, height, Camera.parse(view), background, legend, light)
-    if not isinstance(scene, ProcessedScene):
-        return render_scene(_view_sample(scene, color, labels), color, options)
-    name = (labels or scene.meta.options.label_set).name.lower() if color == "labels" else color
-    return render_scene(_check(view_scene(scene, only=name)), name, options)
+    options = PictureOptions(*size, Camera.parse(view), legend)
+    return render_scene(_view_sample(sample, color, labels), color, options)
 
 
 def draw_sample(sample: Mapping[str, Any]) -> bytes | None:
@@ -111,31 +101,19 @@ def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | No
     known = label_set or _LABEL_SETS.get(getattr(sample, "label_set_name", ""))
     if known is None and color == "labels":
         raise UsageError("it is not known which label set the labels are of", "render(..., labels=SCANNET20)")
-    normals = _read_array(sample, "normals", "f", (3,), length=len(points)) if "normals" in sample else None
-    return _check(
-        ViewedScene(
-            scene_id=str(sample.get("scene_id", "")),
-            split="",
-            frame="",
-            points=points.astype(np.float32, copy=False),
-            normals=normals,
-            faces=_read_array(sample, "faces", "iu", (3,)) if "faces" in sample else None,
-            colorings={color: make(values, known or SCANNET20)},
-        )
-    )
-
-
-def _check(scene: ViewedScene) -> ViewedScene:
-    """Refuse what cannot be drawn."""
-    for key, array in (("points", scene.points), ("normals", scene.normals)):
+    has_normals, has_faces = "normals" in sample, "faces" in sample
+    normals = _read_array(sample, "normals", "f", (3,), length=len(points)) if has_normals else None
+    faces = _read_array(sample, "faces", "iu", (3,)) if has_faces else None
+    if not len(points):
+        raise UsageError("points: there are none", "draw another sample")
+    for name, array in (("points", points), ("normals", normals)):
         if array is not None and not np.isfinite(array).all():
-            raise UsageError(f"{key}: not all are finite", "draw the scene before it is changed")
-    if not len(scene.points):
-        raise UsageError("points: there are none", "draw another scene")
-    if (faces := scene.faces) is not None and faces.size and not 0 <= faces.min() <= faces.max() < len(scene.points):
-        problem = f"faces: refer to vertices {faces.min()}..{faces.max()}, but there are {len(scene.points):,}"
+            raise UsageError(f"{name}: not all are finite", "draw the sample before it is changed")
+    if faces is not None and faces.size and not 0 <= faces.min() <= faces.max() < len(points):
+        problem = f"faces: refer to vertices {faces.min()}..{faces.max()}, but there are {len(points):,}"
         raise UsageError(problem, "leave out the faces")
-    return scene
+    coloring, name = make(values, known or SCANNET20), str(sample.get("scene_id", ""))
+    return ViewedScene(name, "", "", points.astype(np.float32, copy=False), normals, faces, {color: coloring})
 
 
 def _read_array(
@@ -148,7 +126,7 @@ def _read_array(
         key: Of the array.
         kinds: Of numbers: i, u, f; u alone means uint8.
         columns: Shape of a row.
-        length: Number of rows; any but 0 by default.
+        length: Number of rows; any by default.
     """
     if key not in sample:
         raise UsageError(f"the sample has no {key!r}", f"it has: {', '.join(map(str, sample))}")

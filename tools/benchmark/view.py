@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from benchmark.scenes import make_scenes
-from scannet_prep import read_processed, render
+from scannet_prep import read_processed
 from scannet_prep.processed.folder import processed_path
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.scene import Split
@@ -17,9 +17,13 @@ from scannet_prep.stages import process
 from scannet_prep.view.coloring import view_scene
 from scannet_prep.view.page import make_page
 from scannet_prep.view.png import encode_png
+from scannet_prep.view.renderer import render_scene
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from benchmark.settings import Result, Settings
 
@@ -50,15 +54,19 @@ def _measure_scenes(settings: Settings, vertex_count: int, scene_count: int) -> 
         "scenes": scene_count,
         "vertices": vertex_count,
         "ms": {
-            "mesh, by class": _measure(meshes, render, settings.repeat),
-            "mesh, colours of the scan": _measure(meshes, lambda scene: render(scene, "rgb"), settings.repeat),
-            "points, by class": _measure(points, render, settings.repeat),
-            "mesh, by class, as PNG": _measure(meshes, lambda scene: encode_png(render(scene)), settings.repeat),
+            "mesh, by class": _measure(meshes, _render, settings.repeat),
+            "mesh, colours of the scan": _measure(meshes, lambda scene: _render(scene, "rgb"), settings.repeat),
+            "points, by class": _measure(points, _render, settings.repeat),
+            "mesh, by class, as PNG": _measure(meshes, lambda scene: encode_png(_render(scene)), settings.repeat),
             "page, all colourings": _measure(meshes[:1], lambda scene: make_page([view_scene(scene)]), 1),
         },
         "page_bytes": len(pages[0]),
-        "peak_bytes": _measure_memory(lambda: render(meshes[0])),
+        "peak_bytes": _measure_memory(lambda: _render(meshes[0])),
     }
+
+
+def _render(scene: ProcessedScene, color: str = "scannet200") -> NDArray[np.uint8]:
+    return render_scene(view_scene(scene, only=color), color)
 
 
 def _measure(scenes: list[ProcessedScene], function: Callable[[ProcessedScene], object], repeat: int) -> float:

@@ -75,6 +75,7 @@ class Viewer {
       this.scene = scene;
       this.positions = positions;
       this.coloring = null;
+      clearTimeout(this.#linkTimer); // there is no view to write down before the colours are there
       this.pointAway();
       this.#describeScene();
       this.camera.reset(scene, positions, this.aspect);

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.stages.doctor.check import Check, Severity
+from scannet_prep.stages.doctor.check import Check
 from scannet_prep.stages.doctor.probes import ARGUMENT, check_machine
 from scannet_prep.typed_json import parse_json
 
@@ -47,7 +47,7 @@ class DoctorReport:
     @property
     def problems(self) -> list[Check]:
         """What is going to hurt."""
-        return [check for check in self.checks if check.severity is Severity.PROBLEM]
+        return [check for check in self.checks if check.severity == "problem"]
 
 
 def run(place: str, environ: Mapping[str, str], base_url: str) -> DoctorReport:
@@ -89,4 +89,4 @@ def _collect(topic: str, process: subprocess.Popen[bytes], deadline_s: float) ->
             return parse_json(output, Check)
         why = f"the check ended early, with status {process.returncode}"
     is_bad = topic in ("folder", "scenes") or (topic == "GPU" and any(Path("/dev").glob("nvidia[0-9]*")))
-    return Check(topic, why, Severity.PROBLEM if is_bad else Severity.NOTE, _HINTS[topic])
+    return Check(topic, why, "problem" if is_bad else "note", _HINTS[topic])

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from scannet_prep.backports import StrEnum
-
-
-class Severity(StrEnum):
-    """What a finding means for the user."""
-
-    OK = "ok"
-    NOTE = "note"
-    PROBLEM = "problem"
+Severity: TypeAlias = Literal["ok", "note", "problem"]
+_RANKS: tuple[Severity, ...] = ("ok", "note", "problem")
 
 
 @dataclass(slots=True)
@@ -28,11 +22,11 @@ class Check:
 
     topic: str
     message: str
-    severity: Severity = Severity.OK
+    severity: Severity = "ok"
     hint: str = ""
 
     def add(self, severity: Severity, text: str, hint: str) -> None:
         """Add something that is worth knowing or going to hurt, and what to do about it."""
-        self.severity = max(self.severity, severity, key=list(Severity).index)
+        self.severity = max(self.severity, severity, key=_RANKS.index)
         self.message = "; ".join(filter(None, (self.message, text)))
         self.hint = "; ".join(filter(None, (self.hint, hint)))

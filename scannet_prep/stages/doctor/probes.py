@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.space import RESERVE_BYTES, RESERVE_FILES, format_bytes
-from scannet_prep.stages.doctor.check import Check, Severity
+from scannet_prep.stages.doctor.check import Check
 from scannet_prep.stages.granted import find_granted_cores, find_granted_memory
 from scannet_prep.typed_json import encode_json
 from scannet_prep.version import VERSION
@@ -55,7 +55,7 @@ def check_versions(check: Check, _environ: Mapping[str, str]) -> None:
     check.message = ", ".join([f"scannet-prep {VERSION}", f"python {platform.python_version()}", *versions, system])
     if find_spec("numba") is None:
         hint = 'process is faster with it: pip install "scannet-prep[fast]"'
-        check.add(Severity.NOTE, "numba is not installed", hint)
+        check.add("note", "numba is not installed", hint)
 
 
 def check_cores(check: Check, environ: Mapping[str, str]) -> None:
@@ -65,7 +65,7 @@ def check_cores(check: Check, environ: Mapping[str, str]) -> None:
     who = ", ".join(f"{name} {number}" for name, number in granted.items())
     check.message = f"{count} of {machine} may be used ({who})"
     if count < machine:
-        check.add(Severity.NOTE, "", "for more: srun --cpus-per-task=N, docker run --cpus=N")
+        check.add("note", "", "for more: srun --cpus-per-task=N, docker run --cpus=N")
 
 
 def check_memory(check: Check, environ: Mapping[str, str]) -> None:
@@ -76,7 +76,7 @@ def check_memory(check: Check, environ: Mapping[str, str]) -> None:
     check.message = f"{format_bytes(limit)} may be used ({who})"
     if limit < _LITTLE_MEMORY_BYTES:
         hint = "srun --mem=8G, docker run --memory=8g, ulimit -v unlimited; until then --jobs 1"
-        check.add(Severity.PROBLEM, "too little for several workers", hint)
+        check.add("problem", "too little for several workers", hint)
 
 
 def check_shared_memory(check: Check, _environ: Mapping[str, str]) -> None:
@@ -88,10 +88,10 @@ def check_shared_memory(check: Check, _environ: Mapping[str, str]) -> None:
     usage = shutil.disk_usage(path)
     check.message = f"{format_bytes(usage.total)} at {path}, {format_bytes(usage.used)} used"
     if usage.free < _FULL_SHM_BYTES:
-        check.add(Severity.PROBLEM, "it is full", f"see what fills it, and remove it: ls -lS {path}")
+        check.add("problem", "it is full", f"see what fills it, and remove it: ls -lS {path}")
     elif usage.total < _SMALL_SHM_BYTES:
         why = "small: batches of collate_torch need no room in it, other tensors of workers and NCCL do"
-        check.add(Severity.NOTE, why, "docker run --shm-size=8g, or --ipc=host")
+        check.add("note", why, "docker run --shm-size=8g, or --ipc=host")
 
 
 def check_open_files(check: Check, _environ: Mapping[str, str]) -> None:
@@ -100,7 +100,7 @@ def check_open_files(check: Check, _environ: Mapping[str, str]) -> None:
     check.message = f"soft limit {soft:,}, hard limit {hard:,}".replace("-1", "none")
     if 0 <= soft < _FEW_FILES:
         hint = "ulimit -n 65536; where that is not allowed, ask the administrator for a higher hard limit"
-        check.add(Severity.NOTE, "few for many workers, which need one for each tensor", hint)
+        check.add("note", "few for many workers, which need one for each tensor", hint)
 
 
 def check_environment(check: Check, environ: Mapping[str, str]) -> None:
@@ -119,27 +119,27 @@ def check_folder(check: Check, place: str) -> None:
     free_bytes, files = status.f_bavail * status.f_frsize, f", room for {status.f_favail:,} files"
     check.message = f"{folder}: {kind}, {format_bytes(free_bytes)} free{files if status.f_files else ''}"
     if status.f_blocks and free_bytes < RESERVE_BYTES:
-        check.add(Severity.PROBLEM, "it is full", f"free some space: df -h {quote(str(folder))}")
+        check.add("problem", "it is full", f"free some space: df -h {quote(str(folder))}")
     elif status.f_blocks and free_bytes < _LITTLE_BYTES:
-        check.add(Severity.NOTE, "little is free", "all scenes need about 5 GB processed, and 21 GB raw")
+        check.add("note", "little is free", "all scenes need about 5 GB processed, and 21 GB raw")
     if status.f_files and status.f_favail < RESERVE_FILES:
         hint = f"remove some, or ask for a quota: df -i {quote(str(folder))}"
-        check.add(Severity.PROBLEM, "no more files can be made", hint)
+        check.add("problem", "no more files can be made", hint)
     if _NETWORK_TYPES.fullmatch(kind):
         hint = "for training, pack the scenes and copy the archive to a local disk"
-        check.add(Severity.NOTE, "on the network", hint)
+        check.add("note", "on the network", hint)
     try:
         has_locks = _try_lock(folder)
     except OSError as error:
         why = f"nothing can be written here ({error.strerror}), so locks were not tried"
-        check.add(Severity.NOTE, why, "choose another folder for what is written")
+        check.add("note", why, "choose another folder for what is written")
         return
     if has_locks:
         check.message += "; locks work between two processes of this machine"
     else:
         why = "locks do not work: they keep no other process out, or there are none"
         hint = "let only one run at a time write there, or give each run a part: --shard"
-        check.add(Severity.PROBLEM, why, hint)
+        check.add("problem", why, hint)
 
 
 def check_scenes(check: Check, place: str) -> None:
@@ -152,7 +152,7 @@ def check_scenes(check: Check, place: str) -> None:
     from scannet_prep.tree import identify_tree, is_archive
 
     if not place and not Path(DEFAULT_PLACE).exists():
-        check.add(Severity.NOTE, f"{DEFAULT_PLACE} is not there", "name a folder: scannet-prep doctor PLACE")
+        check.add("note", f"{DEFAULT_PLACE} is not there", "name a folder: scannet-prep doctor PLACE")
         return
     place = place or DEFAULT_PLACE
     shown = public_url(place) if "://" in place else place
@@ -165,7 +165,7 @@ def check_scenes(check: Check, place: str) -> None:
     check.message = f"{shown}: {count:,} {kind} scenes"
     if failed:
         why = f"scenes that failed: {len(failed):,}, such as {failed[0]}"
-        check.add(Severity.PROBLEM, why, f"to see why: scannet-prep {command} {quote(shown)}")
+        check.add("problem", why, f"to see why: scannet-prep {command} {quote(shown)}")
 
 
 def check_server(check: Check, base_url: str) -> None:
@@ -176,7 +176,7 @@ def check_server(check: Check, base_url: str) -> None:
 
     check.message = public_url(base_url)
     if not is_server_address(base_url):
-        check.add(Severity.PROBLEM, "it is not an address", "an address looks like https://host/scannet/")
+        check.add("problem", "it is not an address", "an address looks like https://host/scannet/")
         return
     try:
         client = Client(base_url, TransferPolicy(connect_timeout_s=2.5, answer_timeout_s=3.0), True)
@@ -185,7 +185,7 @@ def check_server(check: Check, base_url: str) -> None:
     except AttemptError as error:
         if not error.is_answer and not error.is_busy:
             hint = error.hint or "only download needs it: download where there is a network"
-            check.add(Severity.NOTE, str(error.reason), hint)
+            check.add("note", str(error.reason), hint)
             return
     check.message += " answers"
 
@@ -193,7 +193,7 @@ def check_server(check: Check, base_url: str) -> None:
 def check_gpu(check: Check, _argument: str) -> None:
     """What PyTorch says of GPUs and NCCL."""
     if find_spec("torch") is None:
-        check.add(Severity.NOTE, "PyTorch is not installed", "to train: pip install torch")
+        check.add("note", "PyTorch is not installed", "to train: pip install torch")
         return
     import torch
 
@@ -207,7 +207,7 @@ def check_gpu(check: Check, _argument: str) -> None:
     if not names and any(Path("/dev").glob("nvidia[0-9]*")):
         why = f"there is a GPU, and PyTorch (built for CUDA {torch.version.cuda}) cannot use it"
         hint = "nvidia-smi shows driver and version; docker run --gpus all, apptainer exec --nv"
-        check.add(Severity.PROBLEM, why, hint)
+        check.add("problem", why, hint)
 
 
 PROBES: dict[str, Callable[[Check, str], None]] = {
@@ -233,11 +233,11 @@ def make_check(topic: str, function: Callable[[Check, _Argument], None], argumen
         function(check, argument)
     except ScanNetPrepError as error:
         check.message = ""
-        check.add(Severity.PROBLEM, error.message, error.hint)
+        check.add("problem", error.message, error.hint)
     except Exception as error:  # noqa: BLE001 - see above
         test = "test it alone: python -c 'import torch; torch.cuda.init()'"
         hint = test if topic == "GPU" else "this cannot be found out here; please report this line"
-        check.add(Severity.PROBLEM, f"{type(error).__name__}: {error}"[:300], hint)
+        check.add("problem", f"{type(error).__name__}: {error}"[:300], hint)
     return check
 
 

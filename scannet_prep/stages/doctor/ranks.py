@@ -24,7 +24,7 @@ from typing import Any
 
 from scannet_prep.errors import ScanNetPrepError, UsageError
 from scannet_prep.stages.doctor import DoctorReport
-from scannet_prep.stages.doctor.check import Check, Severity
+from scannet_prep.stages.doctor.check import Check
 from scannet_prep.version import VERSION
 
 Results = dict[int, dict[str, Any]]
@@ -111,7 +111,7 @@ class _Job:
         facts, ready_s = self._listen("facts")
         checks = self._judge_presence(facts, ready_s)
         checks += self._compare({rank: found for rank, found in sorted(facts.items()) if "error" not in found})
-        if all(check.severity is not Severity.PROBLEM for check in checks):
+        if all(check.severity != "problem" for check in checks):
             checks.append(self._judge_sums(self._listen("sum")[0]))
         self.say("end", True)
         return checks
@@ -142,8 +142,8 @@ class _Job:
                 checks.append(_problem("ranks", f"{self._name(rank)}: {facts[rank]['error']}", facts[rank]["hint"]))
             elif (wait_s := ready_s[rank] - first_s) > max(_SLOW_S, _SLOW_FACTOR * (usual_s - first_s)):
                 text = f"{self._name(rank)} is slow: it was ready {wait_s:.1f} s after the first"
-                checks.append(Check("ranks", text, Severity.NOTE, _SLOW))
-        if all(check.severity is Severity.NOTE for check in checks):
+                checks.append(Check("ranks", text, "note", _SLOW))
+        if all(check.severity == "note" for check in checks):
             text = f"all {self._world_size} are there, the last {last_s - first_s:.1f} s after the first"
             checks.insert(0, Check("ranks", text))
         return checks
@@ -230,4 +230,4 @@ def _all_reduce(store: Any, rank: int, world_size: int, local_rank: int, timeout
 
 
 def _problem(topic: str, message: str, hint: str) -> Check:
-    return Check(topic, message, Severity.PROBLEM, hint)
+    return Check(topic, message, "problem", hint)

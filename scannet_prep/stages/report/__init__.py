@@ -11,12 +11,12 @@ import numpy as np
 from scannet_prep.archive.source import Place
 from scannet_prep.errors import FileError
 from scannet_prep.files import make_directory, write_atomically
-from scannet_prep.measures import SceneMeasures, measure_scene
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.scene import Split
 from scannet_prep.stages.finding import CheckTask, Findings, sort_findings
 from scannet_prep.stages.report.comparison import Comparison, compare
 from scannet_prep.stages.report.figures import Report, make_report
+from scannet_prep.stages.report.measures import SceneMeasures, measure_scene
 from scannet_prep.stages.report.page import make_page
 from scannet_prep.stages.report.source import Reading, Source, open_source
 from scannet_prep.view.coloring import view_scene

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import FileError, LockError, ManifestError, MissingFileError, UsageError
+from scannet_prep.errors import FileError, MissingFileError, UsageError
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.labels import LABEL_MAP_NAME, find_label_map
 from scannet_prep.processed.manifest import SceneEntry, parse_manifest
@@ -184,17 +184,10 @@ def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) ->
 
 def _read_record(path: Path) -> _Side:
     """Read a `manifest.json` or a `scannet.lock`."""
-    data, hint = read_file(path), "give a whole manifest.json or scannet.lock, or a place that holds scenes"
-    try:
-        if data.lstrip().startswith(b"{"):
-            return _Side(str(path), "processed", parse_manifest(data, path).scenes)
-        entries = parse_lock(data, path)
-    except ManifestError as error:
-        raise ManifestError(path, error.problem, hint) from None
-    except LockError as error:
-        raise LockError(path, f"is neither a manifest.json nor a whole scannet.lock: {error.problem}", hint) from None
-    found, label_map = dict[str, dict[str, LockEntry]](), "-"
-    for name, entry in entries.items():
+    data, found, label_map = read_file(path), dict[str, dict[str, LockEntry]](), "-"
+    if data.lstrip().startswith(b"{"):
+        return _Side(str(path), "processed", parse_manifest(data, path).scenes)
+    for name, entry in parse_lock(data, path).items():
         file = PurePosixPath(name)
         if file.name == LABEL_MAP_NAME:
             label_map = entry.sha256

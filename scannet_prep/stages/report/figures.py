@@ -12,7 +12,6 @@ import numpy as np
 
 from scannet_prep.failures import list_some
 from scannet_prep.labels import SCANNET20, SCANNET200
-from scannet_prep.measures import SceneMeasures
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
@@ -20,6 +19,7 @@ from scannet_prep.space import format_bytes
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.finding import Finding
 from scannet_prep.stages.info import count_by_split
+from scannet_prep.stages.report.measures import SceneMeasures
 from scannet_prep.stages.report.source import Source, Table
 from scannet_prep.tables import Records, distribution, scenes
 

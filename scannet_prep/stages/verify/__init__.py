@@ -13,7 +13,7 @@ from typing import Any
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import UnknownSplitError
+from scannet_prep.errors import UnknownSplitError, UsageError
 from scannet_prep.export import is_export
 from scannet_prep.progress import Progress
 from scannet_prep.scene import SceneId, Split
@@ -56,6 +56,7 @@ def run(
     *,
     selection: Selection | None = None,
     must_be_complete: bool = False,
+    against: Path | None = None,
     certificates: bool | Path = True,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -67,6 +68,7 @@ def run(
             paths, addresses, or objects that read the bytes.
         selection: Which scenes; all by default.
         must_be_complete: Whether a scene of the official lists that is not there is an error.
+        against: The `scannet.lock` of another copy of a raw tree, to compare with.
         certificates: Of addresses, whom to trust, as `RangeSource` takes it.
         jobs: Number of worker processes, or of threads for archives.
         progress: Told of every scene, or of the tar bytes of archives.
@@ -74,7 +76,7 @@ def run(
     Raises:
         MissingFileError: It is not such a tree.
         FileError: It cannot be looked into.
-        UsageError: Several folders.
+        UsageError: Several folders; or `against`, which is for raw trees.
         UnknownSceneError: The selection contradicts itself.
         UnknownSplitError: There are no scenes of the splits that were asked for.
         WorkerDiedError: Worker processes cannot be started.
@@ -82,14 +84,18 @@ def run(
     """
     selection, findings, progress = selection or Selection(), Findings(), progress or Progress()
     present: Mapping[Any, str | None]
-    if (path := find_folder(places)) is None:
+    path = find_folder(places)
+    if against is not None and (path is None or is_export(path) or identify_tree(path) != ArchiveKind.RAW):
+        problem = "is not a raw tree, and only such a tree has digests to compare"
+        raise UsageError(f"{path or places[0]}: {problem}", "scannet-prep report PLACE --against PLACE compares others")
+    if path is None:
         archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
         paths, kind = tuple(archives.names), "archive"
         checked = check_archives(archives, selection, findings, jobs, progress)
         present, size_bytes = archives.held, sum(reader.source.size_bytes for reader in archives.readers)
     else:
         paths, kind = (str(path),), "export" if is_export(path) else str(identify_tree(path))
-        checked, size_bytes, present = _check_tree(path, kind, selection, findings, jobs, progress)
+        checked, size_bytes, present = _check_tree(path, kind, selection, against, findings, jobs, progress)
     splits = _compare_with_lists(paths[0], selection, present, findings, must_be_complete=must_be_complete)
     damaged = {finding.scene_id for finding in findings.found if finding.is_error}
     if not (checked or damaged):
@@ -110,11 +116,11 @@ def run(
 
 
 def _check_tree(
-    path: Path, kind: str, selection: Selection, findings: Findings, jobs: int, progress: Progress
+    path: Path, kind: str, selection: Selection, against: Path | None, findings: Findings, jobs: int, progress: Progress
 ) -> tuple[dict[str, int], int, Mapping[SceneId, Split | None]]:
     """Check the scenes of a tree; gives their vertices, the size of their files, and the splits of all there are."""
     plan, look = _CHECKS[kind]
-    tasks, present, context = plan(path, selection, findings)
+    tasks, present, context = plan(path, selection, findings, *([] if against is None else [against]))
     looked = look_at_scenes(look, tasks, context, findings, title="verify", jobs=jobs, progress=progress)
     numbers = {str(task.scene_id): looked.get(task.scene_id, (0, 0)) for task in tasks}
     return {name: count for name, (count, _) in numbers.items()}, sum(size for _, size in numbers.values()), present

@@ -13,7 +13,7 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.selection import Selection
 
-_AGAIN = "run the same scannet-prep export command again, with --checksum: whole scenes are kept"
+_AGAIN = "run the same scannet-prep export command again, with --force: it makes all scenes anew"
 
 
 def plan_export(

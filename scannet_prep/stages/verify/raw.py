@@ -6,9 +6,9 @@ Of a scene, each file is checked by itself; then all together, by making the sce
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from scannet_prep.labels import (
 )
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_locks, shards_of
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock, read_locks, shards_of
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.splits import find_official_split
@@ -32,7 +32,9 @@ from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.process.make_scene import RawFiles, is_there, make_scene, match_ply_labels, read_raw_file
 from scannet_prep.stages.selection import Selection, select_scenes
 
-_AGAIN = "download it again"
+Recorded: TypeAlias = tuple[Path, LockEntry, Path]
+"""A file, what it should be, and the lock file that says so."""
+
 _ERRORS = {WarningKind.UNKNOWN_SEGMENTS, WarningKind.NOT_RIGID}
 # Of missing and damaged files, and of the label map once for the whole tree.
 _SAID_ELSEWHERE = {
@@ -44,16 +46,23 @@ _SAID_ELSEWHERE = {
 
 
 def plan_raw(
-    raw_dir: Path, selection: Selection, findings: Findings
+    raw_dir: Path, selection: Selection, findings: Findings, against: Path | None = None
 ) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split | None], LabelMap]:
     """Look at a raw tree without opening its scenes.
+
+    Args:
+        raw_dir: The tree.
+        selection: Which scenes.
+        findings: Gets what is found.
+        against: The `scannet.lock` of another copy, to compare with those of its files that are here, too.
 
     Returns:
         Scenes to check, each with its files, its split and what is on record of it; the official split of every scene
         that is there; and the label map beside the scenes, or the built-in one.
 
     Raises:
-        MissingFileError: It holds no scene folders.
+        LockError: `against` is damaged.
+        MissingFileError: It holds no scene folders, or there is no file `against`.
         UnknownSceneError: The selection contradicts itself.
     """
     scenes = find_raw_scenes(raw_dir)
@@ -61,33 +70,47 @@ def plan_raw(
     for failure in failures:
         message = failure.message.removeprefix(f"{raw_dir}: ")
         findings.error(raw_dir, message, failure.hint, scene_id=failure.scene_id)
-    recorded = defaultdict[Path, dict[Path, LockEntry]](dict)  # by folder
-    for name, entry in (findings.attempt(raw_dir / LOCK_NAME, read_locks, raw_dir) or {}).items():
-        recorded[(raw_dir / name).parent][raw_dir / name] = entry
+    locks = {raw_dir / LOCK_NAME: findings.attempt(raw_dir / LOCK_NAME, read_locks, raw_dir) or {}}
     findings.found += [Finding.from_exception(fault, raw_dir) for fault in shards_of(raw_dir).find_faults()]
+    if against is not None:
+        locks[against] = {name: item for name, item in read_lock(against).items() if (raw_dir / name).exists()}
+    recorded = defaultdict[Path, list[Recorded]](list)  # by folder
+    for lock_path, entries in locks.items():
+        for name, entry in entries.items():
+            recorded[(raw_dir / name).parent].append((raw_dir / name, entry, lock_path))
     check_digests(recorded[raw_dir], findings)
     tasks = tuple(
         CheckTask(name, folder := scenes[name].directory, (scenes[name], split, recorded[folder]))
         for name, split in selected
     )
+    if against is not None:
+        if count := sum(source == against for task in tasks for *_, source in task.data[2]):
+            findings.note(against, f"was compared with {count:,} files of the scenes here")
+        else:
+            hint = (
+                f"its paths must begin as here, for example {tasks[0].path.relative_to(raw_dir)}/..." if tasks else ""
+            )
+            findings.error(against, "names no file of the scenes that are checked here: none was compared", hint)
     present = {scene_id: find_official_split(scene_id) for scene_id in scenes}
     return tasks, present, _check_label_map(raw_dir, findings)
 
 
-def check_digests(recorded: Mapping[Path, LockEntry], findings: Findings) -> None:
-    """Compare files with what `scannet.lock` records of them; but for those that are known to be missing."""
+def check_digests(recorded: Iterable[Recorded], findings: Findings) -> None:
+    """Compare files with what lock files record of them; but for those that are known to be missing."""
     told = {finding.path for finding in findings.found if finding.is_error}
-    for path, expected in recorded.items():
+    for path, expected, lock_path in recorded:
+        is_own = lock_path.name == LOCK_NAME and lock_path.parent in path.parents
+        hint = "download it again" if is_own else "one of the two copies is damaged, or of another version"
         if not path.exists():
             if told.isdisjoint({path, path.parent}):
-                findings.error(path, f"no such file, though {LOCK_NAME} records it", _AGAIN)
+                findings.error(path, f"no such file, though {lock_path.name} records it", hint)
             continue
         found = findings.attempt(path, digest_file, path)
         if found is not None and found != expected:
             sizes = f"{found.size_bytes:,} bytes, sha256 {found.sha256[:12]}"
             of_record = f"{expected.size_bytes:,}, {expected.sha256[:12]}"
-            message = f"is not the file that {LOCK_NAME} records: {sizes}, expected {of_record}"
-            findings.error(path, message, _AGAIN)
+            message = f"is not the file that {lock_path.name} records: {sizes}, expected {of_record}"
+            findings.error(path, message, hint)
 
 
 def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
