@@ -151,10 +151,11 @@ def test_signal_while_a_module_is_loaded_is_not_made_an_import_error(demo_dir: P
     assert (done.returncode, done.stderr) == (130, "interrupted: run the same command again\n")
 
 
-def test_signal_that_a_finalizer_swallows_is_not_forgotten(tmp_path: Path) -> None:
+def test_signal_that_a_finalizer_swallows_is_not_forgotten_and_cleaning_up_is_left_alone(tmp_path: Path) -> None:
     program = """if True:
         import os, signal, sys, time
         import scannet_prep.cli.main, scannet_prep.__main__
+        sys.unraisablehook = lambda error: None if error.object is Finalized.__del__ else print(error)
         class Finalized:
             def __del__(self):
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -163,11 +164,9 @@ def test_signal_that_a_finalizer_swallows_is_not_forgotten(tmp_path: Path) -> No
             try:
                 yield 1
             finally:
-                time.sleep(0.7)  # what cleans up is left alone
+                time.sleep(0.7)
                 print("cleaned up")
         def run():
-            is_own = lambda error: error.object is Finalized.__del__
-            sys.unraisablehook = lambda error: None if is_own(error) else print(error)
             try:
                 for _ in items():
                     Finalized()

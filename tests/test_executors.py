@@ -269,12 +269,9 @@ def test_the_programs_of_the_page_run(raw: Path, tmp_path: Path, package: str) -
     )
     (tmp_path / "data").mkdir()
     (tmp_path / "data/ScanNet").symlink_to(raw)
-    program = (
-        program.replace(", 16\n", ", 2\n")
-        .replace("jobs=8", "jobs=1")
-        .replace("n_workers=2", "n_workers=1")
-        .replace("cpus_per_task=8, mem_gb=16", "")
-    )
+    less = {", 16\n": ", 2\n", "jobs=8": "jobs=1", "n_workers=2": "n_workers=1", "cpus_per_task=8, mem_gb=16": ""}
+    for old, new in less.items():
+        program = program.replace(old, new)
     (tmp_path / "program.py").write_text(program)
     environ = os.environ | {"PATH": str(Path(sys.executable).parent)}  # a Slurm that is here is of no use to submitit
     words = [sys.executable, "program.py"]

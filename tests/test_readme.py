@@ -85,9 +85,10 @@ def test_python_examples_of_a_page_run(page: str, release_dir: Path, tmp_path: P
 
 
 def test_commands_of_all_pages_are_accepted_by_the_parser() -> None:
-    for page in PAGES:
-        for words in (words for block in find_blocks(page, "sh") for words in find_commands(block)):
-            make_parser().parse_args(words)
+    parser = make_parser()
+    for block in (block for page in PAGES for block in find_blocks(page, "sh")):
+        for words in find_commands(block):
+            parser.parse_args(words)
 
 
 def test_commands_of_the_readme_work_in_the_order_shown(tmp_path: Path) -> None:

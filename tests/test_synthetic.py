@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from commands import Verify
 
-from scannet_prep.errors import UnknownSceneError, UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.labels import LABEL_MAP_NAME, SCANNET20, SCANNET200, builtin_label_map, read_label_map
 from scannet_prep.raw.segments import Group
 from scannet_prep.scene import SceneId
@@ -27,11 +27,6 @@ MESH_HEADER = (
     "property uchar red\nproperty uchar green\nproperty uchar blue\nproperty uchar alpha\n{label}"
     "element face 2\nproperty list uchar int vertex_indices\nend_header\n"
 )
-
-
-@pytest.fixture(scope="module")
-def scene() -> SyntheticScene:
-    return make_scene(TRAIN_ID)
 
 
 def tiny_scene(*groups: Group) -> SyntheticScene:
@@ -73,12 +68,6 @@ def test_a_scene_has_exactly_the_vertices_asked_for_and_has_no_findings(
     assert categories.count("wall") == 4
 
 
-def test_the_same_arguments_give_the_same_scene_and_another_id_or_seed_another(scene: SyntheticScene) -> None:
-    assert np.array_equal(make_scene(TRAIN_ID).positions, scene.positions)
-    for scene_id, seed in ((TRAIN_ID, 1), ("scene0000_01", 0), ("scene0001_00", 0)):
-        assert not np.array_equal(make_scene(scene_id, seed=seed).positions, scene.positions)
-
-
 def test_the_room_stands_on_the_floor_along_the_axes_with_statistics_like_those_of_the_release() -> None:
     scene = make_scene(TRAIN_ID, vertices=124_000)
     assert scene.axis_alignment is not None
@@ -98,13 +87,20 @@ def test_the_room_stands_on_the_floor_along_the_axes_with_statistics_like_those_
     assert 0.3 < (scene.segment_ids[1:] != scene.segment_ids[:-1]).mean() < 0.5
 
 
-def test_too_small_arguments_and_malformed_ids_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot make a scene of 499 vertices"):
-        write_release(tmp_path / "raw", [TRAIN_ID], vertices=499)
-    with pytest.raises(UsageError, match="from seed -1"):
-        make_scene(TRAIN_ID, seed=-1)
-    with pytest.raises(UnknownSceneError):
-        make_scene("scene1")
+def test_the_same_arguments_give_the_same_scene_and_wrong_ones_are_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    positions = make_scene(TRAIN_ID).positions
+    for scene_id, seed in ((TRAIN_ID, 0), (TRAIN_ID, 1), ("scene0000_01", 0), ("scene0001_00", 0)):
+        is_same = np.array_equal(make_scene(scene_id, seed=seed).positions, positions)
+        assert is_same == ((scene_id, seed) == (TRAIN_ID, 0))
+    for scene_id, vertices, seed, problem in (
+        (TRAIN_ID, 499, 0, "cannot make a scene of 499 vertices"),
+        (TRAIN_ID, 500, -1, "from seed -1"),
+        ("scene1", 500, 0, "is not a scene id"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            write_release(tmp_path / "raw", [scene_id], vertices=vertices, seed=seed)
     assert not (tmp_path / "raw").exists()
 
 
@@ -131,7 +127,7 @@ def test_files_have_the_layout_of_the_release(tmp_path: Path) -> None:
     assert info.endswith(b"\r\nsceneType = Bedroom / Hotel\r\n")
 
 
-def test_files_of_a_scene_are_those_of_its_split(tmp_path: Path) -> None:
+def test_files_of_a_scene_are_those_of_its_split_and_the_label_map_is_the_built_in_one(tmp_path: Path) -> None:
     scene = make_scene(TEST_ID, vertices=500)
     assert (scene.groups, scene.axis_alignment) == ((), None)
     assert write_scene(scene, tmp_path) == tmp_path / "scans_test" / TEST_ID
@@ -146,9 +142,6 @@ def test_files_of_a_scene_are_those_of_its_split(tmp_path: Path) -> None:
     }  # fmt: skip
     for scene_id, expected in names.items():
         assert sorted(path.name for path in tmp_path.glob(f"*/{scene_id}/*")) == [scene_id + name for name in expected]
-
-
-def test_label_map_has_the_rows_of_the_built_in_one(tmp_path: Path) -> None:
     path = write_label_map(tmp_path / "new" / "folder")
     assert path.name == "scannetv2-labels.combined.tsv"
     assert read_label_map(path).rows == builtin_label_map().rows
