@@ -3,8 +3,9 @@
 Signals are the process's own, so they are dealt with here, before the rest is loaded: the first SIGINT, SIGTERM or
 SIGHUP raises KeyboardInterrupt, and those that follow are ignored. Slurm sends SIGTERM some time before it kills, to
 the process and to its group, and people press Ctrl-C twice: that must not disturb the cleaning up. While a module is
-being loaded, the exception waits: numpy would make an ImportError of it, and importlib may print and forget it. Where
-it was forgotten all the same, which Python does in finalizers, it is raised again.
+being loaded, the exception waits: numpy would make an ImportError of it, and importlib may print and forget it. So it
+does for a while in the code of Python's locks, which would be left locked. Where it was forgotten all the same, which
+Python does in finalizers, it is raised again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from types import FrameType
 _HAS_TIMER = hasattr(signal, "setitimer")  # Windows has none: there, signals are left as Python has them
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM) if _HAS_TIMER else ()
 _LOOK_AGAIN_S = 0.03
+_MOST_LOOKS = 30  # at code that only waits for a lock
+_LOCKING = ("/threading.py", "/futures/_base.py")
 _is_interrupted = False
+_looks = 0
 
 
 def main() -> int:
@@ -41,11 +45,14 @@ def main() -> int:
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    global _is_interrupted  # noqa: PLW0603 - as signals are, it is the process's
+    global _is_interrupted, _looks  # noqa: PLW0603 - as signals are, they are the process's
     if _is_interrupted and signum != signal.SIGALRM:
         return
     _is_interrupted = True
     signal.setitimer(signal.ITIMER_REAL, _LOOK_AGAIN_S)
+    _looks += 1
+    if frame is not None and frame.f_code.co_filename.endswith(_LOCKING) and _looks < _MOST_LOOKS:
+        return
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
     error = sys.exc_info()[1]

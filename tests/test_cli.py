@@ -182,6 +182,30 @@ def test_signal_that_a_finalizer_swallows_is_not_forgotten_and_cleaning_up_is_le
     assert done.stderr == "interrupted: run the same command again\n"
 
 
+def test_signal_in_the_code_of_a_lock_waits_for_a_moment_and_an_error_that_comes_of_it_is_no_other_end() -> None:
+    program = """if True:
+        import os, signal, sys, threading
+        import scannet_prep.cli.info, scannet_prep.__main__
+        def run(arguments, console):
+            event, never = threading.Event(), threading.Event()
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Timer(0.4, event.set).start()
+            try:
+                event.wait(30)
+                never.wait(30)
+            except KeyboardInterrupt:
+                print(event.is_set(), never._cond.acquire(timeout=1))
+                raise RuntimeError("release unlocked lock")
+        scannet_prep.cli.info.run = run
+        sys.exit(scannet_prep.__main__.main())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program, "info", "."], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (130, "True True\n")
+    assert done.stderr == "interrupted: run the same command again\n"
+
+
 def test_ignored_hangup_stays_ignored(demo_dir: Path) -> None:
     words = ["info", demo_dir / "processed", "--json"]
     process = start_command(*words, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))  # as nohup does

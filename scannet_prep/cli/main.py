@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         status = 1  # the program reading the pipe has seen enough, for example `| head`
     except Exception as error:
+        if _has_interrupt(error):
+            return console.interrupted()
         problem, hint, trace = explain(error)
         if isinstance(error, OSError) and error.filename:
             problem = f"{error.filename}: {problem}"
@@ -71,6 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if trace:
             raise
     return status
+
+
+def _has_interrupt(error: BaseException | None) -> bool:
+    """Whether an error came of an interrupt, as one of Python's locks may."""
+    return error is not None and (isinstance(error, KeyboardInterrupt) or _has_interrupt(error.__context__))
 
 
 def _explain_no_volume() -> str:

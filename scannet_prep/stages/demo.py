@@ -103,7 +103,11 @@ def _serve(paths: Mapping[str, Path]) -> Iterator[str]:
         def log_message(self, *_arguments: object) -> None:
             """Nothing on standard error."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_arguments: object) -> None:
+            """A client that has been interrupted leaves."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_port}/"
