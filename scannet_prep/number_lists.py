@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ContentError
-
 _ZERO = ord("0")
-_NUMBER = re.compile(rb"[ \t]*(-?[0-9]{1,18})[ \t]*")
 
 
 def parse_plain_list(text: bytes, separator: bytes) -> NDArray[np.int64] | None:
@@ -34,25 +29,3 @@ def parse_plain_list(text: bytes, separator: bytes) -> NDArray[np.int64] | None:
         ends -= 1
         values += np.multiply(digits.take(ends, mode="clip") * (lengths > place), 10**place, dtype=np.int64)
     return values
-
-
-def parse_lines(text: bytes) -> NDArray[np.int64]:
-    """Read whole numbers, one a line. Lines may end in CR LF, and the last one in nothing.
-
-    Returns:
-        int64 (lines,).
-
-    Raises:
-        ContentError: A line is something else; the message says which.
-    """
-    text = text.replace(b"\r\n", b"\n").rstrip(b"\n")
-    if not text:
-        return np.zeros(0, np.int64)
-    if (values := parse_plain_list(text, b"\n")) is not None:
-        return values
-    lines = text.split(b"\n")
-    matches = [_NUMBER.fullmatch(line) for line in lines]
-    if None in matches:
-        number = matches.index(None)
-        raise ContentError(f"line {number + 1:,}: found {str(lines[number])[1:42]}, expected a whole number")
-    return np.array([int(match[1]) for match in matches if match], np.int64)

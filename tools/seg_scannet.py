@@ -34,11 +34,10 @@ from scannet_prep.export import is_export
 from scannet_prep.export.format import ExportOptions, encode_lines
 from scannet_prep.files import make_directory, read_file, write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
-from scannet_prep.number_lists import parse_lines
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.export import plan
-from scannet_prep.stages.foreign_arrays import iter_scores, load_arrays
+from scannet_prep.stages.foreign_arrays import iter_scores, load_arrays, parse_lines
 
 _CHUNK_END = len(".chunk_x")
 

@@ -18,7 +18,6 @@ from scannet_prep.scene import Split
 
 if TYPE_CHECKING:
     from scannet_prep.cli.console import Console
-    from scannet_prep.labels import LabelSet
     from scannet_prep.shards import Shard, Share
     from scannet_prep.stages.selection import Selection
 
@@ -129,25 +128,6 @@ def shard_from(arguments: argparse.Namespace) -> Shard | None:
 def describe_share(share: Share | None) -> str:
     """What to say at the start of a shard; nothing for a run that does all."""
     return "" if share is None else f"; shard {share.shard}, of {len(share.job_names):,} in all"
-
-
-def add_prediction_arguments(parser: CommandParser, place: str) -> None:
-    """Add what a command about predictions looks at; `place` says what the processed scenes are for."""
-    what = "folder with one prediction a scene; docs/evaluation.md shows all forms"
-    parser.add_argument("predictions", type=path_argument, metavar="PRED", help=what)
-    default = Path("data/processed")
-    what = f"{place}: a processed folder, or an archive of it (default: {default})"
-    parser.add_argument("--gt", type=place_argument, default=default, metavar="PLACE", help=what)
-    tasks, label_sets = ("semantic", "instance"), ("scannet20", "scannet200")
-    parser.add_argument("--task", choices=tasks, default=tasks[0], help=f"default: {tasks[0]}")
-    parser.add_argument("--labels", choices=label_sets, default=label_sets[0], help=f"default: {label_sets[0]}")
-
-
-def label_set_from(arguments: argparse.Namespace) -> LabelSet:
-    """The label set that was chosen."""
-    from scannet_prep.labels import SCANNET20, SCANNET200
-
-    return SCANNET200 if arguments.labels == "scannet200" else SCANNET20
 
 
 def selection_from(arguments: argparse.Namespace) -> Selection:

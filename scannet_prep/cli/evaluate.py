@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
+from scannet_prep.cli.benchmark_arguments import add_prediction_arguments, label_set_from
 from scannet_prep.cli.console import Console, describe_list, format_count, format_table
 from scannet_prep.errors import UsageError
 from scannet_prep.failures import list_some
@@ -33,7 +34,7 @@ examples:
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    shared.add_prediction_arguments(parser, "the ground truth")
+    add_prediction_arguments(parser, "the ground truth")
     what = "train or val (default: val); predictions of test scenes go to the benchmark: scannet-prep submit"
     parser.add_argument("--splits", nargs="+", choices=("train", "val"), default=["val"], metavar="SPLIT", help=what)
     what = "evaluate the scenes that have a prediction; without it, a missing one is an error"
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         arguments.predictions,
         arguments.gt,
         task=arguments.task,
-        label_set=shared.label_set_from(arguments),
+        label_set=label_set_from(arguments),
         splits=[Split.parse(name) for name in dict.fromkeys(arguments.splits)],
         hint="" if arguments.allow_missing else evaluate.HINT,
     )

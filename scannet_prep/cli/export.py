@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
+from scannet_prep.cli.benchmark_arguments import label_set_from
 from scannet_prep.cli.console import Console, describe_made, format_count
 from scannet_prep.export import FORMATS
 from scannet_prep.failures import list_some
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         arguments.places,
         arguments.output or Path("data/export") / arguments.format,
         arguments.format,
-        ExportOptions(shared.label_set_from(arguments), arguments.aligned, arguments.variant, arguments.test_segments),
+        ExportOptions(label_set_from(arguments), arguments.aligned, arguments.variant, arguments.test_segments),
         selection=shared.selection_from(arguments),
         is_forced=arguments.force,
         certificates=certificates_from(arguments, console),

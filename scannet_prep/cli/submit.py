@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from scannet_prep.cli import arguments as shared
+from scannet_prep.cli.benchmark_arguments import add_prediction_arguments, label_set_from
 from scannet_prep.cli.console import Console, format_count
 from scannet_prep.space import format_bytes
 
@@ -24,7 +25,7 @@ examples:
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    shared.add_prediction_arguments(parser, "the processed test scenes, whose vertices are counted")
+    add_prediction_arguments(parser, "the processed test scenes, whose vertices are counted")
     zip_file = shared.file_argument(".zip")
     parser.add_argument("-o", "--output", type=zip_file, required=True, metavar="FILE", help="the .zip file to write")
     what = "leave out instances of a lower confidence: the server refuses what takes long to unpack (default: 0)"
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import submit
 
-    label_set = shared.label_set_from(arguments)
+    label_set = label_set_from(arguments)
     plan = submit.plan(arguments.predictions, arguments.gt, task=arguments.task, label_set=label_set)
     report = submit.run(plan, arguments.output, min_score=arguments.min_score, progress=console.progress())
     if report.unknown_ids:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
+from scannet_prep.cli.benchmark_arguments import label_set_from
 from scannet_prep.cli.console import Console, format_count
 from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
@@ -87,7 +88,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         pred_dir=arguments.pred,
         task=arguments.task,
         color=arguments.color,
-        label_set=shared.label_set_from(arguments),
+        label_set=label_set_from(arguments),
         certificates=shared.certificates_from(arguments, console),
     )
     if arguments.serve is not None:

@@ -1,9 +1,10 @@
-"""Arrays in `.npy` and `.npz` files, as other programs write them."""
+"""Arrays in `.npy` and `.npz` files and in texts of a number a line, as other programs write them."""
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import struct
 import zipfile
 import zlib
@@ -18,8 +19,10 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import ContentError, PredictionError, ScanNetPrepError
 from scannet_prep.files import open_file
+from scannet_prep.number_lists import parse_plain_list
 
 _MAX_BYTES = 1 << 36
+_NUMBER = re.compile(rb"[ \t]*(-?[0-9]{1,18})[ \t]*")
 _ROWS = 4096  # 3 MB of 201 scores each: they stay in the processor's cache
 _NAME_LENGTHS = 26  # where the header of a zip file's member has the lengths of its name and of its extra field
 
@@ -95,3 +98,25 @@ def _translate_errors(path: Path) -> Iterator[None]:
         struct.error, zipfile.BadZipFile, zlib.error, deflate.DeflateError,
     ) as error:  # fmt: skip
         raise PredictionError(path, f"cannot be read as {path.suffix}: {error}") from None
+
+
+def parse_lines(text: bytes) -> NDArray[np.int64]:
+    """Read whole numbers, one a line. Lines may end in CR LF, and the last one in nothing.
+
+    Returns:
+        int64 (lines,).
+
+    Raises:
+        ContentError: A line is something else; the message says which.
+    """
+    text = text.replace(b"\r\n", b"\n").rstrip(b"\n")
+    if not text:
+        return np.zeros(0, np.int64)
+    if (values := parse_plain_list(text, b"\n")) is not None:
+        return values
+    lines = text.split(b"\n")
+    matches = [_NUMBER.fullmatch(line) for line in lines]
+    if None in matches:
+        number = matches.index(None)
+        raise ContentError(f"line {number + 1:,}: found {str(lines[number])[1:42]}, expected a whole number")
+    return np.array([int(match[1]) for match in matches if match], np.int64)

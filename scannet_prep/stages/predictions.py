@@ -20,9 +20,8 @@ from scannet_prep.evaluation.scores import check_integers
 from scannet_prep.failures import list_some
 from scannet_prep.files import read_file
 from scannet_prep.labels import LabelSet
-from scannet_prep.number_lists import parse_lines
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.foreign_arrays import iter_scores, load_arrays
+from scannet_prep.stages.foreign_arrays import iter_scores, load_arrays, parse_lines
 from scannet_prep.tree import check_is_no_export
 
 Task: TypeAlias = Literal["semantic", "instance"]
