@@ -25,6 +25,7 @@ _looks = 0
 
 def main() -> int:
     """Run the command line, and give the exit status."""
+    status = 0
     try:
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # which nohup and a shell's background jobs have set
@@ -35,9 +36,10 @@ def main() -> int:
         _ignore_signals()
     except KeyboardInterrupt:  # while the program was loaded, or at its very end
         _ignore_signals()
-        from scannet_prep.cli.console import Console
+        if status != 130:  # else the command has said so
+            from scannet_prep.cli.console import Console
 
-        status = Console(is_json="--json" in sys.argv).interrupted()
+            status = Console(is_json="--json" in sys.argv).interrupted()
     # Where the signal struck inside an `exec` (dataclasses use it), CPython remembers an unhandled interrupt and would
     # end the process by SIGINT instead of with our status; the next `exec` of a text makes it forget.
     exec("")  # noqa: S102 - of nothing

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console = Console.from_arguments(arguments)
         status: int = arguments.run(arguments, console)
     except KeyboardInterrupt:
-        status = console.interrupted()
+        return console.interrupted()
     except BrokenPipeError:
         status = 1  # the program reading the pipe has seen enough, for example `| head`
     except Exception as error:
