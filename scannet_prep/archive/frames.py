@@ -208,17 +208,18 @@ def map_in_threads(
         on_error: Called before threads are waited for, where that is not the end: what they wait for has to end.
     """
     tasks, pending = SimpleQueue[Any](), deque[tuple[int, SimpleQueue[Any]]]()
+    threads = list[threading.Thread]()
 
     def take() -> Result:
-        result, error = pending[0][1].get()
-        pending.popleft()
+        result, error = pending.popleft()[1].get()
         if error is not None:
             raise error
         return result  # type: ignore[no-any-return]
 
     try:
-        for _ in range(jobs):
-            threading.Thread(target=_work, args=(function, tasks), daemon=True).start()
+        while len(threads) < jobs:
+            threads.append(threading.Thread(target=_work, args=(function, tasks), daemon=True))
+            threads[-1].start()
         for size_bytes, item in items:
             while pending and (
                 len(pending) > 2 * jobs or size_bytes + sum(held for held, _ in pending) > _MAX_HELD_BYTES
@@ -233,20 +234,19 @@ def map_in_threads(
         on_error()
         raise
     finally:
-        _stop(tasks, jobs, [answer for _, answer in pending])
+        _stop(tasks, [thread for thread in threads if thread.is_alive()])
 
 
-def _stop(tasks: SimpleQueue[Any], jobs: int, answers: Iterable[SimpleQueue[Any]]) -> None:
+def _stop(tasks: SimpleQueue[Any], threads: Sequence[threading.Thread]) -> None:
     """End threads, which go on for a while with what they are at, but begin with nothing that is left."""
     with suppress(Empty):
         while True:
-            tasks.get_nowait()[1].put(None)
-    for _ in range(jobs):
+            tasks.get_nowait()
+    for _ in threads:
         tasks.put(None)
     end = time.monotonic() + _LAST_TASKS_S
-    for answer in answers:
-        with suppress(Empty):
-            answer.get(timeout=max(0, end - time.monotonic()))
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 def _work(function: Callable[[Item], object], tasks: SimpleQueue[Any]) -> None:
