@@ -197,7 +197,7 @@ def _crop(transform: object, draft: Draft, count: int, generator: Generator, can
     if draft.count <= count:
         return
     place = generator.integers(draft.count if candidates is None else len(candidates))
-    columns = draft.columns("points")
+    columns = draft.points()
     x, y, z = columns - columns[:, [place if candidates is None else candidates[place]]]
     # Spelt out: what libraries add up depends on the number of threads.
     distances = x * x + y * y + z * z

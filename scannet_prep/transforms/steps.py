@@ -43,7 +43,7 @@ class Draft:
         self._kept: Ints | None = None  # of the vertices of the sample
         self._columns: dict[str, Columns] = {}  # of the vertices that are left
         self._later: dict[str, list[Callable[[Columns], Columns]]] = {}
-        self.count = len(sample["points"])
+        self.count = len(sample.get("points", ()))  # a step of the user's may have renamed them
 
     def columns(self, key: str) -> Columns:
         """An array of the vertices by axis, (3, N) or (N,), contiguous; it may be changed in place."""
@@ -54,10 +54,14 @@ class Draft:
             self._columns[key] = function(self._columns[key])
         return self._columns[key]
 
-    def move(self) -> Columns:
-        """The points as floats, (3, N), metres, to be changed in place."""
+    def points(self) -> Columns:
+        """The points as floats, (3, N), metres, to be looked at."""
         points = self.columns("points")
-        self._columns["points"] = points.astype(np.result_type(points, np.float32), copy=False)
+        return points.astype(np.result_type(points, np.float32), copy=False)
+
+    def move(self) -> Columns:
+        """The same, to be changed in place."""
+        self._columns["points"] = self.points()
         return self._columns["points"]
 
     def turn(self, function: Callable[[Columns], Columns]) -> None:
@@ -123,7 +127,7 @@ class Checked:
 
     def __init_subclass__(cls, **limits: tuple[float, float]) -> None:
         """Take the limits from where the class is declared, and make a dataclass of it."""
-        cls.limits = limits
+        cls.limits = cls.limits | limits
         dataclass(frozen=True)(cls)
 
     def __post_init__(self) -> None:
@@ -228,7 +232,9 @@ class Sometimes(Transform, p=(0, 1)):
 
 def _apply(step: Step, state: Any, generator: Generator) -> Any:  # noqa: ANN401
     """Apply a step to a sample, or to the draft of one; gives either."""
-    return step.apply(state, generator) if isinstance(step, Transform) else step(_finish(state), generator)
+    if isinstance(step, Transform) and type(step).__call__ is Transform.__call__:  # a subclass may have its own
+        return step.apply(state, generator)
+    return step(_finish(state), generator)
 
 
 def _finish(state: Any) -> Any:  # noqa: ANN401
