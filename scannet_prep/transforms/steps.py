@@ -76,11 +76,7 @@ class Draft:
 
     def add(self, key: str, columns: Columns) -> None:
         """Add an array of the vertices that are left, by axis."""
-        self.sample[key] = columns.T
-        if self._kept is None:  # copied with the others that wait for all choices
-            self._later[key] = []
-        else:
-            self._columns[key] = columns
+        self._columns[key] = columns
 
     def leave_out(self, keys: Collection[str]) -> None:
         """Leave out keys, where they are there."""
