@@ -176,12 +176,22 @@ class Marked(RotateZ):
         return super().__call__(sample, generator) | {"mark": generator.random()}
 
 
+class Timed(Compose):
+    """Another, which notes something."""
+
+    def __init__(self, *steps: Any) -> None:
+        super().__init__(*steps)
+        self.seconds = 0.0
+
+
 def test_a_subclass_with_a_call_of_its_own_is_called_and_other_names_for_points_are_none_of_ours() -> None:
     generator = rng()
     expected = Marked()(Drop()(make_sample(), generator), generator)
     found = Compose(Drop(), Marked(), aug.Sometimes(Marked(), 0))(make_sample(), rng())
     assert list(found) == list(expected)
     assert found["mark"] == expected["mark"]
+    assert list(Timed(Drop(), [Flip()])(make_sample(), rng())) == list(make_sample())
+    assert pickle.loads(pickle.dumps(Timed(Drop(), Flip()))) == Timed([Drop(), Flip()]) != Timed(Drop())
     renamed = {"coord": make_sample()["points"]}
     for p in (0, 1):
         assert aug.Sometimes(lambda sample, _: sample, p)(renamed, rng()) == renamed

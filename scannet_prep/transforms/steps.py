@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
+from inspect import get_annotations
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -113,7 +114,7 @@ class Draft:
 
 @dataclass_transform(frozen_default=True)
 class Checked:
-    """Classes below are frozen dataclasses whose arguments are checked.
+    """Classes below that declare arguments are frozen dataclasses, and the arguments are checked.
 
     Attributes:
         limits: Lowest and highest number of arguments, by name. An argument is a number, a tuple of them, or None.
@@ -122,9 +123,10 @@ class Checked:
     limits: ClassVar[dict[str, tuple[float, float]]] = {}
 
     def __init_subclass__(cls, **limits: tuple[float, float]) -> None:
-        """Take the limits from where the class is declared, and make a dataclass of it."""
+        """Take the limits from where the class is declared; one with arguments of its own becomes a dataclass."""
         cls.limits = cls.limits | limits
-        dataclass(frozen=True)(cls)
+        if get_annotations(cls):
+            dataclass(frozen=True)(cls)
 
     def __post_init__(self) -> None:
         """Check the arguments."""
