@@ -55,14 +55,10 @@ class Draft:
             self._columns[key] = function(self._columns[key])
         return self._columns[key]
 
-    def points(self) -> Columns:
-        """The points as floats, (3, N), metres, to be looked at."""
-        points = self.columns("points")
-        return points.astype(np.result_type(points, np.float32), copy=False)
-
     def move(self) -> Columns:
-        """The same, to be changed in place."""
-        self._columns["points"] = self.points()
+        """The points as floats, (3, N), metres, to be changed in place."""
+        points = self.columns("points")
+        self._columns["points"] = points.astype(np.result_type(points, np.float32), copy=False)
         return self._columns["points"]
 
     def turn(self, function: Callable[[Columns], Columns]) -> None:
