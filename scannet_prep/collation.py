@@ -148,6 +148,9 @@ def _check_alike(samples: Sequence[dict[str, Any]]) -> None:
                 found, expected = (f"{_name(one)} has {_describe(one, key)}" for one in (sample, first))
                 hint = "a transform must return the same keys and types for every scene"
                 raise UsageError(f"{key!r} cannot be joined: {found}, {expected}", hint)
+            if key == "edge_index" and _kind(key, sample[key]) and (sample[key].ndim, len(sample[key])) != (2, 2):
+                message = f"{_name(sample)}: {key!r} is {_describe(sample, key)}, expected (2, E)"
+                raise UsageError(message, "as torch_geometric has it: np.stack([sources, targets])")
             if key in VERTEX_KEYS and _kind(key, sample[key]) and len(sample[key]) != len(sample["points"]):
                 message = f"{key!r} has {len(sample[key])} rows, but there are {len(sample['points'])} points"
                 raise UsageError(f"{_name(sample)}: {message}")

@@ -307,6 +307,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         found = {self._find(scene) for scene in scenes}
         self._reader = copy.copy(self._reader)
         self._reader.restrict(np.array(sorted(found), np.int64))
+        self._plain_reads = np.zeros(len(self), np.int64)
 
     def _choose_epoch(self, index: int) -> int:
         """The epoch of an index that comes without one."""

@@ -35,10 +35,15 @@ def check_points(
         message = f"there are none of {missing[0]} ({len(missing):,} of {len(scene_ids):,} scenes are not there)"
         hint = "use the list of this split; or with scenes=..., only the scenes that it has"
         raise UsageError(f"points: {message}", hint)
-    found = {name: np.asarray(points[name]) for name in scene_ids}
+    hint = "as {'scene0000_00': [5, 17, ...]}; of a mask, np.flatnonzero(mask)"
+    try:
+        found = {name: np.asarray(points[name]) for name in scene_ids}
+    except (TypeError, ValueError, RuntimeError) as error:  # lists of several lengths, tensors on a GPU
+        raise UsageError(f"points: not all are arrays of whole numbers: {error}", hint) from error
     for (name, array), count in zip(found.items(), lengths.tolist(), strict=True):
         if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
-            raise UsageError(f"points: {name}: found {array.dtype} {array.shape}, expected a list of whole numbers")
+            message = f"points: {name}: found {array.dtype} {array.shape}, expected a list of whole numbers"
+            raise UsageError(message, hint)
         if len(array) and not 0 <= array.min() <= array.max() < count:
             problem = f"vertices {array.min():,} to {array.max():,}, where there are {count:,}"
             raise UsageError(f"points: {name}: found {problem}", "use the list of this release; they count from 0")

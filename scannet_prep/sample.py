@@ -78,7 +78,8 @@ class Scenes(list[Any]):
         Those of what does not come from a sample, such as `batch`, are still to be filled.
         """
         now, then = (
-            [list(map(id, one.values())) for one in some] for some in (self if self._parts else [], self._parts)
+            [{key: id(value) for key, value in one.items()} for one in some if isinstance(one, dict)]
+            for some in (self, self._parts)
         )
         joined, self._joined = self._joined if now == then else {}, {}
         return joined

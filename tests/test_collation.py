@@ -116,6 +116,8 @@ UNFIT = (
         ([], "no samples"),
         ([3], "sample 0 is a int"),
         ([{"a": 1}], r"a dict of \['a'\], expected"),
+        ([make_sample(3) | {"edge_index": np.arange(4)}], r"'edge_index' is int64 \(4,\), expected \(2, E\)"),
+        ([make_sample(3) | {"edge_index": np.ones((3, 2), int)}], r"'edge_index' is int64 \(3, 2\), expected"),
         ([make_sample(3) | {"batch": 1}], "'batch', which the batch needs"),
         ([make_sample(3) | {"boxes": 1, "boxes_offset": 2}], "'boxes_offset', which the batch needs"),
     ],

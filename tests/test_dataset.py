@@ -268,6 +268,8 @@ def test_random_numbers_come_from_seed_epoch_and_index_alone(source: Path) -> No
     # A plain index means the next epoch in train, and epoch 0 in val.
     assert [other[1], other["scene0000_01"], other[1]] == [other[1, 0], other[1, 1], other[1, 2]]
     assert list(other) == [other[index, 3 if index == 1 else 0] for index in range(8)]
+    part = other.subset([1])
+    assert [part[0], part[0]] == [part[0, 0], part[0, 1]], "its scenes have not been read before"
     val = ScanNet(source, split="val", transform=draw)
     assert val[0] == val[0] == val[0, 0]
 

@@ -174,6 +174,7 @@ def test_classes_are_counted_over_the_listed_points_only(training_folder: Path) 
         ({TRAIN[0]: np.ones(3, bool)}, r"found bool \(3,\)"),
         ({TRAIN[0]: "12"}, "expected a list of whole numbers"),
         ({TRAIN[0]: None}, "expected a list of whole numbers"),
+        ({TRAIN[0]: [[1], [2, 3]]}, "not all are arrays of whole numbers"),
     ],
 )
 def test_points_that_do_not_fit_a_scene_are_refused_by_name(

@@ -85,6 +85,7 @@ def test_scenes_of_a_batch_are_read_into_its_memory_and_copied_only_where_somebo
         (False, lambda scenes: [scene.update(height=scene["points"][:, 2]) for scene in scenes]),
         (False, lambda scenes: [scene.update(labels=np.broadcast_to(*first_label(scene))) for scene in scenes]),
         (False, lambda scenes: scenes.pop()),
+        (False, lambda scenes: scenes.__setitem__(slice(None), map(swap, scenes))),
     ]
     for is_joined, change in changes:
         scenes = plain.__getitems__(keys)
@@ -95,6 +96,12 @@ def test_scenes_of_a_batch_are_read_into_its_memory_and_copied_only_where_somebo
         assert np.shares_memory(found["points"], scenes[0]["points"]) == is_joined
         again["points"] += 1
         check_batches_equal([found], [copied])
+
+
+def swap(scene: Any) -> dict[str, Any]:
+    """The same arrays in the same order, under other names."""
+    names = {"labels": "segments", "segments": "labels"}
+    return {names.get(key, key): value for key, value in scene.items()}
 
 
 def first_label(scene: Any) -> tuple[Any, tuple[int, ...]]:

@@ -185,6 +185,7 @@ def expect(launch: Launch) -> Any:
         ({"RANK": "4", "WORLD_SIZE": "4"}, "the rank is 4, the number of ranks is 4"),
         ({"RANK": "-1", "WORLD_SIZE": "4"}, "the rank is -1, the number of ranks is 4"),
         ({"WORLD_SIZE": "0"}, "number of ranks is 0"),
+        ({"RANK": "abc", "WORLD_SIZE": "4"}, "RANK is 'abc' in the environment, expected a whole number"),
         *(pytest.param(launch.environ, expect(launch), id=launch.name) for launch in LAUNCHES),
     ],
 )

@@ -162,6 +162,41 @@ def test_integer_points_are_not_truncated_and_a_scene_without_vertices_stays_one
             assert len(transform(make_sample(0), rng())["points"]) == 0
 
 
+def test_small_integers_do_not_overflow() -> None:
+    points = np.random.default_rng(0).integers(0, 256, (40, 3), np.uint8)
+    for step in (RotateZ(), aug.RandomRotate(), aug.CenterShift(), aug.RandomShift(), CropPoints(9), GridSample(30)):
+        small, large = (step(make_sample() | {"points": points.astype(kind)}, rng()) for kind in (np.uint8, np.float32))
+        assert np.array_equal(small["points"], large["points"]), step
+
+
+class Marked(RotateZ):
+    """A class of a user's."""
+
+    def __call__(self, sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+        return super().__call__(sample, generator) | {"mark": generator.random()}
+
+
+class Timed(Compose):
+    """Another, which notes something."""
+
+    def __init__(self, *steps: Any) -> None:
+        super().__init__(*steps)
+        self.seconds = 0.0
+
+
+def test_a_subclass_with_a_call_of_its_own_is_called_and_other_names_for_points_are_none_of_ours() -> None:
+    generator = rng()
+    expected = Marked()(Drop()(make_sample(), generator), generator)
+    found = Compose(Drop(), Marked(), aug.Sometimes(Marked(), 0))(make_sample(), rng())
+    assert list(found) == list(expected)
+    assert found["mark"] == expected["mark"]
+    assert list(Timed(Drop(), [Flip()])(make_sample(), rng())) == list(make_sample())
+    assert pickle.loads(pickle.dumps(Timed(Drop(), Flip()))) == Timed([Drop(), Flip()]) != Timed(Drop())
+    renamed = {"coord": make_sample()["points"]}
+    for p in (0, 1):
+        assert aug.Sometimes(lambda sample, _: sample, p)(renamed, rng()) == renamed
+
+
 @given(st.integers(1, 45), st.integers(0, 20), st.booleans())
 def test_crop_keeps_the_nearest_to_one_of_the_vertices(max_points: int, seed: int, has_ties: bool) -> None:
     sample = make_sample(40, seed)
@@ -295,7 +330,11 @@ def test_compose_hands_on_sample_and_generator_in_order_and_is_a_value() -> None
         (lambda: GridSample(1e-5)(Scale(1e6, 1e6)(make_sample(), rng()), rng()), "too many to count"),
         (lambda: Compose(GridSample(1), GridSample(1))(make_sample(), rng()), "has an inverse map already"),
         (lambda: Compose(Normalize(), ColorJitter())(make_sample(), rng()), "colors are float32, expected uint8"),
-        (lambda: Compose(Normalize(), Normalize())(make_sample(), rng()), "colors are float32, expected uint8"),
+        (
+            lambda: Compose(Normalize(), Normalize())(make_sample(), rng()),
+            "^Normalize: colors are float32, expected uint8",
+        ),
+        (lambda: Marked(max_angle=4), "Marked: max_angle is 4"),
         (lambda: Drop()(make_sample() | {"edge_index": np.eye(2)}, rng()), "has an edge_index, whose numbers"),
         (lambda: GridSample(1)(make_sample(0), rng()), "there are no points"),
         (lambda: CropPoints(3)(make_sample() | {"points": np.full((40, 3), np.nan)}, rng()), "not finite"),

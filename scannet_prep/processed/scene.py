@@ -44,6 +44,7 @@ _SHAPES = {
     "segments": (["<u2", "<u4"], ("V",)),
     "axis_alignment": (["<f8"], (4, 4)),
 }
+_OPTIONAL = {"segments", "faces"}
 _DEFLATED = frozenset({"labels", "nyu40_ids", "scannet_ids", "instances", "segments", "meta"})
 
 
@@ -197,7 +198,7 @@ def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
     meta = parse_meta(reader, path)
     for problem in _find_structural_problems(arrays):
         raise ProcessedFileError(path, problem, AGAIN_HINT)
-    optional: dict[str, Any] = {"segments": None, "faces": None}
+    optional: dict[str, Any] = dict.fromkeys(_OPTIONAL)
     return ProcessedScene(**(optional | arrays), meta=meta)
 
 
@@ -297,9 +298,6 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
     ):
         if is_wrong:
             yield problem
-
-
-_OPTIONAL = {"segments", "faces"}
 
 
 def _find_structural_problems(arrays: Mapping[str, NDArray[Any]]) -> Iterator[str]:

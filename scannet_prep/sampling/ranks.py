@@ -33,8 +33,7 @@ class RankedSampler:
     def __init__(self, rank: int | None, world_size: int | None) -> None:
         self._is_given = rank is not None and world_size is not None
         said = (None, None) if self._is_given else _ask_torch()
-        variables = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE"))
-        found = said or [int(text) if text else None for text in variables]
+        found = said or (_read_variable("RANK"), _read_variable("WORLD_SIZE"))
         rank = found[0] if rank is None else check_number(rank, "rank", 0)
         world_size = found[1] if world_size is None else check_number(world_size, "world_size", 1)
         for name in _LAUNCHERS if rank is None and world_size is None else ():
@@ -87,6 +86,15 @@ def check_number(value: int, name: str, smallest: int) -> int:
     if number < smallest:
         raise UsageError(f"{name} is {value!r}, expected a whole number, at least {smallest}", f"{name}={smallest}")
     return number
+
+
+def _read_variable(name: str) -> int | None:
+    """A number of the environment; None where it says nothing."""
+    text = os.environ.get(name, "")
+    try:
+        return int(text) if text else None
+    except ValueError:
+        raise UsageError(f"{name} is {text!r} in the environment, expected a whole number", _GIVE) from None
 
 
 def _ask_torch() -> tuple[int, int] | None:

@@ -122,7 +122,7 @@ class Normalize(Moving):
         if not draft.count:
             raise UsageError("Normalize: there are no points")
         CenterShift().change(draft, generator)
-        NormalizeColor((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)).change(draft, generator)
+        _change_colors(draft, self, lambda levels: levels / np.float32(127.5) - np.float32(1))
 
 
 def _change_colors(draft: Draft, transform: object, change: Callable[[Columns], Columns]) -> None:

@@ -196,7 +196,7 @@ class RandomShift(Moving, shift=(-np.inf, np.inf)):
 
 def _bounds(draft: Draft) -> tuple[NDArray[Any], NDArray[Any]]:
     """Lowest and highest coordinates, (3,) each, metres; zeros where there are no points."""
-    points = draft.columns("points") if draft.count else np.zeros((3, 1), np.float32)
+    points = draft.move() if draft.count else np.zeros((3, 1), np.float32)
     return points.min(axis=1), points.max(axis=1)
 
 

@@ -197,7 +197,8 @@ def _crop(transform: object, draft: Draft, count: int, generator: Generator, can
     if draft.count <= count:
         return
     place = generator.integers(draft.count if candidates is None else len(candidates))
-    columns = draft.columns("points")
+    points = draft.columns("points")
+    columns = points.astype(np.result_type(points, np.float32), copy=False)  # differences of small integers overflow
     x, y, z = columns - columns[:, [place if candidates is None else candidates[place]]]
     # Spelt out: what libraries add up depends on the number of threads.
     distances = x * x + y * y + z * z

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
+from inspect import get_annotations
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -43,7 +44,7 @@ class Draft:
         self._kept: Ints | None = None  # of the vertices of the sample
         self._columns: dict[str, Columns] = {}  # of the vertices that are left
         self._later: dict[str, list[Callable[[Columns], Columns]]] = {}
-        self.count = len(sample["points"])
+        self.count = len(sample.get("points", ()))  # a step of the user's may have renamed them
 
     def columns(self, key: str) -> Columns:
         """An array of the vertices by axis, (3, N) or (N,), contiguous; it may be changed in place."""
@@ -72,11 +73,7 @@ class Draft:
 
     def add(self, key: str, columns: Columns) -> None:
         """Add an array of the vertices that are left, by axis."""
-        self.sample[key] = columns.T
-        if self._kept is None:  # copied with the others that wait for all choices
-            self._later[key] = []
-        else:
-            self._columns[key] = columns
+        self._columns[key] = columns
 
     def leave_out(self, keys: Collection[str]) -> None:
         """Leave out keys, where they are there."""
@@ -113,7 +110,7 @@ class Draft:
 
 @dataclass_transform(frozen_default=True)
 class Checked:
-    """Classes below are frozen dataclasses whose arguments are checked.
+    """Classes below that declare arguments are frozen dataclasses, and the arguments are checked.
 
     Attributes:
         limits: Lowest and highest number of arguments, by name. An argument is a number, a tuple of them, or None.
@@ -122,9 +119,10 @@ class Checked:
     limits: ClassVar[dict[str, tuple[float, float]]] = {}
 
     def __init_subclass__(cls, **limits: tuple[float, float]) -> None:
-        """Take the limits from where the class is declared, and make a dataclass of it."""
-        cls.limits = limits
-        dataclass(frozen=True)(cls)
+        """Take the limits from where the class is declared; one with arguments of its own becomes a dataclass."""
+        cls.limits = cls.limits | limits
+        if get_annotations(cls):
+            dataclass(frozen=True)(cls)
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -228,7 +226,9 @@ class Sometimes(Transform, p=(0, 1)):
 
 def _apply(step: Step, state: Any, generator: Generator) -> Any:  # noqa: ANN401
     """Apply a step to a sample, or to the draft of one; gives either."""
-    return step.apply(state, generator) if isinstance(step, Transform) else step(_finish(state), generator)
+    if isinstance(step, Transform) and type(step).__call__ is Transform.__call__:  # a subclass may have its own
+        return step.apply(state, generator)
+    return step(_finish(state), generator)
 
 
 def _finish(state: Any) -> Any:  # noqa: ANN401
