@@ -34,7 +34,7 @@ from release_server import (
 )
 
 from scannet_prep.raw.lock import read_lock
-from scannet_prep.stages.download import FileOutcome
+from scannet_prep.stages.download import FileOutcome, running
 
 MESH_PATH = scene_url_path(SCENES[0], MESH)
 SEGMENTS = "_vh_clean_2.0.010000.segs.json"
@@ -120,6 +120,14 @@ def test_files_that_always_fail_cost_their_tries_and_stop_no_other(
         assert len(server.requests(item.file.url.removeprefix(server.origin))) <= tries
     assert fetched(tmp_path).keys() == {name for name in digests(server.root) if not name.endswith(suffix)}
     assert set((tmp_path / "failed.txt").read_text().split()) >= {item.file.scene_id for item in report.failures}
+
+
+def test_scenes_are_looked_at_however_many_files_have_failed_before(
+    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_MOST_UNTRIED", 1)
+    server.faults = [at(ending(".txt"), then=Status(503))]
+    assert [item.file.kind.suffix for item in fetch(server, tmp_path, jobs=1).failures] == [".txt"] * len(SCENES)
 
 
 @pytest.mark.parametrize(("size", "is_enough"), [(1, False), (15_000, False), (20_000, True)])

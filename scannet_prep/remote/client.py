@@ -201,13 +201,14 @@ class _WatchedSocket(io.RawIOBase):
             self._sock.settimeout(_STOP_LOOK_S)
             with suppress(TimeoutError):
                 count = self._sock.recv_into(target)
-            self._check_pace(time.monotonic() - began_s, count or 0)
-        if isinstance(self._sock, ssl.SSLSocket):  # gives a record of 16 KB at a time, but there may be more
-            self._sock.settimeout(0)
-            rest = memoryview(target)
-            with suppress(OSError):  # nothing, or not a whole record; other errors come up again
-                while 0 < count < len(rest) and (more := self._sock.recv_into(rest[count:])):
-                    count += more
+            seconds = time.monotonic() - began_s
+            if count and isinstance(self._sock, ssl.SSLSocket):  # gives 16 KB at a time, but there may be more
+                self._sock.settimeout(0)
+                rest = memoryview(target)
+                with suppress(OSError):  # nothing, or not a whole record; other errors come up again
+                    while count < len(rest) and (more := self._sock.recv_into(rest[count:])):
+                        count += more
+            self._check_pace(seconds, count or 0)
         return count
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ class RangeSource(RemoteSource):
         url: Its address, `https://` or `http://`. User and password in it, and the query, never show in messages.
         certificates: True for the system's authorities (or those that REQUESTS_CA_BUNDLE names), a file with others,
             False to accept any certificate.
-        policy: How patient to be; `tries` of it says how often in a row a request may bring nothing.
+        policy: How patient to be.
 
     Raises:
         UsageError: It is not an address, or the file of authorities cannot be used.

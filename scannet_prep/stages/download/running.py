@@ -32,7 +32,7 @@ from scannet_prep.stages.download.planning import DownloadPlan, check, require_t
 from scannet_prep.stages.download.tasks import FileOutcome, FileTask, Worker
 
 _LOOK_S = 0.02
-_MOST_MISSING = 64  # files of scenes that were looked at, before others are looked at
+_MOST_UNTRIED = 64  # files of scenes that were looked at, before others are looked at
 _STOP_S = 1.5
 _STILL_S = 20.0  # so long without a byte, and it is said what is waited for
 
@@ -162,8 +162,9 @@ class _Run:
                 try:
                     self._bring_all()
                 except ServerDownError as error:
-                    for task in self._open:
-                        task.fail(error.message, error.hint, self._plan.shown_base_url)
+                    for task in self._tasks:
+                        if task.outcome is None:  # a thread may have ended its job since
+                            task.fail(error.message, error.hint, self._plan.shown_base_url)
                     self._count(self._tasks)
         except BaseException:
             with suppress(OutputError):  # what ended the run is what has to be told
@@ -222,7 +223,7 @@ class _Run:
                 job = _Job(self._scenes[task.file.scene_id], task)
         if job:
             self._gate.enter(job)
-        elif self._fresh and len(self._missing) < _MOST_MISSING:
+        elif self._fresh and sum(not task.next_s for task in self._missing) < _MOST_UNTRIED:
             job = _Job(self._fresh.popleft())
         return job
 
