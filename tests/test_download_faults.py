@@ -34,6 +34,7 @@ from release_server import (
 )
 
 from scannet_prep.raw.lock import read_lock
+from scannet_prep.splits import read_scene_list
 from scannet_prep.stages.download import FileOutcome, running
 
 MESH_PATH = scene_url_path(SCENES[0], MESH)
@@ -120,6 +121,16 @@ def test_files_that_always_fail_cost_their_tries_and_stop_no_other(
         assert len(server.requests(item.file.url.removeprefix(server.origin))) <= tries
     assert fetched(tmp_path).keys() == {name for name in digests(server.root) if not name.endswith(suffix)}
     assert set((tmp_path / "failed.txt").read_text().split()) >= {item.file.scene_id for item in report.failures}
+
+
+def test_a_scene_stays_in_the_list_of_failures_until_a_run_completes_it(server: ReleaseServer, tmp_path: Path) -> None:
+    server.faults = [at(ending(".txt"), then=Status(404))]
+    fetch(server, tmp_path)
+    server.faults = []
+    for scene_id in SCENES:
+        assert scene_id in read_scene_list(tmp_path / "failed.txt")
+        fetch(server, tmp_path, [scene_id])
+    assert not (tmp_path / "failed.txt").exists()
 
 
 def test_scenes_are_looked_at_however_many_files_have_failed_before(

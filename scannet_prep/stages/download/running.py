@@ -28,6 +28,7 @@ from scannet_prep.remote.transfer import Partial, ask_for_end
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
 from scannet_prep.scene import SceneId
 from scannet_prep.space import format_bytes
+from scannet_prep.splits import read_scene_list
 from scannet_prep.stages.download.planning import DownloadPlan, check, require_terms
 from scannet_prep.stages.download.tasks import FileOutcome, FileTask, Worker
 
@@ -280,7 +281,7 @@ class _Run:
         self._progress.status(", ".join(filter(None, shown)))
 
     def _save(self, *, is_end: bool = False) -> None:
-        """Record what is whole, and list the scenes that failed; of an earlier list, what is unfinished stays on it."""
+        """Record what is whole, and list the scenes that failed."""
         share, path, failed_path = self._plan.share, self._plan.data_dir / LOCK_NAME, self._plan.data_dir / FAILED_NAME
         locked = dict(self._worker.locked)
         if self._plan.is_merged and locked.items() <= read_locks(self._plan.data_dir).items():
@@ -289,16 +290,10 @@ class _Run:
             path, failed_path = share.path(), share.path(f".{FAILED_NAME}")
             own = {file.local_path for file in self._plan.files}
             locked = {name: entry for name, entry in locked.items() if name in own}
-        is_left = failed_path.exists()
-        failed = {
-            task.file.scene_id
-            for task in self._tasks
-            if (task.outcome is FileOutcome.FAILED if task.outcome else is_left)
-        }
         try:
             if locked or path.exists():
                 write_lock(path, locked)
-            write_failed_list(failed_path, sorted(scene_id for scene_id in failed if scene_id is not None))
+            self._list_failures(failed_path)
             if is_end and share is not None:
                 share.finish(encode_lock(locked))
             elif is_end:
@@ -307,3 +302,14 @@ class _Run:
             if any(task.outcome is FileOutcome.FETCHED for task in self._tasks):
                 raise
             self._progress.note(f"not recorded: {error.message}")
+
+    def _list_failures(self, path: Path) -> None:
+        """List the scenes that failed. Those of an earlier list stay on it until they are whole."""
+        failed = set[str](read_scene_list(path) if path.exists() else ())
+        for scene_id, scene in self._scenes.items():
+            outcomes = {task.outcome for task in scene}
+            if scene_id is not None and None not in outcomes:
+                failed.discard(scene_id)
+            if scene_id is not None and FileOutcome.FAILED in outcomes:
+                failed.add(scene_id)
+        write_failed_list(path, failed)
