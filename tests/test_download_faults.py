@@ -27,6 +27,7 @@ from release_server import (
     Set,
     Status,
     always,
+    answer_part,
     at,
     ending,
     other_version,
@@ -82,6 +83,17 @@ def test_the_rest_of_another_version_is_not_added_where_the_server_ignores_if_ra
     fetch(server, tmp_path)
     assert [request.range for request in server.requests(MESH_PATH)] == [None, "bytes=40000-", None]
     assert fetched(tmp_path) == digests(server.root)
+
+
+def test_a_part_that_nobody_asked_for_is_not_added_to_what_a_killed_run_left(release_dir: Path, tmp_path: Path) -> None:
+    rule = at(ending(".txt"), lambda answer, request: answer_part(answer, request.content or b"", 0, len(answer.body)))
+    for scene_id in SCENES[:2]:
+        left = tmp_path / f"scans/{scene_id}/.{scene_id}.txt.part"
+        left.parent.mkdir(parents=True)
+        left.write_text("old = 1\n")
+    with ReleaseServer(release_dir, faults=[rule], etag=None, has_last_modified=False) as server:
+        assert not fetch(server, tmp_path).failures
+    assert fetched(tmp_path) == digests(release_dir)
 
 
 def test_a_broken_off_file_continues_where_it_stopped_also_in_the_next_run(
