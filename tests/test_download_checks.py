@@ -19,7 +19,7 @@ from scannet_prep.errors import FileError
 from scannet_prep.raw.lock import digest_file, read_lock, write_lock
 from scannet_prep.release import KINDS
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.download import FileOutcome
+from scannet_prep.stages.download import FileOutcome, tasks
 from scannet_prep.stages.download.checks import check_file
 from scannet_prep.stages.download.planning import list_files
 
@@ -145,6 +145,21 @@ def test_what_differs_from_its_record_is_refused_and_the_record_stays(
     assert "is not what scannet.lock records" in failure.message
     assert "remove its line" in failure.hint
     assert read_lock(tmp_path / "scannet.lock")[failure.file.local_path] == digest_file(place(server.root, INFO))
+
+
+def test_interrupted_while_it_looks_into_a_recorded_file_it_keeps_the_record(
+    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch(server, tmp_path)
+    before = read_lock(tmp_path / "scannet.lock")
+
+    def interrupt(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tasks, "check_file", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(server, tmp_path, is_strict=True)
+    assert read_lock(tmp_path / "scannet.lock") == before
 
 
 def sensor_stream(frames: int, imu_frames: int = 0) -> bytes:

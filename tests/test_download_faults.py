@@ -27,6 +27,7 @@ from release_server import (
     Set,
     Status,
     always,
+    answer_part,
     at,
     ending,
     other_version,
@@ -34,7 +35,8 @@ from release_server import (
 )
 
 from scannet_prep.raw.lock import read_lock
-from scannet_prep.stages.download import FileOutcome
+from scannet_prep.splits import read_scene_list
+from scannet_prep.stages.download import FileOutcome, running
 
 MESH_PATH = scene_url_path(SCENES[0], MESH)
 SEGMENTS = "_vh_clean_2.0.010000.segs.json"
@@ -83,6 +85,17 @@ def test_the_rest_of_another_version_is_not_added_where_the_server_ignores_if_ra
     assert fetched(tmp_path) == digests(server.root)
 
 
+def test_a_part_that_nobody_asked_for_is_not_added_to_what_a_killed_run_left(release_dir: Path, tmp_path: Path) -> None:
+    rule = at(ending(".txt"), lambda answer, request: answer_part(answer, request.content or b"", 0, len(answer.body)))
+    for scene_id in SCENES[:2]:
+        left = tmp_path / f"scans/{scene_id}/.{scene_id}.txt.part"
+        left.parent.mkdir(parents=True)
+        left.write_text("old = 1\n")
+    with ReleaseServer(release_dir, faults=[rule], etag=None, has_last_modified=False) as server:
+        assert not fetch(server, tmp_path).failures
+    assert fetched(tmp_path) == digests(release_dir)
+
+
 def test_a_broken_off_file_continues_where_it_stopped_also_in_the_next_run(
     server: ReleaseServer, tmp_path: Path
 ) -> None:
@@ -120,6 +133,24 @@ def test_files_that_always_fail_cost_their_tries_and_stop_no_other(
         assert len(server.requests(item.file.url.removeprefix(server.origin))) <= tries
     assert fetched(tmp_path).keys() == {name for name in digests(server.root) if not name.endswith(suffix)}
     assert set((tmp_path / "failed.txt").read_text().split()) >= {item.file.scene_id for item in report.failures}
+
+
+def test_a_scene_stays_in_the_list_of_failures_until_a_run_completes_it(server: ReleaseServer, tmp_path: Path) -> None:
+    server.faults = [at(ending(".txt"), then=Status(404))]
+    fetch(server, tmp_path)
+    server.faults = []
+    for scene_id in SCENES:
+        assert scene_id in read_scene_list(tmp_path / "failed.txt")
+        fetch(server, tmp_path, [scene_id])
+    assert not (tmp_path / "failed.txt").exists()
+
+
+def test_scenes_are_looked_at_however_many_files_have_failed_before(
+    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_MOST_UNTRIED", 1)
+    server.faults = [at(ending(".txt"), then=Status(503))]
+    assert [item.file.kind.suffix for item in fetch(server, tmp_path, jobs=1).failures] == [".txt"] * len(SCENES)
 
 
 @pytest.mark.parametrize(("size", "is_enough"), [(1, False), (15_000, False), (20_000, True)])

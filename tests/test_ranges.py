@@ -23,6 +23,7 @@ from release_server import (
     BEFORE_STATUS,
     ROOT,
     Cut,
+    NoLength,
     RangesIgnored,
     Redirect,
     ReleaseServer,
@@ -119,6 +120,15 @@ def test_a_server_without_ranges_is_refused_before_it_sends_the_file(server: Rel
         open_source(server)
     assert "nginx" in caught.value.hint
     # Four answers, each up to what sockets hold.
+    assert sum(request.sent[1] for request in server.requests(PATH) if request.sent) < 40 << 20
+
+
+def test_a_part_without_end_is_not_taken_into_memory(server: ReleaseServer) -> None:
+    source = open_source(server)
+    server.forget()
+    server.faults = [always(PATH, NoLength(), Set(body=bytes(64 << 20)))]
+    with pytest.raises(TransferError, match="more came than was asked for"):
+        source.read(*HERE)
     assert sum(request.sent[1] for request in server.requests(PATH) if request.sent) < 40 << 20
 
 

@@ -18,7 +18,7 @@ from downloads import fetched, release_fixtures, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launches import LAUNCHES, Launch
-from release_server import ReleaseServer
+from release_server import ReleaseServer, Status, at
 
 from scannet_prep import ScanNet, official_scenes
 from scannet_prep.errors import ManifestError, OutputError, ScanNetPrepError, UsageError
@@ -318,6 +318,15 @@ def test_a_download_in_shards_is_what_one_run_brings(server: ReleaseServer, tmp_
     assert {**digests(tmp_path / "shards"), terms: ""} == {**digests(tmp_path / "one"), terms: ""}
     assert run("shards", "--shard", "0/2") == 0  # of a whole folder: there is nothing to do, and nothing to say
     assert {**digests(tmp_path / "shards"), terms: ""} == {**digests(tmp_path / "one"), terms: ""}
+
+
+def test_only_a_run_for_all_says_how_to_fetch_what_failed_alone(server: ReleaseServer, tmp_path: Path) -> None:
+    server.faults = [at(lambda path: path.endswith(".txt"), then=Status(404))]
+    scenes = ("scene0000_00", "scene0011_00", "scene0707_00")
+    for more in (["--shard", "0/2"], ["--shard", "1/2"], []):
+        ended = run_main(*words(scenes, server.base_url, tmp_path, *more))
+        assert (ended.status, "run the same command" in ended.stdout) == (3, True)
+        assert (f"--scenes @{tmp_path}/failed.txt for these only" in ended.stdout) == (not more)
 
 
 def test_half_a_download_is_told_by_those_who_read_it_and_no_archive_is_put_over_it(

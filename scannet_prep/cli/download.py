@@ -169,8 +169,8 @@ def _describe_report(report: DownloadReport, seconds: float, share: Share | None
     lines = [f"{counts}; {format_bytes(report.received_bytes)} received in {format_duration(seconds)} ({rate}/s)"]
     lines += describe_merge(share)
     if report.failures:
-        these = quote(f"@{report.plan.data_dir / 'failed.txt' if share is None else share.path('.failed.txt')}")
-        lines.append(f"to try again, run the same command; --scenes {these} for these only")
+        these = f"; --scenes {quote(f'@{report.plan.data_dir}/failed.txt')} for these only"
+        lines.append(f"to try again, run the same command{these if share is None else ''}")
     return "\n".join(lines)
 
 

@@ -182,14 +182,14 @@ class _WatchedSocket(io.RawIOBase):
     def __init__(self, policy: TransferPolicy, stop: threading.Event, inner: io.RawIOBase, sock: Any) -> None:  # noqa: ANN401 - urllib3 has sockets of its own
         self._inner = inner  # keeps the socket open until the answer has been read
         self._sock, self._policy, self._stop = sock, policy, stop
-        self._is_body, self._waited_s, self._received_bytes = False, 0.0, 0
+        self.expect(is_body=False)
 
     def readable(self) -> bool:
         return True
 
-    def expect_body(self) -> None:
-        """From now on, content comes, and counts anew."""
-        self._is_body, self._waited_s, self._received_bytes = True, 0.0, 0
+    def expect(self, *, is_body: bool) -> None:
+        """From now on, headers or content come, and count anew."""
+        self._is_body, self._waited_s, self._received_bytes = is_body, 0.0, 0
 
     def readinto(self, target: Any) -> int:  # noqa: ANN401 - a writable buffer
         """Receive what there is, at least a byte, unless the connection has ended."""
@@ -201,13 +201,14 @@ class _WatchedSocket(io.RawIOBase):
             self._sock.settimeout(_STOP_LOOK_S)
             with suppress(TimeoutError):
                 count = self._sock.recv_into(target)
-            self._check_pace(time.monotonic() - began_s, count or 0)
-        if isinstance(self._sock, ssl.SSLSocket):  # gives a record of 16 KB at a time, but there may be more
-            self._sock.settimeout(0)
-            rest = memoryview(target)
-            with suppress(OSError):  # nothing, or not a whole record; other errors come up again
-                while 0 < count < len(rest) and (more := self._sock.recv_into(rest[count:])):
-                    count += more
+            seconds = time.monotonic() - began_s
+            if count and isinstance(self._sock, ssl.SSLSocket):  # gives 16 KB at a time, but there may be more
+                self._sock.settimeout(0)
+                rest = memoryview(target)
+                with suppress(OSError):  # nothing, or not a whole record; other errors come up again
+                    while count < len(rest) and (more := self._sock.recv_into(rest[count:])):
+                        count += more
+            self._check_pace(seconds, count or 0)
         return count
 
     def close(self) -> None:
@@ -221,7 +222,7 @@ class _WatchedSocket(io.RawIOBase):
         if not self._is_body or self._received_bytes < self._policy.slowest_bytes_per_s * self._waited_s:
             what = f"{self._received_bytes:,} bytes {'of the file' if self._is_body else 'of an answer'}"
             raise AttemptError(f"only {what} came within {self._waited_s:.0f} s", tries=FEW_TRIES)
-        self._waited_s, self._received_bytes = 0.0, 0
+        self.expect(is_body=True)
 
 
 class _WatchedResponse(http.client.HTTPResponse):
@@ -247,7 +248,7 @@ class _WatchedResponse(http.client.HTTPResponse):
     def begin(self) -> None:
         """Read the headers; what follows is the body."""
         super().begin()
-        self._watched.expect_body()
+        self._watched.expect(is_body=True)
 
 
 class _WatchedAdapter(HTTPAdapter):

@@ -137,7 +137,7 @@ class Gate:
         if len(self._failures) == _TOLD_FAILURES:
             self._tell(
                 f"the server serves nothing ({error.reason}). While it is down, the download pauses and retries "
-                f"at intervals, for up to {self._patience_s / 60:.3g} minutes"
+                f"at intervals, for up to {round(self._patience_s / 60, 1):,g} minutes"
             )
 
     @property

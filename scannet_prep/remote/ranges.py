@@ -28,7 +28,7 @@ class RangeSource(RemoteSource):
         url: Its address, `https://` or `http://`. User and password in it, and the query, never show in messages.
         certificates: True for the system's authorities (or those that REQUESTS_CA_BUNDLE names), a file with others,
             False to accept any certificate.
-        policy: How patient to be; `tries` of it says how often in a row a request may bring nothing.
+        policy: How patient to be.
 
     Raises:
         UsageError: It is not an address, or the file of authorities cannot be used.
@@ -66,16 +66,17 @@ class RangeSource(RemoteSource):
 
     def _fetch(self, start: int, end: int) -> bytes:
         """Fetch a range, with as many requests as it takes; they are given up when nothing has come for too long."""
-        client, data, failures, most_bytes = self._connect(), bytearray(), 0, 0
+        client, data, failures = self._connect(), bytearray(), 0
         gate = Gate(self._policy, self.name, lambda text: _log.warning("%s: %s", self.name, text))
         if self._version:
             gate.served(None)
         while len(data) < min(end, self.size_bytes) - start:
+            there_bytes = len(data)
             try:
-                self._receive(client, data, start + len(data), end)
+                self._receive(client, data, start, end)
             except AttemptError as error:
-                if len(data) >= most_bytes + PROGRESS_BYTES:
-                    failures, most_bytes = 0, len(data)
+                if len(data) >= there_bytes + PROGRESS_BYTES:
+                    failures = 0
                     gate.served(None)
                     continue
                 failures += 1
@@ -86,8 +87,9 @@ class RangeSource(RemoteSource):
                 gate.admits()
         return bytes(data)
 
-    def _receive(self, client: Client, data: bytearray, first: int, end: int) -> None:
-        """Make one request, and append what it gives."""
+    def _receive(self, client: Client, data: bytearray, start: int, end: int) -> None:
+        """Make one request for what is missing of a range, and append what it gives."""
+        first = start + len(data)
         with client.open(self._url, {"Range": f"bytes={first}-{end - 1}"}) as answer:
             if answer.status == 200:
                 hint = "fetch the archive and name the file, or serve it by a server that knows ranges, such as nginx"
@@ -100,11 +102,9 @@ class RangeSource(RemoteSource):
                 return
             if answer.span != (first, end):
                 raise AttemptError(f"asked for {first}-{end - 1}, the server sent other bytes", tries=FEW_TRIES)
-            missing_bytes = end - first
             for piece in answer.read_pieces():
+                if len(data) + len(piece) > end - start:
+                    raise AttemptError("more came than was asked for", tries=FEW_TRIES)
                 data += piece
-                missing_bytes -= len(piece)
-        if missing_bytes < 0:
-            del data[:]
-        if missing_bytes:
-            raise AttemptError("broken off, or more came than was asked for")
+        if len(data) < end - start:
+            raise AttemptError("the connection broke off")

@@ -125,7 +125,7 @@ def receive(client: Client, url: str, partial: Partial, max_bytes: int) -> None:
         # Servers that ignore `If-Range` send the rest of any version. They have to repeat an ETag (RFC 9110, 15.3.7),
         # but not a date.
         is_same = partial.validator == (etag if partial.validator.startswith('"') else date or partial.validator)
-        is_rest = answer.span is not None and answer.span[0] == there_bytes
+        is_rest = answer.span is not None and answer.span[0] == there_bytes > 0
         is_whole = answer.status == 416 and 0 < there_bytes == expected_bytes  # it was whole already
         if answer.status == 200:
             # A first request, or the server ignores ranges, or has another version. `If-Range` needs a strong ETag.

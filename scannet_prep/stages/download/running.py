@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,12 @@ from scannet_prep.remote.transfer import Partial, ask_for_end
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
 from scannet_prep.scene import SceneId
 from scannet_prep.space import format_bytes
+from scannet_prep.splits import read_scene_list
 from scannet_prep.stages.download.planning import DownloadPlan, check, require_terms
 from scannet_prep.stages.download.tasks import FileOutcome, FileTask, Worker
 
 _LOOK_S = 0.02
-_MOST_MISSING = 64  # files of scenes that were looked at, before others are looked at
+_MOST_UNTRIED = 64  # files of scenes that were looked at, before others are looked at
 _STOP_S = 1.5
 _STILL_S = 20.0  # so long without a byte, and it is said what is waited for
 
@@ -133,6 +134,7 @@ class _Job:
     scene: Sequence[FileTask] = ()
     task: FileTask | None = None
     known: FileTask | None = None  # instead, to find out whether the server serves anything: a byte of this file
+    thread: threading.Thread = field(init=False)  # does it, and ends
 
 
 class _Run:
@@ -145,14 +147,12 @@ class _Run:
         for file in plan.files:
             self._scenes.setdefault(file.scene_id, []).append(FileTask(file, plan.data_dir / file.local_path))
         self._tasks = [task for scene in self._scenes.values() for task in scene]
-        self._open = set(self._tasks)  # what became of them is not told yet
         self._fresh = deque(self._scenes.values())  # not looked at yet
         self._missing: list[FileTask] = []  # of scenes that were looked at; no thread is at them
         self._active: set[_Job] = set()
-        self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[_Job, BaseException | None]] = queue.SimpleQueue()
         self._told: set[str] = set()
-        self._trials = self._received_bytes = 0
+        self._settled = self._trials = self._received_bytes = 0
         self._moved_s = time.monotonic()
 
     def run(self) -> DownloadReport:
@@ -162,9 +162,9 @@ class _Run:
                 try:
                     self._bring_all()
                 except ServerDownError as error:
-                    for task in self._open:
-                        task.fail(error.message, error.hint, self._plan.shown_base_url)
-                    self._count(self._tasks)
+                    for task in self._tasks:
+                        if task.outcome is None:  # a thread may have ended its job since
+                            task.fail(error.message, error.hint, self._plan.shown_base_url)
         except BaseException:
             with suppress(OutputError):  # what ended the run is what has to be told
                 self._save()
@@ -173,43 +173,37 @@ class _Run:
         return DownloadReport(self._plan, tuple(self._tasks), self._client.received_bytes)
 
     def _bring_all(self) -> None:
-        threads = [threading.Thread(target=self._work, name="download", daemon=True) for _ in range(self._jobs)]
         try:
-            for thread in threads:
-                thread.start()
-            while self._open:
+            while self._settled < len(self._tasks):
                 while len(self._active) < self._jobs and (job := self._choose_job()):
+                    job.thread = threading.Thread(target=self._work, args=[job], name="download", daemon=True)
+                    job.thread.start()
                     self._active.add(job)
-                    self._todo.put(job)
                 with suppress(queue.Empty):
                     self._settle(*self._done.get(timeout=_LOOK_S))
                 self._show()
         finally:
             self._client.close()
-            for _ in threads:
-                self._todo.put(None)
             deadline_s = time.monotonic() + _STOP_S
-            for thread in [thread for thread in threads if thread.ident is not None]:  # interrupted at once
-                thread.join(max(0.0, deadline_s - time.monotonic()))
+            for job in self._active:
+                job.thread.join(max(0.0, deadline_s - time.monotonic()))
 
-    def _work(self) -> None:
-        while job := self._todo.get():
-            error: BaseException | None = None
-            try:
-                if job.task:
-                    self._worker.fetch(job.task, job.scene)
-                elif job.known:
-                    ask_for_end(self._client, job.known.file.url, job.known.size_bytes)
-                else:
-                    self._worker.adopt(job.scene)
-            except BaseException as caught:  # noqa: BLE001 - raised again in the main thread
-                error = caught
+    def _work(self, job: _Job) -> None:
+        try:
+            if job.task:
+                self._worker.fetch(job.task, job.scene)
+            elif job.known:
+                ask_for_end(self._client, job.known.file.url, job.known.size_bytes)
+            else:
+                self._worker.adopt(job.scene)
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             self._done.put((job, error))
+        else:
+            self._done.put((job, None))
 
     def _choose_job(self) -> _Job | None:
         """Choose what is done next: what is missing of scenes that were looked at, or the next scene."""
         busy = [job.scene for job in self._active]
-        self._missing = [task for task in self._missing if task.outcome is None]
         ready = [task for task in self._missing if self._scenes[task.file.scene_id] not in busy]
         task = min(ready, key=lambda task: task.next_s, default=None)
         job = None
@@ -222,7 +216,7 @@ class _Run:
                 job = _Job(self._scenes[task.file.scene_id], task)
         if job:
             self._gate.enter(job)
-        elif self._fresh and len(self._missing) < _MOST_MISSING:
+        elif self._fresh and sum(not task.next_s for task in self._missing) < _MOST_UNTRIED:
             job = _Job(self._fresh.popleft())
         return job
 
@@ -236,11 +230,12 @@ class _Run:
 
     def _settle(self, job: _Job, error: BaseException | None) -> None:
         """Take note of what a thread has done."""
+        job.thread.join()
         self._active.remove(job)
         if isinstance(error, AttemptError):
             blame = None
             if task := job.task:
-                blame = partial(self._blame, task, error, task.partial.size_bytes)
+                blame = partial(task.blame, error, self._client.policy.tries, task.partial.size_bytes)
                 if error.tries == FEW_TRIES and error.reason not in self._told:  # once only of all that fail alike
                     self._told.add(error.reason)
                     url = public_url(task.file.url)
@@ -251,18 +246,10 @@ class _Run:
         elif job.task or job.known:
             self._gate.served(job)
         self._missing += [job.task] if job.task else job.scene
-        self._count(job.scene)
-
-    def _blame(self, task: FileTask, error: AttemptError, size_bytes: int) -> None:
-        task.blame(error, self._client.policy.tries, size_bytes)
-        self._count([task])
-
-    def _count(self, tasks: Sequence[FileTask]) -> None:
-        """Take note of files that are settled."""
-        for task in tasks:
-            if task.outcome and task in self._open:
-                self._open.remove(task)
-                self._progress.advance(task.file.kind.typical_bytes or 0)
+        for task in [task for task in self._missing if task.outcome]:
+            self._missing.remove(task)
+            self._settled += 1
+            self._progress.advance(task.file.kind.typical_bytes or 0)
 
     def _show(self) -> None:
         """Tell how far it is, and what is waited for."""
@@ -271,15 +258,15 @@ class _Run:
                 self._gate.served(job)
         if self._received_bytes != self._client.received_bytes:
             self._received_bytes, self._moved_s = self._client.received_bytes, time.monotonic()
-        done, state = len(self._tasks) - len(self._open), self._gate.state
+        state = self._gate.state
         still_s, waiting = time.monotonic() - self._moved_s, [job.task for job in self._active if job.task]
         if not state and still_s >= _STILL_S and waiting:
             state = f"nothing has come for {still_s:.0f} s, waiting for {waiting[0].file.local_path}"
-        shown = [f"{done:,}/{len(self._tasks):,} files, {format_bytes(self._received_bytes)} received", state]
+        shown = [f"{self._settled:,}/{len(self._tasks):,} files, {format_bytes(self._received_bytes)} received", state]
         self._progress.status(", ".join(filter(None, shown)))
 
     def _save(self, *, is_end: bool = False) -> None:
-        """Record what is whole, and list the scenes that failed; of an earlier list, what is unfinished stays on it."""
+        """Record what is whole, and list the scenes that failed."""
         share, path, failed_path = self._plan.share, self._plan.data_dir / LOCK_NAME, self._plan.data_dir / FAILED_NAME
         locked = dict(self._worker.locked)
         if self._plan.is_merged and locked.items() <= read_locks(self._plan.data_dir).items():
@@ -288,16 +275,10 @@ class _Run:
             path, failed_path = share.path(), share.path(f".{FAILED_NAME}")
             own = {file.local_path for file in self._plan.files}
             locked = {name: entry for name, entry in locked.items() if name in own}
-        is_left = failed_path.exists()
-        failed = {
-            task.file.scene_id
-            for task in self._tasks
-            if (task.outcome is FileOutcome.FAILED if task.outcome else is_left)
-        }
         try:
             if locked or path.exists():
                 write_lock(path, locked)
-            write_failed_list(failed_path, sorted(scene_id for scene_id in failed if scene_id is not None))
+            self._list_failures(failed_path)
             if is_end and share is not None:
                 share.finish(encode_lock(locked))
             elif is_end:
@@ -306,3 +287,14 @@ class _Run:
             if any(task.outcome is FileOutcome.FETCHED for task in self._tasks):
                 raise
             self._progress.note(f"not recorded: {error.message}")
+
+    def _list_failures(self, path: Path) -> None:
+        """List the scenes that failed. Those of an earlier list stay on it until they are whole."""
+        failed = set[str](read_scene_list(path) if path.exists() else ())
+        for scene_id, scene in self._scenes.items():
+            outcomes = {task.outcome for task in scene}
+            if scene_id is not None and None not in outcomes:
+                failed.discard(scene_id)
+            if scene_id is not None and FileOutcome.FAILED in outcomes:
+                failed.add(scene_id)
+        write_failed_list(path, failed)

@@ -114,8 +114,11 @@ class Worker:
             sizes = f"{found.size_bytes:,} bytes, expected {entry.size_bytes:,}"
             raise FileError(path, f"is not the file recorded in {LOCK_NAME}: {sizes}")
         if entry is None or self._is_strict:
-            self.locked.pop(name, None)
-            task.facts = check_file(task.file, path)
+            try:
+                task.facts = check_file(task.file, path)
+            except FileError:  # only now: who is interrupted meanwhile keeps the record
+                self.locked.pop(name, None)
+                raise
         server_bytes = self._ask_size(task) if entry is None else None
         if server_bytes not in (None, found.size_bytes):
             raise FileError(path, f"has {found.size_bytes:,} bytes, but the server's has {server_bytes:,}")
