@@ -170,6 +170,7 @@ def test_a_missing_shard_is_named_by_every_reader_with_what_to_type(raw: Path, e
         ScanNet(out_dir, split="train")
     assert "scannet-prep process command with --shard 0/3; or without --shard" in caught.value.hint
     assert run_main("pack", expected, "-o", tmp_path / "whole.tar.zst").status == 0
+    (written := out_dir / "train/.scene0000_00.npz.1-0123abcd.tmp").touch()  # by a worker of another shard
     for command in (
         ("pack", out_dir, "-o", tmp_path / "a.tar.zst"),
         ("export", out_dir, "--format", "ply", "-o", tmp_path / "ply"),
@@ -178,6 +179,7 @@ def test_a_missing_shard_is_named_by_every_reader_with_what_to_type(raw: Path, e
     ):
         ended = run_main(*command)
         assert (ended.status in {1, 2}, "not come to their end: 0/3, 2/3" in ended.stderr) == (True, True), ended
+    assert written.exists()
     verified = run_main("verify", out_dir, "--json")
     assert (verified.status, verified.stdout.count("not come to their end")) == (3, 1)
     assert run_main("info", out_dir, "--json").json["is_complete"] is False

@@ -155,9 +155,11 @@ def _check_archives(
             if manifest and not (reader.index or archives.missing_shards):
                 expected |= {name for name, entry in manifest.scenes.items() if selection.wants(name, entry.split)}
             reader.source.close()
+    message, hint = "is not in what is whole of the archive, or is of another split than was asked for", _DAMAGED_HINT
+    if archives.has_indexes:
+        message, hint = "is not here, or not in the splits that were asked for", ""
     for scene_id in sorted(expected - checked.keys()) if selection.limit is None else ():
-        message = "is not in what is whole of the archive, or is of another split than was asked for"
-        findings.error(archives.names[0], message, _DAMAGED_HINT, scene_id=scene_id)
+        findings.error(archives.names[0], message, hint, scene_id=scene_id)
     return checked
 
 
