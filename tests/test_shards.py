@@ -257,6 +257,15 @@ def test_shards_that_do_not_go_together_are_refused_before_anything_is_written(
     assert digests(tmp_path / "1") == digests(expected)
 
 
+def test_a_shard_that_could_not_begin_keeps_those_with_other_options_from_nothing(raw: Path, tmp_path: Path) -> None:
+    (in_the_way := tmp_path / "manifest.d/0000-of-0002.begun").mkdir(parents=True)
+    with pytest.raises(ScanNetPrepError, match="is a folder"):
+        make(raw, tmp_path, "0/2")
+    in_the_way.rmdir()
+    for shard in ("0/2", "1/2"):
+        assert make(raw, tmp_path, shard, align_axis=True).made
+
+
 def test_scenes_that_fail_in_a_shard_are_listed_by_it_and_by_the_run_that_merges(raw: Path, tmp_path: Path) -> None:
     raw_dir, out_dir = Path(shutil.copytree(raw, tmp_path / "raw")), tmp_path / "out"
     segments = next(raw_dir.glob(f"scans/{SCENES[0]}/*.segs.json"))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _REMEDIES = {
     "raw": "to download again what is missing or damaged: scannet-prep download --types seg --verify -o {}",
-    "export": "to mend it, with the same options as before: scannet-prep export PLACE --format F --force -o {}",
     "processed": "to mend it, with RAW and options as before: scannet-prep process RAW --checksum -o {}",
 }
 SUMMARY = "check a raw or a processed tree, an archive, or an export"
