@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from io import FileIO
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -187,9 +188,9 @@ def _check_can_be_file(path: Path) -> None:
             raise FileError(path, "is a device or a pipe, so that no file can be written there", "name a file")
 
 
-def remove_temporaries(directory: Path) -> None:
+def remove_temporaries(*directories: Path) -> None:
     """Remove what killed runs left of `write_atomically`; for the run that holds the folder's lock."""
-    for path in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
+    for path in chain.from_iterable(directory.glob(f".*{_TEMPORARY_SUFFIX}") for directory in directories):
         if _TEMPORARY.fullmatch(path.name):
             with suppress(OSError):  # they are in nobody's way, for example on a read-only file system
                 path.unlink()

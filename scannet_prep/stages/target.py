@@ -74,8 +74,8 @@ class Target:
         self._shards = (locks if self._is_raw else manifests).shards_of(out_dir)
         if faults := self._shards.find_faults():
             raise faults[0]
-        for folder in (out_dir, *(out_dir / split for split in Split)):
-            remove_temporaries(folder)  # also where nothing else is left to do, but not those of shards at work
+        # Also where nothing else is left to do, but not those of shards at work.
+        remove_temporaries(out_dir, *(out_dir / split for split in Split))
 
     @property
     def outcomes(self) -> dict[str, str]:

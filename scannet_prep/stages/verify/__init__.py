@@ -18,7 +18,7 @@ from scannet_prep.export import is_export
 from scannet_prep.progress import Progress
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages.finding import CheckReport, Findings, look_at_scenes, sort_findings
+from scannet_prep.stages.finding import Finding, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.verify.export import check_exported_scene, plan_export
 from scannet_prep.stages.verify.processed import check_processed_scene, plan_processed
@@ -36,20 +36,37 @@ _CHECKS: dict[str, tuple[Any, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Report(CheckReport):
-    """What a check found; of archives, the path is that of the first one, and the size that of all.
+class Report:
+    """What a check found.
 
     Attributes:
+        path: The tree, or the first of the archives; a text where it is an archive.
         paths: The tree, or the archives: paths or addresses.
+        kind: `raw`, `processed`, `export` or `archive`.
+        scenes: How many were checked.
+        vertices: Of the whole ones; 0 where they were not counted.
+        size_bytes: Of the files that were read, or of all archives.
         splits: Of each split, how many of its official scenes are `present`, and how many there are (`official`).
         whole_scenes: Scenes that were checked and have no errors, sorted.
         damaged_scenes: Scenes that have errors, as far as they can be named, sorted.
+        findings: Errors first, then by scene and file.
     """
 
+    path: Path | str
     paths: tuple[str, ...]
+    kind: str
+    scenes: int
+    vertices: int
+    size_bytes: int
     splits: Mapping[str, Mapping[str, int]] = field(hash=False)
     whole_scenes: tuple[str, ...]
     damaged_scenes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that are wrong, not just worth knowing."""
+        return tuple(finding for finding in self.findings if finding.is_error)
 
 
 def run(
@@ -77,7 +94,7 @@ def run(
     Raises:
         MissingFileError: It is not such a tree.
         FileError: It cannot be looked into.
-        UsageError: Several folders; or `against`, which is for raw trees.
+        UsageError: Several folders; `against`, which is for raw trees; or a part of the scenes that must be complete.
         UnknownSceneError: The selection contradicts itself.
         UnknownSplitError: There are no scenes of the splits that were asked for.
         WorkerDiedError: Worker processes cannot be started.
@@ -85,6 +102,8 @@ def run(
     """
     selection, findings, progress = selection or Selection(), Findings(), progress or Progress()
     present: Mapping[Any, str | None]
+    if must_be_complete and not selection.has_whole_splits:
+        raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
     path = find_folder(places)
     if against is not None and (path is None or is_export(path) or identify_tree(path) != ArchiveKind.RAW):
         problem = "is not a raw tree, and only such a tree has digests to compare"

@@ -61,4 +61,6 @@ def _check_files(out_dir: Path, files: Mapping[str, Fingerprint], findings: Find
         found = findings.attempt(out_dir / name, Fingerprint.from_file, out_dir / name)
         if found is not None and found != known:
             numbers = [f"{item.size_bytes:,} bytes and CRC-32 {item.crc32}" for item in (found, known)]
-            findings.error(out_dir / name, f"has {numbers[0]}, expected {numbers[1]} as recorded", f"{_AGAIN}, with --force")
+            findings.error(
+                out_dir / name, f"has {numbers[0]}, expected {numbers[1]} as recorded", f"{_AGAIN}, with --force"
+            )
