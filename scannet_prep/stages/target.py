@@ -160,8 +160,8 @@ class Target:
     def _write_file(self, name: str, data: Buffer) -> str:
         path = self._out_dir / name
         for folder in path.parents[: name.count("/")]:
-            if folder.is_symlink() or folder.is_file():
-                problem = "is a link that may lead anywhere" if folder.is_symlink() else "is a file, expected a folder"
+            if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+                problem = "is a link that may lead anywhere" if folder.is_symlink() else "is not a folder"
                 raise FileError(folder, problem, f"remove it, or {_ELSEWHERE}")
         if _has_content(path, data):
             return "kept"

@@ -16,7 +16,7 @@ from scannet_prep.archive.source import Place
 from scannet_prep.errors import UnknownSplitError, UsageError
 from scannet_prep.export import is_export
 from scannet_prep.progress import Progress
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.finding import Finding, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
@@ -104,18 +104,24 @@ def run(
     present: Mapping[Any, str | None]
     if must_be_complete and not selection.has_whole_splits:
         raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
-    path = find_folder(places)
-    if against is not None and (path is None or is_export(path) or identify_tree(path) != ArchiveKind.RAW):
+    path, kind = find_folder(places), "archive"
+    if path is not None:
+        kind = "export" if is_export(path) else str(identify_tree(path))
+    if against is not None and kind != ArchiveKind.RAW:
         problem = "is not a raw tree, and only such a tree has digests to compare"
         raise UsageError(f"{path or places[0]}: {problem}", "scannet-prep report PLACE --against PLACE compares others")
     if path is None:
         archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
-        paths, kind = tuple(archives.names), "archive"
+        paths = tuple(archives.names)
         checked = _check_archives(archives, selection, findings, jobs, progress)
         present, size_bytes = archives.held, sum(reader.source.size_bytes for reader in archives.readers)
     else:
-        paths, kind = (str(path),), "export" if is_export(path) else str(identify_tree(path))
-        checked, size_bytes, present = _check_tree(path, kind, selection, against, findings, jobs, progress)
+        paths, (plan, look) = (str(path),), _CHECKS[kind]
+        tasks, present, context = plan(path, selection, findings, *([] if against is None else [against]))
+        looked = look_at_scenes(look, tasks, context, findings, title="verify", jobs=jobs, progress=progress)
+        numbers = {str(task.scene_id): looked.get(task.scene_id, (0, 0)) for task in tasks}
+        checked = {name: count for name, (count, _) in numbers.items()}
+        size_bytes = sum(size for _, size in numbers.values())
     splits = _compare_with_lists(paths[0], selection, present, findings, must_be_complete=must_be_complete)
     damaged = {finding.scene_id for finding in findings.found if finding.is_error}
     if not (checked or damaged):
@@ -133,17 +139,6 @@ def run(
         damaged_scenes=tuple(sorted(damaged - {""})),
         findings=sort_findings(findings.found),
     )
-
-
-def _check_tree(
-    path: Path, kind: str, selection: Selection, against: Path | None, findings: Findings, jobs: int, progress: Progress
-) -> tuple[dict[str, int], int, Mapping[SceneId, Split | None]]:
-    """Check the scenes of a tree; gives their vertices, the size of their files, and the splits of all there are."""
-    plan, look = _CHECKS[kind]
-    tasks, present, context = plan(path, selection, findings, *([] if against is None else [against]))
-    looked = look_at_scenes(look, tasks, context, findings, title="verify", jobs=jobs, progress=progress)
-    numbers = {str(task.scene_id): looked.get(task.scene_id, (0, 0)) for task in tasks}
-    return {name: count for name, (count, _) in numbers.items()}, sum(size for _, size in numbers.values()), present
 
 
 def _check_archives(
