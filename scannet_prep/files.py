@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from io import FileIO
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -187,11 +188,12 @@ def _check_can_be_file(path: Path) -> None:
             raise FileError(path, "is a device or a pipe, so that no file can be written there", "name a file")
 
 
-def remove_temporaries(directory: Path) -> None:
+def remove_temporaries(*directories: Path) -> None:
     """Remove what killed runs left of `write_atomically`; for the run that holds the folder's lock."""
-    for path in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
+    for path in chain.from_iterable(directory.glob(f".*{_TEMPORARY_SUFFIX}") for directory in directories):
         if _TEMPORARY.fullmatch(path.name):
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # they are in nobody's way, for example on a read-only file system
+                path.unlink()
 
 
 def output_error(path: Path, error: OSError) -> OutputError:
@@ -292,7 +294,13 @@ def run_lock(folder: Path) -> Iterator[None]:
             pass  # a read-only folder: nothing will be written; or a file system without locks
         else:
             started = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode())
-            stack.callback(path.unlink, missing_ok=True)
+            stack.callback(_remove_lock, path)
+            with suppress(OSError):  # the disk may be full, and nothing to be written
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode())
         yield
+
+
+def _remove_lock(path: Path) -> None:
+    with suppress(OSError):  # whatever happened to the folder, the run tells, if it matters
+        path.unlink()

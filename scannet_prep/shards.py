@@ -248,7 +248,7 @@ class Share:
             OutputError: It cannot be written.
         """
         make_directory(self.folder.path)
-        for path in (self.folder.path / self.job, self.path(_BEGUN_SUFFIX)):
+        for path in (self.path(_BEGUN_SUFFIX), self.folder.path / self.job):
             write_if_changed(path, b"", is_durable=True)
 
     def finish(self, part: bytes) -> None:

@@ -264,9 +264,9 @@ def test_the_scenes_that_were_asked_for_are_checked_and_no_others(verify: Verify
     assert verify(archive_path, "--limit", "1")[0] == 0
     assert verify.value["scenes"] == 1
     status, [(_, scene_id, _, message)] = verify(archive_path, "--scenes", TRAIN, "scene0500_00")
-    assert (status, scene_id, "is not in what is whole" in message) == (3, "scene0500_00", True)
+    assert (status, scene_id, "is not here" in message) == (3, "scene0500_00", True)
     status, [(_, scene_id, _, message)] = verify(archive_path, "--scenes", TRAIN, "--splits", "test")
-    assert (status, scene_id, "is not in what is whole" in message) == (3, TRAIN, True)
+    assert (status, scene_id, "is not here" in message) == (3, TRAIN, True)
     status, findings = verify(archive_path, "--complete", "--splits", "test")
     assert (status, len(findings)) == (3, 99)
     assert TEST not in {scene_id for _, scene_id, _, _ in findings}

@@ -286,6 +286,9 @@ def test_only_one_run_works_in_a_folder(out_dir: Path, made: Path) -> None:
 def test_interrupted_export_stays_unfinished_until_its_scenes_are_made(out_dir: Path, made: Path) -> None:
     shutil.rmtree(made / "val")
     edit_json(made / "export.json", lambda value: value.update(scenes={}, unfinished=[TRAIN, VAL]))
+    verify = Verify()
+    assert verify(made)[1][0][3].endswith(f"have still to be made: {TRAIN}, {VAL}")
+    assert verify.value["findings"][0]["hint"] == "run the same scannet-prep export command again"
     outcome = run_export(out_dir, made, "--format", "pointcept", "--scenes", TRAIN)
     assert (outcome.status, outcome.json["unfinished"]) == (0, [VAL])
     assert run_export(out_dir, made, "--format", "pointcept").json["unfinished"] == []

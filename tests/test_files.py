@@ -2,16 +2,18 @@
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
-from scannet_prep.errors import DiskFullError, FileError, OutputError
+from scannet_prep.errors import DiskFullError, FileError, LockedError, OutputError
 from scannet_prep.files import (
     is_hidden_or_temporary,
     make_directory,
     read_file,
     remove_temporaries,
+    run_lock,
     write_atomically,
 )
 
@@ -52,8 +54,28 @@ def test_only_temporary_files_of_this_program_are_removed(tmp_path: Path) -> Non
     others = [".hidden.tmp", ".notes.1-x.tmp", "scene.1-0123abcd.tmp"]
     for name in (*others, ".scene0000_00.npz.1-0123abcd.tmp"):
         (tmp_path / name).touch()
+    (tmp_path / ".not-removable.1-0123abcd.tmp").mkdir()
     remove_temporaries(tmp_path)
-    assert names(tmp_path) == others
+    assert names(tmp_path) == sorted([*others, ".not-removable.1-0123abcd.tmp"])
+
+
+def test_a_lock_ends_no_run_where_the_disk_is_full_or_the_folder_has_gone(tmp_path: Path) -> None:
+    folder, limits = tmp_path / "folder", resource.getrlimit(resource.RLIMIT_FSIZE)
+    folder.mkdir()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with (
+            run_lock(folder),
+            pytest.raises(LockedError, match="another run is working in this folder"),
+            run_lock(folder),
+        ):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with run_lock(folder):
+        folder.rename(tmp_path / "moved")
+        folder.touch()
+    assert names(tmp_path) == ["folder", "moved"]
 
 
 def test_a_folder_that_is_not_there_or_a_name_that_is_taken_is_an_output_error(tmp_path: Path) -> None:

@@ -170,6 +170,7 @@ def test_a_missing_shard_is_named_by_every_reader_with_what_to_type(raw: Path, e
         ScanNet(out_dir, split="train")
     assert "scannet-prep process command with --shard 0/3; or without --shard" in caught.value.hint
     assert run_main("pack", expected, "-o", tmp_path / "whole.tar.zst").status == 0
+    (written := out_dir / "train/.scene0000_00.npz.1-0123abcd.tmp").touch()  # by a worker of another shard
     for command in (
         ("pack", out_dir, "-o", tmp_path / "a.tar.zst"),
         ("export", out_dir, "--format", "ply", "-o", tmp_path / "ply"),
@@ -178,6 +179,7 @@ def test_a_missing_shard_is_named_by_every_reader_with_what_to_type(raw: Path, e
     ):
         ended = run_main(*command)
         assert (ended.status in {1, 2}, "not come to their end: 0/3, 2/3" in ended.stderr) == (True, True), ended
+    assert written.exists()
     verified = run_main("verify", out_dir, "--json")
     assert (verified.status, verified.stdout.count("not come to their end")) == (3, 1)
     assert run_main("info", out_dir, "--json").json["is_complete"] is False
@@ -253,6 +255,15 @@ def test_shards_that_do_not_go_together_are_refused_before_anything_is_written(
     with pytest.raises(OutputError, match=r"0001-of-0003.json: cannot be written"):
         share.finish(b"{}")
     assert digests(tmp_path / "1") == digests(expected)
+
+
+def test_a_shard_that_could_not_begin_keeps_those_with_other_options_from_nothing(raw: Path, tmp_path: Path) -> None:
+    (in_the_way := tmp_path / "manifest.d/0000-of-0002.begun").mkdir(parents=True)
+    with pytest.raises(ScanNetPrepError, match="is a folder"):
+        make(raw, tmp_path, "0/2")
+    in_the_way.rmdir()
+    for shard in ("0/2", "1/2"):
+        assert make(raw, tmp_path, shard, align_axis=True).made
 
 
 def test_scenes_that_fail_in_a_shard_are_listed_by_it_and_by_the_run_that_merges(raw: Path, tmp_path: Path) -> None:

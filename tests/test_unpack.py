@@ -86,13 +86,15 @@ def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_pa
     assert unpack.run(unpack.plan([packed], out_dir)).files["written"] == 1
 
 
-def test_a_link_to_a_folder_or_a_folder_in_the_way_costs_its_scene_and_what_else_is_there_is_replaced(
+def test_a_link_to_a_folder_or_what_is_in_the_way_costs_its_scene_and_what_else_is_there_is_replaced(
     packed: Path, tmp_path: Path
 ) -> None:
     elsewhere = write_tree(tmp_path / "elsewhere", {"own.txt": b"mine"})
     out_dir = tmp_path / "out"
     (out_dir / f"scans/{VAL}/{VAL}_vh_clean_2.ply").mkdir(parents=True)
     (out_dir / "scans" / TRAIN).symlink_to(elsewhere)
+    (out_dir / "scans_test").mkdir()
+    os.mkfifo(out_dir / "scans_test" / TEST)
     (out_dir / "empty").symlink_to(elsewhere / "own.txt")
     os.mkfifo(out_dir / "scannetv2-labels.combined.tsv")
     previous = os.umask(0o027)
@@ -101,7 +103,8 @@ def test_a_link_to_a_folder_or_a_folder_in_the_way_costs_its_scene_and_what_else
     finally:
         os.umask(previous)
     failures = {item["scene_id"]: item["message"] for item in outcome.json["failures"]}
-    assert (outcome.status, failures.keys(), "is a link" in failures[TRAIN]) == (3, {TRAIN, VAL}, True)
+    assert (outcome.status, failures.keys(), "is a link" in failures[TRAIN]) == (3, {TRAIN, VAL, TEST}, True)
+    assert "is not a folder" in failures[TEST]
     assert read_tree(elsewhere) == {"own.txt": b"mine"}
     assert not (out_dir / "empty").is_symlink()
     path = out_dir / "scannetv2-labels.combined.tsv"

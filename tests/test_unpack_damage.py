@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import resource
 import shutil
 import tarfile
@@ -152,6 +153,7 @@ def test_of_a_truncated_processed_archive_the_missing_scenes_are_named(packed_di
     for unpack_it in (lambda *words: call("unpack", *words), unpack_pipe):
         outcome = unpack_it(tmp_path / "cut.tar.zst", "-o", tmp_path / "out", "--json")
         assert (outcome.status, [item["scene_id"] for item in outcome.json["failures"]]) == (3, [VAL, TEST])
+        assert re.search(rf"^failed: 2\n  {VAL}: .*\n  {TEST}: .*\nhint: copy", outcome.stderr, re.MULTILINE)
     with pytest.warns(UserWarning, match="failed"):
         assert ScanNet(tmp_path / "out", split="train").scene_ids == [TRAIN]
     listed = f"@{tmp_path / 'out/failed.txt'}"

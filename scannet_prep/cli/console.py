@@ -228,12 +228,6 @@ def describe_merge(share: Share | None) -> list[str]:
     return [f"shard {shard} has ended; when all {shard.count} have, the same command without --shard merges"]
 
 
-def count_findings(findings: Sequence[Finding]) -> str:
-    """How many errors and notes there are."""
-    error_count = sum(finding.is_error for finding in findings)
-    return f"{format_count(error_count, 'error')}, {format_count(len(findings) - error_count, 'note')}"
-
-
 def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:
     """A table of numbers by split and by what was counted; those that end in `_bytes` are sizes."""
     rows = [

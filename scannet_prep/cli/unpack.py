@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
-from scannet_prep.cli.console import Console, format_count, format_duration
+from scannet_prep.cli.console import Console, describe_list, format_count, format_duration
 from scannet_prep.errors import UsageError
 from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
@@ -62,6 +62,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     report = unpack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
     for text in (*(f"warning: {item}" for item in report.warnings), *(f"damaged: {item}" for item in report.damages)):
         console.warn(text)
+    if report.failures:
+        failed = describe_list("failed", [failure.message for failure in report.failures], has_all=console.is_verbose)
+        console.warn("\n".join(failed).lstrip(), report.failures[0].hint)
     status = 3 if report.failures or report.damages else 0
     return console.result(_describe_report(report, console.seconds), report, status, seconds=console.seconds)
 

@@ -10,21 +10,16 @@ from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.console import (
     Console,
-    count_findings,
     describe_findings,
+    format_count,
     format_duration,
     name_places,
 )
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
-    from scannet_prep.stages.finding import CheckReport
+    from scannet_prep.stages.verify import Report
 
-_REMEDIES = {
-    "raw": "to download again what is missing or damaged: scannet-prep download --types seg --verify -o {}",
-    "export": "to mend it, with the same options as before: scannet-prep export PLACE --format F --force -o {}",
-    "processed": "to mend it, with RAW and options as before: scannet-prep process RAW --checksum -o {}",
-}
 SUMMARY = "check a raw or a processed tree, an archive, or an export"
 DESCRIPTION = """\
 Checks a raw or a processed tree, an archive, or an export, and changes nothing.
@@ -63,12 +58,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import verify
 
-    selection = shared.selection_from(arguments)
-    if arguments.complete:
-        selection.check_whole_splits()
     report = verify.run(
         arguments.places,
-        selection=selection,
+        selection=shared.selection_from(arguments),
         must_be_complete=arguments.complete,
         against=arguments.against,
         certificates=certificates_from(arguments, console),
@@ -77,18 +69,20 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     )
     console.tell_errors(report.errors if console.is_quiet else [error for error in report.errors if error.trace])
     lines = [*describe_findings(report.findings, str(report.path), has_all=console.is_verbose)]
-    if report.errors and report.kind in _REMEDIES:
-        lines.append(_REMEDIES[report.kind].format(quote(str(report.path))) + _only_damaged(report))
+    if report.errors and report.kind == "raw":
+        command = f"scannet-prep download --types seg --verify -o {quote(str(report.path))}{_only_damaged(report)}"
+        lines.append(f"to download again what is missing or damaged: {command}")
     vertices = f"{report.vertices:,} vertices, " if report.vertices else ""
     splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())
     counts = f"{report.kind} scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,} ({splits}), {vertices}"
     size, duration = format_bytes(report.size_bytes), format_duration(console.seconds)
     lines.append(f"{name_places(report.paths)}: {counts}{size}, in {duration}")
-    text = "\n".join([*lines, count_findings(report.findings)])
+    errors, notes = len(report.errors), len(report.findings) - len(report.errors)
+    text = "\n".join([*lines, f"{format_count(errors, 'error')}, {format_count(notes, 'note')}"])
     return console.result(text, report, 3 if report.errors else 0, seconds=console.seconds)
 
 
-def _only_damaged(report: CheckReport) -> str:
+def _only_damaged(report: Report) -> str:
     """The choice of the damaged scenes of a raw tree, if they are few; a tree of a few scenes need not become whole."""
     scenes = dict.fromkeys(finding.scene_id for finding in report.errors)
-    return f" --scenes {' '.join(scenes)}" if report.kind == "raw" and "" not in scenes and len(scenes) < 6 else ""
+    return f" --scenes {' '.join(scenes)}" if "" not in scenes and len(scenes) < 6 else ""

@@ -89,32 +89,6 @@ class Findings:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """What a check found, of a tree or of archives.
-
-    Attributes:
-        path: What was checked; a text where it is an archive.
-        kind: `raw`, `processed` or `archive`.
-        scenes: How many were checked.
-        vertices: Of the whole ones; 0 where they were not counted.
-        size_bytes: Of the files that were read.
-        findings: Errors first, then by scene and file.
-    """
-
-    path: Path | str
-    kind: str
-    scenes: int
-    vertices: int
-    size_bytes: int
-    findings: tuple[Finding, ...]
-
-    @property
-    def errors(self) -> tuple[Finding, ...]:
-        """The findings that are wrong, not just worth knowing."""
-        return tuple(finding for finding in self.findings if finding.is_error)
-
-
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Errors first, then by scene and file."""
     return tuple(sorted(findings, key=lambda item: (item.severity, item.scene_id, str(item.path))))

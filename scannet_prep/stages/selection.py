@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import UnknownSceneError, UsageError
+from scannet_prep.errors import UnknownSceneError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
@@ -31,11 +31,6 @@ class Selection:
     def has_whole_splits(self) -> bool:
         """Whether all scenes of some splits are asked for."""
         return self.scene_ids is None and self.limit is None
-
-    def check_whole_splits(self) -> None:
-        """Check that all scenes of some splits are asked for; else a `UsageError`."""
-        if not self.has_whole_splits:
-            raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
 
     def wants(self, scene_id: str, split: str | None) -> bool:
         """Whether a scene of a split (empty or None: nobody knows) was asked for, the limit aside."""

@@ -69,13 +69,13 @@ class Target:
         with suppress(FileError):
             if (found := str(identify_tree(out_dir))) != kind:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
-        for folder in (out_dir, *(out_dir / split for split in Split)):
-            remove_temporaries(folder)  # also where nothing else is left to do
         self._before = (None if self._is_raw else manifests.read_manifest(out_dir)) or Manifest()
         self._digests = read_locks(out_dir) if self._is_raw else {}
         self._shards = (locks if self._is_raw else manifests).shards_of(out_dir)
         if faults := self._shards.find_faults():
             raise faults[0]
+        # Also where nothing else is left to do, but not those of shards at work.
+        remove_temporaries(out_dir, *(out_dir / split for split in Split))
 
     @property
     def outcomes(self) -> dict[str, str]:
@@ -160,8 +160,9 @@ class Target:
     def _write_file(self, name: str, data: Buffer) -> str:
         path = self._out_dir / name
         for folder in path.parents[: name.count("/")]:
-            if folder.is_symlink():
-                raise FileError(folder, "is a link that may lead anywhere", f"remove it, or {_ELSEWHERE}")
+            if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+                problem = "is a link that may lead anywhere" if folder.is_symlink() else "is not a folder"
+                raise FileError(folder, problem, f"remove it, or {_ELSEWHERE}")
         if _has_content(path, data):
             return "kept"
         if not (self._has_begun or self._is_raw):

@@ -121,8 +121,6 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
                 if problem:
                     message = f"{group.scene_id}: is damaged: {problem}"
                     target.fail(group.scene_id, ArchiveError(reader.name, message, _AGAIN_HINT))
-                if group.scene_id in target.failures:
-                    progress.note(target.failures[group.scene_id].message)
             damages += [f"{reader.name}: {problem}" for problem in reader.problems]
             warnings += [f"{reader.name}: {warning}" for warning in reader.warnings]
             reader.source.close()

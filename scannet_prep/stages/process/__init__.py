@@ -238,17 +238,13 @@ def run(
     make_directory(plan.out_dir)
     with run_lock(plan.out_dir) if plan.share is None else nullcontext():
         folder.prepare_folder(plan.out_dir, splits)
+        # What workers have made that was lost; of shards, the run that merges removes it.
+        folders = (plan.out_dir, *(plan.out_dir / split for split in Split)) if plan.share is None else ()
         try:
-            _remove_temporaries(plan)
+            remove_temporaries(*folders)
             return _run(plan, jobs, progress or Progress(), executor)
         finally:
-            _remove_temporaries(plan)
-
-
-def _remove_temporaries(plan: ProcessPlan) -> None:
-    """Remove what workers have made that was lost; of shards, the run that merges does."""
-    for directory in (plan.out_dir, *(plan.out_dir / split for split in Split)) if plan.share is None else ():
-        remove_temporaries(directory)
+            remove_temporaries(*folders)
 
 
 def _run(plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | None) -> ProcessReport:

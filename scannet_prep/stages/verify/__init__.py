@@ -16,9 +16,9 @@ from scannet_prep.archive.source import Place
 from scannet_prep.errors import UnknownSplitError, UsageError
 from scannet_prep.export import is_export
 from scannet_prep.progress import Progress
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages.finding import CheckReport, Findings, look_at_scenes, sort_findings
+from scannet_prep.stages.finding import Finding, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.verify.export import check_exported_scene, plan_export
 from scannet_prep.stages.verify.processed import check_processed_scene, plan_processed
@@ -36,20 +36,37 @@ _CHECKS: dict[str, tuple[Any, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Report(CheckReport):
-    """What a check found; of archives, the path is that of the first one, and the size that of all.
+class Report:
+    """What a check found.
 
     Attributes:
+        path: The tree, or the first of the archives; a text where it is an archive.
         paths: The tree, or the archives: paths or addresses.
+        kind: `raw`, `processed`, `export` or `archive`.
+        scenes: How many were checked.
+        vertices: Of the whole ones; 0 where they were not counted.
+        size_bytes: Of the files that were read, or of all archives.
         splits: Of each split, how many of its official scenes are `present`, and how many there are (`official`).
         whole_scenes: Scenes that were checked and have no errors, sorted.
         damaged_scenes: Scenes that have errors, as far as they can be named, sorted.
+        findings: Errors first, then by scene and file.
     """
 
+    path: Path | str
     paths: tuple[str, ...]
+    kind: str
+    scenes: int
+    vertices: int
+    size_bytes: int
     splits: Mapping[str, Mapping[str, int]] = field(hash=False)
     whole_scenes: tuple[str, ...]
     damaged_scenes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that are wrong, not just worth knowing."""
+        return tuple(finding for finding in self.findings if finding.is_error)
 
 
 def run(
@@ -77,7 +94,7 @@ def run(
     Raises:
         MissingFileError: It is not such a tree.
         FileError: It cannot be looked into.
-        UsageError: Several folders; or `against`, which is for raw trees.
+        UsageError: Several folders; `against`, which is for raw trees; or a part of the scenes that must be complete.
         UnknownSceneError: The selection contradicts itself.
         UnknownSplitError: There are no scenes of the splits that were asked for.
         WorkerDiedError: Worker processes cannot be started.
@@ -85,18 +102,26 @@ def run(
     """
     selection, findings, progress = selection or Selection(), Findings(), progress or Progress()
     present: Mapping[Any, str | None]
-    path = find_folder(places)
-    if against is not None and (path is None or is_export(path) or identify_tree(path) != ArchiveKind.RAW):
+    if must_be_complete and not selection.has_whole_splits:
+        raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
+    path, kind = find_folder(places), "archive"
+    if path is not None:
+        kind = "export" if is_export(path) else str(identify_tree(path))
+    if against is not None and kind != ArchiveKind.RAW:
         problem = "is not a raw tree, and only such a tree has digests to compare"
         raise UsageError(f"{path or places[0]}: {problem}", "scannet-prep report PLACE --against PLACE compares others")
     if path is None:
         archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
-        paths, kind = tuple(archives.names), "archive"
+        paths = tuple(archives.names)
         checked = _check_archives(archives, selection, findings, jobs, progress)
         present, size_bytes = archives.held, sum(reader.source.size_bytes for reader in archives.readers)
     else:
-        paths, kind = (str(path),), "export" if is_export(path) else str(identify_tree(path))
-        checked, size_bytes, present = _check_tree(path, kind, selection, against, findings, jobs, progress)
+        paths, (plan, look) = (str(path),), _CHECKS[kind]
+        tasks, present, context = plan(path, selection, findings, *([] if against is None else [against]))
+        looked = look_at_scenes(look, tasks, context, findings, title="verify", jobs=jobs, progress=progress)
+        numbers = {str(task.scene_id): looked.get(task.scene_id, (0, 0)) for task in tasks}
+        checked = {name: count for name, (count, _) in numbers.items()}
+        size_bytes = sum(size for _, size in numbers.values())
     splits = _compare_with_lists(paths[0], selection, present, findings, must_be_complete=must_be_complete)
     damaged = {finding.scene_id for finding in findings.found if finding.is_error}
     if not (checked or damaged):
@@ -114,17 +139,6 @@ def run(
         damaged_scenes=tuple(sorted(damaged - {""})),
         findings=sort_findings(findings.found),
     )
-
-
-def _check_tree(
-    path: Path, kind: str, selection: Selection, against: Path | None, findings: Findings, jobs: int, progress: Progress
-) -> tuple[dict[str, int], int, Mapping[SceneId, Split | None]]:
-    """Check the scenes of a tree; gives their vertices, the size of their files, and the splits of all there are."""
-    plan, look = _CHECKS[kind]
-    tasks, present, context = plan(path, selection, findings, *([] if against is None else [against]))
-    looked = look_at_scenes(look, tasks, context, findings, title="verify", jobs=jobs, progress=progress)
-    numbers = {str(task.scene_id): looked.get(task.scene_id, (0, 0)) for task in tasks}
-    return {name: count for name, (count, _) in numbers.items()}, sum(size for _, size in numbers.values()), present
 
 
 def _check_archives(
@@ -155,9 +169,11 @@ def _check_archives(
             if manifest and not (reader.index or archives.missing_shards):
                 expected |= {name for name, entry in manifest.scenes.items() if selection.wants(name, entry.split)}
             reader.source.close()
+    message, hint = "is not in what is whole of the archive, or is of another split than was asked for", _DAMAGED_HINT
+    if archives.has_indexes:
+        message, hint = "is not here, or not in the splits that were asked for", ""
     for scene_id in sorted(expected - checked.keys()) if selection.limit is None else ():
-        message = "is not in what is whole of the archive, or is of another split than was asked for"
-        findings.error(archives.names[0], message, _DAMAGED_HINT, scene_id=scene_id)
+        findings.error(archives.names[0], message, hint, scene_id=scene_id)
     return checked
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from scannet_prep.errors import FileError
 from scannet_prep.export import EXPORT_NAME
 from scannet_prep.export.manifest import read_export, shards_of
+from scannet_prep.failures import list_some
 from scannet_prep.files import Fingerprint
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.selection import Selection
 
-_AGAIN = "run the same scannet-prep export command again, with --force: it makes all scenes anew"
+_AGAIN = "run the same scannet-prep export command again"
 
 
 def plan_export(
@@ -27,7 +28,7 @@ def plan_export(
     path, shards = out_dir / EXPORT_NAME, shards_of(out_dir)
     findings.found += [Finding.from_exception(fault, shards.path) for fault in shards.find_faults()]
     if shards.exists() and not findings.found:
-        findings.error(shards.path, "has not been merged", "run the same scannet-prep export command without --shard")
+        findings.error(shards.path, "has not been merged", f"{_AGAIN}, without --shard")
     try:
         manifest = read_export(out_dir)
     except FileError as error:
@@ -36,7 +37,7 @@ def plan_export(
     if manifest is None:
         return (), {}, None
     if manifest.unfinished:
-        findings.error(path, f"says that {len(manifest.unfinished):,} scenes have still to be made", _AGAIN)
+        findings.error(path, f"says that scenes have still to be made: {list_some(manifest.unfinished)}", _AGAIN)
     for name, failure in manifest.failures.items():
         findings.error(path, f"says that the scene failed: {failure.message}", failure.hint, scene_id=name)
     _check_files(out_dir, manifest.shared, findings)
@@ -60,4 +61,6 @@ def _check_files(out_dir: Path, files: Mapping[str, Fingerprint], findings: Find
         found = findings.attempt(out_dir / name, Fingerprint.from_file, out_dir / name)
         if found is not None and found != known:
             numbers = [f"{item.size_bytes:,} bytes and CRC-32 {item.crc32}" for item in (found, known)]
-            findings.error(out_dir / name, f"has {numbers[0]}, expected {numbers[1]} as recorded", _AGAIN)
+            findings.error(
+                out_dir / name, f"has {numbers[0]}, expected {numbers[1]} as recorded", f"{_AGAIN}, with --force"
+            )
