@@ -77,6 +77,7 @@ class Shown:
 
     @property
     def link(self) -> str:
+        self.wait()
         return str(self.page.evaluate("viewer.link"))
 
     def text(self, selector: str) -> str:
