@@ -49,6 +49,7 @@ def test_page_shows_each_colouring_as_the_software_renderer_does(
     shown: Shown, seen: dict[str, ViewedScene], scene_id: str
 ) -> None:
     scene = seen[scene_id]
+    shown.page.reload()  # other tests leave classes unchecked
     shown.follow(f"#scene={scene_id}")
     assert shown.page.evaluate("location.protocol") == "file:"
     for color in scene.colorings if scene.faces is not None else ("rgb", "instances", "normals"):
