@@ -50,6 +50,7 @@ def test_page_shows_each_colouring_as_the_software_renderer_does(
 ) -> None:
     scene = seen[scene_id]
     shown.page.reload()  # other tests leave classes unchecked
+    shown.wait()
     shown.follow(f"#scene={scene_id}")
     assert shown.page.evaluate("location.protocol") == "file:"
     for color in scene.colorings if scene.faces is not None else ("rgb", "instances", "normals"):
@@ -89,7 +90,7 @@ def test_ceiling_cuts_what_is_above(shown: Shown, seen: dict[str, ViewedScene]) 
 
 
 def test_names_of_files_are_text_and_never_markup(odd: Shown) -> None:
-    odd.wait()
+    odd.follow("")
     assert (odd.text("h1"), odd.page.title()) == (EVIL, f"{EVIL} and 3 more")
     assert odd.page.locator("#categories .name").first.inner_text() == f"{EVIL} 0"
     assert odd.page.locator("img").count() == 0
