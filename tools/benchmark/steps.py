@@ -31,7 +31,7 @@ _STEPS: dict[str, tuple[tuple[object, str], ...]] = {
         (LabelSet, "labels_from_raw_ids"),
     ),
     "encode": ((scene_worker, "encode_processed"),),
-    "write": ((scene_worker, "write_atomically"),),
+    "write": ((scene_worker, "write_temporary"),),
     "manifest entry": ((SceneEntry, "from_scene"),),
 }
 STEPS = (*_STEPS, "rest")
