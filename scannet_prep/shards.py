@@ -20,11 +20,12 @@ from pathlib import Path
 
 from scannet_prep.errors import ManifestError, UsageError
 from scannet_prep.failures import list_some
-from scannet_prep.files import make_directory, remove_file, write_if_changed
+from scannet_prep.files import make_directory, output_error, remove_file, write_if_changed
 from scannet_prep.typed_json import encode_json
 
 MAX_COUNT = 9_999  # four digits in the names of files
 _BEGUN_SUFFIX, _JOB_PREFIX = ".begun", "job-"
+_MERGED_NAME = ".scannet-prep-merged"
 _OTHER_JOB = "with other options, or for other scenes, or before files changed"
 _NAME = re.compile(r"(\d{4})-of-(\d{4})\.(.+)")
 
@@ -209,8 +210,19 @@ class ShardFolder:
         return []
 
     def remove(self) -> None:
-        """Remove all parts, which have been merged. Who is killed meanwhile leaves some: then merge once more."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove all parts, which have been merged; they go all at once, so that none ever seems to be missing.
+
+        Raises:
+            OutputError: They cannot be removed.
+        """
+        merged_path = self.path.with_name(_MERGED_NAME)
+        shutil.rmtree(merged_path, ignore_errors=True)  # where a run was killed at the last line
+        if self.exists():
+            try:
+                self.path.replace(merged_path)
+            except OSError as error:
+                raise output_error(self.path, error) from error
+            shutil.rmtree(merged_path, ignore_errors=True)  # nobody reads it
 
     def _find_shards(self) -> list[Shard]:
         return sorted({*self.list_files(), *self.list_files(_BEGUN_SUFFIX)})

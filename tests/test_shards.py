@@ -27,7 +27,7 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw import lock
 from scannet_prep.release import BASE_URL
 from scannet_prep.scene import Split
-from scannet_prep.shards import Shard
+from scannet_prep.shards import Shard, ShardFolder
 from scannet_prep.stages import download, export, process
 from scannet_prep.stages.selection import Selection
 from scannet_prep.synthetic import write_release
@@ -398,3 +398,17 @@ def test_the_scripts_of_the_page_run_an_array_and_the_merge_after_it(raw: Path, 
     make(raw, tmp_path / "one", scannet200=True, align_axis=True)
     assert digests(tmp_path / "data/processed") == digests(tmp_path / "one")
     assert len(ScanNet(tmp_path / "data/scannet.tar.zst", split="train")) == 5
+
+
+def test_parts_go_all_at_once_and_what_keeps_them_from_going_is_said(tmp_path: Path) -> None:
+    folder = ShardFolder(tmp_path / "manifest.d", "process")
+    share = folder.take(Shard(0, 2), {"a": 1, "b": 1}, {}, is_restricted=False)
+    assert share is not None
+    share.begin()
+    (blocker := tmp_path / ".scannet-prep-merged").write_bytes(b"")  # a file, which no folder can replace
+    with pytest.raises(OutputError, match=r"manifest\.d: cannot be written: Not a directory"):
+        folder.remove()
+    assert len(list(folder.path.iterdir())) == 2
+    blocker.unlink()
+    folder.remove()
+    assert not list(tmp_path.iterdir())
