@@ -1,4 +1,17 @@
-"""`scannet-prep info`."""
+"""Tell what is in a raw or a processed tree, or in an archive.
+
+Shows scenes, vertices, bytes, options, warnings and failures.
+
+Of a processed tree it reads only the manifest; without one, every file. Of an archive, only the index. Several archives
+count as the shards of one. How often the classes of both label sets occur: --table classes, or scannet-prep report.
+
+examples:
+  scannet-prep info data/processed
+  scannet-prep info data/ScanNet -v
+  scannet-prep info data/processed --scenes
+  scannet-prep info data/processed --table instances -o instances.csv
+  scannet-prep info https://host/scannet.tar.zst
+"""
 
 from __future__ import annotations
 
@@ -14,22 +27,6 @@ from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.info import Info
-
-SUMMARY = "tell what is in a raw or a processed tree, or in an archive"
-DESCRIPTION = """\
-Tells what is in a raw or a processed tree, or in an archive: scenes, vertices, bytes, options, warnings and failures.
-
-Of a processed tree it reads only the manifest; without one, every file. Of an archive, only the index. Several archives
-count as the shards of one. How often the classes of both label sets occur: --table classes, or scannet-prep report.
-"""
-EPILOG = """\
-examples:
-  scannet-prep info data/processed
-  scannet-prep info data/ScanNet -v
-  scannet-prep info data/processed --scenes
-  scannet-prep info data/processed --table instances -o instances.csv
-  scannet-prep info https://host/scannet.tar.zst
-"""
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
