@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
-from scannet_prep.cli.console import Console, describe_list, format_count, format_splits, name_places
+from scannet_prep.cli.console import Console, describe_list, format_count, format_splits
 from scannet_prep.errors import UsageError
+from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _write_table(arguments: argparse.Namespace, console: Console) -> int:
 
 def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
     source = f", by {found.program}" if found.program else ""
-    yield f"{name_places(found.paths)}: {f'archive of {found.head.kind}' if found.head else found.kind} scenes{source}"
+    yield f"{list_some(found.paths, 1)}: {f'archive of {found.head.kind}' if found.head else found.kind} scenes{source}"
     if found.kind == "processed" and not found.program:
         yield "no usable manifest.json: the files say so"
     for item in found.options:

@@ -51,7 +51,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import pack
-    from scannet_prep.stages.pool import keep_freed_memory
+    from scannet_prep.workers import keep_freed_memory
 
     folders = [word for word in arguments.places if word != _PIPE]
     if len(folders) > 1:

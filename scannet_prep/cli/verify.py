@@ -30,8 +30,8 @@ from scannet_prep.cli.console import (
     describe_findings,
     format_count,
     format_duration,
-    name_places,
 )
+from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())
     counts = f"{report.kind} scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,} ({splits}), {vertices}"
     size, duration = format_bytes(report.size_bytes), format_duration(console.seconds)
-    lines.append(f"{name_places(report.paths)}: {counts}{size}, in {duration}")
+    lines.append(f"{list_some(report.paths, 1)}: {counts}{size}, in {duration}")
     errors, notes = len(report.errors), len(report.findings) - len(report.errors)
     text = "\n".join([*lines, f"{format_count(errors, 'error')}, {format_count(notes, 'note')}"])
     return console.result(text, report, 3 if report.errors else 0, seconds=console.seconds)
