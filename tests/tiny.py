@@ -143,7 +143,7 @@ def aggregation_file(groups: Any = GROUPS, *, newline: str = "\r\n", scene_id: s
         "segGroups": groups,
         "segmentsFile": f"scannet.{scene_id}_vh_clean_2.0.010000.segs.json",
     }
-    return json.dumps(document, indent=1).replace("\n", newline).encode()
+    return json.dumps(document, separators=("," + newline, ": ")).encode()
 
 
 def info_file(*lines: str, newline: str = "\r\n", alignment: Sequence[float] | None = ALIGNMENT) -> bytes:
