@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,24 +95,6 @@ def read_tree(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file() and not path.is_relative_to(folder / ".scannet-prep")
     }
-
-
-def unpack_by(tool: str, archive_path: Path, folder: Path) -> dict[str, bytes]:
-    """Unpack with a program that is not ours."""
-    folder.mkdir()
-    if tool == "python":
-        with zstandard.open(archive_path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
-            archive.extractall(folder, filter="data")
-        return read_tree(folder)
-    lines = {"tar": "tar --zstd -xf '{0}' -C '{1}'", "zstd": "zstd -dcq -- '{0}' | tar -x -C '{1}'"}
-    line = lines.get(tool, f"{tool} -xf '{{0}}' -C '{{1}}'").format(archive_path, folder)
-    subprocess.run(line, shell=True, check=True)
-    return read_tree(folder)
-
-
-def has_tool(tool: str) -> bool:
-    """Whether a program is there; `tar --zstd` needs zstd."""
-    return all(shutil.which(name) for name in ({"tar", "zstd"} if tool in {"tar", "zstd"} else {tool}))
 
 
 HEAD = Head(ArchiveKind.RAW, "a notice", {}, "a test", 1)
