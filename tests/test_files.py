@@ -6,6 +6,7 @@ import resource
 from pathlib import Path
 
 import pytest
+from commands import limited
 
 from scannet_prep.errors import DiskFullError, FileError, LockedError, OutputError
 from scannet_prep.files import (
@@ -60,18 +61,15 @@ def test_only_temporary_files_of_this_program_are_removed(tmp_path: Path) -> Non
 
 
 def test_a_lock_ends_no_run_where_the_disk_is_full_or_the_folder_has_gone(tmp_path: Path) -> None:
-    folder, limits = tmp_path / "folder", resource.getrlimit(resource.RLIMIT_FSIZE)
+    folder = tmp_path / "folder"
     folder.mkdir()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        with (
-            run_lock(folder),
-            pytest.raises(LockedError, match="another run is working in this folder"),
-            run_lock(folder),
-        ):
-            pass
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with (
+        limited(resource.RLIMIT_FSIZE, 0),
+        run_lock(folder),
+        pytest.raises(LockedError, match="another run is working in this folder"),
+        run_lock(folder),
+    ):
+        pass
     with run_lock(folder):
         folder.rename(tmp_path / "moved")
         folder.touch()

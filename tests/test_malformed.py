@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import resource
 import signal
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
@@ -13,6 +12,7 @@ import mutations
 import numpy as np
 import pytest
 import tiny
+from commands import limited_memory
 from tiny import Ply
 
 from scannet_prep.compiled import compile_geometry
@@ -44,12 +44,9 @@ LABEL_MAP = "".join(f"{row}\r\n" for row in ROWS).encode()
 def bounds() -> Iterator[None]:
     """512 MB more than are used already, and an interrupt for what takes longer than `signal.alarm` allows it."""
     compile_geometry()
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + 2**29, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, limits)
+    with limited_memory(2**29):
+        yield
     signal.signal(signal.SIGALRM, previous)
 
 

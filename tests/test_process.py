@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import NO_BYTECODE, Outcome, digests, run_command, run_main
+from commands import Outcome, digests, limited, run_command, run_main
 
 from scannet_prep import ScanNet, read_processed
 from scannet_prep.errors import ManifestError
@@ -260,14 +260,11 @@ def test_the_label_map_is_found_beside_the_scenes_and_the_built_in_one_gives_the
 
 
 def test_a_disk_that_takes_no_more_ends_the_run_and_leaves_no_half_file(whole_dir: Path, tmp_path: Path) -> None:
-    def limit_file_size() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))
-
-    words = ["process", whole_dir / "raw", "-o", tmp_path, "--json", "--jobs", "1"]
-    outcome = run_command(*words, environment=NO_BYTECODE, preexec_fn=limit_file_size)
+    with limited(resource.RLIMIT_FSIZE, 6_000):
+        outcome = process(whole_dir / "raw", tmp_path)
     assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
     assert not [name for name in digests(tmp_path) if "npz" in Path(name).suffix or ".tmp" in name]
-    assert run_main(*words).status == 0
+    assert process(whole_dir / "raw", tmp_path).status == 0
 
 
 def test_what_cannot_go_well_is_refused_before_it_begins(

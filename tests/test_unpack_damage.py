@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import resource
 import shutil
 import tarfile
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from archives import (
     unpack_pipe,
     write_tree,
 )
-from commands import TEST, TRAIN, VAL
+from commands import TEST, TRAIN, VAL, limited_memory
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
@@ -72,9 +71,9 @@ def left_in(out_dir: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def damaged_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a raw tree of 12 scenes, and its archive."""
+    """A folder with a raw tree of 8 scenes, and its archive."""
     dice, directory = random.Random(0), tmp_path_factory.mktemp("damage")
-    names = [f"scene{number:04}_00" for number in range(12)]
+    names = [f"scene{number:04}_00" for number in range(8)]
     files = {f"scans/{name}/{name}.txt": dice.randbytes(2000) for name in names} | {"note": b"n"}
     pack_tree(write_tree(directory / "source", files), directory / "a.tar.zst").close()
     return directory
@@ -85,8 +84,8 @@ def test_any_flip_costs_at_most_the_scene_it_is_in_and_no_other_damage_gives_a_w
 ) -> None:
     expected, dice, archive = read_tree(damaged_source / "source"), random.Random(1), tmp_path / "flip.tar.zst"
     data, parts = (damaged_source / "a.tar.zst").read_bytes(), find_parts(damaged_source / "a.tar.zst")
-    for number in range(60):
-        mutated, part = bytearray(data), dice.choice(list(parts)) if number < 36 else ""
+    for number, part in enumerate([*parts, "index", "table", "files", *[""] * 12]):
+        mutated = bytearray(data)
         if part:
             mutated[dice.randrange(*parts[part])] ^= 1 << dice.randrange(8)
         else:
@@ -121,10 +120,10 @@ def test_a_flip_in_the_seek_table_or_a_checksum_or_a_second_archive_behind_it_co
         assert (report.failures, report.damages, len(report.warnings) >= 1) == ((), (), True), place
         assert read_tree(tmp_path / str(place)) == expected
         check = verify.run([archive])
-        assert (check.errors, len(check.findings) >= 1, check.scenes) == ((), True, 12), place
+        assert (check.errors, len(check.findings) >= 1, check.scenes) == ((), True, 8), place
     archive.write_bytes(data + data)
     for report in unpack_both(archive, tmp_path):
-        assert len(report.scenes) == 12
+        assert len(report.scenes) == 8
         assert any("something follows" in warning for warning in report.warnings)
 
 
@@ -176,19 +175,16 @@ def test_a_damage_costs_a_file_its_scene_and_a_pipe_what_follows_where_no_frame_
     data, archive = (damaged_source / "a.tar.zst").read_bytes(), tmp_path / "a.tar.zst"
     archive.write_bytes(data[:start] + bytes(end - start) + data[end:])
     from_file, from_pipe = unpack_both(archive, tmp_path)
-    assert (len(from_file.scenes), len(from_pipe.scenes)) == (11, 5)
+    assert (len(from_file.scenes), len(from_pipe.scenes)) == (7, 5)
     assert "is truncated or damaged behind byte" in from_pipe.damages[0]
     for place in (13, 600):  # where the name is, and where the file is; the index that comes later names the scene
         archive.write_bytes(data)
         _, report = unpack_both(flip(archive, start + place), tmp_path / str(place))
         assert [failure.scene_id for failure in report.failures] == ["scene0005_00"]
-        assert (len(report.scenes), report.damages) == (11, ())
+        assert (len(report.scenes), report.damages) == (7, ())
 
 
-EVIL_NAMES = (
-    "../scene0001_00.txt", "/tmp/scene0001_00", "scans/scene0001_00/../../x", "scans/scene0001_00/./x", "elsewhere/x",
-    ".scannet-prep/scene0001_00", "train/scene0001_00.npz", "\x1b[2J",
-)  # fmt: skip
+EVIL_NAMES = ("../scene0001_00.txt", "/tmp/scene0001_00", "train/scene0001_00.npz", "\x1b[2J")
 REFUSED: list[Any] = [[SCENES[0], ("scene0001_00", [(name, b"evil")])] for name in EVIL_NAMES]
 REFUSED += [[SCENES[0], SCENES[0]], [SCENES[1], SCENES[0]], [(IDS[0], [*SCENES[0][1], *SCENES[0][1]])]]
 
@@ -273,13 +269,10 @@ def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def test_archives_that_ask_for_too_much_are_refused_within_bounds_of_memory(tmp_path: Path) -> None:
-    path, limits = tmp_path / "hostile.tar.zst", resource.getrlimit(resource.RLIMIT_AS)
+    path = tmp_path / "hostile.tar.zst"
     for name, data in hostile_files(tmp_path):
         path.write_bytes(data)
-        used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        # A thread takes 72 MB of addresses, and uses little of them.
-        resource.setrlimit(resource.RLIMIT_AS, (used_bytes + (400 << 20), limits[1]))
-        try:
+        with limited_memory(400 << 20):  # a thread takes 72 MB of addresses, and uses little of them
             for read in (
                 lambda: unpack.run(unpack.plan([PipeSource(os.open(path, os.O_RDONLY))], tmp_path / "pipe")),
                 lambda: unpack.run(unpack.plan([path], tmp_path / "file")),
@@ -293,8 +286,6 @@ def test_archives_that_ask_for_too_much_are_refused_within_bounds_of_memory(tmp_
                 except ScanNetPrepError as error:
                     told = str(error)
                 assert "memory ran out" not in told, name
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def test_a_scene_of_an_archive_without_an_index_is_found_beside_another_archive(
