@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 import zstandard
-from archives import TREE, call, claims, find_parts, flip, forge, pack_shards, pack_tree, read_tree
+from archives import TREE, call, find_parts, flip, forge, pack_shards, pack_tree, read_tree
 from commands import SCENES, TEST, TRAIN, VAL, Verify
 from mutations import changed_json
 
 from scannet_prep import archive as archive_package
 from scannet_prep.archive import open_archive
-from scannet_prep.archive.frames import decompress
 from scannet_prep.archive.layout import (
     ArchiveKind,
     check_names,
@@ -82,23 +81,12 @@ def test_each_scene_is_one_frame_after_the_files_of_no_scene(packed: Path) -> No
     assert [stream.take(group.stored_bytes)[:4] for group in index.groups] == [zstandard.FRAME_HEADER] * 5
 
 
-def test_a_frame_that_asks_for_more_than_it_can_hold_is_refused_before_memory_is_taken() -> None:
-    without_size = zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 999)
-    for frame, size_bytes, message in (
-        (claims(1 << 31, 4), 1 << 31, "at most 1,073,741,824"),
-        (claims(1 << 29, 4), 1 << 29, r"is said to hold 536,870,912 bytes, .* at most 1,051,576"),
-        (without_size, 999, "at most 1,073,741,824"),
-        (b"x" + bytes(30), 999, "no frame begins here"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            decompress(frame, size_bytes)
-
-
 PROCESSED, RAW = ArchiveKind.PROCESSED, ArchiveKind.RAW
 SCENE = "scene0000_00"
 NO_NAMES = (
     "", ".", "..", "../x", "/etc/passwd", "x/../y", "a//b", "a/b", "a\\b", "a\nb", "\x1b[2J", "ä", ".hidden", "train",
-    "scans", SCENE, "tasks/", ".scannet-prep/x", "x" * 300, f"scans/{SCENE}/{SCENE}.\u0663",
+    "scans", SCENE, "tasks/", ".scannet-prep/x", "x" * 300, f"scans/{SCENE}/../../x", f"scans/{SCENE}/./x",
+    f"scans/{SCENE}/{SCENE}.\u0663",
 )  # fmt: skip
 
 
@@ -201,8 +189,7 @@ def test_a_whole_archive_has_no_findings_and_is_known_by_its_beginning(
 def test_a_damaged_scene_is_named_and_the_exit_status_tells(verify: Verify, archive_path: Path) -> None:
     damage(archive_path, VAL)
     status, [(severity, scene_id, _, message)] = verify(archive_path)
-    assert (status, severity, scene_id) == (3, "error", VAL)
-    assert "is damaged (bytes " in message
+    assert (status, severity, scene_id, "is damaged (bytes " in message) == (3, "error", VAL, True)
     assert (verify.value["damaged_scenes"], verify.value["whole_scenes"]) == ([VAL], [TRAIN, TEST])
     outcome = call("verify", archive_path, "-q")
     assert (outcome.status, outcome.stdout) == (3, "")

@@ -19,8 +19,7 @@ from scannet_prep.files import run_lock
 from scannet_prep.stages import unpack
 
 
-@pytest.mark.parametrize("kind", ["processed", "raw"])
-@pytest.mark.parametrize("way", ["file", "pipe"])
+@pytest.mark.parametrize(("kind", "way"), [("processed", "file"), ("raw", "pipe")])
 def test_the_defaults_bring_back_the_folder_byte_for_byte_and_again_nothing_is_written(
     whole_dir: Path, packed_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, way: str
 ) -> None:
@@ -149,20 +148,17 @@ def test_what_makes_no_sense_is_wrong_usage(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("way", ["file", "pipe"])
-def test_scenes_made_in_another_way_or_of_another_kind_are_not_mixed_in(
-    packed_dir: Path, out_dir: Path, way: str
-) -> None:
+def test_scenes_made_in_another_way_or_of_another_kind_are_not_mixed_in(packed_dir: Path, out_dir: Path) -> None:
     edit_json(out_dir / "manifest.json", lambda value: value["scenes"][TRAIN]["options"].update(align_axis=True))
     before = digests(out_dir)
-    for archive, message in (
+    for kind, message in (
         ("processed", "scenes were made with different options"),
         ("raw", "holds processed scenes, and the archive raw ones"),
     ):
-        arguments = (packed_dir / f"{archive}.tar.zst", "-o", out_dir, "--scenes", VAL)
-        outcome = call("unpack", *arguments) if way == "file" else unpack_pipe(*arguments)
-        assert (outcome.status, message in outcome.stderr) == (1, True), outcome.stderr
-        assert digests(out_dir) == before
+        for unpack_it in (partial(call, "unpack"), unpack_pipe):
+            outcome = unpack_it(packed_dir / f"{kind}.tar.zst", "-o", out_dir, "--scenes", VAL)
+            assert (outcome.status, message in outcome.stderr) == (1, True), outcome.stderr
+            assert digests(out_dir) == before
 
 
 def test_scenes_of_a_pipe_that_do_not_come_are_failures_and_a_limit_ends_it(packed: Path, tmp_path: Path) -> None:
@@ -208,8 +204,7 @@ def test_a_scene_that_is_unpacked_into_a_raw_tree_leaves_what_the_tree_says_of_i
     assert (out_dir / "scannet.lock").read_text() == "damaged"
 
 
-@pytest.mark.parametrize("way", ["file", "pipe"])
-@pytest.mark.parametrize("kind", ["processed", "raw"])
+@pytest.mark.parametrize(("kind", "way"), [("processed", "file"), ("raw", "pipe")])
 def test_splits_of_which_an_archive_holds_nothing_are_an_error_that_names_those_it_has(
     kind: str, way: str, whole_dir: Path, tmp_path: Path
 ) -> None:
