@@ -82,7 +82,6 @@ def test_each_scene_is_one_frame_after_the_files_of_no_scene(packed: Path) -> No
     assert [stream.take(group.stored_bytes)[:4] for group in index.groups] == [zstandard.FRAME_HEADER] * 5
 
 
-PROCESSED, RAW = ArchiveKind.PROCESSED, ArchiveKind.RAW
 SCENE = "scene0000_00"
 NO_NAMES = (
     "", ".", "..", "../x", "/etc/passwd", "x/../y", "a//b", "a/b", "a\\b", "a\nb", "\x1b[2J", "ä", ".hidden", "train",
@@ -92,30 +91,32 @@ NO_NAMES = (
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "scene"),
+    ("kind", "names", "others"),
     [
-        (PROCESSED, f"train/{SCENE}.npz", SCENE),
-        (PROCESSED, "failed.txt", ""),
-        (PROCESSED, f"train/{SCENE}.txt", None),
-        (PROCESSED, f"scans/{SCENE}/{SCENE}.txt", None),
-        (RAW, f"scans/{SCENE}/{SCENE}_vh_clean_2.0.010000.segs.json", SCENE),
-        (RAW, "scans_test/scene0707_00/scene0707_00.txt", "scene0707_00"),
-        (RAW, f"{SCENE}/{SCENE}.txt", SCENE),
-        (RAW, "tasks/scannetv2-labels.combined.tsv", ""),
-        (RAW, f"scans/{SCENE}/scene0000_01.txt", None),
-        (RAW, f"scans/{SCENE}/{SCENE}.d/x", None),
-        (RAW, f"train/{SCENE}.npz", None),
-        *((kind, name, None) for kind in ArchiveKind for name in NO_NAMES),
+        (
+            ArchiveKind.PROCESSED,
+            {f"train/{SCENE}.npz": SCENE, "failed.txt": ""},
+            (f"train/{SCENE}.txt", f"scans/{SCENE}/{SCENE}.txt"),
+        ),
+        (
+            ArchiveKind.RAW,
+            {f"{SCENE}/{SCENE}.txt": SCENE, "tasks/scannetv2-labels.combined.tsv": ""},
+            (f"train/{SCENE}.npz", f"scans/{SCENE}/scene0000_01.txt", f"scans/{SCENE}/{SCENE}.d/x"),
+        ),
     ],
 )
-def test_names_are_those_of_a_tree_or_refused(kind: ArchiveKind, name: str, scene: str | None) -> None:
-    assert find_scene(kind, name) == scene
+def test_names_are_those_of_a_tree_or_refused(
+    kind: ArchiveKind, names: dict[str, str], others: tuple[str, ...]
+) -> None:
+    assert {name: find_scene(kind, name) for name in names} == names
+    assert {find_scene(kind, name) for name in (*NO_NAMES, *others)} == {None}
 
 
 def test_an_unlisted_scene_of_scans_test_is_of_test_and_a_scene_lies_in_one_folder() -> None:
-    assert identify_scene("scans_test/scene9999_00/scene9999_00.txt") == (RAW, "scene9999_00", "test")
+    identified = identify_scene("scans_test/scene9999_00/scene9999_00.txt")
+    assert identified == (ArchiveKind.RAW, "scene9999_00", "test")
     with pytest.raises(ValueError, match="or they do not lie in one folder"):
-        check_names(RAW, SCENE, [f"{SCENE}/{SCENE}.txt", f"scans/{SCENE}/{SCENE}.ply"])
+        check_names(ArchiveKind.RAW, SCENE, [f"{SCENE}/{SCENE}.txt", f"scans/{SCENE}/{SCENE}.ply"])
 
 
 @pytest.mark.parametrize(

@@ -42,14 +42,6 @@ def test_the_tiny_scene_comes_out_as_by_hand_in_the_types_that_are_promised(tmp_
     assert list(find_problems(scene)) == []
 
 
-def test_align_axis_moves_points_and_turns_normals_bit_for_bit_as_the_loops_do(tmp_path) -> None:
-    scene = process_tiny(tmp_path, align_axis=True)
-    exact = oracles.aligned_points(tiny.POSITIONS, np.reshape(tiny.ALIGNMENT, (4, 4)))
-    assert scene.points.tobytes() == oracles.to_float32(exact).tobytes()
-    np.testing.assert_array_equal(scene.normals, np.array(oracles.vertex_normals(exact, tiny.FACES)).astype(np.float16))
-    assert scene.meta.options.align_axis
-
-
 def test_an_axis_alignment_that_is_missing_or_no_rotation_is_warned_about(tmp_path) -> None:
     scene = process_tiny(tmp_path / "not needed", {INFO: None})
     assert scene.meta.warnings == (SceneWarning(WarningKind.NO_INFO),)
@@ -110,24 +102,21 @@ def test_an_absurdly_long_category_and_too_many_groups_are_errors_that_name_the_
         process_tiny(tmp_path / "b", {AGGREGATION: aggregation_file(groups)})
 
 
-def test_labels_from_ply_give_nyu40_and_the_aggregation_still_gives_the_rest(tmp_path) -> None:
-    scene = process_tiny(tmp_path, {LABELS_MESH: Ply(labels=PLY_LABELS).encode()}, labels_from="ply")
+def test_labels_from_ply_give_nyu40_and_the_rest_comes_of_the_aggregation_if_there_is_one(tmp_path) -> None:
+    files: dict[str, bytes | None] = {LABELS_MESH: Ply(labels=PLY_LABELS).encode()}
+    scene = process_tiny(tmp_path / "a", files, labels_from="ply")
     assert scene.nyu40_ids.tolist() == [2, 2, 0, 0, 40, 39]
     assert scene.labels.tolist() == [2, 2, 0, 0, 0, 20]
     assert scene.scannet_ids.tolist() == list(tiny.SCANNET_IDS)
     assert scene.instances.tolist() == list(tiny.INSTANCES)
     assert scene.meta.warnings == (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, "50, 149", 2),)
-
-
-def test_labels_from_ply_work_without_an_aggregation_but_not_for_scannet200(tmp_path) -> None:
-    files = {LABELS_MESH: Ply(labels=PLY_LABELS).encode(), AGGREGATION: None}
-    scene = process_tiny(tmp_path / "a", files, labels_from="ply")
-    assert scene.labels.tolist() == [2, 2, 0, 0, 0, 20]
-    assert scene.instances.tolist() == [-1] * 6
+    files[AGGREGATION] = None
+    scene = process_tiny(tmp_path / "b", files, labels_from="ply")
+    assert (scene.labels.tolist(), scene.instances.tolist()) == ([2, 2, 0, 0, 0, 20], [-1] * 6)
     assert not scene.scannet_ids.any()
     assert WarningKind.NO_AGGREGATION in [warning.kind for warning in scene.meta.warnings]
     with pytest.raises(MissingFileError, match=r"no ScanNet ids"):
-        process_tiny(tmp_path / "b", files, labels_from="ply", scannet200=True)
+        process_tiny(tmp_path / "c", files, labels_from="ply", scannet200=True)
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.labels import LABEL_MAP_NAME, SCANNET20, SCANNET200, builtin_label_map, read_label_map
 from scannet_prep.raw.segments import Group
 from scannet_prep.scene import SceneId
-from scannet_prep.synthetic import (
-    SyntheticScene,
-    make_scene,
-    write_label_map,
-    write_release,
-    write_scene,
-)
+from scannet_prep.synthetic import SyntheticScene, make_scene, write_label_map, write_release, write_scene
 
 TRAIN_ID, VAL_ID, TEST_ID, UNLISTED_ID = "scene0000_00", "scene0011_00", "scene0707_00", "scene9999_00"
 MESH_HEADER = (
@@ -42,7 +36,7 @@ def tiny_scene(*groups: Group) -> SyntheticScene:
     )
 
 
-@pytest.mark.parametrize(("vertices", "seed"), [(500, 0), (777, 1), (1300, 2), (4000, 3), (30_011, 4)])
+@pytest.mark.parametrize(("vertices", "seed"), [(500, 0), (777, 1), (4000, 3)])
 def test_a_scene_has_exactly_the_vertices_asked_for_and_has_no_findings(
     tmp_path: Path, verify: Verify, vertices: int, seed: int
 ) -> None:

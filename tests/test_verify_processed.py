@@ -81,16 +81,16 @@ SCENE_DAMAGES: dict[str, tuple[Damage, str]] = {
         lambda out_dir, scene: npz(out_dir, scene).rename(npz(out_dir, scene, "val")),
         "is not in the manifest as a val scene",
     ),
+    "scene that the manifest does not name": (
+        lambda out_dir, scene: edit_json(out_dir / "manifest.json", lambda value: value["scenes"].pop(scene)),
+        "is not in the manifest",
+    ),
     "scene in two splits": (
         lambda out_dir, scene: shutil.copy(npz(out_dir, scene), npz(out_dir, scene, "val")),
         "is not in the manifest as a val scene",
     ),
     "scene that is gone": (
         lambda out_dir, scene: npz(out_dir, scene).unlink(), "no such file, though the manifest names it",
-    ),
-    "scene that the manifest does not name": (
-        lambda out_dir, scene: edit_json(out_dir / "manifest.json", lambda value: value["scenes"].pop(scene)),
-        "is not in the manifest",
     ),
     "record of another vertex count": (edit_entry(vertices=601), "600.*601"),
     "record of other nyu40 ids": (edit_entry(nyu40_counts={"0": 600}), "nyu40 counts"),
@@ -123,11 +123,6 @@ def test_damage_to_a_processed_scene_is_one_error(found: dict[str, list[dict[str
     assert re.search(SCENE_DAMAGES[name][1], finding["message"])
 
 
-def test_lost_manifest_is_an_error(out_dir: Path, verify: Verify) -> None:
-    (out_dir / "manifest.json").unlink()
-    assert ("error", "", "manifest.json", "no such file") in verify(out_dir)[1]
-
-
 @pytest.mark.parametrize("options", [["--labels-from", "ply"], ["--scannet200", "--align-axis", "--faces"]])
 def test_what_process_writes_has_no_findings_whatever_the_options(
     raw_dir: Path, tmp_path: Path, verify: Verify, options: list[str]
@@ -138,10 +133,14 @@ def test_what_process_writes_has_no_findings_whatever_the_options(
     assert found == ["processed", 3, 1800, sum(path.stat().st_size for path in (tmp_path / "other").glob("*/*.npz"))]
 
 
-def test_scene_that_failed_is_an_error_with_its_reason(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
+def test_scene_that_failed_is_an_error_with_its_reason_and_a_lost_manifest_is_one(
+    raw_dir: Path, out_dir: Path, verify: Verify
+) -> None:
     raw_file(raw_dir, MESH.suffix).write_bytes(b"")
     assert run_main("process", raw_dir, "-o", out_dir).status == 3
     check_one(verify(out_dir), "error", TRAIN, "manifest.json", "this scene failed", "empty")
+    (out_dir / "manifest.json").unlink()
+    assert ("error", "", "manifest.json", "no such file") in verify(out_dir)[1]
 
 
 def test_people_get_findings_hints_and_what_to_type(raw_dir: Path) -> None:
