@@ -10,7 +10,9 @@ import json
 import random
 import signal
 from collections.abc import Callable, Iterator
+from functools import reduce
 from itertools import chain, islice
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -193,19 +195,16 @@ def mutate_bytes(data: bytes, rng: random.Random) -> Iterator[Mutation]:
         yield f"without {place}+64", data[:place] + data[place + 64 :]
 
 
-def mutate_ply(mesh: tiny.Ply, rng: random.Random) -> Iterator[Mutation]:
+def mutate_ply(mesh: Ply, rng: random.Random) -> Iterator[Mutation]:
     """What can be wrong in a header, or disagree with it."""
     # A second list sends a binary file the way of text files.
     for kind, near in (*((kind, "") for kind in FORMATS), (FORMATS[1], "near")):
-        data = tiny.Ply(labels=mesh.labels, format=kind, vertex_list=near).encode()
+        data = Ply(labels=mesh.labels, format=kind, vertex_list=near).encode()
         yield from ((f"{kind} {near} {name}", damaged) for name, damaged in mutate_header(data))
-        body = data.index(b"end_header\n") + 11
-        for _ in range(30):
-            place, value = rng.randrange(body, len(data)), rng.randrange(256)
-            yield f"{kind} {near} byte {place} is {value}", data[:place] + bytes([value]) + data[place + 1 :]
-        for cut in rng.sample(range(body, len(data)), 10):
-            yield f"{kind} {near} cut at {cut}", data[:cut]
-    text = tiny.Ply(labels=mesh.labels, format="ascii").encode()
+        for place in rng.sample(range(data.index(b"end_header\n") + 11, len(data)), 40):
+            yield f"{kind} {near} byte {place}", data[:place] + rng.randbytes(1) + data[place + 1 :]
+            yield f"{kind} {near} cut at {place}", data[:place]
+    text = Ply(labels=mesh.labels, format="ascii").encode()
     body = text.index(b"end_header\n") + 11
     numbers = b"nan inf -inf 1e39 1e400 -1 256 99999999999999999999 0x10 1_0".split()
     for word in (*numbers, b"", b"\xff"):
@@ -267,32 +266,24 @@ def iter_places(value: Any, place: tuple = ()) -> Iterator[tuple]:
 
 def changed_json(document: Any, place: tuple, change: Callable[[Any], Any] | None) -> bytes:
     """A copy with one value changed, or left out where `change` is None."""
-    result = holder = copy.deepcopy(document)
-    for key in place[:-1]:
-        holder = holder[key]
-    if change is None:
-        del holder[place[-1]]
-    else:
-        holder[place[-1]] = change(holder[place[-1]])
+    result = copy.deepcopy(document)
+    holder = reduce(getitem, place[:-1], result)
+    old = holder.pop(place[-1])
+    if change is not None:
+        holder.insert(place[-1], change(old)) if isinstance(holder, list) else holder.update({place[-1]: change(old)})
     return json.dumps(result).encode()
 
 
 def mutate_table(data: bytes, rng: random.Random, separator: str) -> Iterator[Mutation]:
     """Wrong cells, lines that are missing or doubled, values that are too many or too few."""
     lines = data.decode().split("\r\n")
-
-    def joined(*changed: list[str]) -> bytes:
-        return "\r\n".join(line for part in changed for line in part).encode()
-
     for index, line in enumerate(lines):
-        before, after = lines[:index], lines[index + 1 :]
-        yield f"without line {index}", joined(before, after)
-        yield f"line {index} twice", joined(before, [line, line], after)
         cells = line.split(separator)
-        for place in range(len(cells)):
-            for cell in rng.sample(WRONG_CELLS, 4):
-                damaged = separator.join([*cells[:place], cell, *cells[place + 1 :]])
-                yield f"line {index} cell {place} is {cell!r:.20}", joined(before, [damaged], after)
+        others = {"none": [], "twice": [line, line]}
+        for place, cell in ((place, cell) for place in range(len(cells)) for cell in rng.sample(WRONG_CELLS, 4)):
+            others[f"cell {place} is {cell!r:.20}"] = [separator.join([*cells[:place], cell, *cells[place + 1 :]])]
+        for name, other in others.items():
+            yield f"line {index} {name}", "\r\n".join([*lines[:index], *other, *lines[index + 1 :]]).encode()
 
 
 def mutate_npz(data: bytes, rng: random.Random) -> Iterator[Mutation]:
@@ -304,12 +295,9 @@ def mutate_npz(data: bytes, rng: random.Random) -> Iterator[Mutation]:
         return b"".join(encode_npz(changed, frozenset({"labels", "meta"})))
 
     for key, array in arrays.items():
-        others = [array[..., None], array.astype("<f8") if key != "meta" else np.array(5)]
-        others += [np.array(0, array.dtype), array.astype("U9")]
-        if array.ndim:
-            others += [array[:0], array[:2], array.astype("<i8")]
-        else:
-            others += [np.array(text) for text in ("", "{}", "[]", "x")]
+        others = [array[..., None], np.array(0, array.dtype), array.astype("U9"), np.array(5)]
+        others += [array[:0], array[:2], array.astype("<i8"), array.astype("<f8")] if array.ndim else []
+        others += map(np.array, ("", "{}", "[]", "x"))
         for other in others:
             yield f"{key} is {other.dtype} {other.shape}", encode(arrays | {key: other})
         yield f"no {key}", encode({name: item for name, item in arrays.items() if name != key})
