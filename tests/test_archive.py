@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from archives import TREE, call, find_parts, flip, forge, pack_shards, pack_tree, read_tree
+from archives import TREE, call, find_parts, flip, forge, pack_tree, read_tree
 from commands import SCENES, TEST, TRAIN, VAL, Verify
 
 from scannet_prep import archive as archive_package
@@ -168,12 +168,6 @@ def test_the_page_has_the_figure_of_the_code_and_reads_a_scene_without_this_prog
     assert "scannet_prep" not in block  # it is run with all others of the pages
 
 
-@pytest.fixture
-def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
-    """The shards of the processed tree: a scene each."""
-    return pack_shards(whole_dir / "processed", tmp_path / "shards.tar.zst", 20_000)
-
-
 def damage(path: Path, part: str) -> None:
     flip(path, sum(find_parts(path)[part]) // 2)
 
@@ -233,23 +227,6 @@ def test_a_truncated_archive_says_what_is_whole_and_names_the_rest(verify: Verif
     assert "scannet-prep unpack gets out all that is whole" in outcome.stderr
 
 
-def test_what_does_not_go_together_stops_the_command(verify: Verify, shards: list[Path], archive_path: Path) -> None:
-    folder = archive_path.parent
-    for places, words, status in (
-        ([archive_path.with_name("missing.tar.zst")], (), 1),
-        ([archive_path, folder], (), 1),
-        ([archive_path, archive_path], (), 2),
-        ([folder, folder], (), 2),
-        ([archive_path], ("--complete", "--limit", "1"), 2),
-        ([archive_path], ("--complete", "--scenes", VAL), 2),
-        ([shards[0]], ("--splits", "val"), 2),  # to check nothing is not a check
-    ):
-        assert verify(places, *words)[0] == status, (places, words)
-        assert verify.value["message"]
-        if not words:
-            assert info(*places)[0] == status
-
-
 def test_the_scenes_that_were_asked_for_are_checked_and_no_others(verify: Verify, archive_path: Path) -> None:
     damage(archive_path, VAL)
     assert verify(archive_path, "--scenes", TRAIN) == (0, [])
@@ -259,6 +236,8 @@ def test_the_scenes_that_were_asked_for_are_checked_and_no_others(verify: Verify
     assert verify(archive_path, "--splits", "val")[0] == 3
     assert verify(archive_path, "--limit", "1")[0] == 0
     assert verify.value["scenes"] == 1
+    for words in (("--complete", "--limit", "1"), ("--complete", "--scenes", VAL)):
+        assert verify(archive_path, *words)[0] == 2
     status, [(_, scene_id, _, message)] = verify(archive_path, "--scenes", TRAIN, "scene0500_00")
     assert (status, scene_id, "is not here" in message) == (3, "scene0500_00", True)
     status, [(_, scene_id, _, message)] = verify(archive_path, "--scenes", TRAIN, "--splits", "test")
@@ -272,35 +251,14 @@ def test_the_scenes_that_were_asked_for_are_checked_and_no_others(verify: Verify
         assert (status, {item[0] for item in findings}) == (3, {"error", "note"}), findings
 
 
-def test_shards_are_checked_together_and_missing_and_doubled_ones_are_told(
-    verify: Verify, shards: list[Path], archive_path: Path
-) -> None:
-    assert verify([*shards, archive_path])[0] == 2
-    assert f"holds {TRAIN}, and so does" in verify.value["message"]
-    assert verify(shards) == (0, [])
-    assert verify.value["whole_scenes"] == sorted(SCENES)
-    assert verify.value["paths"] == list(map(str, shards))
-    status, [(severity, _, _, message)] = verify(shards[1])
-    assert (status, severity, "shards of the set are not among the archives: " in message) == (0, "note", True)
-    assert verify([shards[0], shards[2]])[0] == 2
-    assert f"shards of the set are not among the archives: {shards[1].name}" in verify.value["message"]
-    damage(shards[1], VAL)
-    status, [(_, scene_id, name, _)] = verify(shards)
-    assert (status, scene_id, name) == (3, VAL, f"../{shards[1].name}")
-    assert verify.value["damaged_scenes"] == [VAL]
-
-
-def info(*paths: Path) -> tuple[int, dict[str, Any]]:
-    outcome = call("info", *paths, "--json")
-    return outcome.status, outcome.json
-
-
 def test_an_archive_is_described_by_its_index_alone(archive_path: Path, whole_dir: Path, packed_dir: Path) -> None:
     bounds, data = find_parts(archive_path), bytearray(archive_path.read_bytes())
     data[: bounds["index"][0]] = bytes(bounds["index"][0])
     archive_path.write_bytes(data)
-    (status, value), (_, folder) = info(archive_path), info(whole_dir / "processed")
-    assert (status, value["kind"], value["head"]["kind"], value["head"]["level"]) == (0, "archive", "processed", 1)
+    outcome = call("info", archive_path, "--json")
+    value, folder = outcome.json, call("info", whole_dir / "processed", "--json").json
+    kinds = (value["kind"], value["head"]["kind"], value["head"]["level"])
+    assert (outcome.status, *kinds) == (0, "archive", "processed", 1)
     for split, scene_id in (("train", TRAIN), ("val", VAL), ("test", TEST)):
         found, (start, end) = value["splits"][split], bounds[scene_id]
         assert (found["scenes"], found["vertices"], found["stored_bytes"]) == (1, 600, end - start)
@@ -309,5 +267,5 @@ def test_an_archive_is_described_by_its_index_alone(archive_path: Path, whole_di
         key: folder[key] for key in ("options", "scene_ids", "program")
     }
     assert (value["size_bytes"], value["failures"], value["missing_shards"]) == (len(data), {}, [])
-    status, value = info(packed_dir / "raw.tar.zst")
-    assert (status, value["head"]["kind"], value["scene_ids"], value["options"]) == (0, "raw", [*SCENES], [])
+    value = call("info", packed_dir / "raw.tar.zst", "--json").json
+    assert (value["head"]["kind"], value["scene_ids"], value["options"]) == ("raw", [*SCENES], [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
@@ -16,16 +17,16 @@ import pytest
 import zstandard
 from archives import call, find_parts, flip, forge, pack_shards, pack_tree, unpack_pipe, write_tree
 from certificates import make_private_authority
-from commands import TRAIN, VAL
+from commands import SCENES, TEST, TRAIN, VAL, Verify, digests
 from release_server import ROOT, ReleaseServer
 
 from scannet_prep import ScanNet
-from scannet_prep.archive import open_archive
 from scannet_prep.archive.layout import ArchiveKind, Head
 from scannet_prep.archive.reader import ArchiveReader
 from scannet_prep.errors import ArchiveError, FileError, MissingFileError, UsageError
 from scannet_prep.scene import Split
-from scannet_prep.stages import info, unpack, verify
+from scannet_prep.stages import info, unpack
+from scannet_prep.stages.verify import run as run_verify
 
 TAR = tarfile.TarInfo("some.txt").tobuf() + bytes(1024)
 FRAME = zstandard.compress(TAR, 3)
@@ -46,7 +47,7 @@ FOREIGN = {
 
 READERS: dict[str, Callable[[Any], object]] = {
     "info": lambda path: info.run([path]),
-    "verify": lambda path: verify.run([path]),
+    "verify": lambda path: run_verify([path]),
     "unpack": lambda path: unpack.plan([path]),
     "ScanNet": lambda path: ScanNet(path, split="train"),
 }
@@ -174,8 +175,9 @@ def test_authorities_can_be_named(archive_path: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def shards(whole_dir: Path, tmp_path: Path) -> tuple[Path, ...]:
-    return tuple(pack_shards(whole_dir / "processed", tmp_path / "shards.tar.zst", 30_000))
+def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
+    """Of the processed folder: a scene each."""
+    return pack_shards(whole_dir / "processed", tmp_path / "shards.tar.zst", 20_000)
 
 
 def test_an_archive_that_is_replaced_stays_readable_where_it_is_open_and_one_that_changes_or_goes_is_an_error(
@@ -202,8 +204,37 @@ def test_an_archive_that_is_replaced_stays_readable_where_it_is_open_and_one_tha
         dataset[0]
 
 
-def test_shards_come_in_any_order_and_a_missing_one_is_named(shards: tuple[Path, ...]) -> None:
-    assert ScanNet(shards[::-1], split="train").scene_ids == ScanNet(shards, split="train").scene_ids
+def test_shards_are_one_archive_for_every_reader_in_any_order_and_each_is_one_by_itself(
+    shards: list[Path], whole_dir: Path, tmp_path: Path, verify: Verify
+) -> None:
+    expected = digests(whole_dir / "processed")
+    assert verify(shards[::-1]) == (0, [])
+    assert (verify.value["whole_scenes"], verify.value["paths"]) == (sorted(SCENES), list(map(str, shards[::-1])))
+    assert ScanNet(shards[::-1], split="train").scene_ids == ScanNet(shards, split="train").scene_ids == [TRAIN]
+    assert call("unpack", *shards, "-o", tmp_path / "all").status == 0
+    assert digests(tmp_path / "all") == expected
+    for shard in shards:
+        outcome = call("unpack", shard, "-o", tmp_path / "single")
+        assert (outcome.status, "shards of the set are not among the archives" in outcome.stderr) == (0, True)
+    assert (verify(tmp_path / "single"), digests(tmp_path / "single")) == ((0, []), expected)
+    flip(shards[1], sum(find_parts(shards[1])[VAL]) // 2)
+    status, [(_, scene_id, name, _)] = verify(shards)
+    assert (status, scene_id, Path(name).name) == (3, VAL, shards[1].name)
+    alone = shards[0].rename(shards[0].with_name("alone.tar.zst"))
+    assert ScanNet(alone, split="train").scene_ids == [TRAIN]
+
+
+def test_a_missing_shard_is_named(shards: list[Path], tmp_path: Path, verify: Verify) -> None:
+    status, [(severity, _, _, message)] = verify(shards[1])
+    assert (status, severity, "shards of the set are not among the archives: " in message) == (0, "note", True)
+    assert verify(shards[::2])[0] == 2
+    problem = f"shards of the set are not among the archives: {shards[1].name}"
+    assert problem in verify.value["message"]
+    with pytest.raises(UsageError, match=problem):
+        unpack.plan(shards[::2], tmp_path / "out")
+    assert verify(shards[0], "--splits", "val")[0] == 2  # to check nothing is not a check
+    outcome = call("unpack", shards[0], "-o", tmp_path / "out", "--scenes", TEST)
+    assert (outcome.status, "or is it in a shard that was not given?" in outcome.stderr) == (2, True)
     others = [shards[1].with_name(f"{name}.tar.zst") for name in ("shards-00001-of-00009", "other-00001-of-00003")]
     for other in others:
         shutil.copy(shards[1], other)
@@ -215,25 +246,27 @@ def test_shards_come_in_any_order_and_a_missing_one_is_named(shards: tuple[Path,
         with pytest.raises(ArchiveError, match=f"of which {missing} is missing") as caught:
             ScanNet(left, split="train")
         assert "name all shards" in caught.value.hint
-    alone = shards[0].with_name("alone.tar.zst")
-    shards[0].rename(alone)
-    ids = [scene.scene_id for scene in open_archive(alone).index.scenes if scene.split == "train"]
-    assert ScanNet(alone, split="train").scene_ids == ids
 
 
 def test_archives_that_do_not_go_together_are_refused(
-    archive_path: Path, shards: tuple[Path, ...], packed_dir: Path, whole_dir: Path
+    archive_path: Path, shards: list[Path], packed_dir: Path, whole_dir: Path, verify: Verify
 ) -> None:
+    folder = whole_dir / "processed"
     places: list[Path]
-    for places, kind, message in (
-        ([*shards, archive_path], UsageError, r"holds scene0000_00, and so does .*\.tar\.zst"),
-        ([packed_dir / "raw.tar.zst"], ArchiveError, "holds raw scenes, not processed ones"),
-        ([archive_path, whole_dir / "processed"], ArchiveError, "processed: is a folder"),
-        ([archive_path] * 2, UsageError, "holds scene0000_00, and so does"),
-        ([], UsageError, "the list of archives is empty"),
+    for places, kind, message, status in (
+        ([*shards, archive_path], UsageError, r"holds scene0000_00, and so does .*\.tar\.zst", 2),
+        ([packed_dir / "raw.tar.zst"], ArchiveError, "holds raw scenes, not processed ones", 0),
+        ([archive_path, folder], ArchiveError, "processed: is a folder", 1),
+        ([archive_path] * 2, UsageError, "holds scene0000_00, and so does", 2),
+        ([archive_path.with_name("missing.tar.zst")], MissingFileError, "No such file", 1),
     ):
-        with pytest.raises(kind, match=message):
+        with pytest.raises(FileError if kind is not UsageError else kind, match=message):
             ScanNet(places, split="val")
+        assert verify(places)[0] == call("info", *places).status == status
+        assert status == 0 or re.search(message, verify.value["message"])
+    assert verify([folder] * 2)[0] == call("info", folder, folder).status == 2
+    with pytest.raises(UsageError, match="the list of archives is empty"):
+        ScanNet([], split="val")
 
 
 @pytest.mark.parametrize(("key", "value"), [("align_axis", True), ("labels_from", "ply")])

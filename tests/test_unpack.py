@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from archives import TREE, call, pack_shards, pack_tree, read_tree, unpack_pipe, write_tree
+from archives import TREE, call, pack_tree, read_tree, unpack_pipe, write_tree
 from commands import TEST, TRAIN, VAL, Verify, digests, edit_json
 
 from scannet_prep import ScanNet
-from scannet_prep.errors import DiskFullError, UsageError
+from scannet_prep.errors import DiskFullError
 from scannet_prep.files import run_lock
 from scannet_prep.stages import unpack
 
@@ -108,25 +108,6 @@ def test_a_link_to_a_folder_or_what_is_in_the_way_costs_its_scene_and_what_else_
     assert not (out_dir / "empty").is_symlink()
     path = out_dir / "scannetv2-labels.combined.tsv"
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"of no scene", 0o640)
-
-
-def test_shards_are_unpacked_together_or_one_by_one_and_the_folder_verifies(
-    whole_dir: Path, tmp_path: Path, verify: Verify
-) -> None:
-    shards = pack_shards(whole_dir / "processed", tmp_path / "s.tar.zst", 30_000)
-    assert len(shards) > 2
-    outcome = call("unpack", *shards, "-o", tmp_path / "all", "--json")
-    assert outcome.status == 0, outcome.stderr
-    assert digests(tmp_path / "all") == digests(whole_dir / "processed")
-    for shard in shards:
-        outcome = call("unpack", shard, "-o", tmp_path / "single")
-        assert (outcome.status, "shards of the set are not among the archives" in outcome.stderr) == (0, True)
-    assert verify(tmp_path / "single") == (0, [])
-    assert digests(tmp_path / "single") == digests(whole_dir / "processed")
-    with pytest.raises(UsageError, match=r"shards of the set are not among the archives: s-00001-of-"):
-        unpack.plan([shards[0], *shards[2:]], tmp_path / "out")
-    outcome = call("unpack", shards[0], "-o", tmp_path / "out", "--scenes", TEST)
-    assert (outcome.status, "or is it in a shard that was not given?" in outcome.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
