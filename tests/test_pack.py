@@ -7,7 +7,6 @@ import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 from archives import call, find_parts, flip, pack, write_tree
@@ -190,13 +189,14 @@ def test_scenes_that_do_not_fit_together_or_to_the_manifest_are_refused(
     assert list(tmp_path.glob("*.tar.zst*")) == list(tmp_path.glob(".*")) == []
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("nowhere"), Path.mkdir])
 @pytest.mark.parametrize("name", [f"scans/{TRAIN}/{TRAIN}.aggregation.json", "scannet.lock"])
-def test_what_is_not_a_file_is_refused_by_name_or_left_out(make: Any, name: str, tree: Path, tmp_path: Path) -> None:
-    make(tree / name)
-    outcome = call("pack", tree, "-o", tmp_path / "a.tar.zst")
-    assert name in outcome.stderr
-    assert outcome.status == (0 if make is Path.mkdir and name == "scannet.lock" else 1)
+def test_what_is_not_a_file_is_refused_by_name_or_left_out(name: str, tree: Path, tmp_path: Path) -> None:
+    for make in (os.mkfifo, lambda path: path.symlink_to("nowhere"), Path.mkdir):
+        make(tree / name)
+        outcome = call("pack", tree, "-o", tmp_path / "a.tar.zst")
+        assert name in outcome.stderr
+        assert outcome.status == (0 if make is Path.mkdir and name == "scannet.lock" else 1)
+        (tree / name).rename(tmp_path / "gone") if make is Path.mkdir else (tree / name).unlink()
 
 
 def test_a_scene_of_more_than_1_gib_is_refused_by_the_name_of_its_largest_file(tree: Path, tmp_path: Path) -> None:
@@ -206,15 +206,14 @@ def test_a_scene_of_more_than_1_gib_is_refused_by_the_name_of_its_largest_file(t
         pack_stage.plan(tree, tmp_path / "a.tar.zst")
 
 
-@pytest.mark.parametrize("kind", ["raw", "processed"])
+@pytest.mark.parametrize(("kind", "name"), [("raw", f"scans/{TRAIN}/{TRAIN}"), ("processed", TRAIN)])
 def test_archives_locks_and_temporary_files_in_the_tree_are_never_packed(
-    kind: str, raw_dir: Path, out_dir: Path
+    kind: str, name: str, whole_dir: Path, tmp_path: Path
 ) -> None:
-    source = raw_dir if kind == "raw" else out_dir
-    folder = source / ("scans/scene0000_00" if kind == "raw" else "")
-    (folder / f"{TRAIN}_vh_clean_2.ply.aria2").write_bytes(b"of a download that is under way")
+    source = Path(shutil.copytree(whole_dir / kind, tmp_path / kind))
+    (source / f"{name}_vh_clean_2.ply.aria2").write_bytes(b"of a download that is under way")
     (source / ".scannet-prep.lock").write_bytes(b"process 1")
-    target, beside = source / "x.tar.zst", folder / f"{TRAIN}.tar.zst"
+    target, beside = source / "x.tar.zst", source / f"{name}.tar.zst"
     for number in range(2):
         status, value = pack(source, "-o", target)
         assert (status, value["up_to_date"]) == (0, number == 1)

@@ -51,28 +51,23 @@ def manifest_of(out_dir: Path) -> Any:
     return json.loads((out_dir / "manifest.json").read_text())
 
 
-def test_a_run_writes_scenes_manifest_and_terms(whole_dir: Path) -> None:
-    out_dir = whole_dir / "processed"
-    assert sorted(digests(out_dir)) == [
+def test_a_run_writes_scenes_manifest_and_terms_with_any_number_of_jobs_and_a_second_run_keeps_them_unless_forced(
+    raw_dir: Path, whole_dir: Path, tmp_path: Path
+) -> None:
+    new_dir, expected = tmp_path / "new", digests(whole_dir / "processed")
+    assert sorted(expected) == [
         "TERMS.txt", "manifest.json",
         f"test/{TEST}.npz", f"train/{TRAIN}.npz", f"train/{TRAIN_2}.npz", f"val/{VAL}.npz",
     ]  # fmt: skip
-    assert "Terms of Use" in (out_dir / "TERMS.txt").read_text()
-    assert manifest_of(out_dir)["complete"] is True
-    vertices = {name: entry["vertices"] for name, entry in manifest_of(out_dir)["scenes"].items()}
-    assert vertices == dict.fromkeys(SCENES, 600)
-
-
-def test_the_bytes_do_not_depend_on_jobs_and_a_second_run_keeps_them_unless_forced(
-    raw_dir: Path, whole_dir: Path, tmp_path: Path
-) -> None:
-    new_dir = tmp_path / "new"
     for words, key in (([], "made"), ([], "kept"), (["--force"], "made")):
         times = {path: path.stat().st_mtime_ns for path in new_dir.rglob("*.npz")}
         assert process(raw_dir, new_dir, *words).json[key] == SCENES
-        assert digests(new_dir) == digests(whole_dir / "processed")
+        assert digests(new_dir) == expected
         is_untouched = times == {path: path.stat().st_mtime_ns for path in new_dir.rglob("*.npz")}
         assert is_untouched == (key == "kept")
+    assert "Terms of Use" in (new_dir / "TERMS.txt").read_text()
+    manifest = manifest_of(new_dir)
+    assert (manifest["complete"], {entry["vertices"] for entry in manifest["scenes"].values()}) == (True, {600})
 
 
 DAMAGES = [
@@ -127,18 +122,16 @@ def test_a_label_map_that_says_something_else_makes_annotated_scenes_again(raw_d
 
 
 def test_other_options_are_announced_and_a_mixture_is_no_dataset(raw_dir: Path, out_dir: Path) -> None:
+    change = "with other options (align_axis: False -> True)"
     outcome = run_main("process", raw_dir, "-o", out_dir, "--align-axis", "--dry-run")
-    assert (
-        outcome.status,
-        "with other options (align_axis: False -> True) are made again; scenes: 4" in outcome.stdout,
-    ) == (0, True)
+    assert (outcome.status, f"{change} are made again; scenes: 4" in outcome.stdout) == (0, True)
     outcome = process(raw_dir, out_dir, "--align-axis", "--scenes", TRAIN)
-    assert "with other options (align_axis: False -> True) were not asked for" in outcome.stderr
+    assert f"{change} were not asked for" in outcome.stderr
     with pytest.raises(ManifestError, match="different options") as caught:
         ScanNet(out_dir, split="train")
     assert "same options" in caught.value.hint
     outcome = process(raw_dir, out_dir, "--align-axis")
-    assert "with other options (align_axis: False -> True) are made again; scenes: 3" in outcome.stderr
+    assert f"{change} are made again; scenes: 3" in outcome.stderr
     assert read_processed(out_dir / f"val/{VAL}.npz").meta.options.align_axis
     assert len(ScanNet(out_dir, split="train")) == 2
 
@@ -192,28 +185,28 @@ def test_a_scene_in_no_official_list_needs_a_split_and_is_in_one_only(raw_dir: P
         assert manifest_of(out_dir)["scenes"][UNLISTED]["split"] == split
 
 
-def test_splits_scenes_and_limit_choose_and_a_dry_run_writes_nothing(raw_dir: Path, tmp_path: Path) -> None:
-    def chosen(*words: str) -> list[str]:
-        return sorted(process(raw_dir, tmp_path / "new", "--dry-run", *words).json["scenes"])
-
-    listed = tmp_path / "list.txt"
-    listed.write_text(f"# a comment\n{VAL}  # another\n\n")
-    assert chosen() == SCENES
-    assert chosen("--splits", "train") == [TRAIN, TRAIN_2]
-    assert chosen("--splits", "val", "test") == [VAL, TEST]
-    assert chosen("--scenes", TRAIN, f"@{listed}") == [TRAIN, VAL]
-    assert chosen("--limit", "3") == [TRAIN, TRAIN_2, VAL]
-    assert not (tmp_path / "new").exists()
-
-
-def test_wrong_requests_are_told_from_each_other(whole_dir: Path, tmp_path: Path) -> None:
-    for words, status, message in (
+def test_splits_scenes_and_limit_choose_and_a_dry_run_and_wrong_requests_write_nothing(
+    whole_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "list.txt").write_text(f"# a comment\n{VAL}  # another\n\n")
+    for line, chosen in (
+        ("", SCENES),
+        ("--splits train", [TRAIN, TRAIN_2]),
+        ("--splits val test", [VAL, TEST]),
+        (f"--scenes {TRAIN} @{tmp_path}/list.txt", [TRAIN, VAL]),
+        ("--limit 3", [TRAIN, TRAIN_2, VAL]),
+    ):
+        outcome = process(whole_dir / "raw", tmp_path / "new", "--dry-run", *line.split())
+        assert sorted(outcome.json["scenes"]) == chosen
+        assert not (tmp_path / "new").exists()
+    for line, status, message in (
         ("--jobs -1", 2, "'-1' is not a positive whole number"),
         (f"--scenes {TEST} --splits train", 2, f"{TEST} is in the split test, but only train was asked for"),
+        ("--scenes scene0900_00", 2, "is in none of the official lists, and"),
         ("--scenes @nowhere.txt", 1, "nowhere.txt: no such file"),
         ("--scenes scene0002_00", 3, "has no folder scene0002_00"),
     ):
-        outcome = process(whole_dir / "raw", tmp_path, *words.split())
+        outcome = process(whole_dir / "raw", tmp_path, *line.split())
         assert (outcome.status, outcome.json["exit_status"]) == (status, status)
         assert message in outcome.stderr
         assert not list(tmp_path.rglob("*.npz"))
@@ -276,8 +269,6 @@ def test_what_cannot_go_well_is_refused_before_it_begins(
         assert (outcome.status, "would lie among the raw ones" in outcome.stderr) == (2, True)
     outcome = process(raw_dir, raw_file(raw_dir, "_vh_clean_2.ply"))
     assert (outcome.status, "is not a folder" in outcome.stderr) == (1, True)
-    outcome = process(raw_dir, tmp_path / "out", "--scenes", "scene0900_00")
-    assert (outcome.status, "is in none of the official lists, and" in outcome.stderr) == (2, True)
     monkeypatch.setattr("scannet_prep.space.RESERVE_BYTES", 1 << 60)
     outcome = process(raw_dir, tmp_path / "out")
     assert (outcome.status, outcome.json["error"], " and a reserve of " in outcome.stderr) == (1, "DiskFullError", True)
