@@ -43,27 +43,22 @@ from scannet_prep.stages.process.make_scene import find_raw_files, process_scene
 LABELS = (0, 1, 2, 39, 40, 50)
 # Files of a scene, and of how many damaged ones one is read.
 KINDS = {"mesh": MESH, "labels": LABELS_MESH, "segments": SEGMENTS, "aggregation": AGGREGATION, "info": INFO}
-STEPS = {"mesh": 5, "labels": 5, "processed": 5}
+STEPS = {"mesh": 8, "labels": 8, "processed": 5}
 ROWS = ("id\traw_category\tcategory\tnyu40id\tlast", "1\twall\twall\t1\tx", "2\tchair\tchair\t5\tx")
 LABEL_MAP = "".join(f"{row}\r\n" for row in ROWS).encode()
 
 Mutation = tuple[str, bytes]
 HTML = b"<!DOCTYPE html>\n<html><head><title>404</title></head><body>Not Found</body></html>\n"
 FORMATS = ("binary_little_endian", "binary_big_endian", "ascii")
-COUNTS = [
-    "0", "1", "5", "7", "-1", "3.5", "1e9", "abc", "", "\u0663", "65536", str(2**31), str(2**32 - 1),
-    str(10**14), str(10**15),
-]  # fmt: skip
-PLY_TYPES = [
-    "char", "uchar", "short", "ushort", "int", "uint", "float", "double", "list uchar int", "list uint double",
-    "real",
-]  # fmt: skip
 WRONG_VALUES = [
     None, True, -1, 1.5, 10**30, -(10**30), float("nan"), float("inf"), "", "x", "12", "\u0663", "\ud800", "a\x00b",
     [], {}, [[]], [None], {"a": 1}, "9" * 5000, 40_000,
 ]  # fmt: skip
-WRONG_CELLS = [
-    "", "x", "-1", "1.5", "99999999999", "41", "70000", "\u0663", "NaN", "\ufeff1", "1\t1", "1\n1", "\x00", 5000 * "9",
+WRONG_WORDS = [
+    "", "x", "0", "1", "5", "7", "-1", "1.5", "41", "256", "65536", "70000", "99999999999", str(10**14), str(10**15),
+    str(2**31), str(2**32 - 1), "9" * 5000, "1e9", "1e39", "1e400", "nan", "NaN", "inf", "-inf", "0x10", "1_0",
+    "\u0663", "\ufeff1", "1\t1", "1\n1", "\x00", "\xff", "char", "uchar", "short", "ushort", "int", "uint", "float", "double",
+    "list uchar int", "list uint double", "real",
 ]  # fmt: skip
 
 
@@ -167,8 +162,8 @@ def damaged_files(kind: str, folder: Path) -> tuple[Iterator[Mutation], Callable
     data, more, check = {
         "segments": (tiny.segments_file(), lambda data: mutate_json(data, dice), check_segments),
         "aggregation": (tiny.aggregation_file(), lambda data: mutate_json(data, dice), check_aggregation),
-        "info": (info, lambda data: mutate_table(data, dice, " "), check_info),
-        "label_map": (LABEL_MAP, lambda data: mutate_table(data, dice, "\t"), check_label_map),
+        "info": (info, lambda data: mutate_lines(data, dice, " "), check_info),
+        "label_map": (LABEL_MAP, lambda data: mutate_lines(data, dice, "\t"), check_label_map),
     }[kind]
     return chain(mutate_bytes(data, dice), more(data)), check
 
@@ -196,46 +191,19 @@ def mutate_bytes(data: bytes, rng: random.Random) -> Iterator[Mutation]:
 
 
 def mutate_ply(mesh: Ply, rng: random.Random) -> Iterator[Mutation]:
-    """What can be wrong in a header, or disagree with it."""
+    """What can be wrong in a header, or disagree with it; and the same in the body of a text file."""
     # A second list sends a binary file the way of text files.
     for kind, near in (*((kind, "") for kind in FORMATS), (FORMATS[1], "near")):
         data = Ply(labels=mesh.labels, format=kind, vertex_list=near).encode()
-        yield from ((f"{kind} {near} {name}", damaged) for name, damaged in mutate_header(data))
-        for place in rng.sample(range(data.index(b"end_header\n") + 11, len(data)), 40):
+        body = data.index(b"end_header\n") + 11
+        end = len(data) if kind == "ascii" else body
+        for name, damaged in mutate_lines(data[:end], rng, " ", "\n"):
+            yield f"{kind} {near} {name}", damaged + data[end:]
+        for more in (b"element hole 3", b"element hole 0", b"element end 99\nproperty double d"):
+            yield f"{kind} {near} {more!r}", data[: body - 11] + more + b"\n" + data[body - 11 :]
+        for place in rng.sample(range(body, len(data)), 40):
             yield f"{kind} {near} byte {place}", data[:place] + rng.randbytes(1) + data[place + 1 :]
             yield f"{kind} {near} cut at {place}", data[:place]
-    text = Ply(labels=mesh.labels, format="ascii").encode()
-    body = text.index(b"end_header\n") + 11
-    numbers = b"nan inf -inf 1e39 1e400 -1 256 99999999999999999999 0x10 1_0".split()
-    for word in (*numbers, b"", b"\xff"):
-        for _ in range(8):
-            words = text[body:].split(b" ")
-            words[rng.randrange(len(words))] = word
-            yield f"the word {word!r}", text[:body] + b" ".join(words)
-
-
-def mutate_header(data: bytes) -> Iterator[Mutation]:
-    body = data.index(b"end_header\n")
-    lines = data[:body].decode().split("\n")[:-1]
-
-    def joined(changed: list[str]) -> bytes:
-        return "\n".join([*changed, ""]).encode() + data[body:]
-
-    for index, line in enumerate(lines):
-        yield f"without line {line}", joined(lines[:index] + lines[index + 1 :])
-        yield f"twice line {line}", joined([*lines[: index + 1], *lines[index:]])
-        yield f"last line {line}", joined([*lines[:index], *lines[index + 1 :], line])
-        words = line.split()
-        if words[0] == "element":
-            for count in COUNTS:
-                yield f"{line} is {count}", joined([*lines[:index], f"element {words[1]} {count}", *lines[index + 1 :]])
-        if words[0] == "property":
-            for kind in PLY_TYPES:
-                yield f"{line} is {kind}", joined([*lines[:index], f"property {kind} {words[-1]}", *lines[index + 1 :]])
-    holes = ("element hole 3", "element hole 0", "element end 99\nproperty double d")
-    for extra in (*holes, "property", "property list", "format"):
-        yield f"more: {extra}", joined([*lines, extra])
-    yield "long header", joined([lines[0], "comment " + "x" * 70_000, *lines[1:]])
 
 
 def mutate_json(data: bytes, rng: random.Random) -> Iterator[Mutation]:
@@ -274,16 +242,17 @@ def changed_json(document: Any, place: tuple, change: Callable[[Any], Any] | Non
     return json.dumps(result).encode()
 
 
-def mutate_table(data: bytes, rng: random.Random, separator: str) -> Iterator[Mutation]:
-    """Wrong cells, lines that are missing or doubled, values that are too many or too few."""
-    lines = data.decode().split("\r\n")
+def mutate_lines(data: bytes, rng: random.Random, separator: str, end: str = "\r\n") -> Iterator[Mutation]:
+    """Wrong words, lines that are missing, doubled or the last, values that are too many or too few."""
+    lines = data.decode().split(end)
     for index, line in enumerate(lines):
-        cells = line.split(separator)
+        words = line.split(separator)
         others = {"none": [], "twice": [line, line]}
-        for place, cell in ((place, cell) for place in range(len(cells)) for cell in rng.sample(WRONG_CELLS, 4)):
-            others[f"cell {place} is {cell!r:.20}"] = [separator.join([*cells[:place], cell, *cells[place + 1 :]])]
+        for place, word in ((place, word) for place in range(len(words)) for word in rng.sample(WRONG_WORDS, 5)):
+            others[f"word {place} is {word!r:.20}"] = [separator.join([*words[:place], word, *words[place + 1 :]])]
         for name, other in others.items():
-            yield f"line {index} {name}", "\r\n".join([*lines[:index], *other, *lines[index + 1 :]]).encode()
+            yield f"line {index} {name}", end.join([*lines[:index], *other, *lines[index + 1 :]]).encode()
+        yield f"line {index} last", end.join([*lines[:index], *lines[index + 1 : -1], line, lines[-1]]).encode()
 
 
 def mutate_npz(data: bytes, rng: random.Random) -> Iterator[Mutation]:
