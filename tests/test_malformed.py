@@ -57,8 +57,8 @@ WRONG_VALUES = [
 WRONG_WORDS = [
     "", "x", "0", "1", "5", "7", "-1", "1.5", "41", "256", "65536", "70000", "99999999999", str(10**14), str(10**15),
     str(2**31), str(2**32 - 1), "9" * 5000, "1e9", "1e39", "1e400", "nan", "NaN", "inf", "-inf", "0x10", "1_0",
-    "\u0663", "\ufeff1", "1\t1", "1\n1", "\x00", "\xff", "char", "uchar", "short", "ushort", "int", "uint", "float", "double",
-    "list uchar int", "list uint double", "real",
+    "\u0663", "\ufeff1", "1\t1", "1\n1", "\x00", "\xff", "char", "uchar", "short", "ushort", "int", "uint", "float",
+    "double", "list uchar int", "list uint double", "real",
 ]  # fmt: skip
 
 

@@ -7,9 +7,10 @@ import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
-from archives import call, find_parts, flip, pack, write_tree
+from archives import call, find_parts, flip, write_tree
 from commands import SCENES, TEST, TRAIN, VAL
 
 from scannet_prep import ScanNet
@@ -18,6 +19,11 @@ from scannet_prep.errors import FileError
 from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.stages import pack as pack_stage
+
+
+def pack(*words: object) -> tuple[int, dict[str, Any]]:
+    outcome = call("pack", *words, "--json")
+    return outcome.status, outcome.json
 
 
 def scenes_in(path: Path) -> list[str]:
@@ -82,7 +88,7 @@ def test_an_archive_that_holds_more_or_something_else_is_not_replaced_unless_for
         (foreign, (out_dir,), "is a zip file"),
     ):
         status, value = pack(*words, "-o", path)
-        assert (status, value["error"], message in str(value["message"])) == (2, "UsageError", True)
+        assert (status, value["error"], message in value["message"]) == (2, "UsageError", True)
     assert target.read_bytes() == before
     assert pack(out_dir, "-o", target, "--limit", "1", "--force")[0] == 0
     assert scenes_in(target) == [TRAIN]
@@ -107,7 +113,7 @@ def test_shards_hold_every_scene_once_and_replace_an_earlier_set(tmp_path: Path)
     tree = write_tree(tmp_path / "tree", files | {"notes.txt": b"notes"})
     for size, count in (("1MB", 4), ("2MB", 2)):
         status, value = pack(tree, "-o", tmp_path / "a.tar.zst", "--shard-size", size)
-        assert (status, len(value["archives"])) == (0, count)  # type: ignore[arg-type]
+        assert (status, len(value["archives"])) == (0, count)
         paths = sorted(tmp_path.glob(f"a-*-of-0000{count}.tar.zst"))
         assert max(path.stat().st_size for path in paths) <= int(size[0]) * 1_000_000
         assert [scene for path in paths for scene in scenes_in(path)] == names
@@ -171,7 +177,7 @@ def test_an_unfinished_folder_is_refused_and_scenes_that_failed_are_told_and_rec
     assert (scenes_in(target), list(open_archive(target).index.failures)) == ([VAL, TEST], [TRAIN])
     (out_dir / "val" / f"{VAL}.npz").unlink()
     value = pack(out_dir, "-o", target, "--splits", "val", "--force")[1]
-    assert f"{VAL}.npz: cannot be read: No such file" in str(value["message"])
+    assert f"{VAL}.npz: cannot be read: No such file" in value["message"]
     mark_unfinished(out_dir)
     status, value = pack(out_dir, "-o", tmp_path / "b.tar.zst")
     assert (status, value["error"], (tmp_path / "b.tar.zst").exists()) == (1, "ManifestError", False)
@@ -182,10 +188,10 @@ def test_scenes_that_do_not_fit_together_or_to_the_manifest_are_refused(
 ) -> None:
     flip(out_dir / "train" / f"{TRAIN}.npz", 1000)
     status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
-    assert (status, value["error"], "is not what the manifest says" in str(value["message"])) == (1, "FileError", True)
+    assert (status, value["error"], "is not what the manifest says" in value["message"]) == (1, "FileError", True)
     assert call("process", raw_dir, "-o", out_dir, "--align-axis", "--scenes", TRAIN).status == 0
     status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
-    assert (status, "different options" in str(value["message"])) == (1, True)
+    assert (status, "different options" in value["message"]) == (1, True)
     assert list(tmp_path.glob("*.tar.zst*")) == list(tmp_path.glob(".*")) == []
 
 

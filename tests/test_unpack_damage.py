@@ -19,7 +19,6 @@ from archives import (
     Files,
     Forgery,
     call,
-    claims,
     find_parts,
     flip,
     forge,
@@ -249,6 +248,14 @@ def test_escape_sequences_of_an_archive_never_reach_the_terminal(tmp_path: Path)
         assert not {"\x1b", "\x07"} & set(outcome.stdout + outcome.stderr)
 
 
+def claim(size_bytes: int, blocks: int) -> bytes:
+    """A frame that says it holds so much, of blocks of 128 KiB of zeros in four bytes each."""
+    block, last = ((kind | 1 << 20).to_bytes(3, "little") + b"\0" for kind in (0b010, 0b011))
+    return (
+        zstandard.FRAME_HEADER + b"\x84\x38" + size_bytes.to_bytes(4, "little") + block * (blocks - 1) + last + bytes(4)
+    )
+
+
 def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     head = Head(ArchiveKind.PROCESSED)
     forgery = forge(folder / "good.tar.zst", [("scene0000_00", [("train/scene0000_00.npz", b"x" * 100)])], head=head)
@@ -259,14 +266,14 @@ def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     yield "an index of zeros", first + bomb + end + encode_seek_table(list(map(seek_row, (first, bomb, end))))
     yield "an index of zeros in a stream", first + bomb
     yield "zero frames", zstandard.ZstdCompressor(level=3, write_checksum=True).compress(b"") * 20_000
-    yield "a scene that claims 1 GiB", first + claims(1 << 30, 8192)[:90_000]
-    big = claims(1 << 30, 8192)
+    yield "a scene that claims 1 GiB", first + claim(1 << 30, 8192)[:90_000]
+    big = claim(1 << 30, 8192)
     yield "a scene of 1 GiB in 32 kB", first + big
     text = forgery.index.decode().replace('"size_bytes":1024', f'"size_bytes":{1 << 30}', 1)
     yield "a scene of 1 GiB in 32 kB with an index", Forgery([first, big], text.encode()).join()
     without_size = zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 999)
     yield "a frame that does not say its size", first + without_size
-    yield "many frames of zeros", first + claims(1 << 29, 4096) * 20
+    yield "many frames of zeros", first + claim(1 << 29, 4096) * 20
     yield "deep lists", Forgery(forgery.frames, b"[" * 900_000).join()
 
 
