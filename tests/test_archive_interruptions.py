@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import resource
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from archives import call, find_parts, pack_tree, unpack_pipe, write_tree
-from commands import COMMAND, digests, limited, start_command
+from commands import COMMAND, digests, edit_json, limited, start_command
 from release_server import ROOT, ReleaseServer, Stall
 
 from scannet_prep import ScanNet, official_scenes
@@ -23,7 +22,6 @@ from scannet_prep.archive import frames
 from scannet_prep.archive.source import find_missing_shards
 from scannet_prep.errors import FileError, ManifestError, MissingFileError
 from scannet_prep.files import run_lock
-from scannet_prep.processed.folder import processed_path
 from scannet_prep.scene import Split
 from scannet_prep.stages import pack, unpack, verify
 
@@ -47,15 +45,16 @@ def processed(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """The archive of a processed folder of many scenes, all with the content of one, beside what comes out of it."""
     directory = tmp_path_factory.mktemp("unpack")
     source = Path(shutil.copytree(whole_dir / "processed", directory / "source"))
-    value = json.loads((source / "manifest.json").read_text())
-    (first, entry), *_ = sorted(value["scenes"].items())
-    data = (source / "train" / f"{first}.npz").read_bytes()
-    for path in source.glob("*/*.npz"):
-        path.unlink()
-    value["scenes"] = dict.fromkeys(official_scenes(Split.TRAIN)[:SCENES], entry)
-    for scene_id in value["scenes"]:
-        processed_path(source, Split.TRAIN, scene_id).write_bytes(data)
-    (source / "manifest.json").write_text(json.dumps(value))
+    path = min(source.glob("train/*.npz"))
+    scene_ids = official_scenes(Split.TRAIN)[:SCENES]
+    edit_json(
+        source / "manifest.json",
+        lambda value: value.update(scenes=dict.fromkeys(scene_ids, value["scenes"][path.stem])),
+    )
+    for scene_id in scene_ids:
+        shutil.copy(path, path.with_name(f"{scene_id}.npz"))
+    for other in {path, *source.glob("val/*.npz"), *source.glob("test/*.npz")}:
+        other.unlink()
     pack.run(pack.plan(source, directory / "a.tar.zst"))
     unpack.run(unpack.plan([directory / "a.tar.zst"], directory / "expected"))
     return directory

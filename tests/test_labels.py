@@ -32,14 +32,11 @@ def write_map(folder: Path, *rows: str, header: str = HEADER, newline: str = "\r
     return path
 
 
-def test_scannet20_is_ordered_by_nyu40_id() -> None:
+def test_scannet20_is_ordered_by_nyu40_id_and_scannet200_by_id_so_that_chair_comes_before_floor() -> None:
     assert SCANNET20.ids == oracles.NYU40_OF_SCANNET20
     assert (SCANNET20.names[0], SCANNET20.names[1], SCANNET20.names[-1]) == ("wall", "floor", "otherfurniture")
     assert SCANNET20.colors[0] == (174, 199, 232)
     assert all(item.in_val and item.frequency is None for item in SCANNET20.classes)
-
-
-def test_scannet200_is_ordered_by_id_so_that_chair_comes_before_floor() -> None:
     assert len(SCANNET200) == len(set(SCANNET200.names)) == 200
     assert list(SCANNET200.ids) == oracles.scannet200_ids() == sorted(SCANNET200.ids)
     assert SCANNET200.names[:4] == ("wall", "chair", "floor", "table")
@@ -105,24 +102,20 @@ def test_a_damaged_row_is_refused_with_its_number(tmp_path: Path, row: str, prob
         read_label_map(write_map(tmp_path, *ROWS, row))
 
 
-def test_a_copy_that_ends_within_a_row_is_refused(tmp_path: Path) -> None:
-    path = write_map(tmp_path, *ROWS, "5\tshelf\tshelf\t1\t39\t6")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-3])  # the last column may be empty
-    assert read_label_map(path).rows["shelf"] == RawIds(5, 39)
-    for lost_bytes in (4, 6):
-        path.write_bytes(whole[:-lost_bytes])
-        with pytest.raises(LabelMapError, match="row 5"):
-            read_label_map(path)
-
-
-def test_what_is_no_label_map_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_label_map_or_ends_within_a_row_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "map.tsv"
-    texts = {b"": "has no column raw_category or id or nyu40id", b"id\xff\n": "is not UTF-8 text: byte 2"}
-    for data, problem in texts.items():
+    whole = write_map(tmp_path, *ROWS, "5\tshelf\tshelf\t1\t39\t6").read_bytes()
+    for data, problem in (
+        (b"", "has no column raw_category or id or nyu40id"),
+        (b"id\xff\n", "is not UTF-8 text: byte 2"),
+        (whole[:-4], "row 5"),
+        (whole[:-6], "row 5"),
+    ):
         path.write_bytes(data)
         with pytest.raises(LabelMapError, match=problem):
             read_label_map(path)
+    path.write_bytes(whole[:-3])  # the last column may be empty
+    assert read_label_map(path).rows["shelf"] == RawIds(5, 39)
 
 
 def test_the_map_beside_the_scenes_is_found_also_from_the_folder_of_scenes(tmp_path: Path) -> None:
@@ -146,24 +139,17 @@ def test_the_official_lists_have_1201_312_and_100_scenes_of_different_spaces() -
     for split, scenes in zip(Split, lists, strict=True):
         assert {find_official_split(scene) for scene in scenes} == {split}
     assert official_scenes(Split.TEST) == tuple(f"scene{space:04d}_00" for space in range(707, 807))
+    assert official_scenes("val") == official_scenes(Split.VAL)
+    with pytest.raises(UnknownSplitError, match="'training' is not a split"):
+        official_scenes("training")
     firsts = [official_scenes(split)[0] for split in (Split.TRAIN, Split.VAL)]
     assert firsts == ["scene0191_00", "scene0568_00"], "they are not sorted"
 
 
-def test_a_split_of_the_official_lists_may_be_a_word_and_must_be_one_of_three() -> None:
-    assert official_scenes("val") == official_scenes(Split.VAL)
-    with pytest.raises(UnknownSplitError, match="'training' is not a split"):
-        official_scenes("training")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "scene0000", "scene000_00", "scene0000_000", "Scene0000_00", "scene0000_00\n", "../scene0000_00",
-        "scene\u0660\u0660\u0660\u0660_\u0660\u0660",
-    ],
-)  # fmt: skip
-def test_other_texts_are_no_scene_ids(text: str) -> None:
-    assert not SceneId.is_valid(text)
-    with pytest.raises(UnknownSceneError, match="is not a scene id"):
-        SceneId(text)
+def test_other_texts_are_no_scene_ids() -> None:
+    arabic = "scene\u0660\u0660\u0660\u0660_\u0660\u0660"
+    words = "scene0000 scene000_00 scene0000_000 Scene0000_00 ../scene0000_00".split()
+    for text in ("", "scene0000_00\n", arabic, *words):
+        assert not SceneId.is_valid(text)
+        with pytest.raises(UnknownSceneError, match="is not a scene id"):
+            SceneId(text)

@@ -55,11 +55,11 @@ def test_an_axis_alignment_that_is_missing_or_no_rotation_is_warned_about(tmp_pa
         assert [warning.kind for warning in scene.meta.warnings] == [WarningKind.NOT_RIGID]
 
 
-@pytest.mark.parametrize("suffix", [MESH, SEGMENTS, AGGREGATION, INFO])
-def test_a_train_scene_that_lacks_a_file_fails_and_the_error_names_the_file(tmp_path, suffix: str) -> None:
-    with pytest.raises(MissingFileError, match="no such file") as caught:
-        process_tiny(tmp_path, {suffix: None}, align_axis=True)
-    assert caught.value.path.name == f"scene0000_00{suffix}"
+def test_a_train_scene_that_lacks_a_file_fails_and_the_error_names_the_file(tmp_path) -> None:
+    for suffix in (MESH, SEGMENTS, AGGREGATION, INFO):
+        with pytest.raises(MissingFileError, match="no such file") as caught:
+            process_tiny(tmp_path / suffix, {suffix: None}, align_axis=True)
+        assert caught.value.path.name == f"scene0000_00{suffix}"
 
 
 @pytest.mark.parametrize(("info", "warnings"), [(info_file(alignment=None), ()), (None, (WarningKind.NO_INFO,))])
