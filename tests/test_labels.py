@@ -148,7 +148,7 @@ def test_the_official_lists_have_1201_312_and_100_scenes_of_different_spaces() -
 
 def test_other_texts_are_no_scene_ids() -> None:
     arabic = "scene\u0660\u0660\u0660\u0660_\u0660\u0660"
-    words = "scene0000 scene000_00 scene0000_000 Scene0000_00 ../scene0000_00".split()
+    words = ["scene0000", "scene000_00", "scene0000_000", "Scene0000_00", "../scene0000_00"]
     for text in ("", "scene0000_00\n", arabic, *words):
         assert not SceneId.is_valid(text)
         with pytest.raises(UnknownSceneError, match="is not a scene id"):
