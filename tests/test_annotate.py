@@ -89,6 +89,6 @@ def groups_of_any_kind(draw: st.DrawFn) -> list[dict]:
 
 
 @given(segment_ids=SEGMENT_LISTS, groups=groups_of_any_kind())
-@settings(max_examples=75)
+@settings(max_examples=40)
 def test_any_annotation_agrees_with_the_loops(segment_ids, groups) -> None:
     assert ids(annotate_groups(groups, tuple(segment_ids))) == oracles.ids_of_vertices(segment_ids, groups)

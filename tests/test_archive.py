@@ -90,33 +90,18 @@ NO_NAMES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "names", "others"),
-    [
-        (
-            ArchiveKind.PROCESSED,
-            {f"train/{SCENE}.npz": SCENE, "failed.txt": ""},
-            (f"train/{SCENE}.txt", f"scans/{SCENE}/{SCENE}.txt"),
-        ),
-        (
-            ArchiveKind.RAW,
-            {f"{SCENE}/{SCENE}.txt": SCENE, "tasks/scannetv2-labels.combined.tsv": ""},
-            (f"train/{SCENE}.npz", f"scans/{SCENE}/scene0000_01.txt", f"scans/{SCENE}/{SCENE}.d/x"),
-        ),
-    ],
-)
-def test_names_are_those_of_a_tree_or_refused(
-    kind: ArchiveKind, names: dict[str, str], others: tuple[str, ...]
-) -> None:
-    assert {name: find_scene(kind, name) for name in names} == names
-    assert {find_scene(kind, name) for name in (*NO_NAMES, *others)} == {None}
-
-
-def test_an_unlisted_scene_of_scans_test_is_of_test_and_a_scene_lies_in_one_folder() -> None:
-    identified = identify_scene("scans_test/scene9999_00/scene9999_00.txt")
-    assert identified == (ArchiveKind.RAW, "scene9999_00", "test")
+def test_names_are_those_of_a_tree_or_refused_and_a_scene_lies_in_one_folder() -> None:
+    npz, txt = f"train/{SCENE}.npz", f"scans/{SCENE}/{SCENE}.txt"
+    for kind, names in (
+        (ArchiveKind.PROCESSED, {npz: SCENE, "failed.txt": "", f"train/{SCENE}.txt": None, txt: None}),
+        (ArchiveKind.RAW, {txt: SCENE, "tasks/scannetv2-labels.combined.tsv": "", npz: None, f"{txt}.d/x": None}),
+    ):
+        expected = names | dict.fromkeys((*NO_NAMES, f"scans/{SCENE}/scene0000_01.txt"))
+        assert {name: find_scene(kind, name) for name in expected} == expected
+    test_name = "scans_test/scene9999_00/scene9999_00.txt"
+    assert identify_scene(test_name) == (ArchiveKind.RAW, "scene9999_00", "test")  # though it is not listed
     with pytest.raises(ValueError, match="or they do not lie in one folder"):
-        check_names(ArchiveKind.RAW, SCENE, [f"{SCENE}/{SCENE}.txt", f"scans/{SCENE}/{SCENE}.ply"])
+        check_names(ArchiveKind.RAW, SCENE, [f"{SCENE}/{SCENE}.txt", txt])
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ MESHES = POINTS.flatmap(
 
 
 @given(mesh=MESHES)
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_normals_of_any_mesh_are_those_of_the_loops_of_unit_length_or_zero_and_have_the_same_bits_both_ways(
     mesh: Any,
 ) -> None:

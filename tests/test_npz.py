@@ -39,7 +39,7 @@ def assert_equal_arrays(found, expected: dict[str, np.ndarray]) -> None:
 
 
 @given(arrays=st.dictionaries(KEYS, ANY_ORDER, max_size=6), data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_any_arrays_survive_a_round_trip_and_stored_ones_are_aligned_in_the_file(arrays, data: st.DataObject) -> None:
     deflated = frozenset(data.draw(st.sets(st.sampled_from(sorted(arrays)))) if arrays else ())
     content = encode(arrays, deflated)

@@ -24,7 +24,7 @@ NEWLINES = (b"\n", b"\r\n", b"\r\r\n")
     st.sampled_from(["", " "]),
     st.sampled_from(["\n", "\r\n", "\r\r\n"]),
 )
-@settings(max_examples=75)
+@settings(max_examples=40)
 def test_segments_agree_with_np_unique_on_both_ways_to_read_them(ids, space, newline) -> None:
     found = tiny.read_bytes(read_segments, tiny.segments_file(tuple(ids), space=space, newline=newline))
     raw_ids, indices = np.unique(np.array(ids, np.int64), return_inverse=True)
