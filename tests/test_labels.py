@@ -10,7 +10,6 @@ from archives import write_tree
 
 from scannet_prep.errors import LabelMapError, MissingFileError, UnknownSceneError, UnknownSplitError
 from scannet_prep.labels import (
-    LABEL_MAP_NAME,
     SCANNET20,
     SCANNET200,
     LabelSet,
@@ -27,7 +26,7 @@ ROWS = ("1\twall\twall\t8277\t1\t12", "2\tchair\tchair\t4646\t5\t4", "1163\tobje
 
 
 def write_map(folder: Path, *rows: str, header: str = HEADER, newline: str = "\r\n") -> Path:
-    path = folder / LABEL_MAP_NAME
+    path = folder / "scannetv2-labels.combined.tsv"
     path.write_bytes("".join(line + newline for line in (header, *rows)).encode())
     return path
 
@@ -86,36 +85,25 @@ def test_copies_with_any_line_ends_say_the_same(tmp_path: Path, newline: str) ->
     assert read_label_map(path).rows == {"wall": RawIds(1, 5)}
 
 
-@pytest.mark.parametrize(
-    ("row", "problem"),
-    [
-        ("3\tfloor", "row 5 has 2 columns, expected 6"),
-        ("x\tfloor\tfloor\t1\t2\t11", "row 5, column id: found 'x'"),
-        ("65536\tfloor\tfloor\t1\t2\t11", "expected a whole number from 0 to 65535"),
-        ("3\tfloor\tfloor\t1\t41\t11", "column nyu40id: found '41', expected a whole number from 0 to 40"),
-        ("3\tfloor\tfloor\t1\t٢\t11", "column nyu40id"),
-        ("3\tfloor\tfloor\t1\t" + "9" * 5000 + "\t11", "column nyu40id"),
-    ],
-)
-def test_a_damaged_row_is_refused_with_its_number(tmp_path: Path, row: str, problem: str) -> None:
-    with pytest.raises(LabelMapError, match=problem):
-        read_label_map(write_map(tmp_path, *ROWS, row))
-
-
-def test_what_is_no_label_map_or_ends_within_a_row_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "map.tsv"
+def test_a_label_map_that_is_damaged_or_cut_is_refused_with_the_number_of_the_row(tmp_path: Path) -> None:
     whole = write_map(tmp_path, *ROWS, "5\tshelf\tshelf\t1\t39\t6").read_bytes()
     for data, problem in (
         (b"", "has no column raw_category or id or nyu40id"),
         (b"id\xff\n", "is not UTF-8 text: byte 2"),
         (whole[:-4], "row 5"),
         (whole[:-6], "row 5"),
+        (whole + b"3\tfloor", "row 6 has 2 columns, expected 6"),
+        (whole + b"x\tfloor\tfloor\t1\t2\t11", "row 6, column id: found 'x'"),
+        (whole + b"65536\tfloor\tfloor\t1\t2\t11", "expected a whole number from 0 to 65535"),
+        (whole + b"3\tfloor\tfloor\t1\t41\t11", "column nyu40id: found '41', expected a whole number from 0 to 40"),
+        (whole + "3\tfloor\tfloor\t1\t٢\t11".encode(), "column nyu40id"),
+        (whole + b"3\tfloor\tfloor\t1\t" + b"9" * 5000 + b"\t11", "column nyu40id"),
     ):
-        path.write_bytes(data)
+        (tmp_path / "map.tsv").write_bytes(data)
         with pytest.raises(LabelMapError, match=problem):
-            read_label_map(path)
-    path.write_bytes(whole[:-3])  # the last column may be empty
-    assert read_label_map(path).rows["shelf"] == RawIds(5, 39)
+            read_label_map(tmp_path / "map.tsv")
+    (tmp_path / "map.tsv").write_bytes(whole[:-3])  # the last column may be empty
+    assert read_label_map(tmp_path / "map.tsv").rows["shelf"] == RawIds(5, 39)
 
 
 def test_the_map_beside_the_scenes_is_found_also_from_the_folder_of_scenes(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ PLY_LABELS = (2, 2, 50, 149, 40, 39)
 
 def test_the_tiny_scene_comes_out_as_by_hand_in_the_types_that_are_promised(tmp_path) -> None:
     scene = process_tiny(tmp_path, faces=True)
-    assert {key: (array.dtype.str, array.shape) for key, array in scene.arrays().items() if key != "meta"} == {
+    types = {key: (array.dtype.str, array.shape) for key, array in scene.arrays().items() if key != "meta"}
+    assert types == {
         "points": ("<f4", (6, 3)), "normals": ("<f2", (6, 3)), "colors": ("|u1", (6, 3)), "faces": ("<i4", (4, 3)),
         "labels": ("|u1", (6,)), "nyu40_ids": ("|u1", (6,)), "scannet_ids": ("<u2", (6,)),
         "instances": ("<i2", (6,)), "segments": ("<u2", (6,)), "axis_alignment": ("<f8", (4, 4)),
@@ -76,15 +77,11 @@ def test_a_test_scene_has_no_annotation_and_that_is_no_failure(tmp_path, info, w
 
 def test_the_high_resolution_aggregation_stands_in_only_where_there_is_no_other(tmp_path) -> None:
     other = aggregation_file([group(0, [0, 2, 4, 5], "chair")])
-    for files, warnings in (
-        ({HIRES: other}, ()),
-        (
-            {AGGREGATION: None, HIRES: aggregation_file()},
-            (SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, HIRES),),
-        ),
-    ):
-        scene = process_tiny(tmp_path / f"{len(files)}", files)
-        assert (scene.labels.tolist(), scene.meta.warnings) == (list(tiny.LABELS20), warnings)
+    scene = process_tiny(tmp_path / "both", {HIRES: other})
+    assert (scene.labels.tolist(), scene.meta.warnings) == (list(tiny.LABELS20), ())
+    scene = process_tiny(tmp_path / "one", {AGGREGATION: None, HIRES: aggregation_file()})
+    warning = SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, HIRES)
+    assert (scene.labels.tolist(), scene.meta.warnings) == (list(tiny.LABELS20), (warning,))
     with pytest.raises(AnnotationError, match=r"high-resolution mesh: 1 of its"):
         process_tiny(tmp_path / "a", {AGGREGATION: None, HIRES: aggregation_file([group(0, [0, 3], "chair")])})
     with pytest.raises(AggregationError, match="is empty"):
@@ -92,10 +89,8 @@ def test_the_high_resolution_aggregation_stands_in_only_where_there_is_no_other(
 
 
 def test_an_absurdly_long_category_and_too_many_groups_are_errors_that_name_the_file(tmp_path) -> None:
-    with pytest.raises(
-        FileError,
-        match=r"aggregation\.json: is damaged: Expected `str` of length <= 1000 - at `\$\.segGroups\[0\]\.label`",
-    ):
+    problem = r"aggregation\.json: is damaged: Expected `str` of length <= 1000 - at `\$\.segGroups\[0\]\.label`"
+    with pytest.raises(FileError, match=problem):
         process_tiny(tmp_path / "a", {AGGREGATION: aggregation_file([group(0, [0], "x" * 100_000)])})
     groups = [group(number, [number], "chair") for number in range(32_768)]
     with pytest.raises(AnnotationError, match=r"scene0000_00\.aggregation\.json: has 32,768 groups"):
@@ -119,17 +114,16 @@ def test_labels_from_ply_give_nyu40_and_the_rest_comes_of_the_aggregation_if_the
         process_tiny(tmp_path / "c", files, labels_from="ply", scannet200=True)
 
 
-@pytest.mark.parametrize(
-    ("mesh", "problem"),
-    [
+def test_a_labels_ply_of_another_mesh_is_refused(tmp_path) -> None:
+    moved = ((0, 0, 9), *tiny.POSITIONS[1:])
+    small = Ply(labels=(1,), positions=((0, 0, 0),), colors=((1, 2, 3),), faces=())
+    for mesh, problem in (
         (Ply(labels=None), "no property label"),
-        (Ply(labels=PLY_LABELS, positions=((0, 0, 9), *tiny.POSITIONS[1:])), "lie elsewhere"),
-        (Ply(labels=(1,), positions=((0, 0, 0),), colors=((1, 2, 3),), faces=()), "is for 1 vertices, but .* has 6"),
-    ],
-)
-def test_a_labels_ply_of_another_mesh_is_refused(tmp_path, mesh: Ply, problem: str) -> None:
-    with pytest.raises(AnnotationError, match=problem):
-        process_tiny(tmp_path, {LABELS_MESH: mesh.encode()}, labels_from="ply")
+        (Ply(labels=PLY_LABELS, positions=moved), "lie elsewhere"),
+        (small, "is for 1 vertices, but .* has 6"),
+    ):
+        with pytest.raises(AnnotationError, match=problem):
+            process_tiny(tmp_path / problem, {LABELS_MESH: mesh.encode()}, labels_from="ply")
 
 
 @pytest.mark.parametrize(
