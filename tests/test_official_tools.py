@@ -93,13 +93,17 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_octformers_own_command_makes_the_20_classes_of_meshes_and_labels_alone(workspace: Path) -> None:
+def test_octformers_own_command_makes_the_20_classes_of_meshes_and_labels_alone_and_a_dry_run_ends_before(
+    workspace: Path,
+) -> None:
     words = ("--run", "process_scannet", "--path_in", "data/ScanNet", "--path_out", "data/scannet.npz")
     done = run_tool("seg_scannet.py", *words, cwd=workspace)
     assert done.status == 0, done.stderr
     assert "this is: scannet-prep process data/ScanNet" in done.stderr
     assert "this is: scannet-prep export data/scannet.npz/processed --format octformer" in done.stderr
     root = workspace / "data/scannet.npz"
+    dry = run_tool("seg_scannet.py", *words[:4], "--path_out", "data/dry.npz", "--dry-run", cwd=workspace)
+    assert (dry.status, "error" in dry.stderr, (workspace / "data/dry.npz").exists()) == (0, False, False), dry.stderr
     assert (root / "scannetv2_train_npz.txt").read_text() == f"{TRAIN}.npz\n"
     assert (root / "scannetv2_val_npz.txt").read_text() == f"{VAL}.npz\n"
     with np.load(root / f"train/{TRAIN}.npz") as content:
@@ -172,10 +176,3 @@ def test_wrong_use_and_damaged_input_of_octformers_tool_are_told_by_name(tmp_pat
     ):
         done = run_tool("seg_scannet.py", *words, cwd=tmp_path)
         assert (done.status, found in done.stderr) == (status, True), done.stderr
-
-
-def test_dry_run_of_octformers_command_ends_after_its_first_step(workspace: Path) -> None:
-    words = ("--path_in", "data/ScanNet", "--path_out", "data/dry.npz", "--dry-run")
-    done = run_tool("seg_scannet.py", "--run", "process_scannet", *words, cwd=workspace)
-    assert (done.status, "error" in done.stderr) == (0, False), done.stderr
-    assert not (workspace / "data/dry.npz").exists()

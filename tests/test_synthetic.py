@@ -55,9 +55,8 @@ def test_a_scene_has_exactly_the_vertices_asked_for_and_has_no_findings(
     ids = [group.id for group in scene.groups]
     assert ids == sorted(set(ids)) != list(range(len(ids)))
     categories = [group.raw_category for group in scene.groups]
-    assert {(rows[name].nyu40_id in SCANNET20.ids, rows[name].scannet_id in SCANNET200.ids) for name in categories} == {
-        (True, True), (True, False), (False, True), (False, False),
-    }  # fmt: skip
+    kinds = {(rows[name].nyu40_id in SCANNET20.ids, rows[name].scannet_id in SCANNET200.ids) for name in categories}
+    assert kinds == {(True, True), (True, False), (False, True), (False, False)}
     assert {"floor", "wardrobe cabinet"} <= set(categories)
     assert categories.count("wall") == 4
 
@@ -128,14 +127,10 @@ def test_files_of_a_scene_are_those_of_its_split_and_the_label_map_is_the_built_
     assert (tmp_path / f"scans_test/{TEST_ID}/{TEST_ID}.txt").read_bytes().startswith(b"colorHeight")
     # A scene in no official list gets all files.
     assert write_scene(make_scene(UNLISTED_ID, vertices=500), tmp_path) == tmp_path / "scans" / UNLISTED_ID
-    names = {
-        TEST_ID: [".txt", "_vh_clean_2.ply"],
-        UNLISTED_ID: [
-            ".aggregation.json", ".txt", "_vh_clean_2.0.010000.segs.json", "_vh_clean_2.labels.ply", "_vh_clean_2.ply",
-        ],
-    }  # fmt: skip
-    for scene_id, expected in names.items():
-        assert sorted(path.name for path in tmp_path.glob(f"*/{scene_id}/*")) == [scene_id + name for name in expected]
+    labels = [".aggregation.json", ".txt", "_vh_clean_2.0.010000.segs.json", "_vh_clean_2.labels.ply"]
+    for scene_id, names in ((TEST_ID, [".txt"]), (UNLISTED_ID, labels)):
+        found = sorted(path.name for path in tmp_path.glob(f"*/{scene_id}/*"))
+        assert found == [scene_id + name for name in (*names, "_vh_clean_2.ply")]
     path = write_label_map(tmp_path / "new" / "folder")
     assert path.name == "scannetv2-labels.combined.tsv"
     assert read_label_map(path).rows == builtin_label_map().rows
