@@ -235,7 +235,7 @@ ERRORS = {
             for knobs, problem in WRONG_MESHES
         ),
     ],
-    ids=lambda value: str(value)[:30],
+    ids=lambda value: getattr(value, "__name__", str(value)[:30]),
 )
 def test_files_that_are_damaged_or_of_another_kind_are_refused_with_place_and_numbers(
     read, data: bytes, problem
