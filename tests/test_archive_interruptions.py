@@ -125,7 +125,7 @@ def test_a_pack_that_is_killed_leaves_what_was_there_or_what_is_new_or_shards_wi
         assert len(same) in {0, len(found)} or find_missing_shards(found), same
         assert len(found) == len(old) or find_missing_shards(found) or (words and not found)
         assert all(check_whole(tmp_path / name) for name in found)
-    assert call("pack", changed, "-o", target, *words).status == 0
+    assert call("pack", changed, "-o", target, "--force", *words).status == 0
     assert sum(check_whole(path) for path in tmp_path.glob("a*.tar.zst")) == len(NAMES)
     assert not list(tmp_path.glob(".*"))
 

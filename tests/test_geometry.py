@@ -120,6 +120,6 @@ def test_what_numba_cannot_compile_is_done_without() -> None:
 def test_points_of_any_alignment_agree_with_the_loops_bit_for_bit(compute: Any, rows: Any, matrix: Any) -> None:
     positions = np.array(rows, np.float32)
     aligned_from_scan = np.array([*matrix, 0, 0, 0, 1], np.float64).reshape(4, 4)
-    expected = oracles.to_float32(oracles.aligned_points(positions, aligned_from_scan))
+    expected = np.float32(oracles.aligned_points(positions, aligned_from_scan))
     found, _ = compute(positions, np.zeros((0, 3), np.int32), aligned_from_scan)  # in double precision
     assert found.tobytes() == expected.tobytes()
