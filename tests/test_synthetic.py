@@ -23,19 +23,6 @@ MESH_HEADER = (
 )
 
 
-def tiny_scene(*groups: Group) -> SyntheticScene:
-    """Two segments of three vertices, two triangles; small enough to write its files down."""
-    return SyntheticScene(
-        scene_id=SceneId(TRAIN_ID),
-        positions=np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 2], [1, 0, 2], [0, 1, 2]], np.float32),
-        colors=np.arange(18, dtype=np.uint8).reshape(6, 3),
-        faces=np.array([[0, 1, 2], [3, 4, 5]], np.int32),
-        segment_ids=np.array([2, 2, 2, 3, 3, 3], np.int32),
-        groups=groups,
-        axis_alignment=np.array([[0.6, 0.8, 0, -0.0], [-0.8, 0.6, 0, 1.25], [0, 0, 1, -0.05], [0, 0, 0, 1]]),
-    )
-
-
 @pytest.mark.parametrize(("vertices", "seed"), [(500, 0), (777, 1), (4000, 3)])
 def test_a_scene_has_exactly_the_vertices_asked_for_and_has_no_findings(
     tmp_path: Path, verify: Verify, vertices: int, seed: int
@@ -98,7 +85,16 @@ def test_the_same_arguments_give_the_same_scene_and_wrong_ones_are_refused_befor
 
 
 def test_files_have_the_layout_of_the_release(tmp_path: Path) -> None:
-    start = str(write_scene(tiny_scene(Group(0, 0, "chair", (3, 2)), Group(4, 1, 'a "b"', (2,))), tmp_path) / TRAIN_ID)
+    scene = SyntheticScene(
+        scene_id=SceneId(TRAIN_ID),
+        positions=np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 2], [1, 0, 2], [0, 1, 2]], np.float32),
+        colors=np.arange(18, dtype=np.uint8).reshape(6, 3),
+        faces=np.array([[0, 1, 2], [3, 4, 5]], np.int32),
+        segment_ids=np.array([2, 2, 2, 3, 3, 3], np.int32),
+        groups=(Group(0, 0, "chair", (3, 2)), Group(4, 1, 'a "b"', (2,))),
+        axis_alignment=np.array([[0.6, 0.8, 0, -0.0], [-0.8, 0.6, 0, 1.25], [0, 0, 1, -0.05], [0, 0, 0, 1]]),
+    )
+    start = str(write_scene(scene, tmp_path) / TRAIN_ID)
     faces = b"\x03\0\0\0\0\x01\0\0\0\x02\0\0\0\x03\x03\0\0\0\x04\0\0\0\x05\0\0\0"
     for name, label, size in (("", "", 16), (".labels", "property ushort label\n", 18)):
         mesh = Path(f"{start}_vh_clean_2{name}.ply").read_bytes()
