@@ -158,30 +158,29 @@ def test_a_full_disk_or_a_second_run_is_said_and_the_old_archive_stays(tree: Pat
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize(
-    ("output", "status", "message"),
-    [
+def test_an_output_that_is_closed_or_full_or_read_by_nobody_is_an_error(tree: Path) -> None:
+    for output, status, message in (
         (">&-", 2, "standard output is a terminal, closed"),
         ("> /dev/full", 1, "standard output: cannot be written"),
         ("| head -c 9 > /dev/null", 1, "the program reading the pipe has stopped"),
-    ],
-)
-def test_an_output_that_is_closed_or_full_or_read_by_nobody_is_an_error(
-    output: str, status: int, message: str, tree: Path
-) -> None:
-    line = f"set -o pipefail; {' '.join(COMMAND)} pack {tree} - -q {output}"
-    done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, message in done.stderr) == (status, True), done.stderr
+    ):
+        line = f"set -o pipefail; {' '.join(COMMAND)} pack {tree} - -q {output}"
+        done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, message in done.stderr) == (status, True), done.stderr
 
 
 def test_an_unpacking_that_is_killed_leaves_whole_files_and_the_next_run_completes_them(
     processed: Path, tmp_path: Path
 ) -> None:
-    dice, expected, out_dir = random.Random(4), digests(processed / "expected"), tmp_path / "out"
-    archive, interrupted = processed / "a.tar.zst", 0
-    for _ in range(2):
+    archive, expected, out_dir, interrupted = (
+        processed / "a.tar.zst",
+        digests(processed / "expected"),
+        tmp_path / "out",
+        0,
+    )
+    for count in (1, SCENES // 4):
         process = start_command("unpack", archive, "-o", out_dir, "--jobs", "2")
-        wait_for("train/scene*.npz", out_dir, process, dice.randrange(1, SCENES // 2))
+        wait_for("train/scene*.npz", out_dir, process, count)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         found = digests(out_dir)
