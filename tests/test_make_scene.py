@@ -51,8 +51,8 @@ def test_an_axis_alignment_that_is_missing_or_no_rotation_is_warned_about(tmp_pa
     assert (scene.points == np.array(tiny.POSITIONS)).all()
     assert scene.meta.warnings == (SceneWarning(WarningKind.NO_ALIGNMENT),)
     mirror = tuple(np.diag([1.0, 1.0, -1.0, 1.0]).ravel())
-    for numbers in ((2.0, *tiny.ALIGNMENT[1:]), mirror):
-        scene = process_tiny(tmp_path / str(numbers[0]), {INFO: info_file(alignment=numbers)})
+    for name, numbers in (("x", (2.0, *tiny.ALIGNMENT[1:])), ("last", (*tiny.ALIGNMENT[:15], 2.0)), ("mirror", mirror)):
+        scene = process_tiny(tmp_path / name, {INFO: info_file(alignment=numbers)})
         assert [warning.kind for warning in scene.meta.warnings] == [WarningKind.NOT_RIGID]
 
 
