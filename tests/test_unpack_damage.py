@@ -245,7 +245,7 @@ def test_a_frame_that_asks_for_more_than_it_can_hold_is_refused_before_memory_is
         (claim(1 << 31, 4), 1 << 31, "at most 1,073,741,824"),
         (claim(1 << 29, 4), 1 << 29, r"is said to hold 536,870,912 bytes, .* at most 1,051,576"),
         (zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 999), 999, "at most 1,073,741,824"),
-        (zstandard.FRAME_HEADER + b"\0\x90" + bytes(9), 999, "too large a window"),
+        (zstandard.FRAME_HEADER + b"\x80\x90" + (999).to_bytes(4, "little"), 999, "too large a window"),
         (b"x" + bytes(30), 999, "no frame begins here"),
     ):
         with pytest.raises(ValueError, match=message):
