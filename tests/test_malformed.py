@@ -9,7 +9,7 @@ import copy
 import json
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import chain, islice
 from operator import getitem
@@ -153,19 +153,18 @@ def check_scene(scene, options: ProcessOptions) -> None:
 def damaged_files(kind: str, folder: Path) -> tuple[Iterator[Mutation], Callable[[Path], None]]:
     dice = random.Random(20)
     if kind in {"mesh", "labels"}:
-        mesh = Ply(labels=LABELS if kind == "labels" else None)
-        return chain(mutate_bytes(mesh.encode(), dice), mutate_ply(mesh, dice)), check_mesh
+        labels = LABELS if kind == "labels" else None
+        return chain(mutate_bytes(Ply(labels=labels).encode(), dice), mutate_ply(labels, dice)), check_mesh
     if kind == "processed":
         data = b"".join(encode_processed(tiny.process_tiny(folder / "whole", faces=True)))
         return chain(mutate_bytes(data, dice), mutate_npz(data, dice)), check_processed
+    if kind in {"segments", "aggregation"}:
+        data = tiny.segments_file() if kind == "segments" else tiny.aggregation_file()
+        check = check_segments if kind == "segments" else check_aggregation
+        return chain(mutate_bytes(data, dice), mutate_json(data, dice)), check
     info = tiny.info_file("sceneType = Bedroom / Hotel", "colorHeight = 968")
-    data, more, check = {
-        "segments": (tiny.segments_file(), lambda data: mutate_json(data, dice), check_segments),
-        "aggregation": (tiny.aggregation_file(), lambda data: mutate_json(data, dice), check_aggregation),
-        "info": (info, lambda data: mutate_lines(data, dice, " "), check_info),
-        "label_map": (LABEL_MAP, lambda data: mutate_lines(data, dice, "\t"), check_label_map),
-    }[kind]
-    return chain(mutate_bytes(data, dice), more(data)), check
+    data, check = (info, check_info) if kind == "info" else (LABEL_MAP, check_label_map)
+    return chain(mutate_bytes(data, dice), mutate_lines(data, dice, " " if kind == "info" else "\t")), check
 
 
 def mutate_bytes(data: bytes, rng: random.Random) -> Iterator[Mutation]:
@@ -190,11 +189,11 @@ def mutate_bytes(data: bytes, rng: random.Random) -> Iterator[Mutation]:
         yield f"without {place}+64", data[:place] + data[place + 64 :]
 
 
-def mutate_ply(mesh: Ply, rng: random.Random) -> Iterator[Mutation]:
+def mutate_ply(labels: Sequence[int] | None, rng: random.Random) -> Iterator[Mutation]:
     """What can be wrong in a header, or disagree with it; and the same in the body of a text file."""
     # A second list sends a binary file the way of text files.
     for kind, near in (*((kind, "") for kind in FORMATS), (FORMATS[1], "near")):
-        data = Ply(labels=mesh.labels, format=kind, vertex_list=near).encode()
+        data = Ply(labels=labels, format=kind, vertex_list=near).encode()
         body = data.index(b"end_header\n") + 11
         end = len(data) if kind == "ascii" else body
         for name, damaged in mutate_lines(data[:end], rng, " ", "\n"):
