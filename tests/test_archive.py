@@ -162,20 +162,7 @@ def test_a_whole_archive_has_no_findings_and_is_known_by_its_beginning(
         assert (value["whole_scenes"], value["size_bytes"]) == (sorted(SCENES), path.stat().st_size)
 
 
-def test_a_damaged_scene_is_named_and_the_exit_status_tells(verify: Verify, archive_path: Path) -> None:
-    damage(archive_path, VAL)
-    status, [(severity, scene_id, _, message)] = verify(archive_path)
-    assert (status, severity, scene_id, "is damaged (bytes " in message) == (3, "error", VAL, True)
-    assert (verify.value["damaged_scenes"], verify.value["whole_scenes"]) == ([VAL], [TRAIN, TEST])
-    outcome = call("verify", archive_path, "-q")
-    assert (outcome.status, outcome.stdout) == (3, "")
-    assert f"error: {archive_path}: {VAL}: is damaged" in outcome.stderr
-    lines = call("verify", archive_path, "--jobs", "2").stdout.splitlines()
-    assert lines[-2].startswith(f"{archive_path}: archive scenes: 3, whole: 2 (train 1 of 1,201, ")
-    assert (f"error: {archive_path}: {VAL}: is damaged" in lines[0], lines[-1]) == (True, "1 error, 3 notes")
-
-
-def test_a_flip_outside_of_scenes_is_found_and_told_by_its_part(
+def test_a_flip_anywhere_is_told_by_its_part_and_the_exit_status_tells(
     verify: Verify, archive_path: Path, tmp_path: Path
 ) -> None:
     for part, severity, words in (
@@ -183,13 +170,21 @@ def test_a_flip_outside_of_scenes_is_found_and_told_by_its_part(
         ("index", "error", "the index is damaged"),
         ("end", "note", "other programs need it"),
         ("table", "note", "the seek table"),
+        (VAL, "error", "is damaged (bytes "),
     ):
-        path = Path(shutil.copy(archive_path, tmp_path / part))
+        path = Path(shutil.copy(archive_path, tmp_path / "copy"))
         damage(path, part)
-        status, findings = verify(path)
-        assert status == (3 if severity == "error" else 0)
-        assert [(item[0], words in item[3]) for item in findings] == [(severity, True)]
-        assert verify.value["whole_scenes"] == sorted(SCENES)
+        damaged = [part] if part == VAL else []
+        status, [(found, scene_id, _, message)] = verify(path)
+        assert (status, found, words in message) == (3 if severity == "error" else 0, severity, True)
+        assert (scene_id, verify.value["damaged_scenes"]) == ("".join(damaged), damaged)
+        assert verify.value["whole_scenes"] == sorted({*SCENES} - {part})
+    outcome = call("verify", path, "-q")
+    assert (outcome.status, outcome.stdout) == (3, "")
+    assert f"error: {path}: {VAL}: is damaged" in outcome.stderr
+    lines = call("verify", path, "--jobs", "2").stdout.splitlines()
+    assert lines[-2].startswith(f"{path}: archive scenes: 3, whole: 2 (train 1 of 1,201, ")
+    assert (f"error: {path}: {VAL}: is damaged" in lines[0], lines[-1]) == (True, "1 error, 3 notes")
 
 
 def test_a_truncated_archive_says_what_is_whole_and_names_the_rest(verify: Verify, archive_path: Path) -> None:

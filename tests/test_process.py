@@ -88,10 +88,21 @@ def test_a_changed_input_of_the_same_size_and_time_is_found_where_bytes_are_comp
     assert read_processed(out_dir / f"train/{TRAIN}.npz").colors[0, 0] == path.read_bytes()[red]
 
 
-def test_a_label_map_that_says_something_else_makes_annotated_scenes_again(raw_dir: Path, out_dir: Path) -> None:
+def test_the_label_map_is_found_beside_the_scenes_and_one_that_says_something_else_makes_annotated_scenes_again(
+    raw_dir: Path, out_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(raw_dir / "scans")
+    for cwd, raw in ((raw_dir / "scans", "."), (tmp_path, "link"), (tmp_path, "raw/scans")):
+        outcome = run_main("process", raw, "-o", tmp_path / "new", "--dry-run", cwd=cwd)
+        assert f"{LABEL_MAP}\n" in outcome.stdout
     path = raw_dir / LABEL_MAP
     path.write_bytes(path.read_bytes().replace(b"\r\n", b"\r\r\n"))  # says the same
     assert process(raw_dir, out_dir).json["made"] == []
+    path.unlink()
+    outcome = process(raw_dir, out_dir, "--force")
+    assert "label map: the built-in label map" in outcome.stderr
+    write_label_map(raw_dir)
+    assert process(raw_dir / "scans", out_dir).json["made"] == []
     path.write_text("raw_category\tid\tnyu40id\nwall\t1\t1\n")
     outcome = process(raw_dir, out_dir)
     assert outcome.json["made"] == [TRAIN, VAL]
@@ -215,20 +226,6 @@ def test_strict_makes_doubts_failures_and_counts_each_unknown_name_once(raw_dir:
         outcome = process(raw_dir, out_dir, "--strict")
         assert (outcome.status, [item["scene_id"] for item in outcome.json["failures"]]) == (3, [TRAIN])
         assert f"{TRAIN}.aggregation.json: raw category 'trashcan'" in outcome.stderr
-
-
-def test_the_label_map_is_found_beside_the_scenes_and_the_built_in_one_gives_the_same(
-    raw_dir: Path, out_dir: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "link").symlink_to(raw_dir / "scans")
-    for cwd, raw in ((raw_dir / "scans", "."), (tmp_path, "link"), (tmp_path, "raw/scans")):
-        outcome = run_main("process", raw, "-o", tmp_path / "new", "--dry-run", cwd=cwd)
-        assert f"{LABEL_MAP}\n" in outcome.stdout
-    (raw_dir / LABEL_MAP).unlink()
-    outcome = process(raw_dir, out_dir, "--force")
-    assert "label map: the built-in label map" in outcome.stderr
-    write_label_map(raw_dir)
-    assert process(raw_dir / "scans", out_dir).json["made"] == []
 
 
 def test_a_disk_that_takes_no_more_ends_the_run_and_leaves_no_half_file(whole_dir: Path, tmp_path: Path) -> None:

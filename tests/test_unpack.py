@@ -61,15 +61,14 @@ def test_scenes_that_are_on_record_as_failed_stay_so(out_dir: Path, tmp_path: Pa
         assert "scene0191_00" in (tmp_path / "out" / name).read_text()
 
 
-def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(whole_dir: Path, tmp_path: Path) -> None:
-    source = Path(shutil.copytree(whole_dir / "raw", tmp_path / "raw"))
-    lines = [f"{'0' * 64}  1  scans/{scene_id}/{scene_id}.txt\n" for scene_id in (TRAIN, VAL)]
-    (source / "scannet.lock").write_text("".join(lines))
-    pack_tree(source, tmp_path / "raw.tar.zst").close()
-    for words in (["--scenes", TRAIN], ["--scenes", VAL]):
-        assert call("unpack", tmp_path / "raw.tar.zst", "-o", tmp_path / "out", *words).status == 0
-        named = {line.split("/")[1] for line in (tmp_path / "out/scannet.lock").read_text().splitlines() if "/" in line}
-        assert named == ({TRAIN} if TRAIN in words else {TRAIN, VAL})
+def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(tmp_path: Path) -> None:
+    files = {f"scans/{scene_id}/{scene_id}.txt": b"x" for scene_id in (TRAIN, VAL)}
+    lock = "".join(f"{'0' * 64}  1  {name}\n" for name in files).encode()
+    pack_tree(write_tree(tmp_path / "raw", files | {"scannet.lock": lock}), tmp_path / "raw.tar.zst").close()
+    for scene_id, expected in ((TRAIN, {TRAIN}), (VAL, {TRAIN, VAL})):
+        assert call("unpack", tmp_path / "raw.tar.zst", "-o", tmp_path / "out", "--scenes", scene_id).status == 0
+        lines = (tmp_path / "out/scannet.lock").read_text().splitlines()
+        assert {line.split("/")[1] for line in lines if "/" in line} == expected
 
 
 def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_path: Path) -> None:

@@ -179,13 +179,13 @@ def test_high_resolution_groups_count_where_there_are_no_others_and_are_parsed_b
     assert [item[2] for item in verify(raw_dir)[1]] == [str(item.relative_to(raw_dir)) for item in (other, path)]
 
 
-def test_scene_of_no_official_split_is_an_error_until_a_split_is_given(raw_dir: Path, verify: Verify) -> None:
-    write_scene(make_scene("scene0900_00", vertices=600), raw_dir)
+def test_what_was_asked_for_is_checked_and_nothing_else_and_other_scenes_need_a_split(
+    raw_dir: Path, out_dir: Path, verify: Verify
+) -> None:
+    unlisted = write_scene(make_scene("scene0900_00", vertices=600), raw_dir)
     check_one(verify(raw_dir), "error", "scene0900_00", ".", "none of the official split lists")
     assert verify(raw_dir, "--scenes", "scene0900_00", "--splits", "val") == (0, [])
-
-
-def test_what_was_asked_for_is_checked_and_nothing_else(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
+    shutil.rmtree(unlisted)
     raw_file(raw_dir, MESH.suffix, VAL).unlink()
     (out_dir / "val" / f"{VAL}.npz").unlink()
     for path, words in ((raw_dir, "has no folder"), (out_dir, "is not here")):
