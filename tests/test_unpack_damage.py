@@ -54,21 +54,22 @@ def left_in(out_dir: Path) -> dict[str, bytes]:
     return left
 
 
+DICE = random.Random(0)
+WHOLE = {file_of(f"scene{number:04}_00"): DICE.randbytes(2000) for number in range(8)} | {"note": b"n"}
+
+
 @pytest.fixture(scope="module")
-def damaged_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a raw tree of 8 scenes, and its archive."""
-    dice, directory = random.Random(0), tmp_path_factory.mktemp("damage")
-    names = [f"scene{number:04}_00" for number in range(8)]
-    files = {f"scans/{name}/{name}.txt": dice.randbytes(2000) for name in names} | {"note": b"n"}
-    pack_tree(write_tree(directory / "source", files), directory / "a.tar.zst").close()
-    return directory
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of a raw tree of 8 scenes."""
+    folder = tmp_path_factory.mktemp("damage")
+    pack_tree(write_tree(folder / "source", WHOLE), folder / "a.tar.zst").close()
+    return folder / "a.tar.zst"
 
 
 def test_any_flip_costs_at_most_the_scene_it_is_in_and_no_other_damage_gives_a_wrong_byte(
-    damaged_source: Path, tmp_path: Path
+    whole: Path, tmp_path: Path
 ) -> None:
-    expected, dice, archive = read_tree(damaged_source / "source"), random.Random(1), tmp_path / "flip.tar.zst"
-    data, parts = (damaged_source / "a.tar.zst").read_bytes(), find_parts(damaged_source / "a.tar.zst")
+    dice, archive, data, parts = random.Random(1), tmp_path / "flip.tar.zst", whole.read_bytes(), find_parts(whole)
     for number, part in enumerate([*parts, "index", "table", "files", *[""] * 12]):
         mutated = bytearray(data)
         if part:
@@ -80,21 +81,20 @@ def test_any_flip_costs_at_most_the_scene_it_is_in_and_no_other_damage_gives_a_w
         archive.write_bytes(mutated)
         for report, way in zip(unpack_both(archive, tmp_path / str(number)), ("file", "pipe"), strict=True):
             left = left_in(tmp_path / str(number) / way)
-            assert left.items() <= expected.items(), (number, part, way)
+            assert left.items() <= WHOLE.items(), (number, part, way)
             if part in {"index", "end", "table"} or (way == "file" and part == "files"):
-                assert expected.keys() - left.keys() <= {"note"}, (number, part, way)
+                assert WHOLE.keys() - left.keys() <= {"note"}, (number, part, way)
             if way == "file" and part.startswith("scene"):
-                assert expected.keys() - left.keys() <= {file_of(part)}, (number, part)
+                assert WHOLE.keys() - left.keys() <= {file_of(part)}, (number, part)
                 assert {failure.scene_id for failure in report.failures} <= {part}
-                assert (not report.failures and not report.damages) == (left == expected)
+                assert (not report.failures and not report.damages) == (left == WHOLE)
 
 
 def test_a_flip_in_the_seek_table_or_a_checksum_or_a_second_archive_behind_it_costs_nothing_and_is_a_note(
-    damaged_source: Path, tmp_path: Path
+    whole: Path, tmp_path: Path
 ) -> None:
-    expected = read_tree(damaged_source / "source")
-    parts = find_parts(damaged_source / "a.tar.zst")
-    (row, end), data, archive = parts["table"], (damaged_source / "a.tar.zst").read_bytes(), tmp_path / "a.tar.zst"
+    parts = find_parts(whole)
+    (row, end), data, archive = parts["table"], whole.read_bytes(), tmp_path / "a.tar.zst"
     row += 8 + 2 * 12
     # Stored size, size and checksum in the table; its footer; the checksum of a frame; the end of the tar stream.
     places = (row, row + 5, row + 9, end - 2, end - 6, parts["scene0003_00"][1] - 1, parts["end"][1] - 1)
@@ -103,7 +103,7 @@ def test_a_flip_in_the_seek_table_or_a_checksum_or_a_second_archive_behind_it_co
         flip(archive, place)
         report = unpack.run(unpack.plan([archive], tmp_path / str(place)))
         assert (report.failures, report.damages, len(report.warnings) >= 1) == ((), (), True), place
-        assert read_tree(tmp_path / str(place)) == expected
+        assert read_tree(tmp_path / str(place)) == WHOLE
         check = verify.run([archive])
         assert (check.errors, len(check.findings) >= 1, check.scenes) == ((), True, 8), place
     archive.write_bytes(data + data)
@@ -112,20 +112,19 @@ def test_a_flip_in_the_seek_table_or_a_checksum_or_a_second_archive_behind_it_co
         assert any("something follows" in warning for warning in report.warnings)
 
 
-def test_truncated_anywhere_all_whole_scenes_come_out_by_file_and_by_pipe(damaged_source: Path, tmp_path: Path) -> None:
-    expected, dice = read_tree(damaged_source / "source"), random.Random(2)
-    data = (damaged_source / "a.tar.zst").read_bytes()
-    groups = open_archive(damaged_source / "a.tar.zst").index.groups
+def test_truncated_anywhere_all_whole_scenes_come_out_by_file_and_by_pipe(whole: Path, tmp_path: Path) -> None:
+    dice, data = random.Random(2), whole.read_bytes()
+    groups = open_archive(whole).index.groups
     ends = [group.end for group in groups]
     cuts = [ends[0], ends[0] + 3, ends[4] + 10, ends[5] - 1, ends[5], ends[-1] - 1, ends[-1], ends[-1] + 9]
     for number, cut in enumerate([*cuts, *(dice.randrange(ends[0], ends[-1]) for _ in range(3))]):
         short = tmp_path / "short.tar.zst"
         short.write_bytes(data[:cut])
-        whole = {group.scene_id for group in groups if group.end <= cut} - {""}
+        found = {group.scene_id for group in groups if group.end <= cut} - {""}
         for report, way in zip(unpack_both(short, tmp_path / str(number)), ("file", "pipe"), strict=True):
-            assert (set(report.scenes), bool(report.damages)) == (whole, True), (cut, way)
+            assert (set(report.scenes), bool(report.damages)) == (found, True), (cut, way)
             assert left_in(tmp_path / str(number) / way) == {
-                name: content for name, content in expected.items() if name == "note" or name[6:18] in whole
+                name: content for name, content in WHOLE.items() if name == "note" or name[6:18] in found
             }
         assert call("verify", short).status in {1, 3}
 
@@ -154,10 +153,10 @@ def test_where_the_first_frame_is_lost_all_scenes_still_come_out(packed_dir: Pat
 
 
 def test_a_damage_costs_a_file_its_scene_and_a_pipe_what_follows_where_no_frame_is_found(
-    damaged_source: Path, tmp_path: Path
+    whole: Path, tmp_path: Path
 ) -> None:
-    start, end = find_parts(damaged_source / "a.tar.zst")["scene0005_00"]
-    data, archive = (damaged_source / "a.tar.zst").read_bytes(), tmp_path / "a.tar.zst"
+    start, end = find_parts(whole)["scene0005_00"]
+    data, archive = whole.read_bytes(), tmp_path / "a.tar.zst"
     archive.write_bytes(data[:start] + bytes(end - start) + data[end:])
     from_file, from_pipe = unpack_both(archive, tmp_path)
     assert (len(from_file.scenes), len(from_pipe.scenes)) == (7, 5)

@@ -18,7 +18,7 @@ from commands import TEST, TRAIN, VAL, Verify, check_one, edit_json, look_or_die
 from scannet_prep import official_scenes
 from scannet_prep.files import Fingerprint
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.processed.scene import ProcessedScene, encode_processed, read_processed
+from scannet_prep.processed.scene import encode_processed, read_processed
 from scannet_prep.release import INFO, MESH, SEGMENTS
 from scannet_prep.scene import SceneId
 from scannet_prep.stages.finding import CheckTask, Findings, look_at_scenes
@@ -40,13 +40,13 @@ def edit_entry(**changes: object) -> Damage:
     )
 
 
-def rewrite(key: str, find: Callable[[ProcessedScene], Any], value: Callable[[Any], object]) -> Damage:
-    """Write a scene with other content, and record it as if nothing had happened: `find` says where, `value` what."""
+def rewrite(key: str, change: Callable[[Any], object]) -> Damage:
+    """Write a scene with one array changed, and record it as if nothing had happened."""
 
     def damage(out_dir: Path, scene_id: str) -> None:
         scene = read_processed(npz(out_dir, scene_id))
-        array, where = getattr(scene, key).copy(), find(scene)
-        array[where] = value(array[where])
+        array = getattr(scene, key).copy()
+        change(array)
         scene = replace(scene, **{key: array})
         data = b"".join(map(bytes, encode_processed(scene)))
         npz(out_dir, scene_id).write_bytes(data)
@@ -56,19 +56,16 @@ def rewrite(key: str, find: Callable[[ProcessedScene], Any], value: Callable[[An
     return damage
 
 
-def in_group(scene: ProcessedScene) -> int:
-    return int(np.flatnonzero(scene.instances >= 0)[0])
-
-
 SCENE_DAMAGES: dict[str, tuple[Damage, str]] = {
-    "NaN among the points": (rewrite("points", lambda _: (5, 1), lambda _: np.nan), "points are not all finite"),
-    "normal that is too short": (
-        rewrite("normals", lambda _: 5, lambda normal: normal * np.float16(0.9)), "normals of 1 vertices",
-    ),
+    "NaN among the points": (rewrite("points", lambda points: points[5].fill(np.nan)), "points are not all finite"),
+    "normal that is too short": (rewrite("normals", lambda normals: normals[5].fill(0.5)), "normals of 1 vertices"),
     "label of another class": (
-        rewrite("labels", lambda _: 5, lambda label: label ^ 1), "labels disagree with the raw ids at 1 vertices",
+        rewrite("labels", lambda labels: labels.put(5, labels[5] ^ 1)),
+        "labels disagree with the raw ids at 1 vertices",
     ),
-    "instance without a group": (rewrite("instances", in_group, lambda _: 32_000), "instances hold 32000, which is no"),
+    "instance without a group": (
+        rewrite("instances", lambda ids: ids.put(ids.argmax(), 32_000)), "instances hold 32000, which is no",
+    ),
     "flipped bit in an array": (lambda out_dir, scene: flip(npz(out_dir, scene), 3000), "'points' is damaged.*CRC-32"),
     "truncated scene": (lambda out_dir, scene: os.truncate(npz(out_dir, scene), 5000), "is truncated"),
     "scene of another program": (
