@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
-import zstandard
 from commands import TEST, TRAIN, VAL, Outcome
 from commands import run_main as call
 
@@ -62,10 +59,9 @@ def write_tree(folder: Path, files: Mapping[str, bytes]) -> Path:
     return folder
 
 
-def pack_tree(folder: Path, archive_path: Path, jobs: int = 1, level: int = 1) -> Archive:
+def pack_tree(folder: Path, archive_path: Path, level: int = 1) -> Archive:
     """Pack a folder and open the archive."""
-    contents = find_contents(folder, Selection(), level=level)
-    write_archive(contents, archive_path, jobs=jobs)
+    write_archive(find_contents(folder, Selection(), level=level), archive_path)
     return open_archive(archive_path)
 
 
@@ -76,12 +72,6 @@ def pack_shards(folder: Path, target: Path, shard_bytes: int) -> list[Path]:
     for part, path in zip(parts, paths, strict=True):
         write_archive(part, path)
     return paths
-
-
-def pack(*words: object) -> tuple[int, dict[str, object]]:
-    """Run `pack --json`; gives its status and what it prints."""
-    outcome = call("pack", *words, "--json")
-    return outcome.status, outcome.json
 
 
 def unpack_pipe(archive: Path, *words: object) -> Outcome:
@@ -100,38 +90,12 @@ def read_tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-def unpack_by(tool: str, archive_path: Path, folder: Path) -> dict[str, bytes]:
-    """Unpack with a program that is not ours."""
-    folder.mkdir()
-    if tool == "python":
-        with zstandard.open(archive_path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
-            archive.extractall(folder, filter="data")
-        return read_tree(folder)
-    lines = {"tar": "tar --zstd -xf '{0}' -C '{1}'", "zstd": "zstd -dcq -- '{0}' | tar -x -C '{1}'"}
-    line = lines.get(tool, f"{tool} -xf '{{0}}' -C '{{1}}'").format(archive_path, folder)
-    subprocess.run(line, shell=True, check=True)
-    return read_tree(folder)
-
-
-def has_tool(tool: str) -> bool:
-    """Whether a program is there; `tar --zstd` needs zstd."""
-    return all(shutil.which(name) for name in ({"tar", "zstd"} if tool in {"tar", "zstd"} else {tool}))
-
-
 HEAD = Head(ArchiveKind.RAW, "a notice", {}, "a test", 1)
 Files = Sequence[tuple[str, bytes]]
 
 
 def pad_file(name: str, data: bytes) -> bytes:
     return (encode_header(name, len(data)) + data).ljust(member_bytes(len(data)), b"\0")
-
-
-def tar_bytes(files: Files) -> tuple[bytes, tuple[Member, ...]]:
-    content, members = b"", []
-    for name, data in files:
-        members.append(Member(name, len(content) + 512, len(data), hashlib.sha256(data).hexdigest()))
-        content += pad_file(name, data)
-    return content, tuple(members)
 
 
 @dataclass
@@ -150,30 +114,28 @@ class Forgery:
 def forge(
     path: Path,
     scenes: Sequence[tuple[str, Files]],
-    files: Files = (),
     *,
     head: Head = HEAD,
-    contents: dict[str, bytes] | None = None,
-    edit: Callable[[dict[str, Any]], object] | None = None,
+    contents: Mapping[str, bytes] = MappingProxyType({}),
+    edit: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> Forgery:
-    """Write an archive of scene ids with their files, and of those that belong to no scene.
+    """Write an archive of scene ids with their files; `contents` are tar bytes to store in place of those of a scene.
 
-    `contents` are tar bytes to store in place of those of a scene ("" for the files); `edit` changes the index.
+    `edit` changes the index.
     """
-    groups, frames, offset = list[Group](), list[bytes](), 0
-    for scene_id, items in [("", [(FORMAT_NAME, encode_json(head) + b"\n"), *files]), *scenes]:
-        content, members = tar_bytes(items)
-        stored = compress((contents or {}).get(scene_id, content), 1)
+    groups, frames = list[Group](), list[bytes]()
+    for scene_id, files in [("", [(FORMAT_NAME, encode_json(head) + b"\n")]), *scenes]:
+        content, members = b"", list[Member]()
+        for name, data in files:
+            members.append(Member(name, len(content) + 512, len(data), hashlib.sha256(data).hexdigest()))
+            content += pad_file(name, data)
+        stored, offset = compress(contents.get(scene_id, content), 1), sum(map(len, frames))
         split = "train" if scene_id else ""
-        groups.append(Group(scene_id, split, 0, offset, len(stored), len(content), members))
+        groups.append(Group(scene_id, split, 0, offset, len(stored), len(content), tuple(members)))
         frames.append(stored)
-        offset += len(stored)
-    text = encode_index(Index(head, tuple(groups)))
-    if edit is not None:
-        value = json.loads(text)
-        edit(value)
-        text = json.dumps(value).encode()
-    forgery = Forgery(frames, text)
+    value = json.loads(encode_index(Index(head, tuple(groups))))
+    edit(value)
+    forgery = Forgery(frames, json.dumps(value, separators=(",", ":")).encode())
     path.write_bytes(forgery.join())
     return forgery
 
@@ -195,11 +157,3 @@ def flip(path: Path, offset: int, bit: int = 2) -> Path:
     data[offset] ^= 1 << bit
     path.write_bytes(data)
     return path
-
-
-def claims(size_bytes: int, blocks: int) -> bytes:
-    """A frame that says it holds so much, of blocks of 128 KiB of zeros in four bytes each."""
-    head = zstandard.FRAME_HEADER + b"\x84\x38" + size_bytes.to_bytes(4, "little")
-    block = (0b010 | (1 << 17) << 3).to_bytes(3, "little") + b"\0"
-    last = (0b011 | (1 << 17) << 3).to_bytes(3, "little") + b"\0"
-    return head + block * (blocks - 1) + last + b"\0\0\0\0"

@@ -9,11 +9,12 @@ import io
 import json
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,25 @@ def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[s
 
 # For disks that are full: half of a module must not stay in Python's cache.
 NO_BYTECODE = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@contextlib.contextmanager
+def limited(kind: int, size_bytes: int) -> Iterator[None]:
+    """Limit this process, for a while: `resource.RLIMIT_FSIZE` is a disk that takes no larger file."""
+    limits = resource.getrlimit(kind)
+    resource.setrlimit(kind, (size_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, limits)
+
+
+@contextlib.contextmanager
+def limited_memory(more_bytes: int) -> Iterator[None]:
+    """Let this process take no more than so many bytes of addresses beside those that it has."""
+    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    with limited(resource.RLIMIT_AS, used_bytes + more_bytes):
+        yield
 
 
 def run_command(

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-import numpy as np
-
 Vector = tuple[float, float, float]
 
 NYU40_OF_SCANNET20 = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 24, 28, 33, 34, 36, 39)
@@ -33,35 +31,22 @@ def scannet200_ids() -> list[int]:
     return sorted(int(row["scannet_id"]) for row in _read_asset("scannet200.csv", ","))
 
 
-def group_of_vertices(segment_ids: Sequence[int], groups: Sequence[Mapping[str, Any]]) -> list[int | None]:
-    """For each vertex, the position of the group that it ends up in: file order, the last one wins.
-
-    A repetition of an earlier group does not count.
-    """
-    contents = [(group["label"], set(group["segments"])) for group in groups]
-    counting = [position for position, content in enumerate(contents) if content not in contents[:position]]
-    found: list[int | None] = []
-    for segment_id in segment_ids:
-        winner = None
-        for position in counting:
-            if segment_id in groups[position]["segments"]:
-                winner = position
-        found.append(winner)
-    return found
-
-
 def ids_of_vertices(
     segment_ids: Sequence[int], groups: Sequence[Mapping[str, Any]]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Per vertex: nyu40 id, ScanNet id, instance."""
-    rows = label_map_rows()
+    """Per vertex: nyu40 id, ScanNet id, instance. The last group in the file that has its segment wins.
+
+    A repetition of an earlier group does not count.
+    """
+    rows, contents = label_map_rows(), [(group["label"], set(group["segments"])) for group in groups]
+    counting = [group for position, group in enumerate(groups) if contents[position] not in contents[:position]]
     nyu40_ids, scannet_ids, instances = [], [], []
-    for position in group_of_vertices(segment_ids, groups):
+    for segment_id in segment_ids:
         scannet_id, nyu40_id, instance = 0, 0, -1
-        if position is not None:
-            instance = groups[position]["id"]
-            if groups[position]["label"] in rows:
-                scannet_id, nyu40_id = rows[groups[position]["label"]]
+        for group in counting:
+            if segment_id in group["segments"]:
+                instance = group["id"]
+                scannet_id, nyu40_id = rows.get(group["label"], (0, 0))
         nyu40_ids.append(nyu40_id)
         scannet_ids.append(scannet_id)
         instances.append(instance)
@@ -88,11 +73,6 @@ def aligned_points(positions: Any, matrix: Any) -> list[Vector]:
         a, b, c = (row[0] * x + row[1] * y + row[2] * z + row[3] for row in rows[:3])
         points.append((a, b, c))
     return points
-
-
-def to_float32(points: Sequence[Vector]) -> np.ndarray:
-    """Round to single precision, once."""
-    return np.array([[np.float32(value) for value in point] for point in points], np.float32)
 
 
 def cross(a: Vector, b: Vector) -> Vector:

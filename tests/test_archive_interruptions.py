@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import resource
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from archives import call, find_parts, pack_tree, unpack_pipe, write_tree
-from commands import COMMAND, NO_BYTECODE, digests, start_command
+from commands import COMMAND, digests, edit_json, limited, start_command
 from release_server import ROOT, ReleaseServer, Stall
 
 from scannet_prep import ScanNet, official_scenes
@@ -23,20 +22,22 @@ from scannet_prep.archive import frames
 from scannet_prep.archive.source import find_missing_shards
 from scannet_prep.errors import FileError, ManifestError, MissingFileError
 from scannet_prep.files import run_lock
-from scannet_prep.processed.folder import processed_path
 from scannet_prep.scene import Split
 from scannet_prep.stages import pack, unpack, verify
 
-NAMES = [f"scene{number:04}_00" for number in range(60)]
+NAMES = [f"scene{number:04}_00" for number in range(30)]
 SCENES = 40
+
+
+def write_scenes(folder: Path, seed: int) -> Path:
+    """A raw tree of 12 MB."""
+    dice = random.Random(seed)
+    return write_tree(folder, {f"scans/{name}/{name}.txt": dice.randbytes(400_000) for name in NAMES})
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A raw tree of 24 MB."""
-    dice = random.Random(0)
-    files = {f"scans/{name}/{name}.txt": dice.randbytes(400_000) for name in NAMES}
-    return write_tree(tmp_path_factory.mktemp("pack") / "tree", files)
+    return write_scenes(tmp_path_factory.mktemp("pack") / "tree", 0)
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +45,16 @@ def processed(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """The archive of a processed folder of many scenes, all with the content of one, beside what comes out of it."""
     directory = tmp_path_factory.mktemp("unpack")
     source = Path(shutil.copytree(whole_dir / "processed", directory / "source"))
-    value = json.loads((source / "manifest.json").read_text())
-    (first, entry), *_ = sorted(value["scenes"].items())
-    data = (source / "train" / f"{first}.npz").read_bytes()
-    for path in source.glob("*/*.npz"):
-        path.unlink()
-    value["scenes"] = dict.fromkeys(official_scenes(Split.TRAIN)[:SCENES], entry)
-    for scene_id in value["scenes"]:
-        processed_path(source, Split.TRAIN, scene_id).write_bytes(data)
-    (source / "manifest.json").write_text(json.dumps(value))
+    path = min(source.glob("train/*.npz"))
+    scene_ids = official_scenes(Split.TRAIN)[:SCENES]
+    edit_json(
+        source / "manifest.json",
+        lambda value: value.update(scenes=dict.fromkeys(scene_ids, value["scenes"][path.stem])),
+    )
+    for scene_id in scene_ids:
+        shutil.copy(path, path.with_name(f"{scene_id}.npz"))
+    for other in {path, *source.glob("val/*.npz"), *source.glob("test/*.npz")}:
+        other.unlink()
     pack.run(pack.plan(source, directory / "a.tar.zst"))
     unpack.run(unpack.plan([directory / "a.tar.zst"], directory / "expected"))
     return directory
@@ -81,18 +83,6 @@ def wait_for(pattern: str, folder: Path, process: subprocess.Popen[str], count: 
         time.sleep(0.0005)
 
 
-def kill_later(process: subprocess.Popen[str], dice: random.Random) -> None:
-    time.sleep(dice.uniform(0, 0.1))
-    process.kill()
-    process.communicate()
-
-
-def limit_files(size_bytes: int) -> None:
-    """Let no file of this process become larger, as on a full disk."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
-
-
 def test_a_thread_that_never_ends_keeps_no_run_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "_LAST_TASKS_S", 0.1)
     lock = threading.Event()  # for which the second task waits
@@ -117,25 +107,26 @@ def test_a_pack_that_is_interrupted_leaves_the_old_archive(tree: Path, old: Path
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("words", [(), ("--shard-size", "8MB")])
+@pytest.mark.parametrize("words", [(), ("--shard-size", "4MB")])
 def test_a_pack_that_is_killed_leaves_what_was_there_or_what_is_new_or_shards_with_a_hole_and_never_a_mixture(
     tree: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    dice, target = random.Random(2), tmp_path / "a.tar.zst"
-    changed = write_tree(tmp_path / "changed", {f"scans/{name}/{name}.txt": dice.randbytes(400_000) for name in NAMES})
+    dice, target, changed = random.Random(2), tmp_path / "a.tar.zst", write_scenes(tmp_path / "changed", 2)
     assert call("pack", tree, "-o", target, *words).status == 0
     old = {path.name: path.read_bytes() for path in tmp_path.glob("a*.tar.zst")}
-    for _ in range(3):
+    for _ in range(2):
         process = start_command("pack", changed, "-o", target, *words)
         wait_for(".a.tar.zst.partial/*", tmp_path, process)
-        kill_later(process, dice)
+        time.sleep(dice.uniform(0, 0.05))
+        process.kill()
+        process.communicate()
         found = {path.name: path.read_bytes() for path in tmp_path.glob("a*.tar.zst")}
         same = [name for name in found if found[name] == old[name]]
         assert len(same) in {0, len(found)} or find_missing_shards(found), same
         assert len(found) == len(old) or find_missing_shards(found) or (words and not found)
         assert all(check_whole(tmp_path / name) for name in found)
-    assert call("pack", changed, "-o", target, *words).status == 0
-    assert sum(check_whole(path) for path in tmp_path.glob("a*.tar.zst")) == 60
+    assert call("pack", changed, "-o", target, "--force", *words).status == 0
+    assert sum(check_whole(path) for path in tmp_path.glob("a*.tar.zst")) == len(NAMES)
     assert not list(tmp_path.glob(".*"))
 
 
@@ -156,9 +147,10 @@ def test_a_file_that_changes_while_it_is_packed_stops_the_run(tmp_path: Path) ->
 
 
 def test_a_full_disk_or_a_second_run_is_said_and_the_old_archive_stays(tree: Path, old: Path, tmp_path: Path) -> None:
-    process = start_command("pack", tree, "-o", old, env=NO_BYTECODE, preexec_fn=lambda: limit_files(3_000_000))
-    _, stderr = process.communicate()
-    assert (process.returncode, "cannot be written" in stderr, "hint: free some space" in stderr) == (1, True, True)
+    with limited(resource.RLIMIT_FSIZE, 3_000_000):
+        outcome = call("pack", tree, "-o", old)
+    assert (outcome.status, "hint: free some space" in outcome.stderr) == (1, True)
+    assert "cannot be written" in outcome.stderr
     with run_lock(tmp_path):
         outcome = call("pack", tree, "-o", old)
     assert (outcome.status, "is working in this folder" in outcome.stderr) == (1, True)
@@ -166,30 +158,29 @@ def test_a_full_disk_or_a_second_run_is_said_and_the_old_archive_stays(tree: Pat
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize(
-    ("output", "status", "message"),
-    [
+def test_an_output_that_is_closed_or_full_or_read_by_nobody_is_an_error(tree: Path) -> None:
+    for output, status, message in (
         (">&-", 2, "standard output is a terminal, closed"),
         ("> /dev/full", 1, "standard output: cannot be written"),
         ("| head -c 9 > /dev/null", 1, "the program reading the pipe has stopped"),
-    ],
-)
-def test_an_output_that_is_closed_or_full_or_read_by_nobody_is_an_error(
-    output: str, status: int, message: str, tree: Path
-) -> None:
-    line = f"set -o pipefail; {' '.join(COMMAND)} pack {tree} - -q {output}"
-    done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, message in done.stderr) == (status, True), done.stderr
+    ):
+        line = f"set -o pipefail; {' '.join(COMMAND)} pack {tree} - -q {output}"
+        done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, message in done.stderr) == (status, True), done.stderr
 
 
 def test_an_unpacking_that_is_killed_leaves_whole_files_and_the_next_run_completes_them(
     processed: Path, tmp_path: Path
 ) -> None:
-    dice, expected, out_dir = random.Random(4), digests(processed / "expected"), tmp_path / "out"
-    archive, interrupted = processed / "a.tar.zst", 0
-    for _ in range(3):
+    archive, expected, out_dir, interrupted = (
+        processed / "a.tar.zst",
+        digests(processed / "expected"),
+        tmp_path / "out",
+        0,
+    )
+    for count in (1, SCENES // 4):
         process = start_command("unpack", archive, "-o", out_dir, "--jobs", "2")
-        wait_for("train/scene*.npz", out_dir, process, dice.randrange(1, SCENES))
+        wait_for("train/scene*.npz", out_dir, process, count)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         found = digests(out_dir)
@@ -207,12 +198,11 @@ def test_an_unpacking_that_is_killed_leaves_whole_files_and_the_next_run_complet
 
 
 def test_where_the_disk_is_full_nothing_is_half_unpacked(processed: Path, tmp_path: Path) -> None:
-    words = ("unpack", processed / "a.tar.zst", "-o", tmp_path / "out")
-    process = start_command(*words, env=NO_BYTECODE, preexec_fn=lambda: limit_files(1_000))
-    _, stderr = process.communicate()
-    assert (process.returncode, "Traceback" in stderr) == (1, False)
-    assert "cannot be written: File too large" in stderr
-    assert "it continues" in stderr
+    with limited(resource.RLIMIT_FSIZE, 1_000):
+        outcome = call("unpack", processed / "a.tar.zst", "-o", tmp_path / "out")
+    assert outcome.status == 1
+    assert "cannot be written: File too large" in outcome.stderr
+    assert "it continues" in outcome.stderr
     assert not [path for path in (tmp_path / "out").rglob("*") if ".npz" in path.name or path.suffix == ".tmp"]
     with pytest.raises((ManifestError, MissingFileError)):
         ScanNet(tmp_path / "out", split="train")
@@ -231,8 +221,7 @@ def test_an_interrupted_read_of_an_archive_on_the_web_ends_at_once_though_the_se
         process = start_command("unpack", url, "-o", tmp_path / "out", "--jobs", "2")
         deadline = time.monotonic() + 20
         while len([request for request in server.requests() if request.range in scenes]) < 2:
-            assert time.monotonic() < deadline
-            assert process.poll() is None
+            assert (process.poll(), time.monotonic() < deadline) == (None, True)
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         try:

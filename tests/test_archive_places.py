@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
@@ -14,24 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from archives import call, find_parts, flip, pack_shards, pack_tree, unpack_pipe
+from archives import call, find_parts, flip, forge, pack_shards, pack_tree, unpack_pipe, write_tree
 from certificates import make_private_authority
-from commands import TRAIN, VAL
+from commands import SCENES, TEST, TRAIN, VAL, Verify, digests
 from release_server import ROOT, ReleaseServer
 
 from scannet_prep import ScanNet
-from scannet_prep.archive import open_archive
 from scannet_prep.archive.layout import ArchiveKind, Head
 from scannet_prep.archive.reader import ArchiveReader
-from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, write_archive
-from scannet_prep.errors import (
-    ArchiveError,
-    FileError,
-    MissingFileError,
-    UsageError,
-)
+from scannet_prep.errors import ArchiveError, FileError, MissingFileError, UsageError
 from scannet_prep.scene import Split
-from scannet_prep.stages import info, unpack, verify
+from scannet_prep.stages import info, unpack
+from scannet_prep.stages.verify import run as run_verify
 
 TAR = tarfile.TarInfo("some.txt").tobuf() + bytes(1024)
 FRAME = zstandard.compress(TAR, 3)
@@ -50,9 +45,9 @@ FOREIGN = {
     "a file of another kind": (b"something else" * 50, "scannet-prep pack made"),
 }
 
-READERS: dict[str, Callable[[Path], object]] = {
+READERS: dict[str, Callable[[Any], object]] = {
     "info": lambda path: info.run([path]),
-    "verify": lambda path: verify.run([path]),
+    "verify": lambda path: run_verify([path]),
     "unpack": lambda path: unpack.plan([path]),
     "ScanNet": lambda path: ScanNet(path, split="train"),
 }
@@ -78,16 +73,13 @@ def test_every_reader_says_what_a_foreign_file_is_and_what_to_type(what: str, tm
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_a_named_pipe_does_not_hang_and_places_that_cannot_be_read_say_what_they_need(
-    name: str, tmp_path: Path
-) -> None:
-    read: Callable[[Any], object] = READERS[name]
+def test_a_named_pipe_does_not_hang_and_places_that_cannot_be_read_say_what_they_need(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.tar.zst")
-    for place, message in ((tmp_path / "a.tar.zst", "is a named pipe"), ("ftp://b.tar.zst", "No such file")):
-        with pytest.raises(FileError, match=message) as caught:
-            read(place)
-    assert "a path, or https://, s3://, gs:// or az://" in caught.value.hint
+    for read in READERS.values():
+        for place, message in ((tmp_path / "a.tar.zst", "is a named pipe"), ("ftp://b.tar.zst", "No such file")):
+            with pytest.raises(FileError, match=message) as caught:
+                read(place)
+        assert "a path, or https://, s3://, gs:// or az://" in caught.value.hint
 
 
 SECRETS = ("anna", "s3cret", "t0ken")
@@ -104,10 +96,6 @@ def secret_url(server: ReleaseServer, name: str = "scannet.tar.zst") -> str:
     return f"{server.origin}{ROOT}{name}?key=t0ken".replace("http://", "http://anna:s3cret@")
 
 
-def public(server: ReleaseServer, name: str = "scannet.tar.zst") -> str:
-    return f"{server.origin}{ROOT}{name}?..."
-
-
 def run(*words: object) -> tuple[int, dict[str, Any]]:
     outcome = call(*words, "--json")
     assert not any(secret in outcome.stdout + outcome.stderr for secret in SECRETS)
@@ -117,6 +105,7 @@ def run(*words: object) -> tuple[int, dict[str, Any]]:
 def test_info_and_verify_say_of_an_address_what_they_say_of_the_file_in_few_requests(
     server: ReleaseServer, archive_path: Path
 ) -> None:
+    public = f"{server.origin}{ROOT}scannet.tar.zst?..."
     for command, words, limit in (
         ("info", [], 4),
         ("verify", ["--jobs", "2", "--limit", "9"], 12),
@@ -127,9 +116,9 @@ def test_info_and_verify_say_of_an_address_what_they_say_of_the_file_in_few_requ
         assert of_url[0] == of_file[0] == 0
         assert len(server.requests()) <= limit, command
         assert {key for key in of_url[1] if of_url[1][key] != of_file[1][key]} <= {"path", "paths", "seconds"}
-        assert of_url[1]["paths"] == [public(server)]
+        assert of_url[1]["paths"] == [public]
         outcome = call(command, secret_url(server))
-        assert (outcome.status, public(server) in outcome.stdout) == (0, True)
+        assert (outcome.status, public in outcome.stdout) == (0, True)
         assert not any(secret in outcome.stdout + outcome.stderr for secret in SECRETS)
     for places, expected in (
         ([secret_url(server, "nothing.tar.zst")], (1, "NotOnServerError")),
@@ -140,7 +129,7 @@ def test_info_and_verify_say_of_an_address_what_they_say_of_the_file_in_few_requ
         assert (status, value["error"]) == expected
 
 
-def test_only_what_is_asked_for_is_fetched_and_a_scene_is_one_range(
+def test_only_what_is_asked_for_is_fetched_by_one_range_a_scene_and_a_truncated_archive_in_few_requests(
     server: ReleaseServer, archive_path: Path, whole_dir: Path, tmp_path: Path
 ) -> None:
     assert run("unpack", secret_url(server), "--scenes", VAL, "-o", tmp_path / "out")[0] == 0
@@ -153,13 +142,8 @@ def test_only_what_is_asked_for_is_fetched_and_a_scene_is_one_range(
     server.forget()
     assert reader.read(0) == (whole_dir / f"processed/train/{TRAIN}.npz").read_bytes()
     assert [request.range for request in server.requests()] == [expected[TRAIN]]
-
-
-def test_a_truncated_archive_on_a_server_is_walked_through_in_few_requests(
-    server: ReleaseServer, archive_path: Path, tmp_path: Path
-) -> None:
-    start, end = find_parts(archive_path)[VAL]
-    archive_path.write_bytes(archive_path.read_bytes()[: (start + end) // 2])
+    os.truncate(archive_path, sum(parts[VAL]) // 2)
+    server.forget()
     assert run("unpack", secret_url(server), "-o", tmp_path / "rescued")[0] == 3
     assert (tmp_path / f"rescued/train/{TRAIN}.npz").is_file()
     assert len(server.requests()) <= 12
@@ -169,39 +153,35 @@ def test_shards_may_be_files_and_addresses_mixed(server: ReleaseServer, whole_di
     paths = pack_shards(whole_dir / "processed", tmp_path / "s.tar.zst", 20_000)
     server.files |= {f"{ROOT}{path.name}": path for path in paths}
     size_bytes = sum(path.stat().st_size for path in paths)
-    (tmp_path / "other disk").mkdir()
-    moved = Path(shutil.move(paths[1], tmp_path / "other disk"))
+    moved = Path(shutil.move(paths[1], write_tree(tmp_path / "other disk", {})))
     places: list[object] = [secret_url(server, paths[0].name), moved, paths[2]]
     for command in ("info", "verify"):
         status, value = run(command, *places)
         assert (status, value["size_bytes"]) == (0, size_bytes)
-    status, value = run("info", *places[:2])
-    assert value["missing_shards"] == [paths[2].name]
-    status, value = run("info", *places[1:])
-    assert value["missing_shards"] == [paths[0].name]
+    for left, missing in ((places[:2], paths[2]), (places[1:], paths[0])):
+        assert run("info", *left)[1]["missing_shards"] == [missing.name]
     status, value = run("unpack", *places, "-o", tmp_path / "out")
     assert (status, len(value["scenes"])) == (0, 3)
 
 
-def test_authorities_can_be_named(archive_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+def test_authorities_can_be_named(archive_path: Path, tmp_path: Path) -> None:
     ca_path, certificate_path = make_private_authority(tmp_path / "authority")
     with ReleaseServer(archive_path.parent, certificate=certificate_path) as server:
         server.files[f"{ROOT}a.tar.zst"] = archive_path
         url = f"{server.origin}{ROOT}a.tar.zst"
-        for words in (["info"], ["verify"], ["unpack", "-o", tmp_path / "out"]):
+        for words, remedy in (
+            (["info"], ["--insecure"]),
+            (["verify"], ["--ca-bundle", ca_path]),
+            (["unpack", "-o", tmp_path / "out"], ["--ca-bundle", ca_path]),
+        ):
             assert run(*words, url)[1]["error"] == "CertificateError"
-            assert run(*words, url, "--ca-bundle", ca_path)[0] == run(*words, url, "--insecure")[0] == 0
+            assert run(*words, url, *remedy)[0] == 0
 
 
 @pytest.fixture
-def folder(whole_dir: Path) -> Path:
-    return whole_dir / "processed"
-
-
-@pytest.fixture
-def shards(folder: Path, tmp_path: Path) -> tuple[Path, ...]:
-    return tuple(pack_shards(folder, tmp_path / "shards.tar.zst", 30_000))
+def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
+    """Of the processed folder: a scene each."""
+    return pack_shards(whole_dir / "processed", tmp_path / "shards.tar.zst", 20_000)
 
 
 def test_an_archive_that_is_replaced_stays_readable_where_it_is_open_and_one_that_changes_or_goes_is_an_error(
@@ -228,8 +208,37 @@ def test_an_archive_that_is_replaced_stays_readable_where_it_is_open_and_one_tha
         dataset[0]
 
 
-def test_shards_come_in_any_order_and_a_missing_one_is_named(shards: tuple[Path, ...]) -> None:
-    assert ScanNet(shards[::-1], split="train").scene_ids == ScanNet(shards, split="train").scene_ids
+def test_shards_are_one_archive_for_every_reader_in_any_order_and_each_is_one_by_itself(
+    shards: list[Path], whole_dir: Path, tmp_path: Path, verify: Verify
+) -> None:
+    expected = digests(whole_dir / "processed")
+    assert verify(shards[::-1]) == (0, [])
+    assert (verify.value["whole_scenes"], verify.value["paths"]) == (sorted(SCENES), list(map(str, shards[::-1])))
+    assert ScanNet(shards[::-1], split="train").scene_ids == ScanNet(shards, split="train").scene_ids == [TRAIN]
+    assert call("unpack", *shards, "-o", tmp_path / "all").status == 0
+    assert digests(tmp_path / "all") == expected
+    for shard in shards:
+        outcome = call("unpack", shard, "-o", tmp_path / "single")
+        assert (outcome.status, "shards of the set are not among the archives" in outcome.stderr) == (0, True)
+    assert (verify(tmp_path / "single"), digests(tmp_path / "single")) == ((0, []), expected)
+    flip(shards[1], sum(find_parts(shards[1])[VAL]) // 2)
+    status, [(_, scene_id, name, _)] = verify(shards)
+    assert (status, scene_id, Path(name).name) == (3, VAL, shards[1].name)
+    alone = shards[0].rename(shards[0].with_name("alone.tar.zst"))
+    assert ScanNet(alone, split="train").scene_ids == [TRAIN]
+
+
+def test_a_missing_shard_is_named(shards: list[Path], tmp_path: Path, verify: Verify) -> None:
+    status, [(severity, _, _, message)] = verify(shards[1])
+    assert (status, severity, "shards of the set are not among the archives: " in message) == (0, "note", True)
+    assert verify(shards[::2])[0] == 2
+    problem = f"shards of the set are not among the archives: {shards[1].name}"
+    assert problem in verify.value["message"]
+    with pytest.raises(UsageError, match=problem):
+        unpack.plan(shards[::2], tmp_path / "out")
+    assert verify(shards[0], "--splits", "val")[0] == 2  # to check nothing is not a check
+    outcome = call("unpack", shards[0], "-o", tmp_path / "out", "--scenes", TEST)
+    assert (outcome.status, "or is it in a shard that was not given?" in outcome.stderr) == (2, True)
     others = [shards[1].with_name(f"{name}.tar.zst") for name in ("shards-00001-of-00009", "other-00001-of-00003")]
     for other in others:
         shutil.copy(shards[1], other)
@@ -241,44 +250,46 @@ def test_shards_come_in_any_order_and_a_missing_one_is_named(shards: tuple[Path,
         with pytest.raises(ArchiveError, match=f"of which {missing} is missing") as caught:
             ScanNet(left, split="train")
         assert "name all shards" in caught.value.hint
-    alone = shards[0].with_name("alone.tar.zst")
-    shards[0].rename(alone)
-    ids = [scene.scene_id for scene in open_archive(alone).index.scenes if scene.split == "train"]
-    assert ScanNet(alone, split="train").scene_ids == ids
 
 
 def test_archives_that_do_not_go_together_are_refused(
-    archive_path: Path, shards: tuple[Path, ...], packed_dir: Path, folder: Path
+    archive_path: Path, shards: list[Path], packed_dir: Path, whole_dir: Path, verify: Verify
 ) -> None:
+    folder = whole_dir / "processed"
     places: list[Path]
-    for places, kind, message in (
-        ([*shards, archive_path], UsageError, r"holds scene0000_00, and so does .*\.tar\.zst"),
-        ([packed_dir / "raw.tar.zst"], ArchiveError, "holds raw scenes, not processed ones"),
-        ([archive_path, folder], ArchiveError, "processed: is a folder"),
-        ([archive_path] * 2, UsageError, "holds scene0000_00, and so does"),
-        ([], UsageError, "the list of archives is empty"),
+    for places, kind, message, status in (
+        ([*shards, archive_path], UsageError, r"holds scene0000_00, and so does .*\.tar\.zst", 2),
+        ([packed_dir / "raw.tar.zst"], ArchiveError, "holds raw scenes, not processed ones", 0),
+        ([archive_path, folder], ArchiveError, "processed: is a folder", 1),
+        ([archive_path] * 2, UsageError, "holds scene0000_00, and so does", 2),
+        ([archive_path.with_name("missing.tar.zst")], MissingFileError, "No such file", 1),
     ):
-        with pytest.raises(kind, match=message):
+        with pytest.raises(FileError if kind is not UsageError else kind, match=message):
             ScanNet(places, split="val")
+        assert verify(places)[0] == call("info", *places).status == status
+        assert status == 0 or re.search(message, verify.value["message"])
+    assert verify([folder] * 2)[0] == call("info", folder, folder).status == 2
+    with pytest.raises(UsageError, match="the list of archives is empty"):
+        ScanNet([], split="val")
 
 
 @pytest.mark.parametrize(("key", "value"), [("align_axis", True), ("labels_from", "ply")])
 def test_archives_with_scenes_that_were_made_otherwise_are_refused(tmp_path: Path, key: str, value: object) -> None:
-    def write(name: str, scene_id: str, **options: Any) -> Path:
-        group = SourceGroup(scene_id, "train", 9, (SourceFile.from_content(f"train/{scene_id}.npz", b"x"),))
+    paths = []
+    for number, options in enumerate(({}, {key: value}, {"faces": True})):
+        paths.append(tmp_path / f"{number}.tar.zst")
+        scene_id = f"scene0000_0{number}"
         head = Head(ArchiveKind.PROCESSED, options=options)
-        write_archive(Contents(head, (), (group,)), tmp_path / name)
-        return tmp_path / name
-
-    first, second = write("a.tar.zst", "scene0000_00"), write("b.tar.zst", "scene0000_01", **{key: value})
-    with pytest.raises(ArchiveError, match=rf"b\.tar\.zst: holds .*{key}={value}, .*a\.tar\.zst with {key}="):
-        ScanNet([first, second], split="train")
-    assert len(ScanNet([first, write("c.tar.zst", "scene0000_01", faces=True)], split="train")) == 2
+        forge(paths[-1], [(scene_id, [(f"train/{scene_id}.npz", b"x")])], head=head)
+    with pytest.raises(ArchiveError, match=rf"1\.tar\.zst: holds .*{key}={value}, .*0\.tar\.zst with {key}="):
+        ScanNet(paths[:2], split="train")
+    assert len(ScanNet(paths[::2], split="train")) == 2
 
 
 def test_a_scene_stored_or_compressed_or_with_a_damaged_checksum_is_the_file_of_the_folder(
-    folder: Path, archive_path: Path, tmp_path: Path
+    whole_dir: Path, archive_path: Path, tmp_path: Path
 ) -> None:
+    folder = whole_dir / "processed"
     pack_tree(folder, tmp_path / "stored.tar.zst", level=0).close()
     start, end = find_parts(archive_path)["scene0000_00"]
     for path in (tmp_path / "stored.tar.zst", archive_path, flip(archive_path, end - 1)):

@@ -6,6 +6,7 @@ import resource
 from pathlib import Path
 
 import pytest
+from commands import limited
 
 from scannet_prep.errors import DiskFullError, FileError, LockedError, OutputError
 from scannet_prep.files import (
@@ -60,52 +61,45 @@ def test_only_temporary_files_of_this_program_are_removed(tmp_path: Path) -> Non
 
 
 def test_a_lock_ends_no_run_where_the_disk_is_full_or_the_folder_has_gone(tmp_path: Path) -> None:
-    folder, limits = tmp_path / "folder", resource.getrlimit(resource.RLIMIT_FSIZE)
+    folder = tmp_path / "folder"
     folder.mkdir()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        with (
-            run_lock(folder),
-            pytest.raises(LockedError, match="another run is working in this folder"),
-            run_lock(folder),
-        ):
-            pass
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with (
+        limited(resource.RLIMIT_FSIZE, 0),
+        run_lock(folder),
+        pytest.raises(LockedError, match="another run is working in this folder"),
+        run_lock(folder),
+    ):
+        pass
     with run_lock(folder):
         folder.rename(tmp_path / "moved")
         folder.touch()
     assert names(tmp_path) == ["folder", "moved"]
 
 
-def test_a_folder_that_is_not_there_or_a_name_that_is_taken_is_an_output_error(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    for path in (tmp_path / "absent/file", tmp_path / "folder", tmp_path / ("x" * 300)):
-        with pytest.raises((OutputError, FileError), match=r"cannot be written|is a folder") as caught:
-            write_atomically(path, [b"x"])
-        assert str(path) in str(caught.value)
-    assert names(tmp_path) == ["folder"]
-
-
-def test_devices_and_pipes_behind_links_are_not_replaced_by_files(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for target in (Path("/dev/null"), tmp_path / "pipe"):
-        link = tmp_path / "link"
-        link.symlink_to(target)
-        with pytest.raises(FileError, match="is a device or a pipe"):
-            write_atomically(link, [b"x"])
-        assert link.is_symlink()
-        link.unlink()
-
-
-def test_folders_are_made_with_parents_and_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:
-    make_directory(tmp_path / "a/b")
-    make_directory(tmp_path / "a/b")
-    assert (tmp_path / "a/b").is_dir()
+def test_places_that_cannot_be_written_to_are_errors_and_stay_what_they_are(tmp_path: Path) -> None:
+    make_directory(tmp_path / "folder/b")
+    make_directory(tmp_path / "folder/b")
     (tmp_path / "file").write_bytes(b"")
-    for path in (tmp_path / "file", tmp_path / "file/below"):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to("/dev/null")
+    (tmp_path / "link").symlink_to("pipe")
+    before = names(tmp_path)
+    for name, problem in (
+        ("absent/file", "cannot be written"),
+        ("folder", "is a folder"),
+        ("x" * 300, "cannot be written"),
+        ("null", "is a device or a pipe"),
+        ("link", "is a device or a pipe"),
+    ):
+        with pytest.raises((OutputError, FileError), match=problem) as caught:
+            write_atomically(tmp_path / name, [b"x"])
+        assert str(tmp_path / name) in str(caught.value)
+    for name in ("file", "file/below"):
         with pytest.raises(OutputError, match="cannot create this folder"):
-            make_directory(path)
+            make_directory(tmp_path / name)
+    assert (names(tmp_path), names(tmp_path / "folder")) == (before, ["b"])
+    assert (tmp_path / "null").is_symlink()
+    assert (tmp_path / "link").is_symlink()
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:

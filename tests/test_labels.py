@@ -1,4 +1,4 @@
-"""Label sets against the facts of the benchmarks, and every copy of the label map that circulates."""
+"""Label sets against the facts of the benchmarks, every copy of the label map that circulates, the official lists."""
 
 import pickle
 from pathlib import Path
@@ -8,9 +8,8 @@ import oracles
 import pytest
 from archives import write_tree
 
-from scannet_prep.errors import LabelMapError, MissingFileError
+from scannet_prep.errors import LabelMapError, MissingFileError, UnknownSceneError, UnknownSplitError
 from scannet_prep.labels import (
-    LABEL_MAP_NAME,
     SCANNET20,
     SCANNET200,
     LabelSet,
@@ -19,25 +18,24 @@ from scannet_prep.labels import (
     find_label_map,
     read_label_map,
 )
+from scannet_prep.scene import SceneId, Split
+from scannet_prep.splits import find_official_split, official_scenes
 
 HEADER = "id\traw_category\tcategory\tcount\tnyu40id\teigen13id"
 ROWS = ("1\twall\twall\t8277\t1\t12", "2\tchair\tchair\t4646\t5\t4", "1163\tobject\tobject\t1313\t40\t7")
 
 
 def write_map(folder: Path, *rows: str, header: str = HEADER, newline: str = "\r\n") -> Path:
-    path = folder / LABEL_MAP_NAME
+    path = folder / "scannetv2-labels.combined.tsv"
     path.write_bytes("".join(line + newline for line in (header, *rows)).encode())
     return path
 
 
-def test_scannet20_is_ordered_by_nyu40_id() -> None:
+def test_scannet20_is_ordered_by_nyu40_id_and_scannet200_by_id_so_that_chair_comes_before_floor() -> None:
     assert SCANNET20.ids == oracles.NYU40_OF_SCANNET20
     assert (SCANNET20.names[0], SCANNET20.names[1], SCANNET20.names[-1]) == ("wall", "floor", "otherfurniture")
     assert SCANNET20.colors[0] == (174, 199, 232)
     assert all(item.in_val and item.frequency is None for item in SCANNET20.classes)
-
-
-def test_scannet200_is_ordered_by_id_so_that_chair_comes_before_floor() -> None:
     assert len(SCANNET200) == len(set(SCANNET200.names)) == 200
     assert list(SCANNET200.ids) == oracles.scannet200_ids() == sorted(SCANNET200.ids)
     assert SCANNET200.names[:4] == ("wall", "chair", "floor", "table")
@@ -87,40 +85,25 @@ def test_copies_with_any_line_ends_say_the_same(tmp_path: Path, newline: str) ->
     assert read_label_map(path).rows == {"wall": RawIds(1, 5)}
 
 
-@pytest.mark.parametrize(
-    ("row", "problem"),
-    [
-        ("3\tfloor", "row 5 has 2 columns, expected 6"),
-        ("x\tfloor\tfloor\t1\t2\t11", "row 5, column id: found 'x'"),
-        ("65536\tfloor\tfloor\t1\t2\t11", "expected a whole number from 0 to 65535"),
-        ("3\tfloor\tfloor\t1\t41\t11", "column nyu40id: found '41', expected a whole number from 0 to 40"),
-        ("3\tfloor\tfloor\t1\t٢\t11", "column nyu40id"),
-        ("3\tfloor\tfloor\t1\t" + "9" * 5000 + "\t11", "column nyu40id"),
-    ],
-)
-def test_a_damaged_row_is_refused_with_its_number(tmp_path: Path, row: str, problem: str) -> None:
-    with pytest.raises(LabelMapError, match=problem):
-        read_label_map(write_map(tmp_path, *ROWS, row))
-
-
-def test_a_copy_that_ends_within_a_row_is_refused(tmp_path: Path) -> None:
-    path = write_map(tmp_path, *ROWS, "5\tshelf\tshelf\t1\t39\t6")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-3])  # the last column may be empty
-    assert read_label_map(path).rows["shelf"] == RawIds(5, 39)
-    for lost_bytes in (4, 6):
-        path.write_bytes(whole[:-lost_bytes])
-        with pytest.raises(LabelMapError, match="row 5"):
-            read_label_map(path)
-
-
-def test_what_is_no_label_map_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "map.tsv"
-    texts = {b"": "has no column raw_category or id or nyu40id", b"id\xff\n": "is not UTF-8 text: byte 2"}
-    for data, problem in texts.items():
-        path.write_bytes(data)
+def test_a_label_map_that_is_damaged_or_cut_is_refused_with_the_number_of_the_row(tmp_path: Path) -> None:
+    whole = write_map(tmp_path, *ROWS, "5\tshelf\tshelf\t1\t39\t6").read_bytes()
+    for data, problem in (
+        (b"", "has no column raw_category or id or nyu40id"),
+        (b"id\xff\n", "is not UTF-8 text: byte 2"),
+        (whole[:-4], "row 5"),
+        (whole[:-6], "row 5"),
+        (whole + b"3\tfloor", "row 6 has 2 columns, expected 6"),
+        (whole + b"x\tfloor\tfloor\t1\t2\t11", "row 6, column id: found 'x'"),
+        (whole + b"65536\tfloor\tfloor\t1\t2\t11", "expected a whole number from 0 to 65535"),
+        (whole + b"3\tfloor\tfloor\t1\t41\t11", "column nyu40id: found '41', expected a whole number from 0 to 40"),
+        (whole + "3\tfloor\tfloor\t1\t٢\t11".encode(), "column nyu40id"),
+        (whole + b"3\tfloor\tfloor\t1\t" + b"9" * 5000 + b"\t11", "column nyu40id"),
+    ):
+        (tmp_path / "map.tsv").write_bytes(data)
         with pytest.raises(LabelMapError, match=problem):
-            read_label_map(path)
+            read_label_map(tmp_path / "map.tsv")
+    (tmp_path / "map.tsv").write_bytes(whole[:-3])  # the last column may be empty
+    assert read_label_map(tmp_path / "map.tsv").rows["shelf"] == RawIds(5, 39)
 
 
 def test_the_map_beside_the_scenes_is_found_also_from_the_folder_of_scenes(tmp_path: Path) -> None:
@@ -131,3 +114,30 @@ def test_the_map_beside_the_scenes_is_found_also_from_the_folder_of_scenes(tmp_p
     path.symlink_to("nowhere")  # is not passed over
     with pytest.raises(MissingFileError, match="is a link that leads nowhere"):
         read_label_map(find_label_map(tmp_path))
+
+
+def test_the_official_lists_have_1201_312_and_100_scenes_of_different_spaces() -> None:
+    lists = [official_scenes(split) for split in Split]
+    assert [len(scenes) for scenes in lists] == [1201, 312, 100]
+    assert len({scene for scenes in lists for scene in scenes}) == 1613
+    train, val, test = ({scene.space for scene in scenes} for scenes in lists)
+    assert len(train | val) == 707
+    assert not any((train & val, train & test, val & test))
+    assert {find_official_split(name) for name in ("scene0807_00", "scene9999_99", "", "scene0000_00 ")} == {None}
+    for split, scenes in zip(Split, lists, strict=True):
+        assert {find_official_split(scene) for scene in scenes} == {split}
+    assert official_scenes(Split.TEST) == tuple(f"scene{space:04d}_00" for space in range(707, 807))
+    assert official_scenes("val") == official_scenes(Split.VAL)
+    with pytest.raises(UnknownSplitError, match="'training' is not a split"):
+        official_scenes("training")
+    firsts = [official_scenes(split)[0] for split in (Split.TRAIN, Split.VAL)]
+    assert firsts == ["scene0191_00", "scene0568_00"], "they are not sorted"
+
+
+def test_other_texts_are_no_scene_ids() -> None:
+    arabic = "scene\u0660\u0660\u0660\u0660_\u0660\u0660"
+    words = ["scene0000", "scene000_00", "scene0000_000", "Scene0000_00", "../scene0000_00"]
+    for text in ("", "scene0000_00\n", arabic, *words):
+        assert not SceneId.is_valid(text)
+        with pytest.raises(UnknownSceneError, match="is not a scene id"):
+            SceneId(text)

@@ -10,17 +10,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from archives import TREE, call, pack_shards, pack_tree, read_tree, unpack_pipe, write_tree
+from archives import TREE, call, pack_tree, read_tree, unpack_pipe, write_tree
 from commands import TEST, TRAIN, VAL, Verify, digests, edit_json
 
 from scannet_prep import ScanNet
-from scannet_prep.errors import DiskFullError, UsageError
+from scannet_prep.errors import DiskFullError
 from scannet_prep.files import run_lock
 from scannet_prep.stages import unpack
 
 
-@pytest.mark.parametrize("kind", ["processed", "raw"])
-@pytest.mark.parametrize("way", ["file", "pipe"])
+@pytest.mark.parametrize(("kind", "way"), [("processed", "file"), ("raw", "pipe")])
 def test_the_defaults_bring_back_the_folder_byte_for_byte_and_again_nothing_is_written(
     whole_dir: Path, packed_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, way: str
 ) -> None:
@@ -62,15 +61,14 @@ def test_scenes_that_are_on_record_as_failed_stay_so(out_dir: Path, tmp_path: Pa
         assert "scene0191_00" in (tmp_path / "out" / name).read_text()
 
 
-def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(whole_dir: Path, tmp_path: Path) -> None:
-    source = Path(shutil.copytree(whole_dir / "raw", tmp_path / "raw"))
-    lines = [f"{'0' * 64}  1  scans/{scene_id}/{scene_id}.txt\n" for scene_id in (TRAIN, VAL)]
-    (source / "scannet.lock").write_text("".join(lines))
-    pack_tree(source, tmp_path / "raw.tar.zst").close()
-    for words in (["--scenes", TRAIN], ["--scenes", VAL]):
-        assert call("unpack", tmp_path / "raw.tar.zst", "-o", tmp_path / "out", *words).status == 0
-        named = {line.split("/")[1] for line in (tmp_path / "out/scannet.lock").read_text().splitlines() if "/" in line}
-        assert named == ({TRAIN} if TRAIN in words else {TRAIN, VAL})
+def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(tmp_path: Path) -> None:
+    files = {f"scans/{scene_id}/{scene_id}.txt": b"x" for scene_id in (TRAIN, VAL)}
+    lock = "".join(f"{'0' * 64}  1  {name}\n" for name in files).encode()
+    pack_tree(write_tree(tmp_path / "raw", files | {"scannet.lock": lock}), tmp_path / "raw.tar.zst").close()
+    for scene_id, expected in ((TRAIN, {TRAIN}), (VAL, {TRAIN, VAL})):
+        assert call("unpack", tmp_path / "raw.tar.zst", "-o", tmp_path / "out", "--scenes", scene_id).status == 0
+        lines = (tmp_path / "out/scannet.lock").read_text().splitlines()
+        assert {line.split("/")[1] for line in lines if "/" in line} == expected
 
 
 def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_path: Path) -> None:
@@ -111,58 +109,37 @@ def test_a_link_to_a_folder_or_what_is_in_the_way_costs_its_scene_and_what_else_
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"of no scene", 0o640)
 
 
-def test_shards_are_unpacked_together_or_one_by_one_and_the_folder_verifies(
-    whole_dir: Path, tmp_path: Path, verify: Verify
+def test_what_makes_no_sense_is_wrong_usage_that_names_what_there_is(
+    packed: Path, packed_dir: Path, whole_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shards = pack_shards(whole_dir / "processed", tmp_path / "s.tar.zst", 30_000)
-    assert len(shards) > 2
-    outcome = call("unpack", *shards, "-o", tmp_path / "all", "--json")
-    assert outcome.status == 0, outcome.stderr
-    assert digests(tmp_path / "all") == digests(whole_dir / "processed")
-    for shard in shards:
-        outcome = call("unpack", shard, "-o", tmp_path / "single")
-        assert (outcome.status, "shards of the set are not among the archives" in outcome.stderr) == (0, True)
-    assert verify(tmp_path / "single") == (0, [])
-    assert digests(tmp_path / "single") == digests(whole_dir / "processed")
-    with pytest.raises(UsageError, match=r"shards of the set are not among the archives: s-00001-of-"):
-        unpack.plan([shards[0], *shards[2:]], tmp_path / "out")
-    outcome = call("unpack", shards[0], "-o", tmp_path / "out", "--scenes", TEST)
-    assert (outcome.status, "or is it in a shard that was not given?" in outcome.stderr) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["a.tar.zst", "--scenes", "scene0500_00"], "has no scene scene0500_00"),
-        (["a.tar.zst", "--splits", "test", "--scenes", TRAIN], f"has no scene {TRAIN} in test"),
-        (["a.tar.zst", "a.tar.zst"], f"a.tar.zst: holds {TRAIN}, and so does a.tar.zst"),
-        (["a.tar.zst", "b.tar.zst"], "hold raw and processed scenes"),
-    ],
-)
-def test_what_makes_no_sense_is_wrong_usage(
-    words: list[str], message: str, packed: Path, packed_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copy(packed_dir / "processed.tar.zst", packed.with_name("b.tar.zst"))
     monkeypatch.chdir(packed.parent)
-    outcome = call("unpack", *words, "-o", "out")
+    shutil.copy(packed_dir / "processed.tar.zst", "b.tar.zst")
+    assert call("pack", whole_dir / "raw", "-o", "c.tar.zst", "--splits", "train", "test").status == 0
+    for line, message in (
+        ("a.tar.zst --scenes scene0500_00", "has no scene scene0500_00"),
+        (f"a.tar.zst --splits test --scenes {TRAIN}", f"has no scene {TRAIN} in test"),
+        ("a.tar.zst a.tar.zst", f"a.tar.zst: holds {TRAIN}, and so does a.tar.zst"),
+        ("a.tar.zst b.tar.zst", "hold raw and processed scenes"),
+        ("c.tar.zst --splits val", "has no scenes in val; it has: test, train"),
+    ):
+        outcome = call("unpack", *line.split(), "-o", "out")
+        assert (outcome.status, message in outcome.stderr) == (2, True), outcome.stderr
+        assert not Path("out").exists()
+    outcome = unpack_pipe(Path("c.tar.zst"), "-o", "out", "--splits", "val")
     assert (outcome.status, message in outcome.stderr) == (2, True), outcome.stderr
-    assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("way", ["file", "pipe"])
-def test_scenes_made_in_another_way_or_of_another_kind_are_not_mixed_in(
-    packed_dir: Path, out_dir: Path, way: str
-) -> None:
+def test_scenes_made_in_another_way_or_of_another_kind_are_not_mixed_in(packed_dir: Path, out_dir: Path) -> None:
     edit_json(out_dir / "manifest.json", lambda value: value["scenes"][TRAIN]["options"].update(align_axis=True))
     before = digests(out_dir)
-    for archive, message in (
+    for kind, message in (
         ("processed", "scenes were made with different options"),
         ("raw", "holds processed scenes, and the archive raw ones"),
     ):
-        arguments = (packed_dir / f"{archive}.tar.zst", "-o", out_dir, "--scenes", VAL)
-        outcome = call("unpack", *arguments) if way == "file" else unpack_pipe(*arguments)
-        assert (outcome.status, message in outcome.stderr) == (1, True), outcome.stderr
-        assert digests(out_dir) == before
+        for unpack_it in (partial(call, "unpack"), unpack_pipe):
+            outcome = unpack_it(packed_dir / f"{kind}.tar.zst", "-o", out_dir, "--scenes", VAL)
+            assert (outcome.status, message in outcome.stderr) == (1, True), outcome.stderr
+            assert digests(out_dir) == before
 
 
 def test_scenes_of_a_pipe_that_do_not_come_are_failures_and_a_limit_ends_it(packed: Path, tmp_path: Path) -> None:
@@ -206,15 +183,3 @@ def test_a_scene_that_is_unpacked_into_a_raw_tree_leaves_what_the_tree_says_of_i
     outcome = call("unpack", packed, "-o", out_dir, "--scenes", TRAIN)
     assert (outcome.status, "scannet.lock: line 1 reads 'damaged'" in outcome.stderr) == (1, True)
     assert (out_dir / "scannet.lock").read_text() == "damaged"
-
-
-@pytest.mark.parametrize("way", ["file", "pipe"])
-@pytest.mark.parametrize("kind", ["processed", "raw"])
-def test_splits_of_which_an_archive_holds_nothing_are_an_error_that_names_those_it_has(
-    kind: str, way: str, whole_dir: Path, tmp_path: Path
-) -> None:
-    assert call("pack", whole_dir / kind, "-o", tmp_path / "a.tar.zst", "--splits", "train", "test").status == 0
-    words = (tmp_path / "a.tar.zst", "-o", tmp_path / "out", "--splits", "val")
-    outcome = call("unpack", *words) if way == "file" else unpack_pipe(*words)
-    assert (outcome.status, "has no scenes in val; it has: test, train" in outcome.stderr) == (2, True)
-    assert (tmp_path / "out").exists() == (way == "pipe")

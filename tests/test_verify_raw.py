@@ -11,136 +11,105 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import (
-    TEST,
-    TRAIN,
-    VAL,
-    VERTEX_BYTES,
-    Verify,
-    check_one,
-    edit_json,
-    header_size,
-    patch,
-    raw_file,
-    relative,
-    run_main,
-)
+from commands import TEST, TRAIN, VAL, VERTEX_BYTES, Verify, check_one, header_size, raw_file, relative, run_main
+from commands import edit_json as edit
+from commands import patch as overwrite
 
 from scannet_prep import official_scenes
 from scannet_prep.labels import LABEL_MAP_NAME
-from scannet_prep.release import (
-    AGGREGATION,
-    HIGH_RESOLUTION_AGGREGATION,
-    INFO,
-    LABELS_MESH,
-    MESH,
-    SEGMENTATION_KINDS,
-    SEGMENTS,
-    FileKind,
-)
+from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTATION_KINDS, SEGMENTS, FileKind
 from scannet_prep.synthetic import make_scene, write_release, write_scene
 
-# Given the folder of a scene.
-Damage = Callable[[Path], object]
 FOLDER = f"scans/{TRAIN}"
+Damage = Callable[[Path], object]
 
 
-def find_file(scene_dir: Path, kind: FileKind) -> Path:
-    return scene_dir / f"{scene_dir.name}{kind.suffix}"
+def write(content: str) -> Damage:
+    return lambda path: path.write_text(content)
 
 
-def truncate(kind: FileKind) -> Damage:
-    return lambda scene_dir: os.truncate(path := find_file(scene_dir, kind), path.stat().st_size // 2)
-
-
-def write(kind: FileKind, content: str) -> Damage:
-    return lambda scene_dir: find_file(scene_dir, kind).write_text(content)
-
-
-def remove(kind: FileKind) -> Damage:
-    return lambda scene_dir: find_file(scene_dir, kind).unlink()
-
-
-def edit(kind: FileKind, change: Callable[[Any], object]) -> Damage:
-    return lambda scene_dir: edit_json(find_file(scene_dir, kind), change)
+def edit_value(change: Callable[[Any], object]) -> Damage:
+    return lambda path: edit(path, change)
 
 
 def edit_group(change: Callable[[Any], object]) -> Damage:
-    return edit(AGGREGATION, lambda value: change(value["segGroups"][0]))
+    return edit_value(lambda value: change(value["segGroups"][0]))
 
 
 def set_ply_label(*vertices: tuple[int, int]) -> Damage:
     """Write ids into labels.ply; 31 is a person, which no synthetic scene has."""
 
-    def damage(scene_dir: Path) -> None:
-        path = find_file(scene_dir, LABELS_MESH)
+    def damage(path: Path) -> None:
         for vertex, label in vertices:
-            patch(path, header_size(path) + vertex * VERTEX_BYTES + 16, bytes([label, 0]))
+            overwrite(path, header_size(path) + vertex * VERTEX_BYTES + 16, bytes([label, 0]))
 
     return damage
 
 
 def replace_folder(make: Callable[[Path], object]) -> Damage:
-    def damage(scene_dir: Path) -> None:
-        shutil.rmtree(scene_dir)
-        make(scene_dir)
-
-    return damage
+    return lambda path: (shutil.rmtree(path), make(path))
 
 
-# Damage, severity, kind of file that is named (None: the folder), pattern of the message.
-DAMAGES: dict[str, tuple[Damage, str, FileKind | None, str]] = {
+# What is damaged (None: the folder of the scene) and how; severity, whether the file is named, pattern of the message.
+DAMAGES: dict[str, tuple[FileKind | None, Damage, str, bool, str]] = {
     **{
-        f"truncated {kind.content}": (truncate(kind), "error", kind, "truncated|JSON")
-        for kind in (MESH, LABELS_MESH, SEGMENTS, AGGREGATION)
+        f"truncated {kind.content}": (
+            kind, lambda path: os.truncate(path, path.stat().st_size // 2), "error", True, "truncated|JSON",
+        ) for kind in (MESH, LABELS_MESH, SEGMENTS, AGGREGATION)
     },
     "alignment that stretches": (
-        write(INFO, "axisAlignment = 2 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1\n"), "error", None, "not a rotation",
+        INFO, write("axisAlignment = 2 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1\n"), "error", False, "not a rotation",
     ),
-    "no alignment": (write(INFO, "sceneType = Office\n"), "error", None, "no axisAlignment"),
-    "no group": (edit(AGGREGATION, lambda value: value["segGroups"].clear()), "error", None, "segGroups is empty"),
+    "no alignment": (INFO, write("sceneType = Office\n"), "error", False, "no axisAlignment"),
+    "no group": (
+        AGGREGATION, edit_value(lambda value: value["segGroups"].clear()), "error", False, "segGroups is empty",
+    ),
     "folder that is a dangling link": (
-        replace_folder(lambda path: path.symlink_to("nowhere")), "error", None, "a link that leads nowhere",
+        None, replace_folder(lambda path: path.symlink_to("nowhere")), "error", False, "a link that leads nowhere",
     ),
-    "pipe for a folder": (replace_folder(os.mkfifo), "error", None, "is a named pipe, expected a folder"),
+    "pipe for a folder": (None, replace_folder(os.mkfifo), "error", False, "is a named pipe, expected a folder"),
     "segments for another mesh": (
-        edit(SEGMENTS, lambda value: value["segIndices"].pop()), "error", None,
+        SEGMENTS, edit_value(lambda value: value["segIndices"].pop()), "error", False,
         rf"\d{SEGMENTS.suffix}: is for 599 vertices.* has 600",
     ),
     "group with unknown segments": (
-        edit_group(lambda group: group["segments"].extend([700, 701])), "error", None,
+        AGGREGATION, edit_group(lambda group: group["segments"].extend([700, 701])), "error", False,
         "segment ids of groups that no vertex has.* 2",
     ),
     "labels.ply with other coordinates": (
-        lambda path: patch(labels := find_file(path, LABELS_MESH), header_size(labels), b"\x01"), "error", LABELS_MESH,
-        "vertices lie elsewhere",
+        LABELS_MESH, lambda path: overwrite(path, header_size(path), b"\x01"), "error", True, "vertices lie elsewhere",
     ),
     "labels.ply that differs from the groups": (
-        set_ply_label((7, 31), (11, 31)), "error", LABELS_MESH, "at 2 of 600 vertices.*vertex 7: nyu40 id 31",
+        LABELS_MESH, set_ply_label((7, 31), (11, 31)), "error", True, "at 2 of 600 vertices.*vertex 7: nyu40 id 31",
     ),
-    "labels.ply with an id outside nyu40": (set_ply_label((7, 50)), "note", LABELS_MESH, r"outside nyu40.*\(50\)"),
+    "labels.ply with an id outside nyu40": (
+        LABELS_MESH, set_ply_label((7, 50)), "note", True, r"outside nyu40.*\(50\)",
+    ),
     **{
         f"{kind.content} of another scene": (
-            edit(kind, lambda value: value.update(sceneId="scannet.scene0707_00")), "note", None,
+            kind, edit_value(lambda value: value.update(sceneId="scannet.scene0707_00")), "note", False,
             f"{kind.suffix} says.*'scene0707_00'",
         ) for kind in (SEGMENTS, AGGREGATION)
     },
-    "null among the segment ids": (edit_group(lambda group: group["segments"].append(None)), "note", None, "null"),
-    "unknown raw category": (
-        edit(AGGREGATION, lambda value: value["segGroups"].append({"id": 99, "label": "dishrack", "segments": []})),
-        "note", None, "'dishrack'",
+    "null among the segment ids": (
+        AGGREGATION, edit_group(lambda group: group["segments"].append(None)), "note", False, "null",
     ),
-    "no labels.ply": (remove(LABELS_MESH), "note", LABELS_MESH, "needed only to take the labels from it"),
+    "unknown raw category": (
+        AGGREGATION,
+        edit_value(lambda value: value["segGroups"].append({"id": 99, "label": "dishrack", "segments": []})),
+        "note", False, "'dishrack'",
+    ),
+    "no labels.ply": (LABELS_MESH, Path.unlink, "note", True, "needed only to take the labels from it"),
     "scene in two folders": (
-        lambda path: shutil.copytree(path, path.parents[1] / "scans_test" / path.name), "error", None,
+        None, lambda path: shutil.copytree(path, path.parents[1] / "scans_test" / path.name), "error", False,
         "has the same scene as.*scans_test",
     ),
     **{
-        f"no {kind.content} in {split}": (remove(kind), "error", kind, "no such file")
+        f"no {kind.content} in {split}": (kind, Path.unlink, "error", True, "no such file")
         for split, kinds in (("val", (MESH, SEGMENTS, AGGREGATION, INFO)), ("test", (MESH, INFO))) for kind in kinds
     },
     **{
-        f"{word} as {kind.content}": (write(kind, content), "error", kind, word)
+        f"{word} as {kind.content}": (kind, write(content), "error", True, word)
         for kind in SEGMENTATION_KINDS for word, content in (("empty", ""), ("page", "<html><body>404</body></html>"))
     },
 }  # fmt: skip
@@ -154,8 +123,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, list
     scenes = {name: str(next(unused.get(name.rpartition(" in ")[2], unused["train"]))) for name in DAMAGES}
     write_release(raw_dir, list(scenes.values()), vertices=600)
     for name, scene_id in scenes.items():
+        kind, damage, *_ = DAMAGES[name]
         (directory,) = raw_dir.glob(f"*/{scene_id}")
-        DAMAGES[name][0](directory)
+        damage(directory / f"{scene_id}{kind.suffix}" if kind else directory)
     outcome = run_main("verify", raw_dir, "--json", "--limit", "1000")
     assert (outcome.status, outcome.json["scenes"]) == (3, len(scenes))
     findings = outcome.json["findings"]
@@ -165,35 +135,22 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, list
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_to_a_scene_is_one_finding(found: dict[str, tuple[str, list[dict[str, Any]]]], name: str) -> None:
-    _, severity, kind, pattern = DAMAGES[name]
+    kind, _, severity, is_file_named, pattern = DAMAGES[name]
     scene_id, (finding,) = found[name]
     assert finding["severity"] == severity
-    assert Path(finding["path"]).name == scene_id + (kind.suffix if kind else "")
+    assert Path(finding["path"]).name == scene_id + (kind.suffix if kind and is_file_named else "")
     assert re.search(pattern, finding["message"])
 
 
-def edit_label_map(change: Callable[[str], str]) -> Damage:
-    return lambda raw_dir: (path := raw_dir / LABEL_MAP_NAME).write_text(change(path.read_text()))
-
-
-TREE_DAMAGES: dict[str, tuple[Damage, str, str, str]] = {
-    "no label map": (lambda raw_dir: (raw_dir / LABEL_MAP_NAME).unlink(), "note", LABEL_MAP_NAME, "built-in"),
-    "label map with the misspelt categories of known copies": (
-        edit_label_map(lambda text: text.replace("\tcrate\t", "\tcreate\t").replace("\tstick\t", "\tobject\t")),
-        "error", LABEL_MAP_NAME, "2 raw categories: crate, stick",
-    ),
-    "label map with a category of two meanings": (
-        edit_label_map(lambda text: text + "5\twall\t7\r\n"), "error", LABEL_MAP_NAME,
-        "1 raw categories: wall",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", TREE_DAMAGES)
-def test_damage_to_a_raw_tree_is_one_finding(raw_dir: Path, verify: Verify, name: str) -> None:
-    damage, severity, place, words = TREE_DAMAGES[name]
-    damage(raw_dir)
-    check_one(verify(raw_dir), severity, "", place, words)
+def test_damage_to_the_label_map_is_one_finding(raw_dir: Path, verify: Verify) -> None:
+    path = raw_dir / LABEL_MAP_NAME
+    whole = path.read_text()
+    copies = whole.replace("\tcrate\t", "\tcreate\t").replace("\tstick\t", "\tobject\t")  # as people have them
+    for text, words in ((copies, "2 raw categories: crate, stick"), (whole + "5\twall\t7\n", "1 raw categories: wall")):
+        path.write_text(text)
+        check_one(verify(raw_dir), "error", "", LABEL_MAP_NAME, words)
+    path.unlink()
+    check_one(verify(raw_dir), "note", "", LABEL_MAP_NAME, "built-in")
 
 
 def test_whole_raw_tree_has_no_findings_and_its_scans_folder_neither(raw_dir: Path, verify: Verify) -> None:
@@ -209,9 +166,9 @@ def test_whole_raw_tree_has_no_findings_and_its_scans_folder_neither(raw_dir: Pa
 def test_high_resolution_groups_count_where_there_are_no_others_and_are_parsed_beside_them(
     raw_dir: Path, verify: Verify
 ) -> None:
-    path, other = (raw_file(raw_dir, kind.suffix) for kind in (HIGH_RESOLUTION_AGGREGATION, AGGREGATION))
+    path, other = (raw_file(raw_dir, name) for name in ("_vh_clean.aggregation.json", AGGREGATION.suffix))
     shutil.copy(other, path)
-    edit_json(path, lambda value: value["segGroups"][0]["segments"].append(1_000_000))
+    edit(path, lambda value: value["segGroups"][0]["segments"].append(1_000_000))
     assert verify(raw_dir) == (0, [])
     other.unlink()
     status, findings = verify(raw_dir)
@@ -222,13 +179,13 @@ def test_high_resolution_groups_count_where_there_are_no_others_and_are_parsed_b
     assert [item[2] for item in verify(raw_dir)[1]] == [str(item.relative_to(raw_dir)) for item in (other, path)]
 
 
-def test_scene_of_no_official_split_is_an_error_until_a_split_is_given(raw_dir: Path, verify: Verify) -> None:
-    write_scene(make_scene("scene0900_00", vertices=600), raw_dir)
+def test_what_was_asked_for_is_checked_and_nothing_else_and_other_scenes_need_a_split(
+    raw_dir: Path, out_dir: Path, verify: Verify
+) -> None:
+    unlisted = write_scene(make_scene("scene0900_00", vertices=600), raw_dir)
     check_one(verify(raw_dir), "error", "scene0900_00", ".", "none of the official split lists")
     assert verify(raw_dir, "--scenes", "scene0900_00", "--splits", "val") == (0, [])
-
-
-def test_what_was_asked_for_is_checked_and_nothing_else(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
+    shutil.rmtree(unlisted)
     raw_file(raw_dir, MESH.suffix, VAL).unlink()
     (out_dir / "val" / f"{VAL}.npz").unlink()
     for path, words in ((raw_dir, "has no folder"), (out_dir, "is not here")):

@@ -122,17 +122,8 @@ def _cast(kind: str, value: float) -> float:
 def segments_file(ids: Any = SEGMENT_IDS, *, newline: str = "\r\n", scene_id: str = SCENE_ID, space: str = "") -> bytes:
     """The text of `.segs.json`; `space` after commas makes it unlike the release's."""
     text = json.dumps(list(ids) if isinstance(ids, tuple) else ids, separators=("," + space, ":"))
-    lines = [
-        "{",
-        '"params": {',
-        '\t"kThresh": "0.0001"',
-        "}",
-        ",",
-        f'"sceneId": "{scene_id}",',
-        f'"segIndices": {text}',
-        "}",
-    ]
-    return "".join(line + newline for line in lines).encode()
+    lines = f'{{\n"params": {{\n\t"kThresh": "0.0001"\n}}\n,\n"sceneId": "{scene_id}",\n"segIndices": {text}\n}}\n'
+    return lines.replace("\n", newline).encode()
 
 
 def aggregation_file(groups: Any = GROUPS, *, newline: str = "\r\n", scene_id: str = SCENE_ID) -> bytes:
@@ -143,7 +134,7 @@ def aggregation_file(groups: Any = GROUPS, *, newline: str = "\r\n", scene_id: s
         "segGroups": groups,
         "segmentsFile": f"scannet.{scene_id}_vh_clean_2.0.010000.segs.json",
     }
-    return json.dumps(document, indent=1).replace("\n", newline).encode()
+    return json.dumps(document, separators=("," + newline, ": ")).encode()
 
 
 def info_file(*lines: str, newline: str = "\r\n", alignment: Sequence[float] | None = ALIGNMENT) -> bytes:
