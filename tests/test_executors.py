@@ -90,13 +90,6 @@ class Forgetful(Executor):
         return future
 
 
-class Unreachable(Executor):
-    """Its scheduler is on a machine that is gone."""
-
-    def submit(self, *_: object) -> Future[object]:  # type: ignore[override]
-        raise ConnectionError("no such host")
-
-
 @pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor])
 def test_an_executor_makes_the_same_bytes_as_worker_processes(
     raw: Path, expected: Path, tmp_path: Path, kind: type[ThreadPoolExecutor | ProcessPoolExecutor]
@@ -124,8 +117,6 @@ def test_every_task_gets_its_result_and_what_a_function_raises_is_told() -> None
             assert "ZeroDivisionError: task 5" in str(error)
     with pytest.raises(WorkerDiedError, match="the executor takes no more tasks: cannot schedule new futures"):
         list(run_tasks(multiply, [1], 5, executor=threads))
-    with pytest.raises(WorkerDiedError, match="the executor takes no more tasks: no such host"):
-        list(run_tasks(multiply, [1], 5, executor=Unreachable()))
 
 
 def test_a_task_that_is_lost_is_tried_again_and_lost_twice_it_has_failed(
@@ -153,7 +144,7 @@ def test_a_worker_that_dies_before_it_is_ready_is_started_again_but_not_for_ever
     assert results == {task: task * 8 for task in range(9)}
     assert len(list(tmp_path.iterdir())) >= 8  # all four at once, and others after them
     with pytest.raises(WorkerDiedError, match="end as soon as they are started"):
-        list(run_tasks(multiply_by_context, range(9), DiesWhileStarting(tmp_path, 99), jobs=2))
+        list(run_tasks(multiply_by_context, range(5), DiesWhileStarting(tmp_path, 99), jobs=1))
 
 
 @pytest.mark.parametrize("way", ["script.py", "-"])
@@ -233,9 +224,9 @@ def test_a_worker_that_outlives_its_run_changes_nothing(raw: Path, expected: Pat
     class Late(Executor):
         def submit(self, function, task, context):
             late.append(lambda: function(task, context))
-            raise ConnectionError("the run ends here")
+            raise ConnectionError("no such host")
 
-    with pytest.raises(WorkerDiedError):
+    with pytest.raises(WorkerDiedError, match="the executor takes no more tasks: no such host"):
         make(raw, tmp_path, Late())
     process.run(process.plan(raw, tmp_path, ProcessOptions()))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("scene*.npz")}
