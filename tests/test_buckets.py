@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from archives import pack_tree, read_tree, write_tree
-from bucket_server import ACCESS_KEY, BUCKET, SECRETS, BucketServer, without_settings
+from bucket_server import ACCESS_KEY, BUCKET, SECRETS, BucketServer
 from certificates import make_private_authority
 from commands import TRAIN, VAL, run_main, start_command
 
@@ -47,18 +47,20 @@ def running() -> Iterator[BucketServer]:
 
 @pytest.fixture
 def server(running: BucketServer, monkeypatch: pytest.MonkeyPatch) -> BucketServer:
-    for name in without_settings():
-        monkeypatch.delenv(name)
+    for name in os.environ:
+        if name.startswith(("AWS_", "GOOGLE_", "AZURE_")):  # which would lead elsewhere
+            monkeypatch.delenv(name)
     for name, value in running.environment().items():
         monkeypatch.setenv(name, value)
     running.reset()
     return running
 
 
-@pytest.fixture
-def archive(whole_dir: Path, tmp_path: Path) -> Path:
-    assert run_main("pack", whole_dir / "processed", "-o", tmp_path / "scannet.tar.zst").status == 0
-    return tmp_path / "scannet.tar.zst"
+@pytest.fixture(scope="module")
+def archive(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("archive") / "scannet.tar.zst"
+    assert run_main("pack", whole_dir / "processed", "-o", path).status == 0
+    return path
 
 
 def test_every_command_reads_an_archive_in_a_bucket_as_it_reads_the_file(
@@ -82,9 +84,10 @@ def test_forked_workers_read_from_a_bucket_that_their_parent_has_read_from(serve
     server.put("dir/scannet.tar.zst", archive.read_bytes())
     dataset, expected = (ScanNet(place, split="train", loop=4) for place in (URL, archive))
     loader = data.DataLoader(dataset, num_workers=4, batch_size=None, multiprocessing_context="fork")
-    for _ in range(2):
-        assert dataset[0]["points"].tobytes() == expected[0]["points"].tobytes()
-        assert [item["points"].numpy().tobytes() for item in loader] == [item["points"].tobytes() for item in expected]
+    points = [item["points"].tobytes() for item in expected]
+    assert dataset[0]["points"].tobytes() == points[0]
+    assert [item["points"].numpy().tobytes() for item in loader] == points
+    assert dataset[0]["points"].tobytes() == points[0]
 
 
 def test_threads_read_at_once_and_killed_helpers_are_replaced(server: BucketServer) -> None:
@@ -140,10 +143,6 @@ def test_an_object_that_is_replaced_is_refused_also_by_stores_that_do_not_look_a
         source.read(10, 20)
 
 
-def refuse(status: int, code: str) -> dict[str, Any]:
-    return {"fault": (status, code)}
-
-
 # What is wrong: the environment (None: not set), or what the server says; the address; the status, and what is said.
 WRONG: dict[str, tuple[dict[str, Any], str, int, tuple[str, ...]]] = {
     "no such object": ({}, f"s3://{BUCKET}/no.tar.zst", 1, ("no such bucket or object (404 NoSuchKey)",)),
@@ -160,8 +159,8 @@ WRONG: dict[str, tuple[dict[str, Any], str, int, tuple[str, ...]]] = {
         ("127.0.0.1:9 does not answer", "AWS_ENDPOINT_URL"),
     ),
     "no url": ({"AWS_ENDPOINT_URL": "anna:pa55word@127.0.0.1"}, URL, 2, ("settings", "AWS_*")),
-    "denied": (refuse(403, "AccessDenied"), URL, 1, ("refuses it (403 AccessDenied)", "permission")),
-    "region": (refuse(301, "PermanentRedirect"), URL, 1, ("refuses it", "AWS_REGION")),
+    "denied": ({"fault": (403, "AccessDenied")}, URL, 1, ("refuses it (403 AccessDenied)", "permission")),
+    "region": ({"fault": (301, "PermanentRedirect")}, URL, 1, ("refuses it", "AWS_REGION")),
     "az": ({}, "az://b/x.tar.zst", 1, ("no credentials were found", "AZURE_STORAGE_ACCOUNT_NAME")),
 }  # fmt: skip
 
@@ -244,9 +243,8 @@ def test_pack_writes_the_bytes_of_the_file_and_knows_what_is_up_to_date(
 ) -> None:
     words = ("pack", whole_dir / "processed", "-o", URL)
     first, again = run_main(*words, "--json").json, run_main(*words, "--json").json
-    assert (first["up_to_date"], again["up_to_date"], first["archives"]) == (
-        False, True, {URL: archive.stat().st_size},
-    )  # fmt: skip
+    assert (first["up_to_date"], again["up_to_date"]) == (False, True)
+    assert first["archives"] == {URL: archive.stat().st_size}
     assert server.get("dir/scannet.tar.zst") == archive.read_bytes()
     assert f'in Python: ScanNet("{URL}", split="train")' in run_main(*words, "--force").stdout
     changed = bytearray(archive.read_bytes())
@@ -284,21 +282,18 @@ def test_large_archives_are_written_in_parts_some_of_which_fail_at_first(
     failed = iter(["reset", (503, "SlowDown")])
     server.rule = lambda _, path: next(failed, None) if "partNumber=2" in path else None
     assert run_main("pack", large_dir, "-o", URL, "--force").status == 0
-    assert {re.findall(r"partNumber=(\d+)", path)[0] for method, path in server.requests if method == "PUT"} == set(
-        "123"
-    )
+    parts = {re.findall(r"partNumber=(\d+)", path)[0] for method, path in server.requests if method == "PUT"}
+    assert parts == set("123")
     pack_tree(large_dir, tmp_path / "x.tar.zst")
     assert server.get("dir/scannet.tar.zst") == (tmp_path / "x.tar.zst").read_bytes()
 
 
-@pytest.mark.parametrize("at", [("POST", "?uploads"), ("PUT", "partNumber=2"), ("POST", "?uploadId")])
+@pytest.mark.parametrize("at", [r"POST .*\?uploads\b", r"PUT .*partNumber=2\b", r"POST .*\?uploadId\b"])
 def test_an_upload_that_fails_leaves_the_older_object_and_no_parts(
-    server: BucketServer, large_dir: Path, at: tuple[str, str]
+    server: BucketServer, large_dir: Path, at: str
 ) -> None:
     server.put("dir/scannet.tar.zst", b"older")
-    server.rule = lambda method, path: (
-        (403, "AccessDenied") if method == at[0] and re.search(rf"{re.escape(at[1])}\b", path) else None
-    )
+    server.rule = lambda method, path: (403, "AccessDenied") if re.match(at, f"{method} {path}") else None
     outcome = run_main("pack", large_dir, "-o", URL, "--force", "-v")
     assert outcome.status == 1
     assert f"error: {URL}: cannot be written: " in outcome.stderr
@@ -311,10 +306,9 @@ def test_an_upload_that_fails_leaves_the_older_object_and_no_parts(
 def test_an_upload_that_is_interrupted_leaves_no_object_and_no_parts(
     server: BucketServer, large_dir: Path, signal_number: signal.Signals
 ) -> None:
+    mesh = np.random.default_rng(0).bytes(10_000_000)
     for number in range(4):  # more than what may be under way
-        name = f"scene01{number:02d}_00"
-        mesh = np.random.default_rng(number).bytes(10_000_000)
-        write_tree(large_dir, {f"scans/{name}/{name}_vh_clean_2.ply": mesh})
+        write_tree(large_dir, {f"scans/scene010{number}_00/scene010{number}_00_vh_clean_2.ply": mesh})
     server.rule = lambda _, path: (lambda: time.sleep(0.5)) if "partNumber" in path else None
     command = start_command("pack", large_dir, "-o", URL, "--force")
     while not any("partNumber=1" in path for _, path in list(server.requests)):
@@ -331,12 +325,8 @@ def test_an_upload_that_is_interrupted_leaves_no_object_and_no_parts(
 
 
 def test_a_source_that_changes_while_it_is_packed_leaves_no_object(server: BucketServer) -> None:
-    def pieces() -> Iterator[bytes]:
-        yield CONTENT
-        raise ArchiveError("x", "is damaged")
-
-    with pytest.raises(ArchiveError, match="x: is damaged"):
-        upload(URL, pieces(), 1)
+    with pytest.raises(ZeroDivisionError):
+        upload(URL, (CONTENT[: 1 // number] for number in (1, 0)), 1)
     assert (server.keys(), server.unfinished()) == ([], [])
 
 
