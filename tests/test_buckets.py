@@ -63,9 +63,7 @@ def archive(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_every_command_reads_an_archive_in_a_bucket_as_it_reads_the_file(
-    server: BucketServer, archive: Path, tmp_path: Path
-) -> None:
+def test_commands_read_archives_in_buckets_like_files(server: BucketServer, archive: Path, tmp_path: Path) -> None:
     server.put("dir/scannet.tar.zst", archive.read_bytes())
     for words in (["info", "--scenes"], ["verify", "--limit", "9"]):
         found, expected = (run_main(words[0], place, *words[1:], "--json").json for place in (URL, archive))
@@ -114,9 +112,7 @@ def test_a_store_that_fails_for_a_while_is_asked_again(server: BucketServer, mon
         assert server.faults == []
 
 
-def test_a_store_that_goes_on_failing_is_given_up_after_few_requests(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_goes_on_failing_is_soon_given_up(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket, "_RETRIES", 1)
     source = BucketSource(server.put("x", CONTENT))
     server.requests.clear()
@@ -130,9 +126,7 @@ def test_a_store_that_goes_on_failing_is_given_up_after_few_requests(
 
 
 @pytest.mark.parametrize("fault", [None, "no if-match"])
-def test_an_object_that_is_replaced_is_refused_also_by_stores_that_do_not_look_at_the_version(
-    server: BucketServer, fault: str | None
-) -> None:
+def test_a_replaced_object_is_refused_whatever_the_store_checks(server: BucketServer, fault: str | None) -> None:
     source = BucketSource(server.put("x", CONTENT))
     server.put("x", CONTENT[::-1])
     server.rule = lambda *_: fault
@@ -166,9 +160,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, int, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_named_with_what_to_type_and_no_secret(
-    name: str, server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_are_named_without_secrets(name: str, server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     changes, address, status, words = WRONG[name]
     for variable, value in changes.items():
         if variable == "fault":
@@ -190,9 +182,7 @@ def test_what_is_wrong_is_named_with_what_to_type_and_no_secret(
     assert [secret for secret in (*SECRETS, "s3cret") if secret in said] == []
 
 
-def test_without_obstore_what_to_install_is_said(
-    server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_obstore_a_hint_names_it(server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "obstore.py").write_text("raise ModuleNotFoundError('No module named obstore', name='obstore')")
     monkeypatch.syspath_prepend(str(tmp_path))
     outcome = run_main("verify", URL)
@@ -238,9 +228,7 @@ def test_an_authority_is_named_for_buckets_as_for_web_servers(
     secure.stop()
 
 
-def test_pack_writes_the_bytes_of_the_file_and_knows_what_is_up_to_date(
-    server: BucketServer, whole_dir: Path, archive: Path
-) -> None:
+def test_pack_writes_the_same_bytes_and_knows_what_is_new(server: BucketServer, whole_dir: Path, archive: Path) -> None:
     words = ("pack", whole_dir / "processed", "-o", URL)
     first, again = run_main(*words, "--json").json, run_main(*words, "--json").json
     assert (first["up_to_date"], again["up_to_date"]) == (False, True)
@@ -256,9 +244,7 @@ def test_pack_writes_the_bytes_of_the_file_and_knows_what_is_up_to_date(
     assert (fewer.status, "holds 2 scenes that the new archive would not" in fewer.stderr) == (2, True)
 
 
-def test_places_that_pack_does_not_write_to_are_refused_before_anything_is_done(
-    server: BucketServer, whole_dir: Path
-) -> None:
+def test_places_that_pack_does_not_write_to_are_refused_at_once(server: BucketServer, whole_dir: Path) -> None:
     for more, words in (
         ([URL, "--shard-size", "4MB"], "shards are not written to a bucket"),
         ([f"s3://{BUCKET}/scannet"], f"name it so: -o s3://{BUCKET}/scannet.tar.zst"),
@@ -276,9 +262,7 @@ def large_dir(tmp_path: Path) -> Path:
     return write_tree(tmp_path / "large", files)
 
 
-def test_large_archives_are_written_in_parts_some_of_which_fail_at_first(
-    server: BucketServer, large_dir: Path, tmp_path: Path
-) -> None:
+def test_large_archives_go_in_parts_some_of_which_fail(server: BucketServer, large_dir: Path, tmp_path: Path) -> None:
     failed = iter(["reset", (503, "SlowDown")])
     server.rule = lambda _, path: next(failed, None) if "partNumber=2" in path else None
     assert run_main("pack", large_dir, "-o", URL, "--force").status == 0
@@ -289,9 +273,7 @@ def test_large_archives_are_written_in_parts_some_of_which_fail_at_first(
 
 
 @pytest.mark.parametrize("at", [r"POST .*\?uploads\b", r"PUT .*partNumber=2\b", r"POST .*\?uploadId\b"])
-def test_an_upload_that_fails_leaves_the_older_object_and_no_parts(
-    server: BucketServer, large_dir: Path, at: str
-) -> None:
+def test_a_failed_upload_leaves_the_older_object_and_no_parts(server: BucketServer, large_dir: Path, at: str) -> None:
     server.put("dir/scannet.tar.zst", b"older")
     server.rule = lambda method, path: (403, "AccessDenied") if re.match(at, f"{method} {path}") else None
     outcome = run_main("pack", large_dir, "-o", URL, "--force", "-v")

@@ -92,9 +92,7 @@ def test_help_shows_commands_exit_statuses_examples_and_the_common_options() -> 
         (["verify", ".", "--limit", "0"], "'0' is not a positive whole number", "scannet-prep verify --help"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_says_what_was_probably_meant(
-    words: list[str], error: str, hint: str, tmp_path: Path
-) -> None:
+def test_wrong_usage_ends_with_2_and_a_likely_hint(words: list[str], error: str, hint: str, tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("scene0007_00\n")
     outcome = run_main(*words, cwd=tmp_path)
     assert (outcome.status, outcome.stdout) == (2, "")
@@ -306,9 +304,7 @@ def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp
 
 
 @pytest.mark.parametrize("command", ["", *PARSER._subparsers._group_actions[0].choices])
-def test_help_fits_a_terminal_of_60_columns_and_its_examples_are_commands_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_help_fits_60_columns_and_its_examples_are_commands(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     text = run_main(*command.split(), "--help").stdout
     assert text.startswith("usage: ")
@@ -319,9 +315,7 @@ def test_help_fits_a_terminal_of_60_columns_and_its_examples_are_commands_in_one
             assert len(line) <= 60 or line.startswith("  torchrun ")
 
 
-def test_sizes_durations_and_tables_read_well_and_wide_tables_break_their_widest_text(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sizes_durations_and_tables_read_well_and_tables_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = ["0 B", "999 B", "1.0 kB", "21.0 GB", "10.00 TB"]
     assert [format_bytes(n) for n in (0, 999, 1000, 20_999_000_000, 10**13)] == sizes
     assert [format_duration(s) for s in (0.12, 59, 200, 3900)] == ["0.1 s", "59 s", "3:20 min", "1:05 h"]

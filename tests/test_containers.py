@@ -42,9 +42,7 @@ def children_of(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(not can_be_process_one(), reason="no process namespaces here (unshare --pid)")
-def test_sigterm_to_process_one_ends_it_and_its_workers_and_the_next_run_goes_on(
-    whole_dir: Path, raw_dir: Path, tmp_path: Path
-) -> None:
+def test_sigterm_to_process_one_ends_it_with_its_workers(whole_dir: Path, raw_dir: Path, tmp_path: Path) -> None:
     out_dir, words = tmp_path / "out", ["process", str(raw_dir), "-o", str(tmp_path / "out"), "--jobs", "2"]
     outer = subprocess.Popen(
         [*NAMESPACE, *COMMAND, *words],
@@ -65,9 +63,7 @@ def test_sigterm_to_process_one_ends_it_and_its_workers_and_the_next_run_goes_on
     assert digests(out_dir) == digests(whole_dir / "processed")
 
 
-def test_a_user_without_home_name_or_terminal_can_work_and_progress_is_plain_lines(
-    raw_dir: Path, tmp_path: Path
-) -> None:
+def test_users_without_home_name_or_terminal_can_work_and_see_plain_lines(raw_dir: Path, tmp_path: Path) -> None:
     bare = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": str(REPOSITORY_DIR)}
     outcome = run_command("process", raw_dir, "-o", tmp_path / "out", "--jobs", "1", environment=bare)
     assert outcome.status == 0
@@ -78,9 +74,7 @@ def test_a_user_without_home_name_or_terminal_can_work_and_progress_is_plain_lin
 
 
 @pytest.mark.parametrize("words", ["process /nowhere/ScanNet -o /nowhere/processed", "pack", "verify data/processed"])
-def test_without_the_volume_the_error_says_how_to_mount_it(
-    tmp_path: Path, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_tells_how_to_mount_the_volume(tmp_path: Path, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for volume, is_told in ((tmp_path, True), ("/proc", False)):  # something is mounted there
         monkeypatch.setenv("SCANNET_PREP_VOLUME", str(volume))
         outcome = run_main(*words.split(), cwd=tmp_path)

@@ -42,9 +42,7 @@ def test_a_tree_of_the_official_script_is_adopted_and_mended(server: ReleaseServ
     assert fetched(data_dir) == digests(server.root)
 
 
-def test_nothing_is_fetched_before_the_terms(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terms_come_before_any_fetching(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data_dir = tmp_path / "ScanNet"
     command = ["download", "--types", "seg", "-o", data_dir, "--base-url", server.base_url, "--limit", "1"]
     outcome = run_main(*command, "--json")
@@ -71,7 +69,7 @@ def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("more", "text"),
     [
         (["--types", "segm"], "'segm' is not a type of file"),
         (["--scenes", "scene9999_00"], "scene9999_00 is in none of the official lists"),
@@ -89,20 +87,16 @@ def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(
         ),
     ],
 )
-def test_wrong_requests_touch_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], message: str
-) -> None:
+def test_bad_usage_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], text: str) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/environment.pem")
     command = ["download", "--types", "seg", "-o", "x", "--accept-terms", "--limit", "1", "--json"]
     outcome = run_main(*command, *more, cwd=tmp_path)
     assert outcome.status == outcome.json["exit_status"] == 2
-    assert message in outcome.stderr
+    assert text in outcome.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_password_of_a_mirror_is_never_shown(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_password_is_ever_shown(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server.faults = [at(ending(".txt"), then=Status(404))]
     base_url = server.base_url.replace("//", "//user:secret@")
     for more in (["--dry-run"], ["--dry-run", "--json"], ["--json"], []):

@@ -65,9 +65,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_file_is_neither_adopted_nor_accepted_from_the_server(
-    release_dir: Path, tmp_path: Path, name: str
-) -> None:
+def test_damaged_files_are_neither_adopted_nor_fetched(release_dir: Path, tmp_path: Path, name: str) -> None:
     suffix, damage = DAMAGES[name]
     is_seen_alone = not name.endswith(("has not finished", "last byte"))  # not by a comparison with the server
     upstream, data_dir = (Path(shutil.copytree(release_dir, tmp_path / place)) for place in ("upstream", "data"))
@@ -88,9 +86,7 @@ def test_a_damaged_file_is_neither_adopted_nor_accepted_from_the_server(
 
 
 @pytest.mark.parametrize("tells_sizes", [True, False])
-def test_adopted_files_are_compared_with_the_servers_sizes_once(
-    server: ReleaseServer, tmp_path: Path, tells_sizes: bool
-) -> None:
+def test_adopted_files_are_compared_with_sizes_once(server: ReleaseServer, tmp_path: Path, tells_sizes: bool) -> None:
     data_dir = Path(shutil.copytree(server.root, tmp_path / "data"))
     server.faults = [lambda request: [Status(405)] if request.method == "HEAD" and not tells_sizes else []]
     assert {item.outcome for item in fetch(server, data_dir).results} == {FileOutcome.PRESENT}

@@ -88,9 +88,7 @@ def test_the_rest_of_another_version_is_not_added(
     assert fetched(tmp_path) == digests(server.root)
 
 
-def test_a_part_that_nobody_asked_for_is_not_added_to_what_a_killed_run_left(
-    server: ReleaseServer, tmp_path: Path
-) -> None:
+def test_a_part_not_asked_for_is_not_added_to_what_a_killed_run_left(server: ReleaseServer, tmp_path: Path) -> None:
     server.etag, server.has_last_modified = None, False
     server.faults = [
         at(ending(".txt"), lambda answer, request: answer_part(answer, request.content or b"", 0, len(answer.body)))
@@ -226,9 +224,7 @@ def test_a_body_larger_than_any_file_of_its_kind_is_broken_off(server: ReleaseSe
     assert report.received_bytes < 10_000_000
 
 
-def test_a_length_beyond_the_disk_fails_its_file(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_length_beyond_the_disk_fails(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000_000))
     server.faults = [at(MESH_PATH, then=Header("Content-Length", "12500000"))]
     report = fetch(server, tmp_path)

@@ -69,9 +69,7 @@ def test_encryption_is_never_given_up_on_the_way_not_even_for_one_request(
     ("names", "days", "hint"),
     [("IP:127.0.0.2", 2, "the address leads to another server"), ("IP:127.0.0.1", -1, "this machine's clock is wrong")],
 )
-def test_the_hint_tells_what_a_certificate_lacks(
-    release_dir: Path, tmp_path: Path, names: str, days: int, hint: str
-) -> None:
+def test_hints_tell_what_certificates_lack(release_dir: Path, tmp_path: Path, names: str, days: int, hint: str) -> None:
     ca_path, certificate_path = make_private_authority(tmp_path / "authority", names, days)
     with (
         ReleaseServer(release_dir, certificate=certificate_path) as server,
@@ -111,9 +109,7 @@ def test_ipv4_is_used_where_ipv6_leads_nowhere(monkeypatch: pytest.MonkeyPatch) 
         assert find_source_address("https://mirror.example/", 0.2) is None
 
 
-def test_room_is_looked_for_where_a_link_leads(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_is_sought_where_links_end(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/scans").symlink_to(tmp_path / "elsewhere")
     looked: list[Path] = []
@@ -143,9 +139,7 @@ def test_what_is_wrong_with_the_network_is_told_in_words(
     assert all(f"({words}" in item.message for item in report.failures)
 
 
-def test_a_whole_read_only_tree_is_no_error(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whole_read_only_trees_are_fine(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, _entries: Any) -> None:
         raise OutputError(f"{path}: cannot be written: Read-only file system")
 

@@ -121,9 +121,7 @@ def test_a_mirror_that_lacks_what_was_fetched_elsewhere_before_gives_what_it_has
 
 
 @pytest.mark.parametrize("ability", [RangesIgnored(), NoLength(), Header("Content-Range", None)])
-def test_outages_are_told_from_files_that_fail_whatever_the_server_says_of_ranges(
-    release_dir: Path, tmp_path: Path, ability: Fault
-) -> None:
+def test_outages_are_told_from_failing_files_without_ranges(release_dir: Path, tmp_path: Path, ability: Fault) -> None:
     rules = [always(None, ability), at(ending(MESH), then=Status(503)), between(8, 20, Status(503))]
     with ReleaseServer(release_dir, faults=rules) as server:
         report = fetch(server, tmp_path)
@@ -182,9 +180,7 @@ def test_a_busy_server_is_asked_more_slowly(tmp_path: Path) -> None:
     assert refused < 30
 
 
-def test_files_that_hang_are_put_off_to_the_end_and_named(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_hang_come_last(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, bar = scene_url_path(SCENES[0], MESH), Bar()
     monkeypatch.setattr(running, "_STILL_S", 0.1)
     server.faults = [at(path, Stall(BEFORE_STATUS))]

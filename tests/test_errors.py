@@ -15,9 +15,7 @@ CLASSES = [item for _, item in inspect.getmembers(errors, inspect.isclass) if is
 
 
 @pytest.mark.parametrize("error_type", CLASSES)
-def test_every_error_has_a_sentence_and_survives_pickling_with_all_attributes(
-    error_type: type[ScanNetPrepError],
-) -> None:
+def test_every_error_has_a_sentence_and_survives_pickling_with_attributes(error_type: type[ScanNetPrepError]) -> None:
     if issubclass(error_type, FileError):
         error = error_type(Path("folder/scene0000_00.ply"), "has 5 vertices, expected 6", "download it again")
     else:

@@ -119,9 +119,7 @@ def test_every_task_gets_its_result_and_what_a_function_raises_is_told() -> None
         list(run_tasks(multiply, [1], 5, executor=threads))
 
 
-def test_a_task_that_is_lost_is_tried_again_and_lost_twice_it_has_failed(
-    raw: Path, expected: Path, tmp_path: Path
-) -> None:
+def test_a_lost_task_is_tried_again_and_lost_twice_it_has_failed(raw: Path, expected: Path, tmp_path: Path) -> None:
     assert list(run_tasks(multiply, [1, 2, 3], 5, executor=Forgetful({2: 1}))) == [(1, 5), (3, 15), (2, 10)]
     report = make(raw, tmp_path, Forgetful({SCENES[1]: 1, SCENES[2]: 2}))
     assert [(item.scene_id, item.error) for item in report.failures] == [(SCENES[2], "WorkerDiedError")]
@@ -174,9 +172,7 @@ def test_a_lock_that_an_interrupt_left_locked_does_not_keep_a_run_from_ending(tm
     future._condition.release()
 
 
-def test_a_process_pool_that_breaks_ends_the_run_and_the_next_one_goes_on(
-    raw: Path, expected: Path, tmp_path: Path
-) -> None:
+def test_a_broken_process_pool_ends_the_run_and_the_next_goes_on(raw: Path, expected: Path, tmp_path: Path) -> None:
     with ProcessPoolExecutor(2) as executor, pytest.raises(WorkerDiedError, match="takes no more tasks") as caught:
         list(run_tasks(kill_self_if_negative, [1, -2, *range(3, 9)], tmp_path, executor=executor))
     assert "what is done is kept" in caught.value.hint

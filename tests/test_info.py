@@ -112,9 +112,7 @@ def test_failures_an_unfinished_run_and_different_options_are_told(raw_dir: Path
         ('"align_axis": false', '"align_axis": true'),
     ],
 )
-def test_unusable_folder_is_told_alike_by_info_verify_and_the_dataset(
-    out_dir: Path, verify: Verify, old: str | None, new: str
-) -> None:
+def test_all_readers_agree_on_unusable_folders(out_dir: Path, verify: Verify, old: str | None, new: str) -> None:
     path = out_dir / "manifest.json"
     if old is None:
         (out_dir / "unfinished.txt").touch()
@@ -173,9 +171,7 @@ def test_missing_folder_gives_a_hint_to_where_such_folders_come_from(command: st
         assert word in outcome.stderr
 
 
-def test_the_overview_fits_the_terminal_and_scenes_and_classes_are_lists(
-    whole_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overviews_fit_the_terminal_and_scenes_are_lists(whole_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     for kind in ("raw", "processed"):
         lines = info(whole_dir / kind).stdout.splitlines()

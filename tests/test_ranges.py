@@ -138,9 +138,7 @@ def test_a_part_without_end_is_not_taken_into_memory(server: ReleaseServer) -> N
         ("strong", True, lambda content: content[:-1]),
     ],
 )
-def test_a_file_that_changed_is_an_error(
-    server: ReleaseServer, etag: Any, has_last_modified: bool, change: Any
-) -> None:
+def test_a_changed_file_is_an_error(server: ReleaseServer, etag: Any, has_last_modified: bool, change: Any) -> None:
     server.etag, server.has_last_modified = etag, has_last_modified
     source = open_source(server)
     server.forget()

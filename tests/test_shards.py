@@ -149,9 +149,7 @@ def check_shard(environ: Mapping[str, str], expected: str) -> UsageError | None:
 
 
 @pytest.mark.parametrize("count", [3, len(SCENES) + 2])
-def test_merged_shards_are_what_one_run_makes_to_the_byte(
-    raw: Path, expected: Path, tmp_path: Path, count: int
-) -> None:
+def test_merged_shards_are_byte_for_byte_as_one_run(raw: Path, expected: Path, tmp_path: Path, count: int) -> None:
     for index in reversed(range(count)):
         assert make(raw, tmp_path, f"{index}/{count}").kept == ()
     assert len(ScanNet(tmp_path, split="train")) == 5  # before anybody merges
@@ -196,9 +194,7 @@ def test_a_missing_shard_is_named_by_every_reader_with_what_to_type(raw: Path, e
         ScanNet(out_dir, split="train")
 
 
-def test_a_shard_that_is_killed_is_named_and_run_again_it_does_only_what_it_lacks(
-    raw: Path, expected: Path, tmp_path: Path
-) -> None:
+def test_a_killed_shard_is_named_and_does_what_it_lacks_next_time(raw: Path, expected: Path, tmp_path: Path) -> None:
     make(raw, tmp_path, "1/2")
     process = start_command("process", raw, "-o", tmp_path, "--shard", "0/2", "--jobs", "1")
     while len(list(tmp_path.rglob("*.npz"))) <= len(SCENES) // 2 and process.poll() is None:
@@ -230,9 +226,7 @@ def test_a_run_for_the_same_scenes_finishes_what_shards_for_some_scenes_left(raw
     assert (len(ScanNet(tmp_path, split="train")), shards_of(tmp_path).exists()) == (5, False)
 
 
-def test_shards_that_do_not_go_together_are_refused_before_anything_is_written(
-    raw: Path, expected: Path, tmp_path: Path
-) -> None:
+def test_shards_that_do_not_go_together_are_refused_untouched(raw: Path, expected: Path, tmp_path: Path) -> None:
     make(raw, tmp_path / "1", "0/3")
     before = times(tmp_path)
     with pytest.raises(UsageError, match="shard 0/3 was run of 3 shards; this is shard 1/2"):

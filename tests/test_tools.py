@@ -56,9 +56,7 @@ def test_unusable_python_and_folders_that_are_not_environments_are_told_and_left
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_each_step_that_the_benchmark_times_is_one_of_making_a_scene(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_step_that_the_benchmark_times_is_made_in_a_scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(TOOLS_DIR))
     timer = importlib.import_module("benchmark.steps").StepTimer()
     write_release(tmp_path / "raw", official_scenes("train")[:1], vertices=600)

@@ -97,9 +97,7 @@ def test_a_folder_of_all_scenes_that_cannot_be_looked_into_is_named(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("suffix", "largest"), [(SEGMENTS, "67,108,864"), (AGGREGATION, "16,777,216")])
-def test_json_is_refused_at_a_size_whose_parsing_would_take_gigabytes(
-    tmp_path: Path, suffix: str, largest: str
-) -> None:
+def test_json_is_refused_where_parsing_would_take_gigabytes(tmp_path: Path, suffix: str, largest: str) -> None:
     scene = write_tiny(tmp_path)
     os.truncate(scene.directory / f"{TRAIN}{suffix}", 67_200_000)
     with pytest.raises(FileError, match=f"bytes, expected at most {largest}"):
@@ -165,9 +163,7 @@ def test_what_the_files_say_of_their_options_and_scenes_counts(two_dir: Path) ->
         ('"failures": {}', '"failures": {"scene0001_00": {"error": []}}'),
     ],
 )
-def test_a_manifest_with_a_value_of_another_kind_is_damaged(
-    whole_dir: Path, tmp_path: Path, old: str, new: str
-) -> None:
+def test_a_manifest_with_values_of_other_kinds_is_damaged(whole_dir: Path, tmp_path: Path, old: str, new: str) -> None:
     text = (whole_dir / "processed/manifest.json").read_text()
     assert old in text
     (tmp_path / "manifest.json").write_text(text.replace(old, new, 1))
