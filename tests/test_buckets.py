@@ -21,13 +21,7 @@ from certificates import make_private_authority
 from commands import TRAIN, VAL, run_main, start_command
 
 from scannet_prep import ScanNet
-from scannet_prep.errors import (
-    ArchiveError,
-    CertificateError,
-    NotOnServerError,
-    ScanNetPrepError,
-    ServerDownError,
-)
+from scannet_prep.errors import ArchiveError, CertificateError, NotOnServerError, ScanNetPrepError, ServerDownError
 from scannet_prep.remote import bucket
 from scannet_prep.remote.bucket import BucketSource, upload
 

@@ -44,10 +44,8 @@ def children_of(pid: int) -> list[int]:
 @pytest.mark.skipif(not can_be_process_one(), reason="no process namespaces here (unshare --pid)")
 def test_sigterm_to_process_one_ends_it_with_its_workers(whole_dir: Path, raw_dir: Path, tmp_path: Path) -> None:
     out_dir, words = tmp_path / "out", ["process", str(raw_dir), "-o", str(tmp_path / "out"), "--jobs", "2"]
-    outer = subprocess.Popen(
-        [*NAMESPACE, *COMMAND, *words],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    command, pipe = [*NAMESPACE, *COMMAND, *words], subprocess.PIPE
+    outer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
     while not (out_dir / "unfinished.txt").exists():
         assert outer.poll() is None, outer.communicate()
         time.sleep(0.001)
@@ -134,10 +132,8 @@ def test_commands_in_comments_and_on_the_page_of_containers_are_understood() -> 
     page = (REPOSITORY_DIR / "docs/containers.md").read_text(encoding="utf-8")
     texts = [DOCKERFILE, COMPOSE_PATH.read_text(encoding="utf-8"), page]
     lines = [line.strip("# ") for text in texts for line in text.replace("\\\n", " ").splitlines()]
-    started = [
-        line for line in lines if re.match(r"(env UID=.+ GID=\S+ )?(docker|podman) ", line) and "..." not in line
-    ]
-    commands = [words for line in started if " run " in line for words in find_commands(line)]
+    started = re.compile(r"(env UID=.+ GID=\S+ )?(docker|podman) .*\brun ")
+    commands = [words for line in lines if started.match(line) and "..." not in line for words in find_commands(line)]
     assert len(commands) > 5
     for words in commands:
         make_parser().parse_args(words or ["demo"])

@@ -235,10 +235,7 @@ def test_a_length_beyond_the_disk_fails(server: ReleaseServer, tmp_path: Path, m
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sequence=st.lists(ANY_FAULT, max_size=5), etag=st.sampled_from(["strong", "weak", None]))
 def test_whatever_goes_wrong_for_a_while_the_folder_equals_the_release(
-    release_dir: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    sequence: list[Any],
-    etag: Any,
+    release_dir: Path, tmp_path_factory: pytest.TempPathFactory, sequence: list[Any], etag: Any
 ) -> None:
     data_dir = tmp_path_factory.mktemp("data")
     with ReleaseServer(release_dir, faults=[at(None, *sequence)], etag=etag) as server:

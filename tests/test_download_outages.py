@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from commands import digests
@@ -191,15 +192,9 @@ def test_files_that_hang_come_last(server: ReleaseServer, tmp_path: Path, monkey
 
 
 def test_a_rate_limit_holds_for_all_threads_together() -> None:
-    class Stop(threading.Event):
-        waits: list[float] = []  # noqa: RUF012 - of this test only
-
-        def wait(self, timeout: float | None = None) -> bool:
-            self.waits.append(timeout or 0)
-            return False
-
+    waits: list[float] = []
     client = Client("http://127.0.0.1:9/", TransferPolicy(bytes_per_s=1_000.0), certificates=True)
-    client.stop = Stop()
+    client.stop = SimpleNamespace(wait=waits.append)
     for size in (500, 1_000, 250):
         client.count(size)
-    assert Stop.waits == pytest.approx([0.5, 1.5, 1.75], abs=0.05)
+    assert waits == pytest.approx([0.5, 1.5, 1.75], abs=0.05)

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -35,24 +34,13 @@ def expected_dir(raw_dir: Path) -> Path:
     return expected_dir
 
 
-def start_process(raw_dir: Path, out_dir: Path) -> subprocess.Popen[str]:
-    return start_command("process", raw_dir, "-o", out_dir, "--json", "--jobs", "2")
-
-
-def wait_until_gone(session_id: int) -> None:
-    deadline = time.monotonic() + 20
-    while alive := processes_of_session(session_id):
-        assert time.monotonic() < deadline, f"processes live on: {alive}"
-        time.sleep(0.02)
-
-
 def test_ended_by_any_signal_it_leaves_whole_scenes_says_so_and_the_next_run_completes_them(
     raw_dir: Path, expected_dir: Path, tmp_path: Path
 ) -> None:
     expected = digests(expected_dir)
     for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
         count = len(list(tmp_path.rglob("*.npz")))
-        process = start_process(raw_dir, tmp_path)
+        process = start_command("process", raw_dir, "-o", tmp_path, "--json", "--jobs", "2")
         while len(list(tmp_path.rglob("*.npz"))) == count and process.poll() is None:
             time.sleep(0.001)
         os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
@@ -63,7 +51,10 @@ def test_ended_by_any_signal_it_leaves_whole_scenes_says_so_and_the_next_run_com
             assert (process.returncode, json.loads(stdout)["exit_status"]) == (130, 130), stderr
             assert "Traceback" not in stderr
             assert "run the same command again" in stderr
-        wait_until_gone(process.pid)  # no worker outlives the program
+        deadline = time.monotonic() + 20
+        while alive := processes_of_session(process.pid):  # no worker outlives the program
+            assert time.monotonic() < deadline, f"processes live on: {alive}"
+            time.sleep(0.02)
         found = {name: digest for name, digest in digests(tmp_path).items() if Path(name).match("scene*.npz")}
         assert found.items() <= expected.items()
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("scene*.npz")}
@@ -77,7 +68,7 @@ def test_a_folder_that_is_being_remade_is_no_dataset(raw_dir: Path, expected_dir
     raw_dir = Path(shutil.copytree(raw_dir, tmp_path / "raw"))
     path = raw_dir / "scannetv2-labels.combined.tsv"
     path.write_bytes(path.read_bytes().replace(b"\twall\t", b"\tvall\t"))
-    process = start_process(raw_dir, out_dir)
+    process = start_command("process", raw_dir, "-o", out_dir, "--jobs", "2")
     while not (out_dir / "unfinished.txt").exists():
         assert process.poll() is None, "the run ended without a mark"
         time.sleep(0.0005)

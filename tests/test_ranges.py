@@ -197,20 +197,16 @@ def test_what_is_secret_in_an_address_is_sent_but_never_shown(server: ReleaseSer
     assert source.read(*HERE) == part(*HERE)
     assert {request.headers["authorization"] for request in server.requests(PATH)} == {"Basic YW5uYTpzM2NyZXQ="}
     assert source.name == f"{server.origin}{PATH}?..."
-    texts = []
     places = Redirect(f"{PATH}?token=s3cret"), Redirect(PATH, origin="ftp://anna:s3cret@host")
-    for rule in (Status(404), Status(500), RangesIgnored(), Cut(BEFORE_STATUS), *places):
-        server.faults = [always(PATH, rule)]
+    for fault in (Status(404), RangesIgnored(), Cut(BEFORE_STATUS), *places, None):
+        server.faults = [always(PATH, fault)] if fault else []
+        server.change = lambda _request, content: other_version(content)
         with pytest.raises(ScanNetPrepError) as caught:
             source.read(*HERE)
-        texts.append("".join(traceback.format_exception(caught.value)))
-    server.faults, server.change = [], lambda _request, content: other_version(content)
-    with pytest.raises(ArchiveError) as caught:
-        source.read(*HERE)
-    texts.append("".join(traceback.format_exception(caught.value)))
+        assert "s3cret" not in "".join(traceback.format_exception(caught.value))
     with pytest.raises(UsageError) as refused:
         RangeSource("https://anna:s3cret@[/?s3cret")
-    assert "s3cret" not in "".join([*texts, str(refused.value)])
+    assert "s3cret" not in str(refused.value)
 
 
 SPANS = [(i * 50_000, 40_000) for i in range(40)]

@@ -54,9 +54,10 @@ def expected(raw: Path) -> Path:
     return raw.parent / "expected"
 
 
-def make(raw_dir: Path, out_dir: Path, shard: str = "", **options: bool) -> process.ProcessReport:
+def make(raw_dir: Path, out_dir: Path, shard: str = "", *splits: Split, **options: bool) -> process.ProcessReport:
     """Run one shard, or all, in a thread of this process."""
-    plan = process.plan(raw_dir, out_dir, ProcessOptions(**options), shard=Shard.parse(shard) if shard else None)
+    chosen, part = Selection(splits), Shard.parse(shard) if shard else None
+    plan = process.plan(raw_dir, out_dir, ProcessOptions(**options), selection=chosen, shard=part)
     with ThreadPoolExecutor(1) as executor:
         return process.run(plan, executor=executor)
 
@@ -214,15 +215,10 @@ def test_a_killed_shard_is_named_and_does_what_it_lacks_next_time(raw: Path, exp
 
 
 def test_a_run_for_the_same_scenes_finishes_what_shards_for_some_scenes_left(raw: Path, tmp_path: Path) -> None:
-    def run(split: Split, shard: Shard | None = None) -> process.ProcessReport:
-        plan = process.plan(raw, tmp_path, ProcessOptions(), selection=Selection((split,)), shard=shard)
-        with ThreadPoolExecutor(1) as executor:
-            return process.run(plan, executor=executor)
-
-    kept = run(Split.TRAIN, Shard(1, 2)).made
+    kept = make(raw, tmp_path, "1/2", Split.TRAIN).made
     with pytest.raises(UsageError, match=r"not come to their end: 0/2; a run for other scenes cannot merge that"):
-        run(Split.VAL)
-    assert run(Split.TRAIN).kept == kept
+        make(raw, tmp_path, "", Split.VAL)
+    assert make(raw, tmp_path, "", Split.TRAIN).kept == kept
     assert (len(ScanNet(tmp_path, split="train")), shards_of(tmp_path).exists()) == (5, False)
 
 
@@ -234,7 +230,7 @@ def test_shards_that_do_not_go_together_are_refused_untouched(raw: Path, expecte
     with pytest.raises(UsageError, match="shard 0/3 was run with other options, or for other"):
         make(raw, tmp_path / "1", "1/3", align_axis=True)
     with pytest.raises(UsageError, match="shard 0/3 was run with other options, or for other scenes"):
-        process.plan(raw, tmp_path / "1", ProcessOptions(), selection=Selection((Split.VAL,)), shard=Shard(1, 3))
+        make(raw, tmp_path / "1", "1/3", Split.VAL)
     assert times(tmp_path) == before
     # Those of two jobs that began at once are no dataset until they are merged, and who is still at work says so.
     share = process.plan(raw, tmp_path / "1", ProcessOptions(), shard=Shard(1, 3)).share

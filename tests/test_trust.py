@@ -81,19 +81,22 @@ def test_scenes_that_are_not_folders_and_folders_in_the_way_are_failures_with_th
             assert f"_00: {problem}" in text
 
 
-@pytest.mark.parametrize("name", ["scans", "scans_test"])
-def test_a_folder_of_all_scenes_that_cannot_be_looked_into_is_named(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "make", "problem"),
+    [
+        ("scans", lambda path: path.symlink_to("nowhere"), "is a link that leads nowhere"),
+        ("scans_test", os.mkfifo, "is a named pipe"),
+    ],
+)
+def test_a_folder_of_all_scenes_that_cannot_be_read_is_named(
+    tmp_path: Path, name: str, make: Any, problem: str
+) -> None:
     write_tiny(tmp_path / "raw")
     (tmp_path / "raw/scans").rename(tmp_path / "raw" / ("scans_test" if name == "scans" else "scans"))
-    for make, problem in (
-        (lambda path: path.symlink_to("nowhere"), "is a link that leads nowhere"),
-        (os.mkfifo, "is a named pipe"),
-    ):
-        make(tmp_path / "raw" / name)
-        for command in ("process", "verify", "info"):
-            outcome = run_main(command, tmp_path / "raw", *(["-o", tmp_path / "out"] if command == "process" else []))
-            assert (outcome.status, f"raw/{name}: {problem}, expected a folder" in outcome.stderr) == (1, True)
-        (tmp_path / "raw" / name).unlink()
+    make(tmp_path / "raw" / name)
+    for command in ("process", "verify", "info"):
+        outcome = run_main(command, tmp_path / "raw", *(["-o", tmp_path / "out"] if command == "process" else []))
+        assert (outcome.status, f"raw/{name}: {problem}, expected a folder" in outcome.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(("suffix", "largest"), [(SEGMENTS, "67,108,864"), (AGGREGATION, "16,777,216")])
