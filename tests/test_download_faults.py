@@ -149,7 +149,7 @@ def test_scenes_are_looked_at_however_many_files_have_failed_before(
 
 
 @pytest.mark.parametrize(("size", "is_enough"), [(1, False), (15_000, False), (20_000, True)])
-def test_a_connection_that_brings_too_little_before_it_breaks_off_has_failed(
+def test_a_connection_that_brings_too_little_has_failed(
     server: ReleaseServer, tmp_path: Path, size: int, is_enough: bool
 ) -> None:
     server.faults = [always(MESH_PATH, Cut(size))]
