@@ -113,7 +113,7 @@ def test_no_password_is_ever_shown(server: ReleaseServer, tmp_path: Path, monkey
 
 def test_a_damaged_lock_is_told_before_anything_is_touched(tmp_path: Path) -> None:
     (tmp_path / "scannet.lock").write_text("<<<<<<< ours\n")
-    outcome = run_main("download", "--types", "seg", "-o", tmp_path, "--accept-terms", "--json", "--limit", "1")
+    outcome = run_main(*words(SCENES, BASE_URL, tmp_path, "--json"))
     assert (outcome.status, outcome.json["error"]) == (1, "LockError")
     assert [path.name for path in tmp_path.iterdir()] == ["scannet.lock"]
 

@@ -65,7 +65,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_files_are_neither_adopted_nor_fetched(release_dir: Path, tmp_path: Path, name: str) -> None:
+def test_damaged_files_are_neither_adopted_nor_accepted(release_dir: Path, tmp_path: Path, name: str) -> None:
     suffix, damage = DAMAGES[name]
     is_seen_alone = not name.endswith(("has not finished", "last byte"))  # not by a comparison with the server
     upstream, data_dir = (Path(shutil.copytree(release_dir, tmp_path / place)) for place in ("upstream", "data"))

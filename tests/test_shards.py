@@ -223,7 +223,7 @@ def test_a_run_for_the_same_scenes_finishes_what_shards_for_some_scenes_left(raw
     assert (len(ScanNet(tmp_path, split="train")), shards_of(tmp_path).exists()) == (5, False)
 
 
-def test_shards_that_do_not_go_together_are_refused_untouched(raw: Path, expected: Path, tmp_path: Path) -> None:
+def test_shards_that_do_not_go_together_are_refused_at_once(raw: Path, expected: Path, tmp_path: Path) -> None:
     make(raw, tmp_path / "1", "0/3")
     before = times(tmp_path)
     with pytest.raises(UsageError, match="shard 0/3 was run of 3 shards; this is shard 1/2"):
