@@ -126,8 +126,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
     ) -> None:
         check_label_set(labels)
         for name, value, least in (("seed", seed, 0), ("loop", loop, 1)):
-            if operator.index(value) < least:
-                raise UsageError(f"{name} is {value}, expected a whole number from {least}", f"{name}={least}")
+            if not hasattr(value, "__index__") or operator.index(value) < least:
+                raise UsageError(f"{name} is {value!r}, expected a whole number from {least}", f"{name}={least}")
         self.split = Split.parse(split)
         self.label_set = labels
         self.ignore_id = ignore_id

@@ -224,10 +224,16 @@ def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> No
     Raises:
         OutputError: The folder cannot be written to, or the disk is full.
     """
-    with suppress(FileError):  # not there, of another size, or not readable: to write it tells
-        if read_file(path, len(data)) == data:
-            return
-    write_atomically(path, [data], is_durable=is_durable)
+    if not has_content(path, data):
+        write_atomically(path, [data], is_durable=is_durable)
+
+
+def has_content(path: Path, data: Buffer) -> bool:
+    """Whether a file is there, and has that content."""
+    try:
+        return read_file(path, len(data)) == data
+    except FileError:
+        return False  # not there, larger, or not readable: to write it tells
 
 
 def remove_file(path: Path) -> None:

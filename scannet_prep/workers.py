@@ -109,18 +109,21 @@ def find_asked(dataset: Any) -> Any:  # noqa: ANN401 - anything with items
 
 
 @cache
-def keep_memory() -> None:
-    """Let a worker keep the memory that it frees, up to 256 MB: glibc returns it to the system after each batch."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
+def keep_freed_memory(most_bytes: int = 1 << 30) -> None:
+    """Use memory again that was freed, up to a size, instead of giving it back to the system, which has to clear it.
+
+    For arrays of some megabytes, that takes longer than to compute them. Only glibc needs to be told.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
     if mallopt is not None:
-        mallopt(_M_TRIM_THRESHOLD, 1 << 28)
+        mallopt(_M_TRIM_THRESHOLD, most_bytes)
         mallopt(_M_MMAP_THRESHOLD, 1 << 25)  # the largest that it takes: larger arrays are given back at once
 
 
 def allocate(shapes: Mapping[str, Shape]) -> Arrays:
     """Arrays of some types and shapes, to be filled: in a worker on memory that `hand_over` does not need to copy."""
     if find_worker() is not None:
-        keep_memory()
+        keep_freed_memory(1 << 28)
         try:
             memory, layout = _take(shapes)
             return memory.place(layout, _MAKER)

@@ -22,6 +22,6 @@ file. The seek table is that of zstd's seekable format, and other readers of it 
 
 from __future__ import annotations
 
-from scannet_prep.archive.reader import open_archive
+from scannet_prep.archive.reader import Archive as open_archive  # noqa: N813 - called like the function `open`
 
 __all__ = ["open_archive"]

@@ -87,9 +87,6 @@ class Archive(AbstractContextManager["Archive"]):
         self.close()
 
 
-open_archive = Archive
-
-
 def open_archives(places: Sequence[Place], *, certificates: bool | Path = True) -> list[Archive]:
     """Open archives that are to be read together; a scene that is in two of them is a `UsageError`."""
     archives = [Archive(place, certificates=certificates) for place in places]

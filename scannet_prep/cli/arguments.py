@@ -43,9 +43,14 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that raises `UsageError` instead of ending the process."""
+    """A parser that raises `UsageError` instead of ending the process.
 
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - handed through
+    What a command does is said once, in the docstring of its module, up to the examples above the arguments.
+    """
+
+    def __init__(self, text: str | None, **options: Any) -> None:  # noqa: ANN401 - handed through
+        description, title, examples = (text or "").partition("examples:\n")
+        options |= {"description": description, "epilog": title + examples}
         super().__init__(**options, formatter_class=_Formatter, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - overloaded in argparse

@@ -236,8 +236,3 @@ def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:
     ]
     header = ["split", *(name.removesuffix("_bytes") for name in next(iter(splits.values()), {}))]
     return format_table(header, rows, right=frozenset(range(1, len(header))))
-
-
-def name_places(paths: Sequence[str]) -> str:
-    """The first of several paths, and how many more there are."""
-    return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1:,} more"

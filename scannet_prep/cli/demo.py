@@ -1,4 +1,13 @@
-"""`scannet-prep demo`."""
+"""Take synthetic scenes through every stage.
+
+Makes small synthetic scenes in the format of the release (nothing in them is from ScanNet), downloads them from a
+server on this machine, processes them, packs them, reads them as a dataset, and shows one. Needs no network and no
+account.
+
+examples:
+  scannet-prep demo
+  scannet-prep demo /tmp/demo
+"""
 
 from __future__ import annotations
 
@@ -15,18 +24,6 @@ from scannet_prep.release import TERMS_URL
 
 if TYPE_CHECKING:
     from scannet_prep.stages.demo import DemoReport
-
-SUMMARY = "synthetic scenes through every stage"
-DESCRIPTION = """\
-Makes small synthetic scenes in the format of the release (nothing in them is from ScanNet), downloads them from a
-server on this machine, processes them, packs them, reads them as a dataset, and shows one. Needs no network and no
-account.
-"""
-EPILOG = """\
-examples:
-  scannet-prep demo
-  scannet-prep demo /tmp/demo
-"""
 
 
 def add_arguments(parser: CommandParser) -> None:

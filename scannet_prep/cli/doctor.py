@@ -1,4 +1,22 @@
-"""`scannet-prep doctor`."""
+"""Look at the machine, the folders, the server and the GPUs.
+
+Tells what a maintainer would ask first: versions, what is granted of processors, memory and files, file systems and
+their locks, free space, proxies, the server, whether PLACE is whole, and GPUs. It takes less than 10 s whatever hangs,
+and leaves nothing behind.
+
+Each line is ok, note (worth knowing), or problem (it is going to hurt), with what to do about it. The exit status is 0,
+or 3 if there are problems. A server that cannot be reached is a note: only download needs it.
+
+With --ddp, under torchrun, on all machines of a job: whether all ranks are there, see the same scenes, plan the same
+epoch with the same versions, and can add up a number together; else which rank is the reason, within a time limit.
+
+examples:
+  scannet-prep doctor
+  scannet-prep doctor data/processed --json
+  torchrun --nproc_per_node=4 -m scannet_prep doctor --ddp
+
+environment: SCANNET_PREP_BASE_URL is the server's address; users and passwords in proxies never show
+"""
 
 from __future__ import annotations
 
@@ -13,27 +31,6 @@ from scannet_prep.cli.console import Console, format_count, format_duration
 if TYPE_CHECKING:
     from scannet_prep.stages.doctor import DoctorReport
     from scannet_prep.stages.doctor.check import Check
-
-SUMMARY = "look at the machine, the folders, the server and the GPUs"
-DESCRIPTION = """\
-Tells what a maintainer would ask first: versions, what is granted of processors, memory and files, file systems and
-their locks, free space, proxies, the server, whether PLACE is whole, and GPUs. It takes less than 10 s whatever hangs,
-and leaves nothing behind.
-
-Each line is ok, note (worth knowing), or problem (it is going to hurt), with what to do about it. The exit status is 0,
-or 3 if there are problems. A server that cannot be reached is a note: only download needs it.
-
-With --ddp, under torchrun, on all machines of a job: whether all ranks are there, see the same scenes, plan the same
-epoch with the same versions, and can add up a number together; else which rank is the reason, within a time limit.
-"""
-EPILOG = """\
-environment: SCANNET_PREP_BASE_URL is the server's address; users and passwords in proxies never show
-
-examples:
-  scannet-prep doctor
-  scannet-prep doctor data/processed --json
-  torchrun --nproc_per_node=4 -m scannet_prep doctor --ddp
-"""
 
 
 def add_arguments(parser: shared.CommandParser) -> None:

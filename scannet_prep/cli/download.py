@@ -1,4 +1,26 @@
-"""`scannet-prep download`."""
+"""Fetch the raw files that are needed.
+
+With --types seg these are the 7,765 files (about 21 GB) of all scenes that segmentation needs. Every file is checked
+before it gets its final name, and recorded with its SHA-256 in scannet.lock.
+
+Running it again checks what is there, mends what is damaged, and fetches what is missing; a file that was broken off
+continues where it stopped. Scenes that lack a file in the end are listed in failed.txt. While the server is down, the
+download pauses and retries at intervals, for up to four hours.
+
+examples:
+  scannet-prep download --types seg-min --dry-run
+  scannet-prep download --types seg --accept-terms
+  scannet-prep download --types seg --scenes @data/ScanNet/failed.txt
+  scannet-prep download --types seg --print-urls aria2 > urls.txt
+
+types: seg (mesh, labels, segments, aggregation and .txt of each scene, and the label map), seg-min (the same without
+_vh_clean_2.labels.ply, nearly half of the bytes, which process reads only with --labels-from ply), or any of the
+official suffixes, for example _vh_clean.aggregation.json or .sens, or files of no scene, such as
+scannet_frames_25k.zip; several may be given
+
+environment: SCANNET_PREP_ACCEPT_TERMS=1 and SCANNET_PREP_BASE_URL stand for the options of these names;
+HTTPS_PROXY, NO_PROXY and REQUESTS_CA_BUNDLE count too
+"""
 
 from __future__ import annotations
 
@@ -29,31 +51,6 @@ from scannet_prep.space import format_bytes
 if TYPE_CHECKING:
     from scannet_prep.shards import Share
     from scannet_prep.stages.download import DownloadPlan, DownloadReport
-
-SUMMARY = "fetch the raw files that are needed"
-DESCRIPTION = """\
-Fetches the raw files that are needed: with --types seg the 7,765 files (about 21 GB) of all scenes that segmentation
-needs. Every file is checked before it gets its final name, and recorded with its SHA-256 in scannet.lock.
-
-Running it again checks what is there, mends what is damaged, and fetches what is missing; a file that was broken off
-continues where it stopped. Scenes that lack a file in the end are listed in failed.txt. While the server is down, the
-download pauses and retries at intervals, for up to four hours.
-"""
-EPILOG = """\
-types: seg (mesh, labels, segments, aggregation and .txt of each scene, and the label map), seg-min (the same without
-_vh_clean_2.labels.ply, nearly half of the bytes, which process reads only with --labels-from ply), or any of the
-official suffixes, for example _vh_clean.aggregation.json or .sens, or files of no scene, such as
-scannet_frames_25k.zip; several may be given
-
-environment: SCANNET_PREP_ACCEPT_TERMS=1 and SCANNET_PREP_BASE_URL stand for the options of these names;
-HTTPS_PROXY, NO_PROXY and REQUESTS_CA_BUNDLE count too
-
-examples:
-  scannet-prep download --types seg-min --dry-run
-  scannet-prep download --types seg --accept-terms
-  scannet-prep download --types seg --scenes @data/ScanNet/failed.txt
-  scannet-prep download --types seg --print-urls aria2 > urls.txt
-"""
 
 
 def add_arguments(parser: CommandParser) -> None:

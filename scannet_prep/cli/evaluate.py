@@ -1,4 +1,15 @@
-"""`scannet-prep evaluate`."""
+"""Score predictions as the benchmark does.
+
+Of semantic predictions it gives the IoU of each class and three means, of instances average precision.
+
+Semantic predictions: <scene>.txt (raw ids, one a line), <scene>.npy or <scene>_pred.npy (train ids), or OctFormer's
+<scene>.eval.npz. Instances: <scene>.txt (the benchmark's list of masks), or <scene>.npz (masks, labels, scores).
+
+examples:
+  scannet-prep evaluate predictions --gt data/processed --labels scannet200
+  scannet-prep evaluate predictions -o scores.csv --confusion confusion.svg
+  scannet-prep evaluate instances --task instance --gt data/scannet.tar.zst
+"""
 
 from __future__ import annotations
 
@@ -16,20 +27,6 @@ from scannet_prep.scene import Split
 if TYPE_CHECKING:
     from scannet_prep.evaluation.scores import Numbers
     from scannet_prep.stages.evaluate import EvaluationReport
-
-SUMMARY = "score predictions as the benchmark does"
-DESCRIPTION = """\
-Scores predictions as the benchmark does: IoU of each class and three means, or average precision of instances.
-
-Semantic predictions: <scene>.txt (raw ids, one a line), <scene>.npy or <scene>_pred.npy (train ids), or OctFormer's
-<scene>.eval.npz. Instances: <scene>.txt (the benchmark's list of masks), or <scene>.npz (masks, labels, scores).
-"""
-EPILOG = """\
-examples:
-  scannet-prep evaluate predictions --gt data/processed --labels scannet200
-  scannet-prep evaluate predictions -o scores.csv --confusion confusion.svg
-  scannet-prep evaluate instances --task instance --gt data/scannet.tar.zst
-"""
 
 
 def add_arguments(parser: shared.CommandParser) -> None:

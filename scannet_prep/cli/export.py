@@ -1,4 +1,17 @@
-"""`scannet-prep export`."""
+"""Write what other programs read: OctFormer, Pointcept, Mask3D, mmdetection3d.
+
+Takes processed scenes, from a folder or an archive.
+
+Running it again makes only what is missing, or was made from another version of a scene. An export keeps to one format
+and its options; export.json in it says what made it, and scannet-prep verify reads that.
+
+examples:
+  scannet-prep export --format octformer --labels scannet200 -o OctFormer/data/scannet200.npz
+  scannet-prep export --format pointcept -o Pointcept/data/scannet
+  scannet-prep export data/scannet.tar.zst --format mmdet3d --for oneformer3d -o mmdetection3d/data/scannet
+  scannet-prep export --format benchmark-gt --splits val
+  scannet-prep export --format ply --color label --scenes scene0011_00
+"""
 
 from __future__ import annotations
 
@@ -17,29 +30,11 @@ from scannet_prep.space import format_bytes
 if TYPE_CHECKING:
     from scannet_prep.stages.export import ExportPlan
 
-_LIST = "\n".join(f"  {name:<14}{summary}" for name, (_, _, summary) in FORMATS.items())
-SUMMARY = "write what other programs read: OctFormer, Pointcept, Mask3D, mmdetection3d, ..."
-DESCRIPTION = f"""\
-Writes processed scenes, from a folder or an archive, as other programs read them.
-
-formats:
-{_LIST}
-
-Running it again makes only what is missing, or was made from another version of a scene. An export keeps to one format
-and its options; export.json in it says what made it, and scannet-prep verify reads that.
-"""
-EPILOG = """\
-examples:
-  scannet-prep export --format octformer --labels scannet200 -o OctFormer/data/scannet200.npz
-  scannet-prep export --format pointcept -o Pointcept/data/scannet
-  scannet-prep export data/scannet.tar.zst --format mmdet3d --for oneformer3d -o mmdetection3d/data/scannet
-  scannet-prep export --format benchmark-gt --splits val
-  scannet-prep export --format ply --color label --scenes scene0011_00
-"""
-
 
 def add_arguments(parser: shared.CommandParser) -> None:
-    """Add the arguments of the command."""
+    """Add the arguments of the command, and the list of the formats."""
+    formats = [f"  {name:<14}{summary}" for name, (_, _, summary) in FORMATS.items()]
+    parser.description = "\n".join([f"{parser.description}\n\nformats:", *formats])
     place = "processed folder, or an archive, or all shards of one: paths or addresses (default: data/processed)"
     default = [Path("data/processed")]
     parser.add_argument("places", type=shared.place_argument, nargs="*", default=default, metavar="PLACE", help=place)

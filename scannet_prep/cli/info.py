@@ -1,4 +1,17 @@
-"""`scannet-prep info`."""
+"""Tell what is in a raw or a processed tree, or in an archive.
+
+Shows scenes, vertices, bytes, options, warnings and failures.
+
+Of a processed tree it reads only the manifest; without one, every file. Of an archive, only the index. Several archives
+count as the shards of one. How often the classes of both label sets occur: --table classes, or scannet-prep report.
+
+examples:
+  scannet-prep info data/processed
+  scannet-prep info data/ScanNet -v
+  scannet-prep info data/processed --scenes
+  scannet-prep info data/processed --table instances -o instances.csv
+  scannet-prep info https://host/scannet.tar.zst
+"""
 
 from __future__ import annotations
 
@@ -8,28 +21,13 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
-from scannet_prep.cli.console import Console, describe_list, format_count, format_splits, name_places
+from scannet_prep.cli.console import Console, describe_list, format_count, format_splits
 from scannet_prep.errors import UsageError
+from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.info import Info
-
-SUMMARY = "tell what is in a raw or a processed tree, or in an archive"
-DESCRIPTION = """\
-Tells what is in a raw or a processed tree, or in an archive: scenes, vertices, bytes, options, warnings and failures.
-
-Of a processed tree it reads only the manifest; without one, every file. Of an archive, only the index. Several archives
-count as the shards of one. How often the classes of both label sets occur: --table classes, or scannet-prep report.
-"""
-EPILOG = """\
-examples:
-  scannet-prep info data/processed
-  scannet-prep info data/ScanNet -v
-  scannet-prep info data/processed --scenes
-  scannet-prep info data/processed --table instances -o instances.csv
-  scannet-prep info https://host/scannet.tar.zst
-"""
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -70,7 +68,7 @@ def _write_table(arguments: argparse.Namespace, console: Console) -> int:
 
 def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
     source = f", by {found.program}" if found.program else ""
-    yield f"{name_places(found.paths)}: {f'archive of {found.head.kind}' if found.head else found.kind} scenes{source}"
+    yield f"{list_some(found.paths, 1)}: {f'archive of {found.head.kind}' if found.head else found.kind} scenes{source}"
     if found.kind == "processed" and not found.program:
         yield "no usable manifest.json: the files say so"
     for item in found.options:

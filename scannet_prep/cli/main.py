@@ -1,4 +1,20 @@
-"""Chooses the command and turns its outcome into an exit status."""
+"""Prepare ScanNet v2 for 3D semantic and instance segmentation on ScanNet20 and ScanNet200.
+
+examples:
+  scannet-prep demo
+  scannet-prep download --types seg
+  scannet-prep process --scannet200 --align-axis
+  scannet-prep pack
+  scannet-prep verify data/processed
+  scannet-prep report data/processed -o report.html
+
+exit status:
+  0    all that was asked for is done
+  1    stopped by an error
+  2    wrong usage, or terms not accepted
+  3    finished, but scenes or files failed; each is listed
+  130  interrupted; run the same command again to go on
+"""
 
 from __future__ import annotations
 
@@ -20,26 +36,9 @@ _COMMANDS = (
     "doctor", "demo",
 )  # fmt: skip
 
-_EPILOG = """\
-exit status:
-  0    all that was asked for is done
-  1    stopped by an error
-  2    wrong usage, or terms not accepted
-  3    finished, but scenes or files failed; each is listed
-  130  interrupted; run the same command again to go on
-
-examples:
-  scannet-prep demo
-  scannet-prep download --types seg
-  scannet-prep process --scannet200 --align-axis
-  scannet-prep pack
-  scannet-prep verify data/processed
-  scannet-prep report data/processed -o report.html
-"""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command, and turn its outcome into an exit status.
 
     Args:
         argv: Arguments without the program's name; those of the process by default.
@@ -90,17 +89,14 @@ def _explain_no_volume() -> str:
 
 def make_parser() -> CommandParser:
     """Make the parser of the whole program."""
-    parser = CommandParser(
-        prog="scannet-prep",
-        description="Prepares ScanNet v2 for 3D semantic and instance segmentation on ScanNet20 and ScanNet200.",
-        epilog=_EPILOG,
-    )
+    parser = CommandParser(prog="scannet-prep", text=__doc__)
     parser.add_argument("--version", action="version", version=f"scannet-prep {VERSION}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for name in _COMMANDS:
         module = import_module(f"scannet_prep.cli.{name}")
-        texts = {"help": module.SUMMARY, "description": module.DESCRIPTION, "epilog": module.EPILOG}
-        command: CommandParser = commands.add_parser(name, **texts)
+        text = module.__doc__ or ""
+        summary = text[:1].lower() + text[1:].partition(".\n")[0]
+        command: CommandParser = commands.add_parser(name, text=text, help=summary)
         module.add_arguments(command)
         add_output_arguments(command)
         command.set_defaults(run=module.run)

@@ -1,4 +1,17 @@
-"""`scannet-prep pack`."""
+"""Make one archive of a folder of scenes.
+
+The folder has processed scenes, or is a raw tree. The archive is a plain .tar.zst that any tar opens.
+
+Scenes can be read from it one by one, also over HTTP, and a Dataset trains from it directly. Every file has a SHA-256.
+The same files give the same bytes. The archive gets its name when it is whole; one that holds the same already is read,
+compared with the folder, and left as it is.
+
+examples:
+  scannet-prep pack                                    data/processed -> data/scannet.tar.zst
+  scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
+  scannet-prep pack data/ScanNet -o data/raw.tar.zst --shard-size 4GB
+  scannet-prep pack -o s3://bucket/scannet.tar.zst     needs scannet-prep[cloud]
+"""
 
 from __future__ import annotations
 
@@ -15,21 +28,6 @@ from scannet_prep.space import format_bytes
 if TYPE_CHECKING:
     from scannet_prep.stages.pack import PackPlan, PackReport
 
-SUMMARY = "make one archive of a folder of scenes"
-DESCRIPTION = """\
-Makes one archive of a processed folder or of a raw tree: a plain .tar.zst that any tar opens.
-
-Scenes can be read from it one by one, also over HTTP, and a Dataset trains from it directly. Every file has a SHA-256.
-The same files give the same bytes. The archive gets its name when it is whole; one that holds the same already is read,
-compared with the folder, and left as it is.
-"""
-EPILOG = """\
-examples:
-  scannet-prep pack                                    data/processed -> data/scannet.tar.zst
-  scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
-  scannet-prep pack data/ScanNet -o data/raw.tar.zst --shard-size 4GB
-  scannet-prep pack -o s3://bucket/scannet.tar.zst     needs scannet-prep[cloud]
-"""
 _PIPE = "-"
 
 
@@ -53,7 +51,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import pack
-    from scannet_prep.stages.pool import keep_freed_memory
+    from scannet_prep.workers import keep_freed_memory
 
     folders = [word for word in arguments.places if word != _PIPE]
     if len(folders) > 1:

@@ -1,4 +1,19 @@
-"""`scannet-prep process`."""
+"""Make one .npz of each raw scene.
+
+Each holds points, normals, colors, labels, instances, segments.
+
+Whole scenes that are up to date are kept, so running it again does only what is missing. Scenes whose raw files or
+options have changed are made again. One bad scene never stops the others: it is listed, and written to failed.txt.
+
+With --shard, several machines share the work (docs/cluster.md); afterwards, the same command without it merges.
+
+examples:
+  scannet-prep process --scannet200 --align-axis
+  scannet-prep process /datasets/ScanNet -o /fast/scannet --splits train val --jobs 16
+  scannet-prep process --scannet200 --align-axis --scenes @data/processed/failed.txt
+  scannet-prep process --align-axis --shard auto
+  scannet-prep process --dry-run
+"""
 
 from __future__ import annotations
 
@@ -14,24 +29,6 @@ from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.process import ProcessPlan, ProcessReport
-
-SUMMARY = "make one .npz of each raw scene"
-DESCRIPTION = """\
-Makes one compact .npz of each raw scene: points, normals, colors, labels, instances, segments.
-
-Whole scenes that are up to date are kept, so running it again does only what is missing. Scenes whose raw files or
-options have changed are made again. One bad scene never stops the others: it is listed, and written to failed.txt.
-
-With --shard, several machines share the work (docs/cluster.md); afterwards, the same command without it merges.
-"""
-EPILOG = """\
-examples:
-  scannet-prep process --scannet200 --align-axis
-  scannet-prep process /datasets/ScanNet -o /fast/scannet --splits train val --jobs 16
-  scannet-prep process --scannet200 --align-axis --scenes @data/processed/failed.txt
-  scannet-prep process --align-axis --shard auto
-  scannet-prep process --dry-run
-"""
 
 
 def add_arguments(parser: shared.CommandParser) -> None:

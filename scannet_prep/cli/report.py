@@ -1,4 +1,18 @@
-"""`scannet-prep report`."""
+"""Make a page of figures and pictures, or compare two places.
+
+Tells how a processed folder, an archive or a raw tree looks as a whole, with -o on a page with charts and pictures:
+classes, sizes, warnings, scenes that stand out, floors that are not horizontal, walls that are off the axes.
+
+With --against it compares two places scene by scene: the exit status is 0 where both hold the same data, and 3 where
+something differs. Either side may also be a manifest.json or a scannet.lock alone. Processed scenes are compared array
+by array, raw ones file by file. The version of the program does not count.
+
+examples:
+  scannet-prep report data/processed -o report.html
+  scannet-prep report data/ScanNet --against their-scannet.lock
+  scannet-prep report data/processed --against their-manifest.json
+  scannet-prep report https://host/scannet.tar.zst -o report.html
+"""
 
 from __future__ import annotations
 
@@ -14,23 +28,6 @@ from scannet_prep.cli.console import Console, describe_list, format_table
 if TYPE_CHECKING:
     from scannet_prep.stages.finding import Finding
     from scannet_prep.stages.report.source import Table
-
-SUMMARY = "make a page of figures and pictures, or compare two places"
-DESCRIPTION = """\
-Tells how a processed folder, an archive or a raw tree looks as a whole, with -o on a page with charts and pictures:
-classes, sizes, warnings, scenes that stand out, floors that are not horizontal, walls that are off the axes.
-
-With --against it compares two places scene by scene: the exit status is 0 where both hold the same data, and 3 where
-something differs. Either side may also be a manifest.json or a scannet.lock alone. Processed scenes are compared array
-by array, raw ones file by file. The version of the program does not count.
-"""
-EPILOG = """\
-examples:
-  scannet-prep report data/processed -o report.html
-  scannet-prep report data/ScanNet --against their-scannet.lock
-  scannet-prep report data/processed --against their-manifest.json
-  scannet-prep report https://host/scannet.tar.zst -o report.html
-"""
 
 
 def add_arguments(parser: shared.CommandParser) -> None:

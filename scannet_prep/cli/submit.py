@@ -1,4 +1,14 @@
-"""`scannet-prep submit`."""
+"""Pack predictions of the test scenes for the benchmark's server.
+
+Checks them, and writes the .zip that the server takes.
+
+PRED holds what scannet-prep evaluate reads; arrays are converted to raw ids. Every scene must be there, and fit the
+processed test scene. Of instances, those of wall and floor and those under 100 vertices are left out.
+
+examples:
+  scannet-prep submit predictions -o submission.zip --gt data/processed
+  scannet-prep submit instances -o submission.zip --task instance --labels scannet200 --min-score 0.01
+"""
 
 from __future__ import annotations
 
@@ -8,19 +18,6 @@ from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.benchmark_arguments import add_prediction_arguments, label_set_from
 from scannet_prep.cli.console import Console, format_count
 from scannet_prep.space import format_bytes
-
-SUMMARY = "pack predictions of the test scenes for the benchmark's server"
-DESCRIPTION = """\
-Checks predictions of the 100 test scenes and writes the .zip that the benchmark's server takes.
-
-PRED holds what scannet-prep evaluate reads; arrays are converted to raw ids. Every scene must be there, and fit the
-processed test scene. Of instances, those of wall and floor and those under 100 vertices are left out.
-"""
-EPILOG = """\
-examples:
-  scannet-prep submit predictions -o submission.zip --gt data/processed
-  scannet-prep submit instances -o submission.zip --task instance --labels scannet200 --min-score 0.01
-"""
 
 
 def add_arguments(parser: shared.CommandParser) -> None:

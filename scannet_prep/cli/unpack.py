@@ -1,4 +1,13 @@
-"""`scannet-prep unpack`."""
+"""Write the files of an archive, or of some of its scenes.
+
+Every file is checked by its SHA-256 before it gets its name. What is there already, and right, is kept. Of a truncated
+or damaged archive, all whole scenes are unpacked, and the others are named.
+
+examples:
+  scannet-prep unpack data/scannet.tar.zst                     -> data/processed
+  scannet-prep unpack data/scannet-*.tar.zst -o /fast/scannet  all shards
+  scannet-prep unpack https://host/scannet.tar.zst --scenes @wanted.txt -o part
+"""
 
 from __future__ import annotations
 
@@ -18,20 +27,6 @@ from scannet_prep.space import format_bytes
 if TYPE_CHECKING:
     from scannet_prep.archive.source import ByteSource
     from scannet_prep.stages.unpack import UnpackPlan, UnpackReport
-
-SUMMARY = "write the files of an archive, or of some of its scenes"
-DESCRIPTION = """\
-Writes the files of an archive that scannet-prep pack made: all of them, or those of some scenes.
-
-Every file is checked by its SHA-256 before it gets its name. What is there already, and right, is kept. Of a truncated
-or damaged archive, all whole scenes are unpacked, and the others are named.
-"""
-EPILOG = """\
-examples:
-  scannet-prep unpack data/scannet.tar.zst                     -> data/processed
-  scannet-prep unpack data/scannet-*.tar.zst -o /fast/scannet  all shards
-  scannet-prep unpack https://host/scannet.tar.zst --scenes @wanted.txt -o part
-"""
 
 
 def add_arguments(parser: shared.CommandParser) -> None:

@@ -1,4 +1,21 @@
-"""`scannet-prep verify`."""
+"""Check a raw or a processed tree, an archive, or an export.
+
+Nothing is changed. What is damaged is named, scene by scene; several archives count as the shards of one. An error is
+something wrong; a note is worth knowing, and right all the same.
+
+Raw: structure of every file, counts that must agree across files, segment ids of groups, labels.ply against the groups,
+the label map. Processed: checksums, shapes and values of every file, the manifest. Both: the official splits.
+Archive: every byte. Export: every file that its manifest names.
+
+Whether two folders, archives or raw trees hold the same data: scannet-prep report PLACE --against PLACE.
+
+examples:
+  scannet-prep verify data/ScanNet
+  scannet-prep verify data/ScanNet --against their-scannet.lock
+  scannet-prep verify data/processed --complete --splits train val
+  scannet-prep verify data/scannet-*-of-*.tar.zst
+  scannet-prep verify https://host/scannet.tar.zst --scenes scene0011_00
+"""
 
 from __future__ import annotations
 
@@ -13,32 +30,12 @@ from scannet_prep.cli.console import (
     describe_findings,
     format_count,
     format_duration,
-    name_places,
 )
+from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.verify import Report
-
-SUMMARY = "check a raw or a processed tree, an archive, or an export"
-DESCRIPTION = """\
-Checks a raw or a processed tree, an archive, or an export, and changes nothing.
-
-Raw: structure of every file, counts that must agree across files, segment ids of groups, labels.ply against the groups,
-the label map. Processed: checksums, shapes and values of every file, the manifest. Both: the official splits.
-Archive: every byte. Export: every file that its manifest names. What is damaged is named, scene by scene; several
-archives count as the shards of one. An error is something wrong; a note is worth knowing, and right all the same.
-
-Whether two folders, archives or raw trees hold the same data: scannet-prep report PLACE --against PLACE.
-"""
-EPILOG = """\
-examples:
-  scannet-prep verify data/ScanNet
-  scannet-prep verify data/ScanNet --against their-scannet.lock
-  scannet-prep verify data/processed --complete --splits train val
-  scannet-prep verify data/scannet-*-of-*.tar.zst
-  scannet-prep verify https://host/scannet.tar.zst --scenes scene0011_00
-"""
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -76,7 +73,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())
     counts = f"{report.kind} scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,} ({splits}), {vertices}"
     size, duration = format_bytes(report.size_bytes), format_duration(console.seconds)
-    lines.append(f"{name_places(report.paths)}: {counts}{size}, in {duration}")
+    lines.append(f"{list_some(report.paths, 1)}: {counts}{size}, in {duration}")
     errors, notes = len(report.errors), len(report.findings) - len(report.errors)
     text = "\n".join([*lines, f"{format_count(errors, 'error')}, {format_count(notes, 'note')}"])
     return console.result(text, report, 3 if report.errors else 0, seconds=console.seconds)

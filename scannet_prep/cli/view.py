@@ -1,4 +1,20 @@
-"""`scannet-prep view`."""
+"""Look at scenes, labels and predictions: a page, a picture, or a mesh.
+
+Shows processed scenes, their labels and predictions: as one page for a browser, which needs neither network nor server;
+as pictures; or as coloured meshes for MeshLab and other programs. Needs no display.
+
+The ending of -o says which: .html, .png or .ply. Surfaces are not drawn from behind, so that one looks into a room
+through its nearer walls. Triangles are there where process --faces kept them.
+
+examples:
+  scannet-prep view scene0011_00
+  scannet-prep view scene0011_00 scene0015_00 -o val.html
+  scannet-prep view scene0011_00 --pred predictions
+  scannet-prep view scene0011_00 --view top -o scene.png
+  scannet-prep view @ids.txt --png -o out
+  scannet-prep view scene0011_00 --color rgb -o scene.ply
+  scannet-prep view --serve --source data/scannet.tar.zst
+"""
 
 from __future__ import annotations
 
@@ -22,24 +38,6 @@ _COLORS = (
 )  # fmt: skip
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 _VIEWS = "orbit, top, or azimuth and elevation in degrees: --view=-60,40 (default: orbit)"
-SUMMARY = "look at scenes, labels and predictions: a page, a picture, or a mesh"
-DESCRIPTION = """\
-Shows processed scenes, their labels and predictions: as one page for a browser, which needs neither network nor server;
-as pictures; or as coloured meshes for MeshLab and other programs. Needs no display.
-
-The ending of -o says which: .html, .png or .ply. Surfaces are not drawn from behind, so that one looks into a room
-through its nearer walls. Triangles are there where process --faces kept them.
-"""
-EPILOG = """\
-examples:
-  scannet-prep view scene0011_00
-  scannet-prep view scene0011_00 scene0015_00 -o val.html
-  scannet-prep view scene0011_00 --pred predictions
-  scannet-prep view scene0011_00 --view top -o scene.png
-  scannet-prep view @ids.txt --png -o out
-  scannet-prep view scene0011_00 --color rgb -o scene.ply
-  scannet-prep view --serve --source data/scannet.tar.zst
-"""
 
 
 def add_arguments(parser: shared.CommandParser) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,11 +75,6 @@ def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
     return {scene_id: scenes[scene_id] for scene_id in sorted(scenes)}
 
 
-def find_parents(scenes: Iterable[RawScene]) -> set[Path]:
-    """The folders that scenes lie in."""
-    return {scene.parent for scene in scenes}
-
-
 def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:
     """Find folders beside those of the scenes whose names are not scene ids, so that nobody reads them.
 
@@ -89,7 +84,7 @@ def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:
     Raises:
         FileError: A folder cannot be read.
     """
-    parents = find_parents(scenes.values())
+    parents = {scene.parent for scene in scenes.values()}
     entries = [entry for parent in parents for entry in _list(parent) if entry.name not in scenes]
     # Links too, wherever they lead.
     folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False) or entry.is_symlink()]

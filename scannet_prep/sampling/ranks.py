@@ -79,13 +79,9 @@ class RankedSampler:
 
 def check_number(value: int, name: str, smallest: int) -> int:
     """Check an argument that must be a whole number."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = smallest - 1
-    if number < smallest:
+    if not hasattr(value, "__index__") or operator.index(value) < smallest:
         raise UsageError(f"{name} is {value!r}, expected a whole number, at least {smallest}", f"{name}={smallest}")
-    return number
+    return operator.index(value)
 
 
 def _read_variable(name: str) -> int | None:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from scannet_prep.errors import WorkerDiedError
+from scannet_prep.workers import keep_freed_memory
 
 Task = TypeVar("Task")
 Context = TypeVar("Context")
@@ -32,7 +32,6 @@ _LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the 
 _MAX_FAILED_STARTS = 6  # in a row, one at a time
 _NO_WORKERS = "worker processes end as soon as they are started"
 _KEPT = "what is done is kept: run it again, with an executor that works, or without one"
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def run_tasks(
@@ -213,16 +212,3 @@ def _work(descriptor: int) -> None:
             except Exception as error:  # noqa: BLE001 - handed to the main process
                 message = (None, error)
             pipe.send(message)
-
-
-def keep_freed_memory() -> None:
-    """Reuse memory for the next task instead of giving it back to the system, which would have to clear it each time.
-
-    For arrays of some megabytes, that takes longer than to compute them. Only glibc needs to be told.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that glibc takes
-        mallopt(_M_TRIM_THRESHOLD, 1 << 30)

@@ -18,7 +18,7 @@ from scannet_prep.errors import (
 )
 from scannet_prep.export import is_export
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import Buffer, make_directory, read_file, remove_temporaries, write_atomically
+from scannet_prep.files import Buffer, has_content, make_directory, remove_temporaries, write_atomically
 from scannet_prep.processed import folder as lists
 from scannet_prep.processed import manifest as manifests
 from scannet_prep.processed.folder import find_mixture
@@ -105,7 +105,7 @@ class Target:
         own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME}
         for name in [name for name in files if name not in own and not name.startswith(OWN_PREFIX)]:
             path = self._out_dir / name
-            if path.is_file() and not path.is_symlink() and not _has_content(path, files[name]):
+            if path.is_file() and not path.is_symlink() and not has_content(path, files[name]):
                 self.warnings.append(f"{path}: differs from that of the archive, and stays; to replace it, remove it")
             else:
                 self._others[name] = self._write_file(name, files[name])
@@ -163,7 +163,7 @@ class Target:
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
                 problem = "is a link that may lead anywhere" if folder.is_symlink() else "is not a folder"
                 raise FileError(folder, problem, f"remove it, or {_ELSEWHERE}")
-        if _has_content(path, data):
+        if not path.is_symlink() and has_content(path, data):
             return "kept"
         if not (self._has_begun or self._is_raw):
             lists.mark_unfinished(self._out_dir)
@@ -172,11 +172,3 @@ class Target:
         make_directory(path.parent)
         write_atomically(path, [data])
         return "replaced" if is_there else "written"
-
-
-def _has_content(path: Path, data: Buffer) -> bool:
-    """Whether a file is there, is not a link, and has that content."""
-    try:
-        return not path.is_symlink() and read_file(path, len(data)) == data
-    except (FileError, OSError):
-        return False  # not there, larger, or not readable: to write it tells

@@ -19,7 +19,7 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.scene import Split
 from scannet_prep.stages import export, process
 from scannet_prep.stages.export.scene_worker import MadeScene, WorkContext, export_scene
-from scannet_prep.stages.pool import keep_freed_memory
+from scannet_prep.workers import keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

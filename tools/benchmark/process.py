@@ -18,9 +18,9 @@ from scannet_prep.files import put_in_place
 from scannet_prep.labels import SCANNET200, builtin_label_map
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
-from scannet_prep.stages.pool import keep_freed_memory
 from scannet_prep.stages.process.make_scene import find_raw_files
 from scannet_prep.stages.process.scene_worker import FinishedScene, WorkContext, make_scene_file
+from scannet_prep.workers import keep_freed_memory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,12 +13,10 @@ from typing import Any
 from scannet_prep.errors import FileError
 from scannet_prep.files import open_file
 from scannet_prep.labels import read_label_map
-from scannet_prep.raw.info import read_scan_info
-from scannet_prep.raw.mesh import read_mesh
-from scannet_prep.raw.segments import read_aggregation, read_segments
 from scannet_prep.release import AGGREGATION, LABELS_MESH, MESH, SEGMENTS, Content, FileKind
 from scannet_prep.scene import Split
 from scannet_prep.stages.download.planning import RemoteFile
+from scannet_prep.stages.process.make_scene import read_raw_file
 
 FITTING = frozenset({MESH, LABELS_MESH, SEGMENTS, AGGREGATION})
 """Kinds of files of a scene that have to fit together."""
@@ -50,7 +48,7 @@ def check_file(remote: RemoteFile, path: Path) -> Facts | None:
     with open_file(path, remote.kind.max_bytes):
         pass  # a regular file, and not too large
     content = remote.kind.content
-    found: Any = _READERS[content](path)
+    found: Any = _READERS[content](path) if content in _READERS else read_raw_file(remote.kind, path)
     scene_id = getattr(found, "scene_id", "")
     if scene_id and scene_id != remote.scene_id:  # files that say nothing pass
         raise FileError(path, f"sceneId is {scene_id!r:.60}, expected {remote.scene_id}")
@@ -105,12 +103,8 @@ def _check_sensor_stream(path: Path) -> None:
         raise FileError(path, f"is truncated, or no sensor stream: {size_bytes:,} bytes, {count:,} frames")
 
 
+# Of files that no scene is made from.
 _READERS: dict[Content, Callable[[Path], object]] = {
-    Content.MESH: read_mesh,
-    Content.LABELS_MESH: read_mesh,
-    Content.SEGMENTS: read_segments,
-    Content.AGGREGATION: read_aggregation,
-    Content.INFO: read_scan_info,
     Content.LABEL_MAP: read_label_map,
     Content.ZIP: _check_zip,
     Content.SENSOR_STREAM: _check_sensor_stream,

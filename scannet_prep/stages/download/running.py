@@ -249,6 +249,9 @@ class _Run:
         for task in [task for task in self._missing if task.outcome]:
             self._missing.remove(task)
             self._settled += 1
+            scene = self._scenes[task.file.scene_id]
+            for item in scene if all(item.outcome for item in scene) else ():
+                item.facts = None  # which nothing is compared with any more
             self._progress.advance(task.file.kind.typical_bytes or 0)
 
     def _show(self) -> None:

@@ -35,7 +35,7 @@ from scannet_prep.processed.manifest import Manifest, encode_manifest, read_mani
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.progress import Progress
 from scannet_prep.raw import lock
-from scannet_prep.raw.layout import RawScene, find_parents, find_raw_scenes, find_strangers
+from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
 from scannet_prep.release import MESH, SPLIT_DIRS
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
@@ -145,7 +145,7 @@ def plan(
                 raw_dir, "holds processed scenes, expected raw ones", "give the raw folder"
             ) from None
         raise
-    _check_apart(raw_dir, out_dir, find_parents(raw_scenes.values()))
+    _check_apart(raw_dir, out_dir, {scene.parent for scene in raw_scenes.values()})
     manifest = _read_known(out_dir)
     filed = {scene_id: entry.split for scene_id, entry in manifest.scenes.items()}
     selected, failures = select_scenes(raw_scenes, selection, raw_dir, filed)
