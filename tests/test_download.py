@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -26,20 +25,6 @@ def test_it_brings_the_release_and_records_it(server: ReleaseServer, tmp_path: P
     assert outcome.json["files"] == {"fetched": len(lock), "already there": 0, "failed": 0}
     assert again.json["files"] == {"fetched": 0, "already there": len(lock), "failed": 0}
     assert (again.status, server.requests()) == (0, [])
-
-
-def test_a_tree_of_the_official_script_is_adopted_and_mended(server: ReleaseServer, tmp_path: Path) -> None:
-    data_dir = Path(shutil.copytree(server.root, tmp_path / "ScanNet"))
-    mesh = data_dir / "scans/scene0000_00/scene0000_00_vh_clean_2.ply"
-    segments = data_dir / "scans/scene0011_00/scene0011_00_vh_clean_2.0.010000.segs.json"
-    labels = data_dir / "scans/scene0000_00/scene0000_00_vh_clean_2.labels.ply"
-    mesh.write_bytes(mesh.read_bytes()[:-100])
-    segments.unlink()
-    labels.write_text("<html>404</html>")
-    outcome = run_main(*words(SCENES, server.base_url, data_dir))
-    assert len(server.requests()) == 3  # what is whole is not asked for
-    assert outcome.status == 0, outcome.stderr
-    assert fetched(data_dir) == digests(server.root)
 
 
 def test_terms_come_before_any_fetching(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
