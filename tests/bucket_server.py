@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import http.server
-import os
 import socket
 import ssl
 import struct
@@ -57,7 +56,11 @@ class BucketServer(http.server.ThreadingHTTPServer):
         self.faults: list[Fault] = []
         self.rule: Callable[[str, str], Fault] = lambda *_: None
         self.requests: list[tuple[str, str]] = []
-        self._moto, self.port = (None, other.port) if other else start_moto()
+        self._moto: subprocess.Popen[bytes] | None = None
+        if other is None:
+            command, pipe = [sys.executable, "-c", _MOTO], subprocess.PIPE
+            self._moto = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        self.port: int = other.port if other else int(self._moto.stdout.readline())
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def environment(self, **more: str) -> dict[str, str]:
@@ -97,13 +100,6 @@ class BucketServer(http.server.ThreadingHTTPServer):
 
     def handle_error(self, *_: object) -> None:
         """Clients that leave early are part of the tests."""
-
-
-def start_moto() -> tuple[subprocess.Popen[bytes], int]:
-    command, pipe = [sys.executable, "-c", _MOTO], subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
-    assert process.stdout is not None
-    return process, int(process.stdout.readline())
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -150,8 +146,3 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.connection.close()
 
     do_PUT = do_POST = do_HEAD = do_DELETE = do_GET  # noqa: N815
-
-
-def without_settings() -> list[str]:
-    """Variables of the environment that would lead elsewhere."""
-    return [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))]

@@ -27,21 +27,17 @@ from release_server import (
     WrongLength,
 )
 
-from scannet_prep.files import LOCK_NAME as RUN_LOCK_NAME
-from scannet_prep.processed.folder import FAILED_NAME
 from scannet_prep.progress import Progress
-from scannet_prep.raw.lock import LOCK_NAME
 from scannet_prep.remote.gate import TransferPolicy
 from scannet_prep.scene import SceneId
 from scannet_prep.stages import download
 from scannet_prep.stages.download import DownloadReport
-from scannet_prep.stages.download.planning import TERMS_RECORD_NAME
 from scannet_prep.stages.selection import Selection
 from scannet_prep.synthetic import write_release
 
 MESH = "_vh_clean_2.ply"
 SCENES = ["scene0000_00", "scene0011_00", "scene0707_00"]
-OWN_NAMES = frozenset({LOCK_NAME, FAILED_NAME, TERMS_RECORD_NAME, RUN_LOCK_NAME})
+OWN_NAMES = frozenset({"scannet.lock", "failed.txt", "terms_accepted.txt", ".scannet-prep.lock"})
 # In a hurry.
 PATIENCE = TransferPolicy(
     connect_timeout_s=5,
@@ -106,9 +102,7 @@ class Bar(Progress):
     """Adds up what a bar would show."""
 
     def __init__(self) -> None:
-        self.left = 0
-        self.notes: list[str] = []
-        self.statuses: list[str] = []
+        self.left, self.notes, self.statuses = 0, list[str](), list[str]()
         self.status, self.note = self.statuses.append, self.notes.append
 
     def start(self, title: str, total: int, unit: str) -> None:  # noqa: ARG002 - as the protocol has it
@@ -136,7 +130,7 @@ def release_fixtures(scene_ids: Sequence[str], vertices: int) -> Any:
     return release_dir, server
 
 
-def plan(server: ReleaseServer, data_dir: Path, scene_ids: Sequence[str] = SCENES, types: Sequence[str] = ("seg",)):
+def plan(server: ReleaseServer, data_dir: Path, scene_ids: Sequence[str], types: Sequence[str] = ("seg",)):
     selection = Selection(scene_ids=tuple(map(SceneId, scene_ids)))
     return download.plan(data_dir, types, selection=selection, base_url=server.base_url)
 

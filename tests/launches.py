@@ -7,13 +7,9 @@ from typing import NamedTuple
 
 
 class Launch(NamedTuple):
-    """A process, and what is to be known from its environment.
+    """A process: how it was started, and what is to be known from the variables of its environment that may matter.
 
-    Attributes:
-        name: How it was started.
-        shard: Which shard it is, or a part of the message why that cannot be known.
-        cores: How many processors Slurm grants it.
-        environ: The variables that may matter.
+    `shard` is which one it is, or a part of the message why that cannot be known; `cores` are those that Slurm grants.
     """
 
     name: str

@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 REPOSITORY_DIR = Path(__file__).resolve().parents[1]
 PACKAGE_DIR = REPOSITORY_DIR / "scannet_prep"
 MAX_MODULE_LINES = 400
@@ -14,8 +12,9 @@ HEAVY_FOR_TRAINING = {"requests", "pandas", "plyfile", "torch", "tqdm"}
 HEAVY_FOR_HELP = HEAVY_FOR_TRAINING | {"numpy", "numba"}
 
 
-def run_python(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=REPOSITORY_DIR, capture_output=True, text=True, check=False)
 
 
 def modules_loaded_by(code: str) -> set[str]:
@@ -43,13 +42,12 @@ def test_importing_for_training_loads_nothing_heavy_and_no_module_imports_torch(
 
 def test_little_is_loaded_before_interrupts_are_dealt_with() -> None:
     code = "import sys, scannet_prep; sys.exit('typing' in sys.modules)"
-    assert subprocess.run([sys.executable, "-S", "-c", code], check=False, cwd=REPOSITORY_DIR).returncode == 0
+    assert run_python("-S", "-c", code).returncode == 0
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["process", "--help"]])
-def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+def test_help_loads_nothing_heavy() -> None:
     loaded = modules_loaded_by(
-        f"import runpy, sys\nsys.argv = ['scannet_prep', *{arguments}]\n"
+        "import runpy, sys\nsys.argv = ['scannet_prep', 'process', '--help']\n"
         "try:\n    runpy.run_module('scannet_prep', run_name='__main__', alter_sys=True)\n"
         "except SystemExit as stop:\n    assert not stop.code, stop.code\n"
     )
@@ -78,7 +76,5 @@ def test_windows_reads_processed_folders_and_says_that_it_does_not_write_them(wh
         f"sys.exit(main(['process', {str(whole_dir / 'raw')!r}, '-o', {str(tmp_path)!r}]))",
     )
     assert (result.returncode, result.stdout) == (1, "(600, 3)\n"), result.stderr
-    assert (
-        f"error: {tmp_path}: can be written to on Linux and macOS only\nhint: on Windows, run this in WSL"
-        in result.stderr
-    )
+    error, hint = f"error: {tmp_path}: can be written to on Linux and macOS only", "hint: on Windows, run this in WSL"
+    assert f"{error}\n{hint}" in result.stderr

@@ -16,18 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 from archives import pack_tree, read_tree, write_tree
-from bucket_server import ACCESS_KEY, BUCKET, SECRETS, BucketServer, without_settings
+from bucket_server import ACCESS_KEY, BUCKET, SECRETS, BucketServer
 from certificates import make_private_authority
 from commands import TRAIN, VAL, run_main, start_command
 
 from scannet_prep import ScanNet
-from scannet_prep.errors import (
-    ArchiveError,
-    CertificateError,
-    NotOnServerError,
-    ScanNetPrepError,
-    ServerDownError,
-)
+from scannet_prep.errors import ArchiveError, CertificateError, NotOnServerError, ScanNetPrepError, ServerDownError
 from scannet_prep.remote import bucket
 from scannet_prep.remote.bucket import BucketSource, upload
 
@@ -47,23 +41,23 @@ def running() -> Iterator[BucketServer]:
 
 @pytest.fixture
 def server(running: BucketServer, monkeypatch: pytest.MonkeyPatch) -> BucketServer:
-    for name in without_settings():
-        monkeypatch.delenv(name)
+    for name in os.environ:
+        if name.startswith(("AWS_", "GOOGLE_", "AZURE_")):  # which would lead elsewhere
+            monkeypatch.delenv(name)
     for name, value in running.environment().items():
         monkeypatch.setenv(name, value)
     running.reset()
     return running
 
 
-@pytest.fixture
-def archive(whole_dir: Path, tmp_path: Path) -> Path:
-    assert run_main("pack", whole_dir / "processed", "-o", tmp_path / "scannet.tar.zst").status == 0
-    return tmp_path / "scannet.tar.zst"
+@pytest.fixture(scope="module")
+def archive(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("archive") / "scannet.tar.zst"
+    assert run_main("pack", whole_dir / "processed", "-o", path).status == 0
+    return path
 
 
-def test_every_command_reads_an_archive_in_a_bucket_as_it_reads_the_file(
-    server: BucketServer, archive: Path, tmp_path: Path
-) -> None:
+def test_commands_read_archives_in_buckets_like_files(server: BucketServer, archive: Path, tmp_path: Path) -> None:
     server.put("dir/scannet.tar.zst", archive.read_bytes())
     for words in (["info", "--scenes"], ["verify", "--limit", "9"]):
         found, expected = (run_main(words[0], place, *words[1:], "--json").json for place in (URL, archive))
@@ -82,9 +76,10 @@ def test_forked_workers_read_from_a_bucket_that_their_parent_has_read_from(serve
     server.put("dir/scannet.tar.zst", archive.read_bytes())
     dataset, expected = (ScanNet(place, split="train", loop=4) for place in (URL, archive))
     loader = data.DataLoader(dataset, num_workers=4, batch_size=None, multiprocessing_context="fork")
-    for _ in range(2):
-        assert dataset[0]["points"].tobytes() == expected[0]["points"].tobytes()
-        assert [item["points"].numpy().tobytes() for item in loader] == [item["points"].tobytes() for item in expected]
+    points = [item["points"].tobytes() for item in expected]
+    assert dataset[0]["points"].tobytes() == points[0]
+    assert [item["points"].numpy().tobytes() for item in loader] == points
+    assert dataset[0]["points"].tobytes() == points[0]
 
 
 def test_threads_read_at_once_and_killed_helpers_are_replaced(server: BucketServer) -> None:
@@ -111,9 +106,7 @@ def test_a_store_that_fails_for_a_while_is_asked_again(server: BucketServer, mon
         assert server.faults == []
 
 
-def test_a_store_that_goes_on_failing_is_given_up_after_few_requests(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_goes_on_failing_is_soon_given_up(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket, "_RETRIES", 1)
     source = BucketSource(server.put("x", CONTENT))
     server.requests.clear()
@@ -127,9 +120,7 @@ def test_a_store_that_goes_on_failing_is_given_up_after_few_requests(
 
 
 @pytest.mark.parametrize("fault", [None, "no if-match"])
-def test_an_object_that_is_replaced_is_refused_also_by_stores_that_do_not_look_at_the_version(
-    server: BucketServer, fault: str | None
-) -> None:
+def test_a_replaced_object_is_refused_whatever_the_store_checks(server: BucketServer, fault: str | None) -> None:
     source = BucketSource(server.put("x", CONTENT))
     server.put("x", CONTENT[::-1])
     server.rule = lambda *_: fault
@@ -138,10 +129,6 @@ def test_an_object_that_is_replaced_is_refused_also_by_stores_that_do_not_look_a
     server.boto().delete_object(Bucket=BUCKET, Key="x")
     with pytest.raises(NotOnServerError):
         source.read(10, 20)
-
-
-def refuse(status: int, code: str) -> dict[str, Any]:
-    return {"fault": (status, code)}
 
 
 # What is wrong: the environment (None: not set), or what the server says; the address; the status, and what is said.
@@ -160,16 +147,14 @@ WRONG: dict[str, tuple[dict[str, Any], str, int, tuple[str, ...]]] = {
         ("127.0.0.1:9 does not answer", "AWS_ENDPOINT_URL"),
     ),
     "no url": ({"AWS_ENDPOINT_URL": "anna:pa55word@127.0.0.1"}, URL, 2, ("settings", "AWS_*")),
-    "denied": (refuse(403, "AccessDenied"), URL, 1, ("refuses it (403 AccessDenied)", "permission")),
-    "region": (refuse(301, "PermanentRedirect"), URL, 1, ("refuses it", "AWS_REGION")),
+    "denied": ({"fault": (403, "AccessDenied")}, URL, 1, ("refuses it (403 AccessDenied)", "permission")),
+    "region": ({"fault": (301, "PermanentRedirect")}, URL, 1, ("refuses it", "AWS_REGION")),
     "az": ({}, "az://b/x.tar.zst", 1, ("no credentials were found", "AZURE_STORAGE_ACCOUNT_NAME")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_named_with_what_to_type_and_no_secret(
-    name: str, server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_are_named_without_secrets(name: str, server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     changes, address, status, words = WRONG[name]
     for variable, value in changes.items():
         if variable == "fault":
@@ -191,9 +176,7 @@ def test_what_is_wrong_is_named_with_what_to_type_and_no_secret(
     assert [secret for secret in (*SECRETS, "s3cret") if secret in said] == []
 
 
-def test_without_obstore_what_to_install_is_said(
-    server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_obstore_a_hint_names_it(server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "obstore.py").write_text("raise ModuleNotFoundError('No module named obstore', name='obstore')")
     monkeypatch.syspath_prepend(str(tmp_path))
     outcome = run_main("verify", URL)
@@ -239,14 +222,11 @@ def test_an_authority_is_named_for_buckets_as_for_web_servers(
     secure.stop()
 
 
-def test_pack_writes_the_bytes_of_the_file_and_knows_what_is_up_to_date(
-    server: BucketServer, whole_dir: Path, archive: Path
-) -> None:
+def test_pack_writes_the_same_bytes_and_knows_what_is_new(server: BucketServer, whole_dir: Path, archive: Path) -> None:
     words = ("pack", whole_dir / "processed", "-o", URL)
     first, again = run_main(*words, "--json").json, run_main(*words, "--json").json
-    assert (first["up_to_date"], again["up_to_date"], first["archives"]) == (
-        False, True, {URL: archive.stat().st_size},
-    )  # fmt: skip
+    assert (first["up_to_date"], again["up_to_date"]) == (False, True)
+    assert first["archives"] == {URL: archive.stat().st_size}
     assert server.get("dir/scannet.tar.zst") == archive.read_bytes()
     assert f'in Python: ScanNet("{URL}", split="train")' in run_main(*words, "--force").stdout
     changed = bytearray(archive.read_bytes())
@@ -258,9 +238,7 @@ def test_pack_writes_the_bytes_of_the_file_and_knows_what_is_up_to_date(
     assert (fewer.status, "holds 2 scenes that the new archive would not" in fewer.stderr) == (2, True)
 
 
-def test_places_that_pack_does_not_write_to_are_refused_before_anything_is_done(
-    server: BucketServer, whole_dir: Path
-) -> None:
+def test_places_that_pack_does_not_write_to_are_refused_at_once(server: BucketServer, whole_dir: Path) -> None:
     for more, words in (
         ([URL, "--shard-size", "4MB"], "shards are not written to a bucket"),
         ([f"s3://{BUCKET}/scannet"], f"name it so: -o s3://{BUCKET}/scannet.tar.zst"),
@@ -278,27 +256,20 @@ def large_dir(tmp_path: Path) -> Path:
     return write_tree(tmp_path / "large", files)
 
 
-def test_large_archives_are_written_in_parts_some_of_which_fail_at_first(
-    server: BucketServer, large_dir: Path, tmp_path: Path
-) -> None:
+def test_large_archives_go_in_parts_some_of_which_fail(server: BucketServer, large_dir: Path, tmp_path: Path) -> None:
     failed = iter(["reset", (503, "SlowDown")])
     server.rule = lambda _, path: next(failed, None) if "partNumber=2" in path else None
     assert run_main("pack", large_dir, "-o", URL, "--force").status == 0
-    assert {re.findall(r"partNumber=(\d+)", path)[0] for method, path in server.requests if method == "PUT"} == set(
-        "123"
-    )
+    parts = {re.findall(r"partNumber=(\d+)", path)[0] for method, path in server.requests if method == "PUT"}
+    assert parts == set("123")
     pack_tree(large_dir, tmp_path / "x.tar.zst")
     assert server.get("dir/scannet.tar.zst") == (tmp_path / "x.tar.zst").read_bytes()
 
 
-@pytest.mark.parametrize("at", [("POST", "?uploads"), ("PUT", "partNumber=2"), ("POST", "?uploadId")])
-def test_an_upload_that_fails_leaves_the_older_object_and_no_parts(
-    server: BucketServer, large_dir: Path, at: tuple[str, str]
-) -> None:
+@pytest.mark.parametrize("at", [r"POST .*\?uploads\b", r"PUT .*partNumber=2\b", r"POST .*\?uploadId\b"])
+def test_a_failed_upload_leaves_the_older_object_and_no_parts(server: BucketServer, large_dir: Path, at: str) -> None:
     server.put("dir/scannet.tar.zst", b"older")
-    server.rule = lambda method, path: (
-        (403, "AccessDenied") if method == at[0] and re.search(rf"{re.escape(at[1])}\b", path) else None
-    )
+    server.rule = lambda method, path: (403, "AccessDenied") if re.match(at, f"{method} {path}") else None
     outcome = run_main("pack", large_dir, "-o", URL, "--force", "-v")
     assert outcome.status == 1
     assert f"error: {URL}: cannot be written: " in outcome.stderr
@@ -311,10 +282,9 @@ def test_an_upload_that_fails_leaves_the_older_object_and_no_parts(
 def test_an_upload_that_is_interrupted_leaves_no_object_and_no_parts(
     server: BucketServer, large_dir: Path, signal_number: signal.Signals
 ) -> None:
+    mesh = np.random.default_rng(0).bytes(10_000_000)
     for number in range(4):  # more than what may be under way
-        name = f"scene01{number:02d}_00"
-        mesh = np.random.default_rng(number).bytes(10_000_000)
-        write_tree(large_dir, {f"scans/{name}/{name}_vh_clean_2.ply": mesh})
+        write_tree(large_dir, {f"scans/scene010{number}_00/scene010{number}_00_vh_clean_2.ply": mesh})
     server.rule = lambda _, path: (lambda: time.sleep(0.5)) if "partNumber" in path else None
     command = start_command("pack", large_dir, "-o", URL, "--force")
     while not any("partNumber=1" in path for _, path in list(server.requests)):
@@ -331,12 +301,8 @@ def test_an_upload_that_is_interrupted_leaves_no_object_and_no_parts(
 
 
 def test_a_source_that_changes_while_it_is_packed_leaves_no_object(server: BucketServer) -> None:
-    def pieces() -> Iterator[bytes]:
-        yield CONTENT
-        raise ArchiveError("x", "is damaged")
-
-    with pytest.raises(ArchiveError, match="x: is damaged"):
-        upload(URL, pieces(), 1)
+    with pytest.raises(ZeroDivisionError):
+        upload(URL, (CONTENT[: 1 // number] for number in (1, 0)), 1)
     assert (server.keys(), server.unfinished()) == ([], [])
 
 

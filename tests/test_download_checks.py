@@ -7,12 +7,11 @@ import os
 import shutil
 import struct
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import digests, run_command
-from downloads import MESH, SCENES, Bar, fetch, fetched, release_fixtures
+from commands import digests, run_main
+from downloads import MESH, SCENES, Bar, fetch, fetched, release_fixtures, words
 from release_server import ReleaseServer, Status
 
 from scannet_prep.errors import FileError
@@ -27,7 +26,6 @@ SCENE = SCENES[0]
 SEGMENTS, AGGREGATION, INFO = "_vh_clean_2.0.010000.segs.json", ".aggregation.json", ".txt"
 LABELS_MESH = "_vh_clean_2.labels.ply"
 OTHER = "scene0011_00"
-
 
 release_dir, server = release_fixtures(SCENES, 600)
 
@@ -47,25 +45,14 @@ def of_another_scene(path: Path, release_dir: Path) -> None:
     shutil.copyfile(place(release_dir, path.name.removeprefix(SCENE), OTHER), path)
 
 
-def beside_a_control_file(path: Path, _release_dir: Path) -> None:
-    path.with_name(f"{path.name}.aria2").write_bytes(b"\0\1")
-
-
 def of_other_segments(path: Path, _release_dir: Path) -> None:
-    document = json.loads(path.read_text())
-    groups = [
-        group | {"segments": [number + 10_000_000 for number in group["segments"]]} for group in document["segGroups"]
-    ]
-    path.write_text(json.dumps({"segGroups": groups}))
-
-
-def shorter_than_on_the_server(path: Path, _release_dir: Path) -> None:
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:-1]))
+    groups = json.loads(path.read_text())["segGroups"]
+    path.write_text(json.dumps({"segGroups": [group | {"segments": [10_000_000]} for group in groups]}))
 
 
 DAMAGES = {
     "a mesh with a tail of zeros": (MESH, with_zeros),
+    "a truncated mesh": (MESH, lambda path, _: os.truncate(path, path.stat().st_size - 100)),
     "segments with a tail of zeros": (SEGMENTS, with_zeros),
     "an aggregation with a tail of zeros": (AGGREGATION, with_zeros),
     "the mesh of another scene": (MESH, of_another_scene),
@@ -73,40 +60,38 @@ DAMAGES = {
     "the segments of another scene": (SEGMENTS, of_another_scene),
     "the aggregation of another scene": (AGGREGATION, of_another_scene),
     "an aggregation of segments that are not there": (AGGREGATION, of_other_segments),
-    "a mesh that aria2 has not finished": (MESH, beside_a_control_file),
-    "metadata without its last line": (INFO, shorter_than_on_the_server),
+    "a mesh that aria2 has not finished": (MESH, lambda path, _: path.with_name(f"{path.name}.aria2").touch()),
+    "a page in place of a mesh": (LABELS_MESH, lambda path, _: path.write_text("<html>404</html>")),
+    "metadata without its last byte": (INFO, lambda path, _: os.truncate(path, path.stat().st_size - 1)),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_file_is_not_adopted_but_fetched_again(server: ReleaseServer, tmp_path: Path, name: str) -> None:
-    data_dir = Path(shutil.copytree(server.root, tmp_path / "data"))
+def test_damaged_files_are_neither_adopted_nor_accepted(release_dir: Path, tmp_path: Path, name: str) -> None:
     suffix, damage = DAMAGES[name]
-    damage(place(data_dir, suffix), server.root)
+    # Such a file is not taken from a server either; the others are told by what the server has, or never come from it.
+    is_seen_alone = not name.startswith(("a page", "metadata")) and "aria2" not in name
+    upstream, data_dir = (Path(shutil.copytree(release_dir, tmp_path / place)) for place in ("upstream", "data"))
+    for folder in (upstream, data_dir) if is_seen_alone else (data_dir,):
+        damage(place(folder, suffix), release_dir)
     bar = Bar()
-    assert not fetch(server, data_dir, bar=bar).failures
-    assert f"{SCENE}{suffix}" in {request.path.rpartition("/")[2] for request in server.requests()}
-    assert [note for note in bar.notes if f"{suffix}: " in note and note.endswith("; fetching it again")]
-    assert {name: entry.sha256 for name, entry in read_lock(data_dir / "scannet.lock").items()} == digests(server.root)
-    assert fetched(data_dir) == digests(server.root)
-
-
-@pytest.mark.parametrize("name", [name for name in DAMAGES if "aria2" not in name and "last line" not in name])
-def test_a_damaged_file_of_the_server_is_not_accepted(release_dir: Path, tmp_path: Path, name: str) -> None:
-    upstream = Path(shutil.copytree(release_dir, tmp_path / "upstream"))
-    suffix, damage = DAMAGES[name]
-    damage(place(upstream, suffix), release_dir)
     with ReleaseServer(upstream) as server:
-        report = fetch(server, tmp_path / "data")
-    assert report.failures
-    assert {item.file.scene_id for item in report.failures} == {SCENE}
-    assert all("is not what it should be" in item.message for item in report.failures)
+        report = fetch(server, data_dir, bar=bar)
+        asked = [request.path.rpartition("/")[2] for request in server.requests()]
+        assert f"{SCENE}{suffix}" in asked
+        assert is_seen_alone or len(asked) == 1  # what is whole is adopted: a tree of the official script
+        assert [note for note in bar.notes if f"{suffix}: " in note and note.endswith("; fetching it again")]
+        assert {item.file.scene_id for item in report.failures} == ({SCENE} if is_seen_alone else set())
+        assert all("is not what it should be" in item.message for item in report.failures)
+        shutil.copyfile(place(release_dir, suffix), place(upstream, suffix))
+        assert not fetch(server, data_dir).failures
+    expected = digests(release_dir)
+    assert {name: entry.sha256 for name, entry in read_lock(data_dir / "scannet.lock").items()} == expected
+    assert fetched(data_dir) == expected
 
 
 @pytest.mark.parametrize("tells_sizes", [True, False])
-def test_adopted_files_are_compared_with_the_servers_sizes_once(
-    server: ReleaseServer, tmp_path: Path, tells_sizes: bool
-) -> None:
+def test_adopted_files_are_compared_with_sizes_once(server: ReleaseServer, tmp_path: Path, tells_sizes: bool) -> None:
     data_dir = Path(shutil.copytree(server.root, tmp_path / "data"))
     server.faults = [lambda request: [Status(405)] if request.method == "HEAD" and not tells_sizes else []]
     assert {item.outcome for item in fetch(server, data_dir).results} == {FileOutcome.PRESENT}
@@ -123,10 +108,9 @@ def test_verify_fetches_again_what_was_recorded_too_early(server: ReleaseServer,
     of_another_scene(place(data_dir, SEGMENTS), server.root)
     found = {name: digest_file(data_dir / name) for name in digests(data_dir)}
     write_lock(data_dir / "scannet.lock", found)  # as versions before this one did
-    words = ["download", "--types", "seg", "--scenes", SCENE, "--accept-terms", "-o", data_dir, "--base-url"]
     fetch(server, data_dir)
     assert server.requests() == []
-    outcome = run_command(*words, server.base_url, "--verify", "--json")
+    outcome = run_main(*words([SCENE], server.base_url, data_dir, "--verify"))
     assert outcome.status == 0, outcome.stderr
     asked = {request.path.rpartition("/")[2] for request in server.requests()}
     assert asked == {f"{SCENE}{SEGMENTS}", f"{SCENE}{MESH}"}
@@ -134,17 +118,15 @@ def test_verify_fetches_again_what_was_recorded_too_early(server: ReleaseServer,
     assert lock[f"scans/{SCENE}/{SCENE}{MESH}"].sha256 == digests(server.root)[f"scans/{SCENE}/{SCENE}{MESH}"]
 
 
-@pytest.mark.parametrize("is_strict", [True, False])
-def test_what_differs_from_its_record_is_refused_and_the_record_stays(
-    server: ReleaseServer, tmp_path: Path, is_strict: bool
-) -> None:
+def test_what_differs_from_its_record_is_refused_and_the_record_stays(server: ReleaseServer, tmp_path: Path) -> None:
     fetch(server, tmp_path)
-    with_zeros(place(tmp_path, INFO), server.root)
     server.change = lambda request, content: content + b"more = 1\n" if request.path.endswith(INFO) else content
-    (failure,) = fetch(server, tmp_path, is_strict=is_strict).failures
-    assert "is not what scannet.lock records" in failure.message
-    assert "remove its line" in failure.hint
-    assert read_lock(tmp_path / "scannet.lock")[failure.file.local_path] == digest_file(place(server.root, INFO))
+    for is_strict in (True, False):
+        with_zeros(place(tmp_path, INFO), server.root)
+        (failure,) = fetch(server, tmp_path, is_strict=is_strict).failures
+        assert "is not what scannet.lock records" in failure.message
+        assert "remove its line" in failure.hint
+        assert read_lock(tmp_path / "scannet.lock")[failure.file.local_path] == digest_file(place(server.root, INFO))
 
 
 def test_interrupted_while_it_looks_into_a_recorded_file_it_keeps_the_record(
@@ -181,15 +163,9 @@ def test_streams_and_zips_are_checked_to_their_end(tmp_path: Path, suffix: str) 
     data = sensor_stream(3, 2) if suffix == ".sens" else zip_file(path)
     path.write_bytes(data)
     check_file(file, path)
-    damages: list[Callable[[bytes], bytes]] = [
-        lambda data: data[:-1],
-        lambda data: data[: len(data) // 2],
-        lambda data: data[: len(data) // 2] + bytes(len(data) - len(data) // 2),
-        lambda data: data[:3],
-        lambda _: b"",
-    ]
-    for damage in damages:
-        path.write_bytes(damage(data))
+    half = data[: len(data) // 2]
+    for damaged in (data[:-1], half, half.ljust(len(data), b"\0"), data[:3], b""):
+        path.write_bytes(damaged)
         with pytest.raises(FileError):
             check_file(file, path)
 

@@ -30,9 +30,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(
-    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]
+    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ReleaseServer(release_dir, certificate=authority[1]) as server:
+    ca_path, certificate_path = authority
+    with ReleaseServer(release_dir, certificate=certificate_path) as server:
         outcome = run_main(*words(SCENES, server.base_url, tmp_path, "--json"))
         assert (outcome.status, outcome.json["error"]) == (1, "CertificateError")
         assert "--ca-bundle" in outcome.json["hint"]
@@ -40,8 +41,14 @@ def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(
         assert {path.name for path in tmp_path.iterdir()} == {"terms_accepted.txt"}
         outcome = run_main(*words(SCENES, server.base_url, tmp_path, "--limit", "1", "--insecure"))
         assert (outcome.status, "warning: --insecure" in outcome.stderr) == (0, True)
-        assert run_main(*words(SCENES, server.base_url, tmp_path, "--ca-bundle", authority[0])).status == 0
+        assert run_main(*words(SCENES, server.base_url, tmp_path, "--ca-bundle", ca_path)).status == 0
         assert fetched(tmp_path) == digests(release_dir)
+        # Those that the environment names count for this machine too, whose proxy is not for it.
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(ca_path))
+        monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+        server.forget()
+        assert not fetch(server, tmp_path / "environment", SCENES).failures
+        assert all(CONTACT_URL in request.headers["user-agent"] for request in server.requests())
 
 
 def test_encryption_is_never_given_up_on_the_way_not_even_for_one_request(
@@ -58,24 +65,11 @@ def test_encryption_is_never_given_up_on_the_way_not_even_for_one_request(
         assert not fetch(plain, tmp_path / "b", SCENES, certificates=ca_path).failures
 
 
-def test_authorities_that_the_environment_names_count_for_this_machine_too(
-    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ca_path, certificate_path = authority
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(ca_path))
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # not for this machine
-    with ReleaseServer(release_dir, certificate=certificate_path) as server:
-        assert not fetch(server, tmp_path, SCENES).failures
-        assert all(CONTACT_URL in request.headers["user-agent"] for request in server.requests())
-
-
 @pytest.mark.parametrize(
     ("names", "days", "hint"),
     [("IP:127.0.0.2", 2, "the address leads to another server"), ("IP:127.0.0.1", -1, "this machine's clock is wrong")],
 )
-def test_the_hint_tells_what_a_certificate_lacks(
-    release_dir: Path, tmp_path: Path, names: str, days: int, hint: str
-) -> None:
+def test_hints_tell_what_certificates_lack(release_dir: Path, tmp_path: Path, names: str, days: int, hint: str) -> None:
     ca_path, certificate_path = make_private_authority(tmp_path / "authority", names, days)
     with (
         ReleaseServer(release_dir, certificate=certificate_path) as server,
@@ -86,17 +80,17 @@ def test_the_hint_tells_what_a_certificate_lacks(
     assert "--ca-bundle" not in caught.value.hint
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("proxy", ["", "socks5://127.0.0.1:9", "http://", "http://127.0.0.1:port"])
 def test_a_proxy_that_cannot_be_used_ends_the_run_and_says_so(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, proxy: str
+    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
 ) -> None:
     server.faults = [always(None, Status(407))]  # of the proxy that wants a password
-    monkeypatch.setenv(f"{scheme}_proxy", proxy or server.origin)
-    server.base_url = f"{scheme}://mirror.invalid/scannet/"
-    with pytest.raises(ProxyError, match="the proxy cannot be used" if proxy else "407") as caught:
-        fetch(server, tmp_path, SCENES)
-    assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
+    for scheme in ("http", "https"):
+        monkeypatch.setenv(f"{scheme}_proxy", proxy or server.origin)
+        server.base_url = f"{scheme}://mirror.invalid/scannet/"
+        with pytest.raises(ProxyError, match="the proxy cannot be used" if proxy else "407") as caught:
+            fetch(server, tmp_path, SCENES)
+        assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
 
 
 def test_ipv4_is_used_where_ipv6_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,9 +109,7 @@ def test_ipv4_is_used_where_ipv6_leads_nowhere(monkeypatch: pytest.MonkeyPatch) 
         assert find_source_address("https://mirror.example/", 0.2) is None
 
 
-def test_room_is_looked_for_where_a_link_leads(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_is_sought_where_links_end(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/scans").symlink_to(tmp_path / "elsewhere")
     looked: list[Path] = []
@@ -147,9 +139,7 @@ def test_what_is_wrong_with_the_network_is_told_in_words(
     assert all(f"({words}" in item.message for item in report.failures)
 
 
-def test_a_whole_read_only_tree_is_no_error(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whole_read_only_trees_are_fine(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, _entries: Any) -> None:
         raise OutputError(f"{path}: cannot be written: Read-only file system")
 

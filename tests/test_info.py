@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import Outcome, Verify, edit_json, run_main
+from commands import Verify, edit_json, run_main
 
 from scannet_prep import ScanNet
 from scannet_prep.errors import ManifestError
@@ -27,14 +27,8 @@ def whole_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def info(path: Path, *words: str) -> Outcome:
-    outcome = run_main("info", path, *words)
-    assert "Traceback" not in outcome.stderr
-    return outcome
-
-
 def info_json(path: Path, status: int = 0) -> Any:
-    outcome = info(path, "--json")
+    outcome = run_main("info", path, "--json")
     assert len(outcome.stdout.splitlines()) == 1
     assert (outcome.status, outcome.json["exit_status"]) == (status, status)
     return outcome.json
@@ -94,7 +88,7 @@ def test_failures_an_unfinished_run_and_different_options_are_told(raw_dir: Path
     edit_json(out_dir / "manifest.json", lambda value: value.update(complete=False))
     value = info_json(out_dir, 3)
     assert (value["is_complete"], list(value["failures"])) == (False, [TRAIN[0]])
-    outcome = info(out_dir)
+    outcome = run_main("info", out_dir)
     assert ["processing has not finished" in outcome.stderr, "different options" in outcome.stderr] == [True, True]
     lines = outcome.stdout.splitlines()
     for is_200, is_aligned, count in ((True, False, 2), (False, True, 1)):
@@ -112,9 +106,7 @@ def test_failures_an_unfinished_run_and_different_options_are_told(raw_dir: Path
         ('"align_axis": false', '"align_axis": true'),
     ],
 )
-def test_unusable_folder_is_told_alike_by_info_verify_and_the_dataset(
-    out_dir: Path, verify: Verify, old: str | None, new: str
-) -> None:
+def test_all_readers_agree_on_unusable_folders(out_dir: Path, verify: Verify, old: str | None, new: str) -> None:
     path = out_dir / "manifest.json"
     if old is None:
         (out_dir / "unfinished.txt").touch()
@@ -165,20 +157,21 @@ def test_path_inside_a_tree_gives_a_hint_to_the_folder_above(command: str, whole
 
 @pytest.mark.parametrize("command", ["process", "pack", "verify", "info"])
 def test_missing_folder_gives_a_hint_to_where_such_folders_come_from(command: str, tmp_path: Path) -> None:
-    outcome = run_main(
-        command, tmp_path / "nowhere", *["-o", tmp_path / "a.tar.zst"] * (command in {"process", "pack"})
-    )
+    more = ["-o", tmp_path / "a.tar.zst"] if command in {"process", "pack"} else []
+    outcome = run_main(command, tmp_path / "nowhere", *more)
     assert (outcome.status, outcome.stderr.splitlines()[0]) == (1, f"error: {tmp_path}/nowhere: no such folder")
     for word in ("scannet-prep download", "scannet-prep process", "scannet-prep demo"):
         assert word in outcome.stderr
 
 
-def test_the_overview_fits_the_terminal_and_scenes_and_classes_are_lists(
-    whole_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overviews_fit_the_terminal_and_scenes_are_lists(whole_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     for kind in ("raw", "processed"):
-        lines = info(whole_dir / kind).stdout.splitlines()
+        lines = run_main("info", whole_dir / kind).stdout.splitlines()
         assert max(len(line) for line in lines[1:] if "  " in line.strip()) <= 60  # the first line has the path
-        assert info(whole_dir / kind, "--scenes").stdout.splitlines() == sorted(SCENES)
-    assert info(whole_dir / "processed", "--table", "classes").stdout.splitlines()[1].startswith("ScanNet20,0,1,wall,")
+        assert run_main("info", whole_dir / kind, "--scenes").stdout.splitlines() == sorted(SCENES)
+    assert (
+        run_main("info", whole_dir / "processed", "--table", "classes")
+        .stdout.splitlines()[1]
+        .startswith("ScanNet20,0,1,wall,")
+    )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
-import os
 import random
 import threading
 import time
@@ -17,6 +15,7 @@ from typing import Any
 
 import downloads
 import pytest
+from commands import count_descriptors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from release_server import (
@@ -76,17 +75,16 @@ def test_it_opens_by_one_request_and_reads_each_range_by_one(server: ReleaseServ
     ranges = [f"bytes={first}-{last}" for first, last in ((0, 0), (700_001, 1_600_000), (3_158_070, 3_158_072))]
     assert [request.range for request in server.requests(PATH)] == ranges
 
-
-@pytest.mark.parametrize("size", [0, 1])
-def test_files_may_be_as_small_as_can_be(server: ReleaseServer, size: int) -> None:
-    server.files[PATH] = CONTENT[:size]
-    source = open_source(server)
-    assert source.size_bytes == size
-    assert source.read(0, size + 5) == CONTENT[:size]
+    for size in (0, 1):
+        server.files[PATH] = CONTENT[:size]
+        source = open_source(server)
+        assert (source.size_bytes, source.read(0, size + 5)) == (size, CONTENT[:size])
 
 
-@pytest.mark.parametrize("etag", ["strong", "weak", None])
-@pytest.mark.parametrize("name", ["cut in the middle", "silence within the body", "trickle of headers", "early hints"])
+PASSING = ["cut in the middle", "silence within the body", "trickle of headers", "early hints"]
+
+
+@pytest.mark.parametrize(("name", "etag"), [*zip(PASSING, [None, "weak", "strong", "weak"], strict=True)])
 def test_faults_that_pass_leave_no_trace(server: ReleaseServer, name: str, etag: Any) -> None:
     server.etag, server.has_last_modified = etag, False
     source = open_source(server)
@@ -140,9 +138,7 @@ def test_a_part_without_end_is_not_taken_into_memory(server: ReleaseServer) -> N
         ("strong", True, lambda content: content[:-1]),
     ],
 )
-def test_a_file_that_changed_is_an_error(
-    server: ReleaseServer, etag: Any, has_last_modified: bool, change: Any
-) -> None:
+def test_a_changed_file_is_an_error(server: ReleaseServer, etag: Any, has_last_modified: bool, change: Any) -> None:
     server.etag, server.has_last_modified = etag, has_last_modified
     source = open_source(server)
     server.forget()
@@ -201,20 +197,16 @@ def test_what_is_secret_in_an_address_is_sent_but_never_shown(server: ReleaseSer
     assert source.read(*HERE) == part(*HERE)
     assert {request.headers["authorization"] for request in server.requests(PATH)} == {"Basic YW5uYTpzM2NyZXQ="}
     assert source.name == f"{server.origin}{PATH}?..."
-    texts = []
     places = Redirect(f"{PATH}?token=s3cret"), Redirect(PATH, origin="ftp://anna:s3cret@host")
-    for rule in (Status(404), Status(500), RangesIgnored(), Cut(BEFORE_STATUS), *places):
-        server.faults = [always(PATH, rule)]
+    for fault in (Status(404), RangesIgnored(), Cut(BEFORE_STATUS), *places, None):
+        server.faults = [always(PATH, fault)] if fault else []
+        server.change = lambda _request, content: other_version(content)
         with pytest.raises(ScanNetPrepError) as caught:
             source.read(*HERE)
-        texts.append("".join(traceback.format_exception(caught.value)))
-    server.faults, server.change = [], lambda _request, content: other_version(content)
-    with pytest.raises(ArchiveError) as caught:
-        source.read(*HERE)
-    texts.append("".join(traceback.format_exception(caught.value)))
+        assert "s3cret" not in "".join(traceback.format_exception(caught.value))
     with pytest.raises(UsageError) as refused:
         RangeSource("https://anna:s3cret@[/?s3cret")
-    assert "s3cret" not in "".join([*texts, str(refused.value)])
+    assert "s3cret" not in str(refused.value)
 
 
 SPANS = [(i * 50_000, 40_000) for i in range(40)]
@@ -244,10 +236,6 @@ def test_processes_share_no_connection(server: ReleaseServer, start_method: str)
 
 
 def test_closing_leaves_no_connection_and_reading_opens_again(server: ReleaseServer) -> None:
-    def count_descriptors() -> int:
-        gc.collect()
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counts itself, each time
-
     before, stop = count_descriptors(), threading.Event()
     for ending in ("closed", "forgotten"):
         source = open_source(server)

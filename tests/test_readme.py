@@ -77,10 +77,8 @@ def test_python_examples_of_a_page_run(page: str, release_dir: Path, tmp_path: P
         packages = re.findall(r"^(?:import|from) (torch|fsspec|webdataset)\b", block, re.MULTILINE)
         if all(map(importlib.util.find_spec, packages)):
             (directory / "example.py").write_text(block)
-            done = subprocess.run(
-                [sys.executable, "-W", "error", "example.py"],
-                cwd=directory, capture_output=True, text=True, timeout=60, check=False,
-            )  # fmt: skip
+            command = [sys.executable, "-W", "error", "example.py"]
+            done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 0, f"{page}:\n{block}\n{done.stderr}"
 
 

@@ -17,7 +17,7 @@ from commands import digests, run_main, start_command
 from downloads import fetched, release_fixtures, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launches import LAUNCHES, Launch
+from launches import LAUNCHES
 from release_server import ReleaseServer, Status, at
 
 from scannet_prep import ScanNet, official_scenes
@@ -35,7 +35,9 @@ from scannet_prep.synthetic import write_release
 SCENES = [*official_scenes(Split.TRAIN)[:5], *official_scenes(Split.VAL)[:2], *official_scenes(Split.TEST)[:1]]
 PAGE = (Path(__file__).parent.parent / "docs/cluster.md").read_text()
 
-release_dir, server = release_fixtures(("scene0000_00", "scene0011_00", "scene0707_00"), 600)
+FEW = ("scene0000_00", "scene0011_00", "scene0707_00")
+
+release_dir, server = release_fixtures(FEW, 600)
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +54,10 @@ def expected(raw: Path) -> Path:
     return raw.parent / "expected"
 
 
-def make(raw_dir: Path, out_dir: Path, shard: str = "", **options: bool) -> process.ProcessReport:
+def make(raw_dir: Path, out_dir: Path, shard: str = "", *splits: Split, **options: bool) -> process.ProcessReport:
     """Run one shard, or all, in a thread of this process."""
-    plan = process.plan(raw_dir, out_dir, ProcessOptions(**options), shard=Shard.parse(shard) if shard else None)
+    chosen, part = Selection(splits), Shard.parse(shard) if shard else None
+    plan = process.plan(raw_dir, out_dir, ProcessOptions(**options), selection=chosen, shard=part)
     with ThreadPoolExecutor(1) as executor:
         return process.run(plan, executor=executor)
 
@@ -128,17 +131,17 @@ def test_the_environment_says_which_shard_this_is_or_why_that_cannot_be_known(en
     check_shard(dict(word.split("=", 1) for word in environ.split()), shard)
 
 
-@pytest.mark.parametrize("launch", LAUNCHES, ids=[launch.name for launch in LAUNCHES])
-def test_the_shard_is_found_in_what_launchers_really_tell(launch: Launch) -> None:
-    error = check_shard(launch.environ, launch.shard)
-    if error is not None and launch.shard == "names no task":
-        assert "SLURM_NTASKS" not in error.message  # which is set
-        assert "with srun or mpirun" in error.hint
+def test_the_shard_is_found_in_what_launchers_really_tell() -> None:
+    for launch in LAUNCHES:
+        error = check_shard(launch.environ, launch.shard)
+        if error is not None and launch.shard == "names no task":
+            assert "SLURM_NTASKS" not in error.message, launch.name  # which is set
+            assert "with srun or mpirun" in error.hint
 
 
 def check_shard(environ: Mapping[str, str], expected: str) -> UsageError | None:
     if re.fullmatch(r"\d+/\d+", expected):
-        assert str(Shard.from_environment(environ)) == expected
+        assert str(Shard.from_environment(environ)) == expected, environ
         return None
     with pytest.raises(UsageError, match=expected) as caught:
         Shard.from_environment(environ)
@@ -147,12 +150,9 @@ def check_shard(environ: Mapping[str, str], expected: str) -> UsageError | None:
 
 
 @pytest.mark.parametrize("count", [3, len(SCENES) + 2])
-def test_merged_shards_are_what_one_run_makes_to_the_byte(
-    raw: Path, expected: Path, tmp_path: Path, count: int
-) -> None:
+def test_merged_shards_are_byte_for_byte_as_one_run(raw: Path, expected: Path, tmp_path: Path, count: int) -> None:
     for index in reversed(range(count)):
-        report = make(raw, tmp_path, f"{index}/{count}")
-        assert report.kept == ()
+        assert make(raw, tmp_path, f"{index}/{count}").kept == ()
     assert len(ScanNet(tmp_path, split="train")) == 5  # before anybody merges
     merged = make(raw, tmp_path)
     assert (merged.made, len(merged.kept)) == ((), len(SCENES))
@@ -191,25 +191,22 @@ def test_a_missing_shard_is_named_by_every_reader_with_what_to_type(raw: Path, e
     assert run_main("pack", out_dir, "-o", tmp_path / "a.tar.zst").status == 0
     assert (tmp_path / "a.tar.zst").read_bytes() == (tmp_path / "whole.tar.zst").read_bytes()
     (out_dir / "manifest.d/0001-of-0003.json").unlink()
-    with pytest.raises(ManifestError, match=r"0001-of-0003.json: is not there, .* 1/3"):
+    (out_dir / "manifest.d/0002-of-0003.begun").touch()  # it is at work again
+    with pytest.raises(ManifestError, match=r"0001-of-0003.json: is not there, .* 1/3, 2/3"):
         ScanNet(out_dir, split="train")
 
 
-def test_a_shard_that_is_killed_is_named_and_run_again_it_does_only_what_it_lacks(
-    raw: Path, expected: Path, tmp_path: Path
-) -> None:
+def test_a_killed_shard_is_named_and_does_what_it_lacks_next_time(raw: Path, expected: Path, tmp_path: Path) -> None:
     make(raw, tmp_path, "1/2")
-    for attempt in range(2):
-        process = start_command("process", raw, "-o", tmp_path, "--shard", "0/2", "--jobs", "1")
-        count = len(list(tmp_path.rglob("*.npz"))) + 1
-        while len(list(tmp_path.rglob("*.npz"))) < count and process.poll() is None:
-            time.sleep(0.002)
-        process.kill()
-        process.communicate()
-        if len(list(tmp_path.rglob("*.npz"))) < len(SCENES):
-            with pytest.raises(ManifestError, match=r"0000-of-0002.json: .*, or not whole: .*: 0/2") as caught:
-                ScanNet(tmp_path, split="train")
-            assert "--shard 0/2" in caught.value.hint, attempt
+    process = start_command("process", raw, "-o", tmp_path, "--shard", "0/2", "--jobs", "1")
+    while len(list(tmp_path.rglob("*.npz"))) <= len(SCENES) // 2 and process.poll() is None:
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    if len(list(tmp_path.rglob("*.npz"))) < len(SCENES):
+        with pytest.raises(ManifestError, match=r"0000-of-0002.json: .*, or not whole: .*: 0/2") as caught:
+            ScanNet(tmp_path, split="train")
+        assert "--shard 0/2" in caught.value.hint
     before = times(tmp_path / "train")
     report = make(raw, tmp_path, "0/2")
     assert len(report.kept) + len(report.made) == len(SCENES) // 2
@@ -219,21 +216,14 @@ def test_a_shard_that_is_killed_is_named_and_run_again_it_does_only_what_it_lack
 
 
 def test_a_run_for_the_same_scenes_finishes_what_shards_for_some_scenes_left(raw: Path, tmp_path: Path) -> None:
-    def run(split: Split, shard: Shard | None = None) -> process.ProcessReport:
-        plan = process.plan(raw, tmp_path, ProcessOptions(), selection=Selection((split,)), shard=shard)
-        with ThreadPoolExecutor(1) as executor:
-            return process.run(plan, executor=executor)
-
-    kept = run(Split.TRAIN, Shard(1, 2)).made
+    kept = make(raw, tmp_path, "1/2", Split.TRAIN).made
     with pytest.raises(UsageError, match=r"not come to their end: 0/2; a run for other scenes cannot merge that"):
-        run(Split.VAL)
-    assert run(Split.TRAIN).kept == kept
+        make(raw, tmp_path, "", Split.VAL)
+    assert make(raw, tmp_path, "", Split.TRAIN).kept == kept
     assert (len(ScanNet(tmp_path, split="train")), shards_of(tmp_path).exists()) == (5, False)
 
 
-def test_shards_that_do_not_go_together_are_refused_before_anything_is_written(
-    raw: Path, expected: Path, tmp_path: Path
-) -> None:
+def test_shards_that_do_not_go_together_are_refused_at_once(raw: Path, expected: Path, tmp_path: Path) -> None:
     make(raw, tmp_path / "1", "0/3")
     before = times(tmp_path)
     with pytest.raises(UsageError, match="shard 0/3 was run of 3 shards; this is shard 1/2"):
@@ -241,7 +231,7 @@ def test_shards_that_do_not_go_together_are_refused_before_anything_is_written(
     with pytest.raises(UsageError, match="shard 0/3 was run with other options, or for other"):
         make(raw, tmp_path / "1", "1/3", align_axis=True)
     with pytest.raises(UsageError, match="shard 0/3 was run with other options, or for other scenes"):
-        process.plan(raw, tmp_path / "1", ProcessOptions(), selection=Selection((Split.VAL,)), shard=Shard(1, 3))
+        make(raw, tmp_path / "1", "1/3", Split.VAL)
     assert times(tmp_path) == before
     # Those of two jobs that began at once are no dataset until they are merged, and who is still at work says so.
     share = process.plan(raw, tmp_path / "1", ProcessOptions(), shard=Shard(1, 3)).share
@@ -312,8 +302,7 @@ def test_exports_made_in_shards_are_what_one_run_makes(expected: Path, tmp_path:
 
 def test_a_download_in_shards_is_what_one_run_brings(server: ReleaseServer, tmp_path: Path) -> None:
     def run(name: str, *more: str) -> int:
-        scenes = ("scene0000_00", "scene0011_00", "scene0707_00")
-        return run_main(*words(scenes, server.base_url, tmp_path / name, *more)).status
+        return run_main(*words(FEW, server.base_url, tmp_path / name, *more)).status
 
     assert run("one") == 0
     server.forget()
@@ -333,9 +322,8 @@ def test_a_download_in_shards_is_what_one_run_brings(server: ReleaseServer, tmp_
 
 def test_only_a_run_for_all_says_how_to_fetch_what_failed_alone(server: ReleaseServer, tmp_path: Path) -> None:
     server.faults = [at(lambda path: path.endswith(".txt"), then=Status(404))]
-    scenes = ("scene0000_00", "scene0011_00", "scene0707_00")
     for more in (["--shard", "0/2"], ["--shard", "1/2"], []):
-        ended = run_main(*words(scenes, server.base_url, tmp_path, *more))
+        ended = run_main(*words(FEW, server.base_url, tmp_path, *more))
         assert (ended.status, "run the same command" in ended.stdout) == (3, True)
         assert (f"--scenes @{tmp_path}/failed.txt for these only" in ended.stdout) == (not more)
 
@@ -343,7 +331,7 @@ def test_only_a_run_for_all_says_how_to_fetch_what_failed_alone(server: ReleaseS
 def test_half_a_download_is_told_by_those_who_read_it_and_no_archive_is_put_over_it(
     release_dir: Path, server: ReleaseServer, tmp_path: Path
 ) -> None:
-    command = words(("scene0000_00", "scene0011_00", "scene0707_00"), server.base_url, tmp_path / "half")
+    command = words(FEW, server.base_url, tmp_path / "half")
     ended = run_main(*command, "--shard", "0/2", "--json")
     assert (ended.status, ended.json["shard"]) == (0, "0/2")
     missing = "0001-of-0002.lock: is not there, or not whole: shards that have not come to their end: 1/2"
@@ -363,14 +351,14 @@ def test_half_a_download_is_told_by_those_who_read_it_and_no_archive_is_put_over
 
 
 def test_all_shards_of_a_download_together_are_polite_to_the_university_but_not_to_a_mirror(tmp_path: Path) -> None:
-    for base_url, is_refused in ((BASE_URL, True), ("http://127.0.0.1:9/public/", False)):
-        plan = download.plan(tmp_path, shard=Shard(0, 4), base_url=base_url)
-        download.check(plan, jobs=2)
-        if is_refused:
-            with pytest.raises(UsageError, match="3 connections at a time in each of 4 shards, expected 1 to 8 in all"):
-                download.check(plan, jobs=3)
-        else:
-            download.check(plan, jobs=3)
+    plan, mirrored = (
+        download.plan(tmp_path, [".txt"], shard=Shard(0, 4), base_url=base_url)
+        for base_url in (BASE_URL, "http://127.0.0.1:9/public/")
+    )
+    download.check(plan, jobs=2)
+    download.check(mirrored, jobs=3)
+    with pytest.raises(UsageError, match="3 connections at a time in each of 4 shards, expected 1 to 8 in all"):
+        download.check(plan, jobs=3)
 
 
 def test_the_scripts_of_the_page_run_an_array_and_the_merge_after_it(raw: Path, tmp_path: Path) -> None:
@@ -384,9 +372,8 @@ def test_the_scripts_of_the_page_run_an_array_and_the_merge_after_it(raw: Path, 
     environ = os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "1"}
 
     def sbatch(script: str, **more: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            ["bash", "-c", script], cwd=tmp_path, env=environ | more, stderr=subprocess.PIPE, text=True
-        )
+        command = ["bash", "-c", script]
+        return subprocess.Popen(command, cwd=tmp_path, env=environ | more, stderr=subprocess.PIPE, text=True)
 
     array = {"SLURM_ARRAY_TASK_COUNT": "2", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": "1"}
     tasks = [sbatch(process_script, SLURM_ARRAY_TASK_ID=str(index), **array) for index in range(2)]

@@ -20,16 +20,9 @@ TOOLS_DIR = Path(__file__).parent.parent / "tools"
 
 def run_bash(script: str, **environment: str | Path) -> subprocess.CompletedProcess[str]:
     variables = {key: value for key, value in os.environ.items() if key not in {"PYTHON", "SCANNET_PREP_VENV"}}
-    return subprocess.run(
-        ["bash", "-euc", f'source "{TOOLS_DIR}/environment.sh"; {script}'],
-        env=variables | {key: str(value) for key, value in environment.items()},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-def test_tools_never_use_an_active_environment(tmp_path: Path) -> None:
-    done = run_bash("echo $python", VIRTUAL_ENV=tmp_path)
-    assert done.stdout == f"{TOOLS_DIR.parent}/.venv/bin/python\n"
+    variables |= {key: str(value) for key, value in environment.items()}
+    command = ["bash", "-euc", f'source "{TOOLS_DIR}/environment.sh"; {script}']
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
 
 def test_python_of_another_version_than_the_environment_is_told_with_both_versions(tmp_path: Path) -> None:
@@ -50,15 +43,15 @@ def test_unusable_python_and_folders_that_are_not_environments_are_told_and_left
         done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path / "venv", PYTHON=python)
         assert (done.returncode, f"error: PYTHON={python} is not Python 3." in done.stderr) == (1, True)
         assert not (tmp_path / "venv").exists()
+    # Nor is an environment used that is active.
+    assert run_bash("echo $python", VIRTUAL_ENV=tmp_path).stdout == f"{TOOLS_DIR.parent}/.venv/bin/python\n"
     (tmp_path / "thesis.tex").write_text("mine")
     done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path)
     assert (done.returncode, f"error: {tmp_path} is not a virtual environment" in done.stderr) == (1, True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_each_step_that_the_benchmark_times_is_one_of_making_a_scene(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_step_that_the_benchmark_times_is_made_in_a_scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(TOOLS_DIR))
     timer = importlib.import_module("benchmark.steps").StepTimer()
     write_release(tmp_path / "raw", official_scenes("train")[:1], vertices=600)

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 
-def multiply(task: int, context: int) -> int:
-    return task * context
+def multiply(task: int, context: int | DiesWhileStarting) -> int:
+    return task * (context if isinstance(context, int) else context.count)
 
 
 def kill_self_if_negative(task: int, context: Path) -> int:
@@ -44,7 +44,3 @@ class DiesWhileStarting:
         if len(list(self.folder.iterdir())) < self.count:
             (self.folder / f"{os.getpid()}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-def multiply_by_context(task: int, context: DiesWhileStarting) -> int:
-    return task * context.count
