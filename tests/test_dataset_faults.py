@@ -72,34 +72,30 @@ def test_a_file_that_is_not_the_scene_is_named_and_never_given(folder: Path) -> 
         dataset["scene0001_00"]
 
 
-@pytest.mark.parametrize("kind", ["folder", "archive", "shards"])
-def test_scenes_that_failed_are_warned_about_and_explained(
-    folder: Path, training_folder: Path, tmp_path: Path, kind: str
+def test_scenes_that_failed_are_warned_about_and_a_split_without_scenes_is_an_error_that_names_the_others(
+    folder: Path, training_folder: Path, tmp_path: Path
 ) -> None:
     raw_dir = Path(shutil.copytree(training_folder.parent / "ScanNet", tmp_path / "ScanNet"))
     (raw_dir / "scans/scene0001_00/scene0001_00_vh_clean_2.ply").unlink()
     assert len(process_into(raw_dir, folder).failures) == 1
-    with store(kind, folder, tmp_path / "stored") as stored:
-        with pytest.warns(UserWarning, match="failed in processing are missing: 1, for example scene0001_00") as warned:
-            dataset = ScanNet(stored.place, split="train")
-        assert [item.filename for item in warned] == [__file__]
-        assert len(dataset) == len(TRAIN) - 1
-        with pytest.raises(
-            UnknownSceneError, match=r"failed in processing: .*scene0001_00_vh_clean_2\.ply: no such file"
-        ):
-            dataset["scene0001_00"]
-
-
-@pytest.mark.parametrize("kind", ["folder", "archive", "shards"])
-def test_a_split_without_scenes_is_an_error_that_names_the_others(folder: Path, tmp_path: Path, kind: str) -> None:
     shutil.rmtree(folder / "val")
     edit_json(folder / "manifest.json", lambda value: value["scenes"].pop("scene0011_00"))
-    with store(kind, folder, tmp_path / "stored") as stored:
-        with pytest.raises(UnknownSplitError, match="holds no val scenes, only test, train") as caught:
-            ScanNet(stored.place, split="val")
-        assert "--splits val" in caught.value.hint
-        with pytest.raises(UnknownSplitError, match="'training' is not a split"):
-            ScanNet(stored.place, split="training")
+    for kind in ("folder", "archive", "shards"):
+        with store(kind, folder, tmp_path / kind) as stored:
+            with pytest.warns(
+                UserWarning, match="failed in processing are missing: 1, for example scene0001_00"
+            ) as told:
+                dataset = ScanNet(stored.place, split="train")
+            assert [item.filename for item in told] == [__file__]
+            assert len(dataset) == len(TRAIN) - 1
+            reason = r"failed in processing: .*scene0001_00_vh_clean_2\.ply: no such file"
+            with pytest.raises(UnknownSceneError, match=reason):
+                dataset["scene0001_00"]
+            with pytest.raises(UnknownSplitError, match="holds no val scenes, only test, train") as caught:
+                ScanNet(stored.place, split="val")
+            assert "--splits val" in caught.value.hint
+            with pytest.raises(UnknownSplitError, match="'training' is not a split"):
+                ScanNet(stored.place, split="training")
 
 
 def test_scenes_that_the_manifest_no_longer_names_are_counted_by_their_files(folder: Path) -> None:
