@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import count_descriptors, edit_json
-from test_loader import RANDOM, check_batches_equal, epochs_of, make_loader
-from training_sources import SIZES, TRAIN, draw, draw_in_sample
+from test_loader import RANDOM, check_batches, epochs_of, make_loader
+from training_sources import SIZES, TRAIN, check_same, draw, draw_in_sample
 
 from scannet_prep import SCANNET200, ConcatDataset, EvalSampler, PointBudgetBatchSampler, ScanNet, collate
 from scannet_prep.errors import MissingFileError, UsageError
@@ -73,21 +73,18 @@ def test_the_digest_differs_where_a_scene_of_the_same_length_has_other_bytes(sou
 
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver"])
-def test_what_a_worker_has_read_is_kept_for_all_of_them(
-    training_folder: Path, tmp_path: Path, start_method: str
-) -> None:
-    folder = Path(shutil.copytree(training_folder, tmp_path / "processed"))
+def test_what_a_worker_has_read_is_kept_for_all_of_them(folder: Path, start_method: str) -> None:
     options: dict[str, Any] = {"batch_size": None, "multiprocessing_context": start_method}
     # With workers, so that what Python keeps open for a start method is there before the count.
     expected = list(torch_data.DataLoader(ScanNet(folder, split="val"), num_workers=1, **options))
     before = count_descriptors()
     dataset = ScanNet(folder, split="val", cache=True)
-    check_batches_equal(list(torch_data.DataLoader(dataset, num_workers=1, **options)), expected)
+    check_batches(list(torch_data.DataLoader(dataset, num_workers=1, **options)), expected)
     shutil.rmtree(folder / "val")
-    check_batches_equal(list(torch_data.DataLoader(dataset, num_workers=1, **options)), expected)
+    check_batches(list(torch_data.DataLoader(dataset, num_workers=1, **options)), expected)
     sample = dataset.subset([0])[0]
     sample["points"][:] = 0  # its own memory
-    check_batches_equal([dataset[0]], expected[:1])
+    check_same(dataset[0], expected[0])
     for other in (copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
         with pytest.raises(MissingFileError):
             other[0]
@@ -100,7 +97,7 @@ def test_a_cache_gives_the_same_batches_and_leaves_out_files_without_room(source
     cached = ScanNet(source, split="train", cache=True, transform=RANDOM)
     sampler = PointBudgetBatchSampler(cached, max_points=1600, rank=0, world_size=1)
     found = torch_data.DataLoader(cached, batch_sampler=sampler, collate_fn=collate, num_workers=2)
-    check_batches_equal(list(epochs_of(found, range(2))), expected)
+    check_batches(list(epochs_of(found, range(2))), expected)
     assert not list(ScanNet(source, split="train", scenes=[], cache=True))
     cache, large = SceneCache(["scene0000_00"], np.array([0])), bytes(2 << 20)
     assert all(cache.read("scene0000_00", lambda data=data: data) == data for data in (large, b"1", b"1"))
@@ -126,26 +123,25 @@ def test_only_listed_points_keep_label_and_instance_and_all_else_is_as_before(so
             assert np.array_equal(limited[key], whole[key]), key
 
 
-@pytest.mark.parametrize("is_zip", [True, False])
-def test_lists_of_torch_save_are_taken_as_torch_reads_them(training_folder: Path, tmp_path: Path, is_zip: bool) -> None:
+def test_lists_of_torch_save_are_taken_as_torch_reads_them(training_folder: Path, tmp_path: Path) -> None:
     import torch
 
     makers = itertools.cycle([list, np.array, torch.tensor, lambda some: list(map(np.int32, some))])
     made = {name: make(some) for make, (name, some) in zip(makers, POINTS.items(), strict=False)}
-    torch.save(made | {"scene9999_00": [1]}, tmp_path / "points20", _use_new_zipfile_serialization=is_zip)
-    points = torch.load(tmp_path / "points20", weights_only=False)
-    limited = ScanNet(training_folder, split="train", points=points)
-    for whole, found in zip(ScanNet(training_folder, split="train"), limited, strict=True):
-        assert (found["labels"].tolist(), found["instances"].tolist()) == expect(whole, -1)
+    for is_zip in (True, False):
+        torch.save(made | {"scene9999_00": [1]}, tmp_path / "points20", _use_new_zipfile_serialization=is_zip)
+        points = torch.load(tmp_path / "points20", weights_only=False)
+        limited = ScanNet(training_folder, split="train", points=points)
+        for whole, found in zip(ScanNet(training_folder, split="train"), limited, strict=True):
+            assert (found["labels"].tolist(), found["instances"].tolist()) == expect(whole, -1)
+    labels = np.concatenate([sample["labels"] for sample in limited])
+    assert limited.class_counts().tolist() == np.bincount(labels[labels >= 0], minlength=20).tolist()
+    assert 0 < limited.class_counts().sum() <= 3 * len(TRAIN)
 
 
-def test_points_go_with_chosen_scenes_subsets_loops_keys_workers_and_transforms(
-    training_folder: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "scannet_20p.txt").write_text(f"{TRAIN[2]}\n{TRAIN[0]}\n")
+def test_points_go_with_chosen_scenes_subsets_loops_keys_workers_and_transforms(training_folder: Path) -> None:
     few = {name: POINTS[name] for name in (TRAIN[0], TRAIN[2])}
-    scenes = tmp_path / "scannet_20p.txt"
-    dataset = ScanNet(training_folder, split="train", scenes=scenes, points=few, loop=2, transform=RotateZ())
+    dataset = ScanNet(training_folder, split="train", scenes=[*few], points=few, loop=2, transform=RotateZ())
     assert dataset.scene_ids == sorted([TRAIN[0], TRAIN[2]] * 2)
     for one in (dataset, pickle.loads(pickle.dumps(dataset)), dataset.subset([TRAIN[2]])):
         for sample in one:
@@ -157,39 +153,28 @@ def test_points_go_with_chosen_scenes_subsets_loops_keys_workers_and_transforms(
     assert "labels" not in ScanNet(training_folder, split="train", points=POINTS, keys="points")[0]
 
 
-def test_classes_are_counted_over_the_listed_points_only(training_folder: Path) -> None:
-    limited = ScanNet(training_folder, split="train", points=POINTS)
-    labels = np.concatenate([sample["labels"] for sample in limited])
-    assert limited.class_counts().tolist() == np.bincount(labels[labels >= 0], minlength=20).tolist()
-    assert 0 < limited.class_counts().sum() <= 3 * len(TRAIN)
-
-
 @pytest.mark.parametrize(
-    ("changed", "problem"),
+    ("points", "problem"),
     [
-        ({TRAIN[1]: [SIZES[TRAIN[1]]]}, rf"points: {TRAIN[1]}: found vertices .* there are {SIZES[TRAIN[1]]:,}"),
-        ({TRAIN[0]: [4, -1]}, "vertices -1 to 4"),
-        ({TRAIN[0]: [0.5]}, r"found float64 \(1,\), expected a list of whole numbers"),
-        ({TRAIN[0]: [[1, 2]]}, r"found int64 \(1, 2\)"),
-        ({TRAIN[0]: np.ones(3, bool)}, r"found bool \(3,\)"),
-        ({TRAIN[0]: "12"}, "expected a list of whole numbers"),
-        ({TRAIN[0]: None}, "expected a list of whole numbers"),
-        ({TRAIN[0]: [[1], [2, 3]]}, "not all are arrays of whole numbers"),
+        ("points20", "points: found str, expected"),
+        ({name: POINTS[name] for name in TRAIN[1:]}, rf"points: there are none of {TRAIN[0]} \(1 of 8 scenes are not"),
+        (
+            POINTS | {TRAIN[1]: [SIZES[TRAIN[1]]]},
+            rf"points: {TRAIN[1]}: found vertices .* there are {SIZES[TRAIN[1]]:,}",
+        ),
+        (POINTS | {TRAIN[0]: [4, -1]}, "vertices -1 to 4"),
+        (POINTS | {TRAIN[0]: [0.5]}, r"found float64 \(1,\), expected a list of whole numbers"),
+        (POINTS | {TRAIN[0]: [[1, 2]]}, r"found int64 \(1, 2\)"),
+        (POINTS | {TRAIN[0]: np.ones(3, bool)}, r"found bool \(3,\)"),
+        (POINTS | {TRAIN[0]: "12"}, "expected a list of whole numbers"),
+        (POINTS | {TRAIN[0]: None}, "expected a list of whole numbers"),
+        (POINTS | {TRAIN[0]: [[1], [2, 3]]}, "not all are arrays of whole numbers"),
     ],
 )
-def test_points_that_do_not_fit_a_scene_are_refused_by_name(
-    training_folder: Path, changed: dict[str, Any], problem: str
+def test_points_that_do_not_fit_a_scene_are_refused_by_name_and_an_empty_list_ignores_all(
+    training_folder: Path, points: Any, problem: str
 ) -> None:
     with pytest.raises(UsageError, match=problem):
-        ScanNet(training_folder, split="train", points=POINTS | changed)
-
-
-def test_a_scene_without_points_is_named_and_an_empty_list_ignores_all(training_folder: Path) -> None:
-    with pytest.raises(
-        UsageError, match=rf"points: there are none of {TRAIN[0]} \(1 of {len(TRAIN)} scenes are not there\)"
-    ):
-        ScanNet(training_folder, split="train", points={name: POINTS[name] for name in TRAIN[1:]})
+        ScanNet(training_folder, split="train", points=points)
     dataset = ScanNet(training_folder, split="train", points=POINTS | {TRAIN[0]: []})
     assert (dataset[TRAIN[0]]["labels"] == -1).all()
-    with pytest.raises(UsageError, match="points: found str, expected"):
-        ScanNet(training_folder, split="train", points="points20")  # type: ignore[arg-type]

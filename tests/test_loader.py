@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import count_descriptors
-from training_sources import TRAIN, Stored, draw_in_sample, fail_on_third_scene
+from training_sources import TRAIN, Stored, check_same, draw_in_sample, fail_on_third_scene
 
 from scannet_prep import Batch, PointBudgetBatchSampler, ScanNet, collate, collate_torch
 from scannet_prep.errors import MissingFileError, ProcessedFileError, TransformError
@@ -41,12 +41,9 @@ def epochs_of(loader: Any, epochs: range) -> Iterator[Any]:
         yield from loader
 
 
-def check_batches_equal(found: list[Any], expected: list[Any]) -> None:
-    assert len(found) == len(expected)
+def check_batches(found: list[Any], expected: list[Any]) -> None:
     for one, other in zip(found, expected, strict=True):
-        assert list(one) == list(other)
-        for key, value in other.items():
-            assert np.array_equal(np.asarray(one[key]), np.asarray(value)), key
+        check_same(one, other)
 
 
 @pytest.mark.parametrize(
@@ -69,14 +66,14 @@ def test_batches_are_the_same_whatever_workers_there_are(
         assert all(batch["inverse_offset"][-1] <= 1600 for batch in epoch)
     loader = make_loader(stored.place, workers, start_method, persistent_workers=persistent)
     loader.dataset[0]  # opens what its workers open too, or have by inheritance
-    check_batches_equal(list(epochs_of(loader, range(2))), expected)
+    check_batches(list(epochs_of(loader, range(2))), expected)
 
 
 def test_scenes_of_a_batch_are_read_into_its_memory_and_copied_only_where_somebody_changed_them(source: Path) -> None:
     plain, keys = ScanNet(source, split="train", keys=("points", "labels", "segments")), [(3, 0), 0, "scene0001_00"]
     expected = collate([plain[key] for key in keys])
     whole = ScanNet(source, split="train")  # with faces, which have no place in the memory
-    check_batches_equal([collate(whole.__getitems__(keys))], [collate([whole[key] for key in keys])])
+    check_same(collate(whole.__getitems__(keys)), collate([whole[key] for key in keys]))
     changes: list[tuple[bool, Any]] = [
         (True, lambda _: None),
         (False, lambda scenes: scenes.reverse()),
@@ -89,13 +86,13 @@ def test_scenes_of_a_batch_are_read_into_its_memory_and_copied_only_where_somebo
     ]
     for is_joined, change in changes:
         scenes = plain.__getitems__(keys)
-        check_batches_equal([collate(list(scenes))], [expected])
+        check_same(collate(list(scenes)), expected)
         change(scenes)
         copied = collate(list(map(dict, scenes)))
         found, again = collate(scenes), collate(scenes)
         assert np.shares_memory(found["points"], scenes[0]["points"]) == is_joined
         again["points"] += 1
-        check_batches_equal([found], [copied])
+        check_same(found, copied)
 
 
 def swap(scene: Any) -> dict[str, Any]:
@@ -113,12 +110,12 @@ def test_samples_that_are_not_joined_are_a_list_of_their_own_size(training_folde
     expected = [dataset[0], dataset[1]]
     batches = [iter(range(2))]  # what can be gone through once
     for options in ({"batch_sampler": batches}, {"batch_size": 2, "num_workers": 1}):
-        check_batches_equal(next(iter(torch_data.DataLoader(dataset, collate_fn=list, **options))), expected)
+        check_batches(next(iter(torch_data.DataLoader(dataset, collate_fn=list, **options))), expected)
     scenes = dataset.__getitems__([0, 1])
     for copied in (pickle.loads(pickle.dumps(scenes)), copy.copy(scenes), copy.deepcopy(scenes)):
         assert type(copied) is list
-        check_batches_equal(copied, expected)
-    check_batches_equal(type(scenes)(iter(scenes)), expected)  # as frameworks make such a list again
+        check_batches(copied, expected)
+    check_batches(type(scenes)(iter(scenes)), expected)  # as frameworks make such a list again
 
 
 def brighten(sample: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +163,7 @@ def test_a_dataset_that_changes_or_wraps_another_is_asked_for_each_scene(trainin
     ):
         (batch, *_) = torch_data.DataLoader(dataset, batch_size=3, collate_fn=collate)
         expected = [brighten(train[index]) for index in range(3)]
-        check_batches_equal([batch], [collate(expected if times == 1 else list(map(brighten, expected)))])
+        check_same(batch, collate(expected if times == 1 else list(map(brighten, expected))))
     other = train.subset([3, 4])
     (batch,) = torch_data.DataLoader(Joining(train, other), batch_sampler=[[0, 1]], collate_fn=collate)
     assert batch["scene_ids"] == [*train.scene_ids[:2], *other.scene_ids]
@@ -201,7 +198,7 @@ def test_memory_is_used_again_but_never_while_somebody_has_an_array_on_it(traini
     for number, batch in kept:
         if "half" in batch:
             assert np.array_equal(batch.pop("half"), expected[number]["points"] / 2)
-        check_batches_equal([batch], [expected[number]])
+        check_same(batch, expected[number])
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
