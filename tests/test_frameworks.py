@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -163,7 +164,7 @@ def test_a_loader_that_accelerate_prepared_fails_naming_the_remedy(training_fold
 
 @needs("torchdata")
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_torchdatas_stateful_loader_goes_on_where_it_stopped(training_folder: Path, workers: int) -> None:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -280,6 +281,7 @@ def one_by_one(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_ocnn_gets_what_it_merges_itself_and_nothing_beyond_its_cube() -> None:
     octree = import_ocnn().octree
+    check_unknown_colors(to_ocnn)
     samples = make_samples()
     expected = octree.Points.init_points("cpu", batch_size=3)
     expected.merge_points(
@@ -298,10 +300,15 @@ def test_ocnn_gets_what_it_merges_itself_and_nothing_beyond_its_cube() -> None:
 
 
 @needs("torch_geometric")
-@pytest.mark.filterwarnings("ignore")
-def test_torch_geometric_gets_what_it_batches_itself() -> None:
+def test_torch_geometric_gets_what_it_batches_itself(tmp_path: Path) -> None:
+    # In another process, which is quicker than to import it here.
+    assert run_ranks(convert_for_torch_geometric, tmp_path, count=1) == [0], read_output(tmp_path)
+
+
+def convert_for_torch_geometric(out_dir: Path) -> None:
     from torch_geometric.data import Batch, Data
 
+    check_unknown_colors(to_pyg)
     samples = make_samples()
     for sample, edges in zip(samples, ([[0, 1], [1, 2]], [[4], [0]], [[], []]), strict=True):
         sample["edge_index"] = np.array(edges, int)
@@ -351,14 +358,17 @@ def test_the_preset_of_octformer_fills_an_octree_of_its_depth() -> None:
     assert octree.features[11].sum(dim=0).tolist() == pytest.approx(points.features.sum(dim=0).tolist())
 
 
-def test_colours_of_an_unknown_range_are_refused() -> None:
-    samples = make_samples()
+def check_unknown_colors(convert: Callable[[dict[str, Any]], Any]) -> None:
     for step in (NormalizeColor(), NormalizeColor((0, 0, 0), (1, 1, 1)), NormalizeColor((0.5,) * 3, (0.25,) * 3)):
-        batch = collate_torch([step(sample, np.random.default_rng(0)) for sample in samples])
+        batch = collate_torch([step(sample, np.random.default_rng(0)) for sample in make_samples()])
         batch["grid"] = batch["points"].int()
-        for convert in (to_pointcept, *([to_pyg] if find_spec("torch_geometric") else [])):
-            with pytest.raises(UsageError, match=r"colors are torch.float32 from .* but not those of Normalize"):
-                convert(batch)
+        with pytest.raises(UsageError, match=r"colors are torch.float32 from .* but not those of Normalize"):
+            convert(batch)
+
+
+def test_colours_of_an_unknown_range_are_refused_and_of_all_others_their_levels_found() -> None:
+    check_unknown_colors(to_pointcept)
+    batch = collate_torch(make_samples()) | {"normals": torch.zeros(256, 3), "grid": torch.zeros(256, 3)}
     batch["colors"] = (torch.arange(256.0).expand(3, -1).T / 127.5 - 1).half()
-    feat = to_pointcept({**batch, "normals": torch.zeros(256, 3)})["feat"]
+    feat = to_pointcept(batch)["feat"]
     assert feat[:, 0].tolist() == pytest.approx([level / 255 for level in range(256)], abs=5e-4)
