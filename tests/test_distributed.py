@@ -10,6 +10,7 @@ import runpy
 import signal
 import socket
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -195,6 +196,12 @@ def run_script(out_dir: Path, name: str, times: int = 1) -> None:
         runpy.run_path(name, run_name="__main__")
 
 
+def run_scripts(out_dir: Path, *names: str) -> None:
+    warnings.simplefilter("error")
+    for name in names:
+        run_script(out_dir, name)
+
+
 def run_torchrun(out_dir: Path, *names: str) -> None:
     """What the command does for two ranks, but that these are forked and need not import torch again."""
     from torch.distributed import run
@@ -203,13 +210,17 @@ def run_torchrun(out_dir: Path, *names: str) -> None:
         run.main(["--standalone", "--nproc_per_node=2", "--start-method=fork", "--run-path", str(out_dir / name)])
 
 
-def test_the_scripts_of_the_training_page_run_on_two_ranks(training_folder: Path, tmp_path: Path) -> None:
-    archive_path = pack_into(training_folder, tmp_path / "scannet.tar.zst")
+@pytest.mark.parametrize("job", [run_scripts, run_torchrun])
+def test_the_scripts_of_the_training_page_run_alone_and_on_two_ranks(
+    training_folder: Path, tmp_path: Path, job: Callable[..., None]
+) -> None:
+    is_alone = job is run_scripts
+    place = training_folder if is_alone else pack_into(training_folder, tmp_path / "scannet.tar.zst")
     for name, script in SCRIPTS.items():
-        text, count = re.subn('"data/processed"', repr(str(archive_path)), script)
+        text, count = re.subn('"data/processed"', repr(str(place)), script)
         assert count == 1
-        (tmp_path / name).write_text(text.replace('"checkpoint.pt", 3', '"checkpoint.pt", 1'))
-    assert run_ranks(run_torchrun, tmp_path, *SCRIPTS, count=1) == [0], read_output(tmp_path)
+        (tmp_path / name).write_text(text)
+    assert run_ranks(job, tmp_path, *SCRIPTS, count=1) == [0], read_output(tmp_path)
     output = read_output(tmp_path)
-    assert re.findall(r"epoch (\d), step \d+: loss \d+\.\d{3}\n", output) == ["0"]
+    assert re.findall(r"epoch (\d), step \d+: loss \d+\.\d{3}\n", output) == ["0", "1", "2"]
     assert len(re.findall(r"^accuracy [01]\.\d{3}$", output, re.MULTILINE)) == 1
