@@ -303,7 +303,9 @@ def test_class_weights_follow_their_formulas(source: Path, folder: Path, label_s
     assert from_scenes.lengths.tolist() == dataset.lengths.tolist()
 
 
-def test_class_weights_of_nothing_are_an_error(source: Path) -> None:
+def test_class_weights_of_nothing_and_label_sets_that_are_none_are_errors(source: Path) -> None:
+    with pytest.raises(UsageError, match="expected a label set"):
+        ScanNet(source, split="train", labels="20")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no vertex has a class"):
         ScanNet(source, split="test").class_weights()
     assert ScanNet(source, split="test").class_counts().sum() == 0
