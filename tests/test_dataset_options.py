@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import count_descriptors, edit_json
-from test_loader import RANDOM, check_batches, epochs_of, make_loader
+from test_loader import check_batches, epochs_of, make_loader
 from training_sources import SIZES, TRAIN, check_same, draw, draw_in_sample
 
 from scannet_prep import SCANNET200, ConcatDataset, EvalSampler, PointBudgetBatchSampler, ScanNet, collate
@@ -93,34 +93,29 @@ def test_what_a_worker_has_read_is_kept_for_all_of_them(folder: Path, start_meth
 
 
 def test_a_cache_gives_the_same_batches_and_leaves_out_files_without_room(source: Path) -> None:
-    expected = list(epochs_of(make_loader(source, 0), range(2)))
-    cached = ScanNet(source, split="train", cache=True, transform=RANDOM)
-    sampler = PointBudgetBatchSampler(cached, max_points=1600, rank=0, world_size=1)
-    found = torch_data.DataLoader(cached, batch_sampler=sampler, collate_fn=collate, num_workers=2)
-    check_batches(list(epochs_of(found, range(2))), expected)
+    expected, found = (epochs_of(make_loader(source, 2 * cache, cache=bool(cache)), range(2)) for cache in (0, 1))
+    check_batches(list(found), list(expected))
     assert not list(ScanNet(source, split="train", scenes=[], cache=True))
     cache, large = SceneCache(["scene0000_00"], np.array([0])), bytes(2 << 20)
     assert all(cache.read("scene0000_00", lambda data=data: data) == data for data in (large, b"1", b"1"))
     assert cache.read("scene0000_00", lambda: b"2") == b"1", "what has no room is not kept, and what has is"
 
 
-def expect(whole: dict[str, Any], ignore_id: int) -> tuple[list[int], list[int]]:
-    """Labels and instances of a scene, point by point."""
-    chosen = POINTS[whole["scene_id"]]
-    labels = [label if index in chosen else ignore_id for index, label in enumerate(whole["labels"].tolist())]
-    instances = [one if index in chosen else -1 for index, one in enumerate(whole["instances"].tolist())]
-    return labels, instances
+def expect(whole: dict[str, Any], ignore_id: int = -1) -> dict[str, Any]:
+    """A scene with labels and instances at its listed points only."""
+    is_chosen = np.isin(np.arange(len(whole["points"])), POINTS[whole["scene_id"]])
+    labels, instances = (
+        np.where(is_chosen, whole[key], one) for key, one in (("labels", ignore_id), ("instances", -1))
+    )
+    return whole | {"labels": labels, "instances": instances.astype(np.int32)}
 
 
 @pytest.mark.parametrize("ignore_id", [-1, 255])
 def test_only_listed_points_keep_label_and_instance_and_all_else_is_as_before(source: Path, ignore_id: int) -> None:
     options: dict[str, Any] = {"split": "train", "labels": SCANNET200, "ignore_id": ignore_id}
     for whole, limited in zip(ScanNet(source, **options), ScanNet(source, **options, points=POINTS), strict=True):
-        assert (limited["labels"].tolist(), limited["instances"].tolist()) == expect(whole, ignore_id)
+        check_same(limited, expect(whole, ignore_id))
         assert limited["labels"].flags.writeable
-        assert list(limited) == list(whole)
-        for key in whole.keys() - {"labels", "instances", "scene_id"}:
-            assert np.array_equal(limited[key], whole[key]), key
 
 
 def test_lists_of_torch_save_are_taken_as_torch_reads_them(training_folder: Path, tmp_path: Path) -> None:
@@ -133,7 +128,7 @@ def test_lists_of_torch_save_are_taken_as_torch_reads_them(training_folder: Path
         points = torch.load(tmp_path / "points20", weights_only=False)
         limited = ScanNet(training_folder, split="train", points=points)
         for whole, found in zip(ScanNet(training_folder, split="train"), limited, strict=True):
-            assert (found["labels"].tolist(), found["instances"].tolist()) == expect(whole, -1)
+            check_same(found, expect(whole))
     labels = np.concatenate([sample["labels"] for sample in limited])
     assert limited.class_counts().tolist() == np.bincount(labels[labels >= 0], minlength=20).tolist()
     assert 0 < limited.class_counts().sum() <= 3 * len(TRAIN)
@@ -144,10 +139,8 @@ def test_points_go_with_chosen_scenes_subsets_loops_keys_workers_and_transforms(
     dataset = ScanNet(training_folder, split="train", scenes=[*few], points=few, loop=2, transform=RotateZ())
     assert dataset.scene_ids == sorted([TRAIN[0], TRAIN[2]] * 2)
     for one in (dataset, pickle.loads(pickle.dumps(dataset)), dataset.subset([TRAIN[2]])):
-        for sample in one:
-            kept = few[sample["scene_id"]]
-            assert set(np.flatnonzero(sample["labels"] != -1)) <= set(kept)
-            assert set(np.flatnonzero(sample["instances"] != -1)) <= set(kept)
+        for sample, key in itertools.product(one, ("labels", "instances")):
+            assert set(np.flatnonzero(sample[key] != -1)) <= set(few[sample["scene_id"]])
     batch = collate([dataset[0], dataset[3]])
     assert np.count_nonzero(batch["labels"] != -1) <= 6
     assert "labels" not in ScanNet(training_folder, split="train", points=POINTS, keys="points")[0]

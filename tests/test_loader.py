@@ -27,7 +27,8 @@ RANDOM = Compose(RotateZ(), Flip(), Jitter(), GridSample(0.05), CropPoints(300))
 
 
 def make_loader(source: Any, workers: int, start_method: str | None = None, **options: Any) -> Any:
-    dataset = ScanNet(source, split="train", transform=options.pop("transform", RANDOM))
+    own = {"transform": options.pop("transform", RANDOM), "cache": options.pop("cache", False)}
+    dataset = ScanNet(source, split="train", **own)
     sampler = PointBudgetBatchSampler(dataset.lengths, max_points=1600, rank=0, world_size=1)
     return torch_data.DataLoader(
         dataset, batch_sampler=sampler, collate_fn=options.pop("collate_fn", collate), num_workers=workers,
