@@ -46,12 +46,10 @@ def be_rank(job: Callable[..., None], out_dir: Path, arguments: tuple[Any, ...],
 
 
 def run_ranks(job: Callable[..., None], out_dir: Path, *arguments: Any, count: int = 2) -> list[int | None]:
-    """Run a function in processes of its own; when one ends badly, the others are ended.
+    """Run a function in processes of its own, and give their exit statuses, None where one hangs.
 
-    They are forked from a server without threads, which has imported torch already (see conftest.py).
-
-    Returns:
-        Their exit statuses, None where one hangs.
+    When one ends badly, the others are ended. They are forked from a server without threads, which has imported torch
+    already (see conftest.py).
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         every = {"WORLD_SIZE": f"{count}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{free.getsockname()[1]}"}
@@ -127,32 +125,28 @@ def scenes_by_step(out_dir: Path) -> list[tuple[int, list[list[str]]]]:
     return [(step[0]["epoch"], [line["scenes"] for line in step]) for step in zip(*logs, strict=True)]
 
 
-@pytest.fixture(scope="module")
-def two_ranks(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out_dir = tmp_path_factory.mktemp("two")
-    assert run_ranks(train, out_dir, training_folder) == [0, 0], read_output(out_dir)
-    return out_dir
-
-
-def test_two_ranks_do_every_scene_once_an_epoch_in_as_many_steps(two_ranks: Path) -> None:
-    steps = scenes_by_step(two_ranks)
+def test_two_ranks_do_every_scene_once_an_epoch_in_as_many_steps_also_when_they_were_killed(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    whole_dir, killed_dir = tmp_path / "whole", tmp_path / "killed"
+    whole_dir.mkdir()
+    killed_dir.mkdir()
+    assert run_ranks(train, whole_dir, training_folder) == [0, 0], read_output(whole_dir)
+    whole = scenes_by_step(whole_dir)
     for epoch in range(EPOCHS):
-        seen = Counter(scene for number, step in steps if number == epoch for scenes in step for scene in scenes)
+        seen = Counter(scene for number, step in whole if number == epoch for scenes in step for scene in scenes)
         assert seen == Counter(TRAIN)
-    assert len(set(Counter(epoch for epoch, _ in steps).values())) == 1
-    hands = json.loads((two_ranks / "evaluated.json").read_text())
+    assert len(set(Counter(epoch for epoch, _ in whole).values())) == 1
+    hands = json.loads((whole_dir / "evaluated.json").read_text())
     assert sorted(scene for hand in hands for scene in hand) == TRAIN
-
-
-def test_a_killed_run_goes_on_where_it_stopped(training_folder: Path, tmp_path: Path, two_ranks: Path) -> None:
-    assert -signal.SIGKILL in run_ranks(train, tmp_path, training_folder, (1, 1))
-    before, whole = scenes_by_step(tmp_path), scenes_by_step(two_ranks)
+    assert -signal.SIGKILL in run_ranks(train, killed_dir, training_folder, (1, 1))
+    before = scenes_by_step(killed_dir)
     assert whole[: len(before)] == before
     assert before[-1][0] == whole[len(before)][0] == 1, "it was to die within epoch 1"
-    assert run_ranks(train, tmp_path, training_folder) == [0, 0]
-    assert scenes_by_step(tmp_path) == whole
-    expected = torch.load(two_ranks / "final.pt")
-    for name, value in torch.load(tmp_path / "final.pt").items():
+    assert run_ranks(train, killed_dir, training_folder) == [0, 0]
+    assert scenes_by_step(killed_dir) == whole
+    expected = torch.load(whole_dir / "final.pt")
+    for name, value in torch.load(killed_dir / "final.pt").items():
         assert torch.equal(value, expected[name])
 
 

@@ -33,15 +33,13 @@ def needs(name: str) -> Any:
     return pytest.mark.skipif(find_spec(name) is None, reason=f"pip install {name}")
 
 
-def make_loaders(folder: Path) -> tuple[Any, Any]:
+def make_loaders(folder: Path, kind: Any = torch.utils.data.DataLoader, **options: Any) -> tuple[Any, Any]:
     """For training, and for evaluation of the same scenes."""
-    from torch.utils.data import DataLoader
-
     dataset = ScanNet(folder, split="train")
     sampler = PointBudgetBatchSampler(dataset.lengths, max_points=1600)
     return (
-        DataLoader(dataset, batch_sampler=sampler, collate_fn=collate_torch),
-        DataLoader(dataset, sampler=EvalSampler(dataset.lengths), collate_fn=collate_torch),
+        kind(dataset, batch_sampler=sampler, collate_fn=collate_torch, **options),
+        kind(dataset, sampler=EvalSampler(dataset.lengths), collate_fn=collate_torch, **options),
     )
 
 
@@ -94,11 +92,9 @@ def test_lightning_covers_every_scene_once_and_its_own_sampler_is_refused(
     output = read_output(tmp_path)
     assert "takes only some of it\nhint: Trainer(use_distributed_sampler=False)" in output
     seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
-    for kind, epoch in (("train", 0), ("train", 1), ("validate", 0), ("validate", 1), ("predict", 2)):
-        scenes = Counter(
-            scene_id for rank in seen for one, at, ids in rank if (one, at) == (kind, epoch) for scene_id in ids
-        )
-        assert scenes == Counter(TRAIN), (kind, epoch)
+    scenes = Counter((kind, epoch, scene_id) for rank in seen for kind, epoch, ids in rank for scene_id in ids)
+    passes = (("train", 0), ("train", 1), ("validate", 0), ("validate", 1), ("predict", 2))
+    assert scenes == Counter((*once, scene_id) for once in passes for scene_id in TRAIN)
 
 
 RESUMED = """
@@ -132,10 +128,8 @@ assert len(whole) > 6, len(whole)
 @needs("lightning")
 def test_lightning_goes_on_within_an_epoch_by_its_own_count_of_batches(training_folder: Path, tmp_path: Path) -> None:
     (block,) = [block for block in BLOCKS if "from lightning" in block]
-    script = (
-        block.split("\n\nif __name__")[0].replace("600_000", "1_600").replace("data/processed", f"{training_folder}")
-    )
-    (tmp_path / "resume.py").write_text(script + RESUMED)
+    script = block.replace("600_000", "1_600").replace("data/processed", f"{training_folder}")
+    (tmp_path / "resume.py").write_text(script.split("\n\nif __name__")[0] + RESUMED)
     assert run_ranks(run_script, tmp_path, "resume.py", count=1) == [0], read_output(tmp_path)
 
 
@@ -169,9 +163,7 @@ def test_torchdatas_stateful_loader_goes_on_where_it_stopped(training_folder: Pa
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     def make() -> Any:
-        dataset = ScanNet(training_folder, split="train")
-        sampler = PointBudgetBatchSampler(dataset.lengths, max_points=1600, rank=0, world_size=1)
-        return StatefulDataLoader(dataset, batch_sampler=sampler, collate_fn=collate_torch, num_workers=workers)
+        return make_loaders(training_folder, StatefulDataLoader, num_workers=workers)[0]
 
     loader = make()
     whole = []
@@ -211,13 +203,10 @@ def run_page(out_dir: Path, name: str) -> None:
     run_script(out_dir, "train.py", 2)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=needs(name))
-        for name in ("lightning", "accelerate", "torchdata", "torch_geometric", "ocnn")
-    ],
-)
+PACKAGES = ("lightning", "accelerate", "torchdata", "torch_geometric", "ocnn")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in PACKAGES])
 def test_the_scripts_of_the_training_page_run(training_folder: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/processed").symlink_to(training_folder)
