@@ -103,14 +103,6 @@ def test_colours_are_stretched_shifted_and_normalized_as_loops_do() -> None:
     assert found == pytest.approx(expected, abs=1e-5)
 
 
-def test_shuffled_points_keep_their_rows_and_the_way_back() -> None:
-    sample = aug.GridSample(0.8)(make_sample(), rng())
-    found = aug.ShufflePoint()(sample, rng(1))
-    assert found["labels"].tolist() != sample["labels"].tolist()
-    for key in ("labels", "points", "grid"):
-        assert np.array_equal(found[key][found["inverse"]], sample[key][sample["inverse"]])
-
-
 def test_anisotropic_scale_keeps_normals_at_right_angles_to_surfaces() -> None:
     corners = rng().normal(size=(50, 2, 3))  # two edges of each surface, from a common corner
     normals = np.cross(corners[:, 0], corners[:, 1])

@@ -228,13 +228,17 @@ def test_every_vertex_of_a_cell_has_a_chance() -> None:
     assert set(chosen) == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize(("after", "has_room"), [(CropPoints(7), True), (Drop(0.5), True), (CropPoints(2), False)])
-def test_the_way_back_survives_a_later_selection(after: Any, has_room: bool) -> None:
-    sample = make_sample() if has_room else make_sample(5) | {"points": np.eye(5, 3, dtype=np.float32) * range(1, 4)}
-    sampled = GridSample(0.8)(sample, rng())
+@pytest.mark.parametrize("after", [CropPoints(7), Drop(0.5), CropPoints(2), aug.ShufflePoint()])
+def test_the_way_back_survives_a_later_selection_or_another_order(after: Any) -> None:
+    few = make_sample(5) | {"points": np.eye(5, 3, dtype=np.float32) * range(1, 4)}
+    sampled = GridSample(0.8)(few if after == CropPoints(2) else make_sample(), rng())
     found = after(sampled, rng(1))
     kept = found["labels"].tolist()
-    assert 0 < len(kept) < len(sampled["labels"])
+    assert kept
+    assert kept != sampled["labels"].tolist()
+    rows = [sampled["labels"].tolist().index(label) for label in kept]
+    for key in ("points", "grid"):
+        assert np.array_equal(found[key], sampled[key][rows])
     expected = [kept.index(label) if label in kept else -1 for label in sampled["labels"][sampled["inverse"]]]
     assert found["inverse"].tolist() == expected
 
