@@ -43,94 +43,77 @@ def make_loaders(folder: Path, kind: Any = torch.utils.data.DataLoader, **option
     )
 
 
-def use_lightning(out_dir: Path, folder: Path) -> None:
-    """Train and evaluate, and note what this rank saw; then evaluate with Lightning's own sampler."""
-    import lightning
-
-    seen: list[Any] = []
-
-    class Module(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(3, 20)
-
-        def note(self, kind: str, batch: Any) -> torch.Tensor:
-            seen.append((kind, self.current_epoch, batch["scene_ids"]))
-            return torch.nn.functional.cross_entropy(self.layer(batch["points"]), batch["labels"], ignore_index=-1)
-
-        def training_step(self, batch: Any, _: int) -> torch.Tensor:
-            return self.note("train", batch)
-
-        def validation_step(self, batch: Any, _: int) -> None:
-            self.note("validate", batch)
-
-        def predict_step(self, batch: Any, _: int) -> torch.Tensor:
-            return self.note("predict", batch)
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 0.01)
-
-    def make_trainer(**options: Any) -> Any:
-        return lightning.Trainer(
-            accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, num_sanity_val_steps=0, **options,
-        )  # fmt: skip
-
-    module, (train_loader, evaluation_loader) = Module(), make_loaders(folder)
-    trainer = make_trainer(use_distributed_sampler=False)
-    trainer.fit(module, train_loader, evaluation_loader)
-    trainer.predict(module, evaluation_loader)
-    Path(f"rank{trainer.global_rank}.json").write_text(json.dumps(seen))
-    make_trainer().validate(module, evaluation_loader)
-
-
-@needs("lightning")
-def test_lightning_covers_every_scene_once_and_its_own_sampler_is_refused(
-    training_folder: Path, tmp_path: Path
-) -> None:
-    assert 1 in run_ranks(use_lightning, tmp_path, training_folder)
-    output = read_output(tmp_path)
-    assert "takes only some of it\nhint: Trainer(use_distributed_sampler=False)" in output
-    seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
-    scenes = Counter((kind, epoch, scene_id) for rank in seen for kind, epoch, ids in rank for scene_id in ids)
-    passes = (("train", 0), ("train", 1), ("validate", 0), ("validate", 1), ("predict", 2))
-    assert scenes == Counter((*once, scene_id) for once in passes for scene_id in TRAIN)
-
-
-RESUMED = """
-from lightning.pytorch.callbacks import ModelCheckpoint
+WATCHED = """
+import json
 
 SEEN = []
 
 
 class Watched(Model):
     def training_step(self, batch, step):
-        if self.trainer.training:
-            SEEN.append((self.current_epoch, step, batch["scene_ids"]))
+        kind = "predict" if self.trainer.predicting else "train" if self.trainer.training else "validate"
+        SEEN.append([kind, self.current_epoch, step, batch["scene_ids"]])
         return super().training_step(batch, step)
+
+    predict_step = training_step
+
+
+def make_trainer(**options):
+    return Trainer(accelerator="cpu", logger=False, num_sanity_val_steps=0, **options)
+"""
+ON_TWO_RANKS = """
+options = {"devices": 2, "strategy": "ddp", "max_epochs": 2, "enable_checkpointing": False}
+module, trainer = Watched(), make_trainer(use_distributed_sampler=False, **options)
+train = module.train_set
+loader = DataLoader(train, sampler=EvalSampler(train.lengths), collate_fn=collate_torch)
+trainer.fit(module, val_dataloaders=loader)
+trainer.predict(module, loader)
+with open(f"rank{trainer.global_rank}.json", "w") as file:
+    json.dump(SEEN, file)
+make_trainer(**options).validate(module, loader)
+"""
+RESUMED = """
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 
 def fit(checkpoint=None, **options):
-    trainer = Trainer(max_epochs=3, accelerator="cpu", use_distributed_sampler=False, logger=False, **options)
-    trainer.fit(Watched(), ckpt_path=checkpoint, weights_only=False)
-
-
-fit(callbacks=[ModelCheckpoint(".", filename="{step}", every_n_train_steps=1, save_top_k=-1)])
-whole = SEEN[:]
-for done in range(1, len(whole)):
     SEEN.clear()
-    fit(f"step={done}.ckpt", enable_checkpointing=False)
-    assert SEEN == whole[done:], done
+    trainer = make_trainer(max_epochs=3, use_distributed_sampler=False, **options)
+    trainer.fit(Watched(), ckpt_path=checkpoint, weights_only=False)
+    return [seen for seen in SEEN if seen[0] == "train"]
+
+
+whole = fit(callbacks=[ModelCheckpoint(".", filename="{step}", every_n_train_steps=1, save_top_k=-1)])
+for done in range(1, len(whole)):
+    assert fit(f"step={done}.ckpt", enable_checkpointing=False) == whole[done:], done
 assert len(whole) > 6, len(whole)
 """
 
 
+def write_lightning_script(path: Path, folder: Path, end: str) -> None:
+    """The training page's, in small batches, with another end."""
+    (block,) = [block for block in BLOCKS if "from lightning" in block]
+    script = block.replace("600_000", "1_600").replace("data/processed", f"{folder}")
+    path.write_text(script.split("\n\nif __name__")[0] + WATCHED + end)
+
+
+@needs("lightning")
+def test_lightning_covers_every_scene_once_and_its_own_sampler_is_refused(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    write_lightning_script(tmp_path / "script.py", training_folder, ON_TWO_RANKS)
+    assert 1 in run_ranks(run_script, tmp_path, "script.py")
+    assert "takes only some of it\nhint: Trainer(use_distributed_sampler=False)" in read_output(tmp_path)
+    seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    scenes = Counter((kind, epoch, scene_id) for rank in seen for kind, epoch, _, ids in rank for scene_id in ids)
+    passes = (("train", 0), ("train", 1), ("validate", 0), ("validate", 1), ("predict", 2))
+    assert scenes == Counter((*once, scene_id) for once in passes for scene_id in TRAIN)
+
+
 @needs("lightning")
 def test_lightning_goes_on_within_an_epoch_by_its_own_count_of_batches(training_folder: Path, tmp_path: Path) -> None:
-    (block,) = [block for block in BLOCKS if "from lightning" in block]
-    script = block.replace("600_000", "1_600").replace("data/processed", f"{training_folder}")
-    (tmp_path / "resume.py").write_text(script.split("\n\nif __name__")[0] + RESUMED)
-    assert run_ranks(run_script, tmp_path, "resume.py", count=1) == [0], read_output(tmp_path)
+    write_lightning_script(tmp_path / "script.py", training_folder, RESUMED)
+    assert run_ranks(run_script, tmp_path, "script.py", count=1) == [0], read_output(tmp_path)
 
 
 def use_accelerate(out_dir: Path, folder: Path) -> None:
