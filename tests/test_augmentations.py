@@ -1,7 +1,5 @@
 """Augmentations as other programs have them: compared with plain loops, and presets with the numbers they state."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import pickle

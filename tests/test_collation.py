@@ -1,7 +1,5 @@
 """Joining samples to batches, and sending them between processes."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

@@ -1,7 +1,5 @@
 """`ScanNet` gives the same samples wherever the scenes are."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import re
@@ -168,8 +166,6 @@ def test_groups_of_a_scene_are_those_of_its_file(source: Path, training_folder: 
     assert dataset.path == str(source)
 
 
-# Processes, threads, and what is held
-
 # Shards are archives, several of them.
 several_kinds = pytest.mark.parametrize("stored", ["folder", "shards", "url"], indirect=True)
 
@@ -230,9 +226,6 @@ def test_nothing_grows_over_epochs_and_closing_gives_back_descriptors_until_it_i
     assert are_back()
 
 
-# Transforms
-
-
 def test_random_numbers_come_from_seed_epoch_and_index_alone(source: Path) -> None:
     dataset = ScanNet(source, split="train", transform=draw)
     assert dataset[1, 5] == dataset[1, 5] == dataset["scene0000_01", 5] == dataset[1 - len(dataset), np.int64(5)]
@@ -261,9 +254,6 @@ def test_a_transform_that_fails_is_named_with_scene_file_and_how_to_see_it_again
     assert re.fullmatch(rf"{where}: the transform failed: ZeroDivisionError: no such voxel", caught.value.message)
     assert caught.value.hint == "see it again with dataset[2, 7]"
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-
-# Class weights, and names
 
 
 def test_a_label_set_names_and_colors_the_unlabeled_too() -> None:

@@ -1,7 +1,5 @@
 """Faults of folders, archives and scenes: `ScanNet` names the file, says what to do, and gives no wrong sample."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

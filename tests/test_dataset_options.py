@@ -1,7 +1,5 @@
 """Options of `ScanNet`: limited annotations, scenes that come several times an epoch, files kept in shared memory."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import pickle

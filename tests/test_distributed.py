@@ -1,7 +1,5 @@
 """Training on several ranks with gloo, by the real torchrun and in forked processes: no hang, and nothing lost."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import multiprocessing

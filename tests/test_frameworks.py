@@ -1,7 +1,5 @@
 """Under other frameworks: every scene once, or an error that names the option, and batches as they make them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

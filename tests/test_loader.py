@@ -1,7 +1,5 @@
 """The training source in PyTorch's `DataLoader`: the same batches whatever the workers, and errors that arrive."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

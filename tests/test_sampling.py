@@ -1,7 +1,5 @@
 """Batches by a budget of points: plans that agree, cover every scene once, keep their limits, and can be resumed."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from functools import partial
@@ -36,14 +34,6 @@ def steps_of(samplers: list[PointBudgetBatchSampler]) -> list[Step]:
 
 def count_scenes(steps: list[Step]) -> Counter[int]:
     return Counter(chain.from_iterable(chain(*steps)))
-
-
-def realistic_lengths(seed: int = 0, count: int = 1201) -> Any:
-    """Log-normal, mean 149,000, at most 550,000, as in the train split."""
-    sizes = np.random.default_rng(seed).lognormal(0, 0.6, count)
-    for _ in range(50):
-        sizes = np.clip(sizes * 149_000 / sizes.mean(), 5_000, 550_000)
-    return sizes.astype(np.int64)
 
 
 @st.composite
@@ -112,7 +102,10 @@ def test_seed_and_epoch_change_the_plan_and_nothing_else_does() -> None:
 
 @pytest.mark.parametrize(("world_size", "max_points"), [(1, 550_000), (4, 600_000), (8, 1_200_000), (1, 600_000)])
 def test_on_lengths_like_scannets_batches_are_full_steps_even_and_mixed_anew(world_size: int, max_points: int) -> None:
-    sampler = make_sampler(realistic_lengths(), world_size=world_size, max_points=max_points)
+    sizes = np.random.default_rng(0).lognormal(0, 0.6, 1201)
+    for _ in range(50):  # mean 149,000, at most 550,000, as in the train split
+        sizes = np.clip(sizes * 149_000 / sizes.mean(), 5_000, 550_000)
+    sampler = make_sampler(sizes.astype(np.int64), world_size=world_size, max_points=max_points)
     pairs: list[set[tuple[int, int]]] = []
     for epoch in range(4):
         sampler.set_epoch(epoch)

@@ -1,7 +1,5 @@
 """Transforms, each compared with a plain loop."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import re

@@ -1,7 +1,5 @@
 """The same scenes in every form that `ScanNet` reads: a folder, an archive, shards, and an archive on the web."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
