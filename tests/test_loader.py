@@ -148,10 +148,12 @@ def test_a_dataset_that_changes_or_wraps_another_is_asked_for_each_scene(trainin
         (batch, *_) = torch_data.DataLoader(dataset, batch_size=3, collate_fn=collate)
         expected = [brighten(train[index]) for index in range(3)]
         check_same(batch, collate(expected if times == 1 else list(map(brighten, expected))))
-    # One asks two datasets for batches; the first has the name that PyTorch uses, too.
-    other = train.subset([3, 4])
-    joining = SimpleNamespace(dataset=train, other=other)
-    joining.__getitems__ = lambda keys: [*train.__getitems__(keys), *other.__getitems__(keys)]
+
+    class Joining(SimpleNamespace):  # asks two datasets, one of which has the name that PyTorch uses, too
+        def __getitems__(self, keys: list[int]) -> list[Any]:
+            return [*self.dataset.__getitems__(keys), *self.other.__getitems__(keys)]
+
+    joining = Joining(dataset=train, other=(other := train.subset([3, 4])))
     (batch,) = torch_data.DataLoader(joining, batch_sampler=[[0, 1]], collate_fn=collate)
     assert batch["scene_ids"] == [*train.scene_ids[:2], *other.scene_ids]
 
