@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_transforms
 from commands import count_descriptors
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,13 +22,8 @@ from scannet_prep.transforms import Compose, CropPoints, GridSample
 
 
 def make_sample(count: int, number: int = 0) -> dict[str, Any]:
-    generator = np.random.default_rng(number)
-    return {
-        "points": generator.uniform(-1, 1, (count, 3)).astype(np.float32),
-        "colors": generator.integers(0, 256, (count, 3), dtype=np.uint8),
-        "labels": generator.integers(-1, 20, count),
-        "scene_id": f"scene{number:04}_00",
-    }
+    whole = test_transforms.make_sample(count, number)
+    return {key: whole[key] for key in ("points", "colors", "labels")} | {"scene_id": f"scene{number:04}_00"}
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6))

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_collation import make_sample
 from test_distributed import BLOCKS, SCRIPTS, read_output, run_ranks, run_script
+from test_transforms import make_sample
 from training_sources import TRAIN
 
 from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNet, collate_torch
@@ -234,10 +234,7 @@ def test_pyright_finds_no_fault_in_a_typed_script_nor_in_the_scripts_of_the_trai
 
 def make_samples() -> list[dict[str, Any]]:
     """Three scenes as the dataset gives them: metres, uint8 colours, -1 for unlabeled."""
-    samples = [make_sample(count, count) for count in (3, 5, 4)]
-    for count, sample in zip((3, 5, 4), samples, strict=True):
-        sample |= {"normals": np.full((count, 3), 0.5, np.float32), "instances": np.arange(count, dtype=np.int32)}
-    return samples
+    return [sample | {"labels": sample["labels"] - 1} for sample in map(make_sample, (3, 5, 4), (3, 5, 4))]
 
 
 def one_by_one(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -316,7 +313,7 @@ def test_pointcept_gets_its_names_types_and_colours() -> None:
 
 def test_the_preset_of_octformer_fills_an_octree_of_its_depth() -> None:
     octree_of = import_ocnn().octree.Octree
-    scenes = [sample | {"points": sample["points"] * 4 + 9} for sample in make_samples()]  # rooms, far from the origin
+    scenes = [sample | {"points": sample["points"] * 2 + 9} for sample in make_samples()]  # rooms, far from the origin
     crops = [octformer()(sample, np.random.default_rng(seed)) for seed, sample in enumerate(scenes)]
     points = to_ocnn(collate_torch(crops))
     assert points.batch_npt.tolist() == [len(sample["points"]) for sample in crops] == [2, 4, 3]

@@ -15,8 +15,6 @@ from launches import LAUNCHES, Launch
 from scannet_prep import EvalSampler, PointBudgetBatchSampler, WithEpoch
 from scannet_prep.errors import UsageError
 
-Step = list[list[int]]  # the batch of each rank
-
 
 def make_sampler(lengths: Any, rank: int = 0, world_size: int = 1, **options: Any) -> PointBudgetBatchSampler:
     return PointBudgetBatchSampler(lengths, rank=rank, world_size=world_size, **options)
@@ -26,13 +24,13 @@ def all_samplers(lengths: Any, world_size: int, **options: Any) -> list[PointBud
     return [make_sampler(lengths, rank, world_size, **options) for rank in range(world_size)]
 
 
-def steps_of(samplers: list[PointBudgetBatchSampler]) -> list[Step]:
-    """What all ranks get, step by step; fails where one has more steps than another."""
+def steps_of(samplers: list[PointBudgetBatchSampler]) -> list[list[list[int]]]:
+    """The batches of all ranks, step by step; fails where one has more steps than another."""
     batches = [[[index for index, _ in batch] for batch in sampler] for sampler in samplers]
     return [list(step) for step in zip(*batches, strict=True)]
 
 
-def count_scenes(steps: list[Step]) -> Counter[int]:
+def count_scenes(steps: list[list[list[int]]]) -> Counter[int]:
     return Counter(chain.from_iterable(chain(*steps)))
 
 
