@@ -31,9 +31,8 @@ def test_a_loop_gives_each_scene_so_often_and_each_time_other_random_numbers(sou
     assert thrice["scene0001_00", 0] == thrice[3 * TRAIN.index("scene0001_00"), 0]
     assert thrice.class_counts().tolist() == (3 * once.class_counts()).tolist()
     assert thrice.class_weights() == pytest.approx(once.class_weights())
-    assert sorted(index for batch in PointBudgetBatchSampler(thrice, max_points=1600) for index, _ in batch) == [
-        *range(3 * len(TRAIN))
-    ]
+    indices = [index for batch in PointBudgetBatchSampler(thrice, max_points=1600) for index, _ in batch]
+    assert sorted(indices) == list(range(3 * len(TRAIN)))
     assert ScanNet(source, split="train", scenes=["scene0001_00"], loop=2).scene_ids == ["scene0001_00"] * 2
     with pytest.raises(UsageError, match="loop is 0, expected a whole number from 1"):
         ScanNet(source, split="train", loop=0)
@@ -102,9 +101,7 @@ def test_a_cache_gives_the_same_batches_and_leaves_out_files_without_room(source
 def expect(whole: dict[str, Any], ignore_id: int = -1) -> dict[str, Any]:
     """A scene with labels and instances at its listed points only."""
     is_chosen = np.isin(np.arange(len(whole["points"])), POINTS[whole["scene_id"]])
-    labels, instances = (
-        np.where(is_chosen, whole[key], one) for key, one in (("labels", ignore_id), ("instances", -1))
-    )
+    labels, instances = np.where(is_chosen, [whole["labels"], whole["instances"]], [[ignore_id], [-1]])
     return whole | {"labels": labels, "instances": instances.astype(np.int32)}
 
 

@@ -277,7 +277,7 @@ def be_consulted(out_dir: Path, *words: str) -> None:
 
 
 def consult_ranks(tmp_path: Path, *words: str, count: int = 2) -> tuple[list[int | None], list[str]]:
-    from test_distributed import run_ranks
+    from test_distributed import run_ranks  # without PyTorch, the test is skipped here
 
     statuses = run_ranks(be_consulted, tmp_path, *words, count=count)
     return statuses, [(tmp_path / f"output{rank}.txt").read_text() for rank in range(count)]
@@ -287,7 +287,6 @@ def consult_ranks(tmp_path: Path, *words: str, count: int = 2) -> tuple[list[int
 def test_ranks_that_agree_and_a_late_one_are_told_by_rank_0_alone_as_one_object(
     training_folder: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch")
     (tmp_path / "late").touch()
     statuses, (first, *others) = consult_ranks(tmp_path, str(training_folder), "--json")
     assert (statuses, others) == ([0, 0], [""])
@@ -302,7 +301,6 @@ def test_ranks_that_agree_and_a_late_one_are_told_by_rank_0_alone_as_one_object(
 
 @pytest.mark.torch
 def test_a_rank_that_cannot_read_is_named_by_rank_0_alone(training_folder: Path, folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     other_dir = tmp_path / "other"
     assert run_main("process", training_folder.parent / "ScanNet", "-o", other_dir).status == 0  # without faces
     for number, target in enumerate((training_folder, folder, tmp_path / "none", other_dir)):
@@ -319,7 +317,6 @@ def test_a_rank_that_cannot_read_is_named_by_rank_0_alone(training_folder: Path,
 
 @pytest.mark.torch
 def test_an_all_reduce_that_one_rank_cannot_make_is_told_with_its_rank(training_folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     (tmp_path / "lame").touch()
     statuses, outputs = consult_ranks(tmp_path, str(training_folder), "--timeout", "5")
     assert 3 in statuses
@@ -328,7 +325,6 @@ def test_an_all_reduce_that_one_rank_cannot_make_is_told_with_its_rank(training_
 
 @pytest.mark.torch
 def test_torchrun_with_a_rank_that_never_comes_names_it(training_folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     from test_distributed import read_output, run_ranks, run_torchrun
 
     (tmp_path / "lost").touch()

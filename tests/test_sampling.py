@@ -271,9 +271,8 @@ def test_a_state_that_is_damaged_or_of_other_scenes_is_refused_and_that_of_other
             PointBudgetBatchSampler(**options | change).load_state_dict(state)
         assert "set_epoch" in caught.value.hint
     alone = make_sampler([10] * 8, max_points=20)
-    with pytest.warns(
-        UserWarning, match="saved with world_size=2, this sampler has world_size=1: epoch 0 begins again"
-    ):
+    told = "saved with world_size=2, this sampler has world_size=1: epoch 0 begins again"
+    with pytest.warns(UserWarning, match=told):
         alone.load_state_dict(state)
     assert list(alone) == list(make_sampler([10] * 8, max_points=20))
 
