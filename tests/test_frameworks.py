@@ -233,8 +233,9 @@ def test_pyright_finds_no_fault_in_a_typed_script_nor_in_the_scripts_of_the_trai
 
 
 def make_samples() -> list[dict[str, Any]]:
-    """Three scenes as the dataset gives them: metres, uint8 colours, -1 for unlabeled."""
-    return [sample | {"labels": sample["labels"] - 1} for sample in map(make_sample, (3, 5, 4), (3, 5, 4))]
+    """Three scenes as the dataset gives them: metres, uint8 colours, -1 for unlabeled, int32 instances."""
+    whole = [make_sample(count, count) for count in (3, 5, 4)]
+    return [s | {"labels": s["labels"] - 1, "instances": s["instances"].astype(np.int32)} for s in whole]
 
 
 def one_by_one(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
