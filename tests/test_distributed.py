@@ -179,6 +179,7 @@ def run_torchrun(out_dir: Path, *names: str) -> None:
     """What the command does for two ranks, but that these are forked and need not import torch again."""
     from torch.distributed import run
 
+    os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun sets it, but with a warning
     for name in names:
         run.main(["--standalone", "--nproc_per_node=2", "--start-method=fork", "--run-path", str(out_dir / name)])
 
