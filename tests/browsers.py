@@ -26,7 +26,13 @@ from scannet_prep.view.renderer import PictureOptions, render_scene
 CHROMIUM = shutil.which("chromium")
 HAS_BROWSER = CHROMIUM is not None and importlib.util.find_spec("playwright") is not None
 needs_browser = pytest.mark.skipif(not HAS_BROWSER, reason="needs chromium (apt-get) and playwright (pip)")
-ARGUMENTS = ["--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--no-sandbox"]
+ARGUMENTS = [
+    "--use-gl=angle",
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
+    "--no-sandbox",
+    "--renderer-process-limit=1",
+]
 WIDTH, HEIGHT = 500, 300  # of the picture
 SIZE = {"width": WIDTH + 312, "height": HEIGHT + 52}
 

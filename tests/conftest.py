@@ -22,9 +22,9 @@ settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-# Processes that are started by `forkserver` have this already; a server that was asked to import more is no slower.
+# Processes that are started by `forkserver` have this already; optimizers would import the second when they are used.
 multiprocessing.set_forkserver_preload(
-    ["torch.distributed", "torch.utils.data", "lightning", "accelerate", "pytest", "scannet_prep.stages.process"]
+    ["torch.distributed", "torch._dynamo", "lightning", "accelerate", "pytest", "scannet_prep.stages.process"]
 )
 
 # What a shell starts in the background ignores SIGINT; if that is the tests, the commands they interrupt would too.

@@ -1,7 +1,5 @@
 """Augmentations as other programs have them: compared with plain loops, and presets with the numbers they state."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import pickle
@@ -14,10 +12,6 @@ from test_transforms import make_sample, rng
 from scannet_prep import SCANNET20, SCANNET200, collate
 from scannet_prep import transforms as aug
 from scannet_prep.errors import UsageError
-
-
-def mean_of(rows: list[list[float]]) -> list[float]:
-    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
 def turn(point: Any, angle: float, axis: str) -> Any:
@@ -107,14 +101,6 @@ def test_colours_are_stretched_shifted_and_normalized_as_loops_do() -> None:
     assert found == pytest.approx(expected, abs=1e-5)
 
 
-def test_shuffled_points_keep_their_rows_and_the_way_back() -> None:
-    sample = aug.GridSample(0.8)(make_sample(), rng())
-    found = aug.ShufflePoint()(sample, rng(1))
-    assert found["labels"].tolist() != sample["labels"].tolist()
-    for key in ("labels", "points", "grid"):
-        assert np.array_equal(found[key][found["inverse"]], sample[key][sample["inverse"]])
-
-
 def test_anisotropic_scale_keeps_normals_at_right_angles_to_surfaces() -> None:
     corners = rng().normal(size=(50, 2, 3))  # two edges of each surface, from a common corner
     normals = np.cross(corners[:, 0], corners[:, 1])
@@ -202,11 +188,11 @@ def test_mix3d_joins_pairs_keeps_ids_apart_and_decides_alike_in_every_worker() -
     assert np.array_equal(aug.Mix3D(collate, 1.0)(samples)["points"], aug.mix(samples)["points"])
     assert pickle.loads(pickle.dumps(aug.Mix3D(collate))) == aug.Mix3D(collate)
     mixed = 0
-    for seed in range(400):
+    for seed in range(200):
         batches = [aug.Mix3D(collate, 0.8)([make_sample(4, seed), make_sample(4, seed + 1)]) for _ in range(2)]
         assert batches[0]["scene_ids"] == batches[1]["scene_ids"]
         mixed += len(batches[0]["scene_ids"]) == 1
-    assert mixed / 400 == pytest.approx(0.8, abs=0.07)
+    assert mixed / 200 == pytest.approx(0.8, abs=0.07)
     with pytest.raises(UsageError, match="'normals' differs in type or shape"):
         aug.mix([samples[0], samples[1] | {"normals": samples[1]["normals"].astype(np.float64)}])
 
@@ -229,7 +215,7 @@ def test_instance_targets_leave_out_walls_floors_and_unlabeled(label_set: Any) -
         assert masks[number].tolist() == [other == pair for other in pairs]
         low, high = (np.array(list(map(function, zip(*rows, strict=True)))) for function in (min, max))
         assert found["instance_boxes"][number] == pytest.approx(np.array([*(low + high) / 2, *high - low]), abs=1e-5)
-        assert found["instance_centers"][number].tolist() == pytest.approx(mean_of(rows), abs=1e-5)
+        assert found["instance_centers"][number].tolist() == pytest.approx(np.mean(rows, axis=0).tolist(), abs=1e-5)
     nothing = aug.InstanceTargets(label_set)(sample | {"labels": np.full(90, -1)}, rng())
     assert nothing["instance_boxes"].shape == (0, 6)
     assert aug.instance_masks(nothing["instances"]).shape == (0, 90)
@@ -255,7 +241,7 @@ def test_superpoints_are_unique_in_a_batch_and_values_are_averaged_over_them(kin
     assert means.dtype == points.dtype
     for number, pair in enumerate(expected):
         rows = [point for point, other in zip(points.tolist(), pairs, strict=True) if other == pair]
-        assert means[number].tolist() == pytest.approx(mean_of(rows), abs=1e-5)
+        assert means[number].tolist() == pytest.approx(np.mean(rows, axis=0).tolist(), abs=1e-5)
     assert means[-1].tolist() == [0, 0, 0]
     if kind == "torch":
         means.sum().backward()
@@ -270,14 +256,16 @@ def test_views_for_testing_are_right_angles_at_three_scales_and_a_reflection() -
     assert found == [pytest.approx(view, abs=1e-5) for view in [*expected, [-1, -2, 3]]]
 
 
-def run(preset: Any) -> tuple[np.ndarray, np.ndarray, list[dict[str, Any]]]:
-    """400 runs of a preset: where each turns x, y and z to, (400, 3, 3); the share of the points that stay; samples."""
-    sample = make_sample(3000) | {"points": (rng(9).uniform(0, 1, (3000, 3)) * [6, 5, 2.5]).astype(np.float32)}
-    sample["colors"] = rng(8).integers(100, 156, (3000, 3), dtype=np.uint8)
-    sample["normals"] = np.tile(np.eye(3, dtype=np.float32), (1000, 1))
+def run(preset: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+    """400 runs of a preset: where x, y and z are turned to, by how much z, the share of points that stay, samples."""
+    sample = make_sample(900) | {"points": (rng(9).uniform(0, 1, (900, 3)) * [3, 2.5, 1.2]).astype(np.float32)}
+    sample["colors"] = rng(8).integers(100, 156, (900, 3), dtype=np.uint8)
+    sample["normals"] = np.tile(np.eye(3, dtype=np.float32), (300, 1))
     found = [preset(sample, rng(seed)) for seed in range(400)]
-    axes = [[item["normals"][item["labels"] % 3 == axis][0] for axis in range(3)] for item in found]
-    return np.array(axes), np.array([len(item["labels"]) / 3000 for item in found]), found
+    axes = np.array([[item["normals"][item["labels"] % 3 == axis][0] for axis in range(3)] for item in found])
+    assert (np.linalg.det(axes) < 0).mean() == pytest.approx(0.5, abs=0.08), "reflected in x or y, each with 0.5"
+    tilt = np.degrees(np.arccos(np.clip(axes[:, 2, 2], -1, 1)))
+    return axes, tilt, np.array([len(item["labels"]) / 900 for item in found]), found
 
 
 def test_presets_distort_as_their_configurations_say() -> None:
@@ -292,13 +280,11 @@ def test_presets_distort_as_their_configurations_say() -> None:
 
 
 def test_pointcept_preset_has_the_numbers_of_its_configuration() -> None:
-    axes, shares, found = run(aug.pointcept(grid_size=0.001, point_max=2900, shuffle=True))
-    tilt = np.degrees(np.arccos(np.clip(np.abs(axes[:, 2, 2]), 0, 1)))
+    axes, tilt, shares, found = run(aug.pointcept(grid_size=0.001, point_max=870, shuffle=True))
     assert 180 / 64 < tilt.max() < 180 / 64 * math.sqrt(2) + 0.01, "1/64 of a half turn about x and y"
     assert (tilt < 1e-3).mean() == pytest.approx(0.25, abs=0.07), "each with 0.5"
     assert (np.abs(axes[:, 0, 0]) < 0.99).mean() == pytest.approx(0.5 * 0.91, abs=0.08), "any angle about z with 0.5"
-    assert (np.linalg.det(axes) < 0).mean() == pytest.approx(0.5, abs=0.08), "reflected in x or y, each with 0.5"
-    assert sorted(set(shares)) == [0.8, pytest.approx(2900 / 3000)], "point_max"
+    assert sorted(set(shares)) == [0.8, pytest.approx(870 / 900)], "point_max"
     assert (shares == 0.8).mean() == pytest.approx(0.2, abs=0.06), "a fifth is dropped with 0.2"
     spread = np.array([item["colors"].std(axis=0).max() for item in found])
     assert np.median(spread) == pytest.approx(math.hypot(16.2, 0.05 * 255), rel=0.05), "noise of 0.05"
@@ -310,13 +296,11 @@ def test_pointcept_preset_has_the_numbers_of_its_configuration() -> None:
 
 
 def test_octformer_preset_has_the_numbers_of_its_configuration() -> None:
-    axes, shares, found = run(aug.octformer())
+    _, tilt, shares, found = run(aug.octformer())
     assert shares == pytest.approx(0.8, abs=1e-9), "crop_ratio"
     assert len(aug.octformer(max_npt=100)(make_sample(400), rng())["points"]) == 100
-    tilt = np.degrees(np.arccos(np.clip(axes[:, 2, 2], -1, 1)))
     assert 5 < tilt.max() < math.hypot(5, 5) * 1.5 + 0.1, "5 degrees about x and y, and scales of 0.8 to 1.2"
     assert [item["points"][:, 2].min() for item in found] == [0] * 400
-    assert (np.linalg.det(axes) < 0).mean() == pytest.approx(0.5, abs=0.08), "reflected in x or y, each with 0.5"
     middles = np.array([(item["points"].max(axis=0) + item["points"].min(axis=0))[:2] / 2 for item in found])
     assert (middles.std(axis=0) > 1.024 / math.sqrt(3)).all(), "shifted by up to 1.024 m, and cropped"
     spread = np.array([item["colors"].std(axis=0).max() for item in found])
@@ -326,11 +310,9 @@ def test_octformer_preset_has_the_numbers_of_its_configuration() -> None:
 
 
 def test_mask3d_preset_has_the_numbers_of_its_configuration() -> None:
-    axes, shares, found = run(aug.mask3d(voxel_size=0.001))
+    _, tilt, shares, found = run(aug.mask3d(voxel_size=0.001))
     assert shares.min() > 0.99, "nothing is cropped"
-    tilt = np.degrees(np.arccos(np.clip(axes[:, 2, 2], -1, 1)))
     assert 7.5 < tilt.max() < 7.5 * math.sqrt(2) * 1.25, "a 24th of a half turn about x and y, and scales"
-    assert (np.linalg.det(axes) < 0).mean() == pytest.approx(0.5, abs=0.08), "reflected in x or y, each with 0.5"
     colors = np.array([item["colors"].mean(axis=0) for item in found]) * [0.283, 0.276, 0.270] + [0.478, 0.430, 0.375]
     assert colors.mean(axis=0) == pytest.approx(0.5, abs=0.02)
     deviation = math.sqrt((0.2**2 + (0.5 * 0.2) ** 2 + (20 / 255) ** 2) / 3)  # brightness, contrast, shift

@@ -1,7 +1,5 @@
 """Faults of folders, archives and scenes: `ScanNet` names the file, says what to do, and gives no wrong sample."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -19,7 +17,6 @@ from scannet_prep.errors import (
     ProcessedFileError,
     UnknownSceneError,
     UnknownSplitError,
-    UsageError,
 )
 from scannet_prep.synthetic import write_release
 
@@ -32,12 +29,11 @@ def test_a_damaged_scene_names_its_file_and_leaves_the_others_readable(folder: P
         flip(path, path.stat().st_size // 3)
         dataset = ScanNet(stored.place, split="train")
         errors = []
-        for _ in range(2):
-            for scene_id in TRAIN:
-                try:
-                    assert dataset[scene_id]["scene_id"] == scene_id
-                except FileError as error:
-                    errors.append((scene_id, error))
+        for scene_id in TRAIN * 2:
+            try:
+                assert dataset[scene_id]["scene_id"] == scene_id
+            except FileError as error:
+                errors.append((scene_id, error))
     assert len(errors) == 2
     for scene_id, error in errors:
         assert isinstance(error, ValueError)
@@ -72,34 +68,30 @@ def test_a_file_that_is_not_the_scene_is_named_and_never_given(folder: Path) -> 
         dataset["scene0001_00"]
 
 
-@pytest.mark.parametrize("kind", ["folder", "archive", "shards"])
-def test_scenes_that_failed_are_warned_about_and_explained(
-    folder: Path, training_folder: Path, tmp_path: Path, kind: str
+def test_scenes_that_failed_are_warned_about_and_a_split_without_scenes_is_an_error_that_names_the_others(
+    folder: Path, training_folder: Path, tmp_path: Path
 ) -> None:
     raw_dir = Path(shutil.copytree(training_folder.parent / "ScanNet", tmp_path / "ScanNet"))
     (raw_dir / "scans/scene0001_00/scene0001_00_vh_clean_2.ply").unlink()
     assert len(process_into(raw_dir, folder).failures) == 1
-    with store(kind, folder, tmp_path / "stored") as stored:
-        with pytest.warns(UserWarning, match="failed in processing are missing: 1, for example scene0001_00") as warned:
-            dataset = ScanNet(stored.place, split="train")
-        assert [item.filename for item in warned] == [__file__]
-        assert len(dataset) == len(TRAIN) - 1
-        with pytest.raises(
-            UnknownSceneError, match=r"failed in processing: .*scene0001_00_vh_clean_2\.ply: no such file"
-        ):
-            dataset["scene0001_00"]
-
-
-@pytest.mark.parametrize("kind", ["folder", "archive", "shards"])
-def test_a_split_without_scenes_is_an_error_that_names_the_others(folder: Path, tmp_path: Path, kind: str) -> None:
     shutil.rmtree(folder / "val")
     edit_json(folder / "manifest.json", lambda value: value["scenes"].pop("scene0011_00"))
-    with store(kind, folder, tmp_path / "stored") as stored:
-        with pytest.raises(UnknownSplitError, match="holds no val scenes, only test, train") as caught:
-            ScanNet(stored.place, split="val")
-        assert "--splits val" in caught.value.hint
-        with pytest.raises(UnknownSplitError, match="'training' is not a split"):
-            ScanNet(stored.place, split="training")
+    for kind in ("folder", "archive", "shards"):
+        with store(kind, folder, tmp_path / kind) as stored:
+            with pytest.warns(
+                UserWarning, match="failed in processing are missing: 1, for example scene0001_00"
+            ) as told:
+                dataset = ScanNet(stored.place, split="train")
+            assert [item.filename for item in told] == [__file__]
+            assert len(dataset) == len(TRAIN) - 1
+            reason = r"failed in processing: .*scene0001_00_vh_clean_2\.ply: no such file"
+            with pytest.raises(UnknownSceneError, match=reason):
+                dataset["scene0001_00"]
+            with pytest.raises(UnknownSplitError, match="holds no val scenes, only test, train") as caught:
+                ScanNet(stored.place, split="val")
+            assert "--splits val" in caught.value.hint
+            with pytest.raises(UnknownSplitError, match="'training' is not a split"):
+                ScanNet(stored.place, split="training")
 
 
 def test_scenes_that_the_manifest_no_longer_names_are_counted_by_their_files(folder: Path) -> None:
@@ -112,23 +104,15 @@ def test_scenes_that_the_manifest_no_longer_names_are_counted_by_their_files(fol
         dataset.class_counts()
 
 
-@pytest.mark.parametrize(
-    ("path", "message", "hint"),
-    [
+def test_every_error_of_a_place_names_it_and_says_what_to_type(training_folder: Path, tmp_path: Path) -> None:
+    for name, message, hint in (
         ("processed/none", "no such folder", "scannet-prep process"),
         ("processed/train", "no processed scenes", "process"),
         ("ScanNet", "no processed scenes", "if these are raw scenes: scannet-prep process"),
-    ],
-)
-def test_errors_of_opening_say_what_to_type(training_folder: Path, path: str, message: str, hint: str) -> None:
-    with pytest.raises(MissingFileError, match=message) as caught:
-        ScanNet(training_folder.parent / path, split="train")
-    assert hint in caught.value.hint
-    with pytest.raises(UsageError, match="expected a label set"):
-        ScanNet(training_folder, split="train", labels="20")  # type: ignore[arg-type]
-
-
-def test_every_error_of_a_place_names_it(tmp_path: Path) -> None:
+    ):
+        with pytest.raises(MissingFileError, match=rf"{name}: .*{message}") as caught:
+            ScanNet(training_folder.parent / name, split="train")
+        assert hint in caught.value.hint
     (tmp_path / "empty.tar.zst").touch()
     (tmp_path / "text").write_text("not an archive\n" * 1_000)
     os.mkfifo(tmp_path / "pipe.tar.zst")

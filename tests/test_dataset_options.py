@@ -1,7 +1,5 @@
 """Options of `ScanNet`: limited annotations, scenes that come several times an epoch, files kept in shared memory."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import pickle
@@ -12,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import count_descriptors, edit_json
-from test_loader import RANDOM, check_batches_equal, epochs_of, make_loader
-from training_sources import SIZES, TRAIN, draw, draw_in_sample
+from test_loader import check_batches, epochs_of, make_loader
+from training_sources import SIZES, TRAIN, check_same, draw, draw_in_sample
 
 from scannet_prep import SCANNET200, ConcatDataset, EvalSampler, PointBudgetBatchSampler, ScanNet, collate
 from scannet_prep.errors import MissingFileError, UsageError
@@ -33,9 +31,8 @@ def test_a_loop_gives_each_scene_so_often_and_each_time_other_random_numbers(sou
     assert thrice["scene0001_00", 0] == thrice[3 * TRAIN.index("scene0001_00"), 0]
     assert thrice.class_counts().tolist() == (3 * once.class_counts()).tolist()
     assert thrice.class_weights() == pytest.approx(once.class_weights())
-    assert sorted(index for batch in PointBudgetBatchSampler(thrice, max_points=1600) for index, _ in batch) == [
-        *range(3 * len(TRAIN))
-    ]
+    indices = [index for batch in PointBudgetBatchSampler(thrice, max_points=1600) for index, _ in batch]
+    assert sorted(indices) == list(range(3 * len(TRAIN)))
     assert ScanNet(source, split="train", scenes=["scene0001_00"], loop=2).scene_ids == ["scene0001_00"] * 2
     with pytest.raises(UsageError, match="loop is 0, expected a whole number from 1"):
         ScanNet(source, split="train", loop=0)
@@ -73,21 +70,18 @@ def test_the_digest_differs_where_a_scene_of_the_same_length_has_other_bytes(sou
 
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver"])
-def test_what_a_worker_has_read_is_kept_for_all_of_them(
-    training_folder: Path, tmp_path: Path, start_method: str
-) -> None:
-    folder = Path(shutil.copytree(training_folder, tmp_path / "processed"))
+def test_what_a_worker_has_read_is_kept_for_all_of_them(folder: Path, start_method: str) -> None:
     options: dict[str, Any] = {"batch_size": None, "multiprocessing_context": start_method}
     # With workers, so that what Python keeps open for a start method is there before the count.
     expected = list(torch_data.DataLoader(ScanNet(folder, split="val"), num_workers=1, **options))
     before = count_descriptors()
     dataset = ScanNet(folder, split="val", cache=True)
-    check_batches_equal(list(torch_data.DataLoader(dataset, num_workers=1, **options)), expected)
+    check_batches(list(torch_data.DataLoader(dataset, num_workers=1, **options)), expected)
     shutil.rmtree(folder / "val")
-    check_batches_equal(list(torch_data.DataLoader(dataset, num_workers=1, **options)), expected)
+    check_batches(list(torch_data.DataLoader(dataset, num_workers=1, **options)), expected)
     sample = dataset.subset([0])[0]
     sample["points"][:] = 0  # its own memory
-    check_batches_equal([dataset[0]], expected[:1])
+    check_same(dataset[0], expected[0])
     for other in (copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
         with pytest.raises(MissingFileError):
             other[0]
@@ -96,100 +90,79 @@ def test_what_a_worker_has_read_is_kept_for_all_of_them(
 
 
 def test_a_cache_gives_the_same_batches_and_leaves_out_files_without_room(source: Path) -> None:
-    expected = list(epochs_of(make_loader(source, 0), range(2)))
-    cached = ScanNet(source, split="train", cache=True, transform=RANDOM)
-    sampler = PointBudgetBatchSampler(cached, max_points=1600, rank=0, world_size=1)
-    found = torch_data.DataLoader(cached, batch_sampler=sampler, collate_fn=collate, num_workers=2)
-    check_batches_equal(list(epochs_of(found, range(2))), expected)
+    expected, found = (epochs_of(make_loader(source, 2 * cache, cache=bool(cache)), range(2)) for cache in (0, 1))
+    check_batches(list(found), list(expected))
     assert not list(ScanNet(source, split="train", scenes=[], cache=True))
     cache, large = SceneCache(["scene0000_00"], np.array([0])), bytes(2 << 20)
     assert all(cache.read("scene0000_00", lambda data=data: data) == data for data in (large, b"1", b"1"))
     assert cache.read("scene0000_00", lambda: b"2") == b"1", "what has no room is not kept, and what has is"
 
 
-def expect(whole: dict[str, Any], ignore_id: int) -> tuple[list[int], list[int]]:
-    """Labels and instances of a scene, point by point."""
-    chosen = POINTS[whole["scene_id"]]
-    labels = [label if index in chosen else ignore_id for index, label in enumerate(whole["labels"].tolist())]
-    instances = [one if index in chosen else -1 for index, one in enumerate(whole["instances"].tolist())]
-    return labels, instances
+def expect(whole: dict[str, Any], ignore_id: int = -1) -> dict[str, Any]:
+    """A scene with labels and instances at its listed points only."""
+    is_chosen = np.isin(np.arange(len(whole["points"])), POINTS[whole["scene_id"]])
+    labels, instances = np.where(is_chosen, [whole["labels"], whole["instances"]], [[ignore_id], [-1]])
+    return whole | {"labels": labels, "instances": instances.astype(np.int32)}
 
 
 @pytest.mark.parametrize("ignore_id", [-1, 255])
 def test_only_listed_points_keep_label_and_instance_and_all_else_is_as_before(source: Path, ignore_id: int) -> None:
     options: dict[str, Any] = {"split": "train", "labels": SCANNET200, "ignore_id": ignore_id}
     for whole, limited in zip(ScanNet(source, **options), ScanNet(source, **options, points=POINTS), strict=True):
-        assert (limited["labels"].tolist(), limited["instances"].tolist()) == expect(whole, ignore_id)
+        check_same(limited, expect(whole, ignore_id))
         assert limited["labels"].flags.writeable
-        assert list(limited) == list(whole)
-        for key in whole.keys() - {"labels", "instances", "scene_id"}:
-            assert np.array_equal(limited[key], whole[key]), key
 
 
-@pytest.mark.parametrize("is_zip", [True, False])
-def test_lists_of_torch_save_are_taken_as_torch_reads_them(training_folder: Path, tmp_path: Path, is_zip: bool) -> None:
+def test_lists_of_torch_save_are_taken_as_torch_reads_them(training_folder: Path, tmp_path: Path) -> None:
     import torch
 
     makers = itertools.cycle([list, np.array, torch.tensor, lambda some: list(map(np.int32, some))])
     made = {name: make(some) for make, (name, some) in zip(makers, POINTS.items(), strict=False)}
-    torch.save(made | {"scene9999_00": [1]}, tmp_path / "points20", _use_new_zipfile_serialization=is_zip)
-    points = torch.load(tmp_path / "points20", weights_only=False)
-    limited = ScanNet(training_folder, split="train", points=points)
-    for whole, found in zip(ScanNet(training_folder, split="train"), limited, strict=True):
-        assert (found["labels"].tolist(), found["instances"].tolist()) == expect(whole, -1)
-
-
-def test_points_go_with_chosen_scenes_subsets_loops_keys_workers_and_transforms(
-    training_folder: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "scannet_20p.txt").write_text(f"{TRAIN[2]}\n{TRAIN[0]}\n")
-    few = {name: POINTS[name] for name in (TRAIN[0], TRAIN[2])}
-    scenes = tmp_path / "scannet_20p.txt"
-    dataset = ScanNet(training_folder, split="train", scenes=scenes, points=few, loop=2, transform=RotateZ())
-    assert dataset.scene_ids == sorted([TRAIN[0], TRAIN[2]] * 2)
-    for one in (dataset, pickle.loads(pickle.dumps(dataset)), dataset.subset([TRAIN[2]])):
-        for sample in one:
-            kept = few[sample["scene_id"]]
-            assert set(np.flatnonzero(sample["labels"] != -1)) <= set(kept)
-            assert set(np.flatnonzero(sample["instances"] != -1)) <= set(kept)
-    batch = collate([dataset[0], dataset[3]])
-    assert np.count_nonzero(batch["labels"] != -1) <= 6
-    assert "labels" not in ScanNet(training_folder, split="train", points=POINTS, keys="points")[0]
-
-
-def test_classes_are_counted_over_the_listed_points_only(training_folder: Path) -> None:
-    limited = ScanNet(training_folder, split="train", points=POINTS)
+    for is_zip in (True, False):
+        torch.save(made | {"scene9999_00": [1]}, tmp_path / "points20", _use_new_zipfile_serialization=is_zip)
+        points = torch.load(tmp_path / "points20", weights_only=False)
+        limited = ScanNet(training_folder, split="train", points=points)
+        for whole, found in zip(ScanNet(training_folder, split="train"), limited, strict=True):
+            check_same(found, expect(whole))
     labels = np.concatenate([sample["labels"] for sample in limited])
     assert limited.class_counts().tolist() == np.bincount(labels[labels >= 0], minlength=20).tolist()
     assert 0 < limited.class_counts().sum() <= 3 * len(TRAIN)
 
 
+def test_points_go_with_chosen_scenes_subsets_loops_keys_workers_and_transforms(training_folder: Path) -> None:
+    few = {name: POINTS[name] for name in (TRAIN[0], TRAIN[2])}
+    dataset = ScanNet(training_folder, split="train", scenes=[*few], points=few, loop=2, transform=RotateZ())
+    assert dataset.scene_ids == sorted([TRAIN[0], TRAIN[2]] * 2)
+    for one in (dataset, pickle.loads(pickle.dumps(dataset)), dataset.subset([TRAIN[2]])):
+        for sample, key in itertools.product(one, ("labels", "instances")):
+            assert set(np.flatnonzero(sample[key] != -1)) <= set(few[sample["scene_id"]])
+    batch = collate([dataset[0], dataset[3]])
+    assert np.count_nonzero(batch["labels"] != -1) <= 6
+    assert "labels" not in ScanNet(training_folder, split="train", points=POINTS, keys="points")[0]
+
+
 @pytest.mark.parametrize(
-    ("changed", "problem"),
+    ("points", "problem"),
     [
-        ({TRAIN[1]: [SIZES[TRAIN[1]]]}, rf"points: {TRAIN[1]}: found vertices .* there are {SIZES[TRAIN[1]]:,}"),
-        ({TRAIN[0]: [4, -1]}, "vertices -1 to 4"),
-        ({TRAIN[0]: [0.5]}, r"found float64 \(1,\), expected a list of whole numbers"),
-        ({TRAIN[0]: [[1, 2]]}, r"found int64 \(1, 2\)"),
-        ({TRAIN[0]: np.ones(3, bool)}, r"found bool \(3,\)"),
-        ({TRAIN[0]: "12"}, "expected a list of whole numbers"),
-        ({TRAIN[0]: None}, "expected a list of whole numbers"),
-        ({TRAIN[0]: [[1], [2, 3]]}, "not all are arrays of whole numbers"),
+        ("points20", "points: found str, expected"),
+        ({name: POINTS[name] for name in TRAIN[1:]}, rf"points: there are none of {TRAIN[0]} \(1 of 8 scenes are not"),
+        (
+            POINTS | {TRAIN[1]: [SIZES[TRAIN[1]]]},
+            rf"points: {TRAIN[1]}: found vertices .* there are {SIZES[TRAIN[1]]:,}",
+        ),
+        (POINTS | {TRAIN[0]: [4, -1]}, "vertices -1 to 4"),
+        (POINTS | {TRAIN[0]: [0.5]}, r"found float64 \(1,\), expected a list of whole numbers"),
+        (POINTS | {TRAIN[0]: [[1, 2]]}, r"found int64 \(1, 2\)"),
+        (POINTS | {TRAIN[0]: np.ones(3, bool)}, r"found bool \(3,\)"),
+        (POINTS | {TRAIN[0]: "12"}, "expected a list of whole numbers"),
+        (POINTS | {TRAIN[0]: None}, "expected a list of whole numbers"),
+        (POINTS | {TRAIN[0]: [[1], [2, 3]]}, "not all are arrays of whole numbers"),
     ],
 )
-def test_points_that_do_not_fit_a_scene_are_refused_by_name(
-    training_folder: Path, changed: dict[str, Any], problem: str
+def test_points_that_do_not_fit_a_scene_are_refused_by_name_and_an_empty_list_ignores_all(
+    training_folder: Path, points: Any, problem: str
 ) -> None:
     with pytest.raises(UsageError, match=problem):
-        ScanNet(training_folder, split="train", points=POINTS | changed)
-
-
-def test_a_scene_without_points_is_named_and_an_empty_list_ignores_all(training_folder: Path) -> None:
-    with pytest.raises(
-        UsageError, match=rf"points: there are none of {TRAIN[0]} \(1 of {len(TRAIN)} scenes are not there\)"
-    ):
-        ScanNet(training_folder, split="train", points={name: POINTS[name] for name in TRAIN[1:]})
+        ScanNet(training_folder, split="train", points=points)
     dataset = ScanNet(training_folder, split="train", points=POINTS | {TRAIN[0]: []})
     assert (dataset[TRAIN[0]]["labels"] == -1).all()
-    with pytest.raises(UsageError, match="points: found str, expected"):
-        ScanNet(training_folder, split="train", points="points20")  # type: ignore[arg-type]

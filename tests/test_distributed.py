@@ -1,7 +1,6 @@
 """Training on several ranks with gloo, by the real torchrun and in forked processes: no hang, and nothing lost."""
 
-from __future__ import annotations
-
+import itertools
 import json
 import multiprocessing
 import os
@@ -9,8 +8,8 @@ import re
 import runpy
 import signal
 import socket
-import subprocess
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +19,7 @@ from typing import Any
 import pytest
 from training_sources import TRAIN, pack_into
 
-from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNet, ScanNetPrepError, collate_torch
-from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitter, Normalize, RotateZ
+from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNetPrepError
 
 torch = pytest.importorskip("torch")
 from torch import distributed  # noqa: E402 - where it is installed
@@ -31,8 +29,6 @@ PAGE = (Path(__file__).parents[1] / "docs/training.md").read_text(encoding="utf-
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 TRAIN_PY, EVALUATE_PY = [block for block in BLOCKS if "PATH, CHECKPOINT" in block]
 SCRIPTS = {"train.py": TRAIN_PY, "evaluate.py": EVALUATE_PY}
-EPOCHS = 2
-TRANSFORM = Compose(RotateZ(), Flip(), Jitter(), Normalize(), GridSample(0.05, has_inverse=False), CropPoints(400))
 
 
 def be_rank(job: Callable[..., None], out_dir: Path, arguments: tuple[Any, ...], environment: dict[str, str]) -> None:
@@ -46,12 +42,10 @@ def be_rank(job: Callable[..., None], out_dir: Path, arguments: tuple[Any, ...],
 
 
 def run_ranks(job: Callable[..., None], out_dir: Path, *arguments: Any, count: int = 2) -> list[int | None]:
-    """Run a function in processes of its own; when one ends badly, the others are ended.
+    """Run a function in processes of its own, and give their exit statuses, None where one hangs.
 
-    They are forked from a server without threads, which has imported torch already (see conftest.py).
-
-    Returns:
-        Their exit statuses, None where one hangs.
+    When one ends badly, the others are ended. They are forked from a server without threads, which has imported torch
+    already (see conftest.py).
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         every = {"WORLD_SIZE": f"{count}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{free.getsockname()[1]}"}
@@ -78,45 +72,30 @@ def read_output(out_dir: Path) -> str:
 
 
 def train(out_dir: Path, folder: Path, die_at: tuple[int, int] | None = None) -> None:
-    """Train, go on where a checkpoint is, evaluate, and note the scenes of each step."""
-    distributed.init_process_group("gloo")
-    dataset = ScanNet(folder, split="train", transform=TRANSFORM)
-    sampler = PointBudgetBatchSampler(dataset.lengths, max_points=1600, seed=5)
-    assert (sampler.rank, sampler.world_size) == (distributed.get_rank(), distributed.get_world_size())
-    loader = torch.utils.data.DataLoader(
-        dataset, batch_sampler=sampler, collate_fn=collate_torch, num_workers=1, persistent_workers=True
-    )  # fmt: skip
+    """Run the training page's script in small batches, let it save after each step, and note the scenes of each."""
+
+    def note(epoch: int, step: int, batch: dict[str, Any]) -> None:
+        distributed.barrier()  # what rank 0 has to save is there
+        rank = distributed.get_rank()
+        if die_at == (epoch, step) and rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        distributed.barrier()
+        with (out_dir / f"rank{rank}.jsonl").open("a") as log:
+            log.write(json.dumps({"epoch": epoch, "scenes": batch["scene_ids"]}) + "\n")
+
+    script = TRAIN_PY
+    for old, new in (
+        ('"data/processed"', repr(str(folder))),
+        ("max_points=600_000", "max_points=1_600"),
+        ("step % 100 == 0", "True"),
+        ("optimizer.zero_grad()", "note(epoch, step, batch); optimizer.zero_grad()"),
+    ):
+        assert script.count(old) == 1
+        script = script.replace(old, new)
     torch.manual_seed(0)
-    model = torch.nn.Linear(6, 20).double()
-    checkpoint_path = out_dir / "checkpoint.pt"
-    if checkpoint_path.exists():
-        checkpoint = torch.load(checkpoint_path)
-        model.load_state_dict(checkpoint["model"])
-        sampler.load_state_dict(checkpoint["sampler"])
-    parallel = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with (out_dir / f"rank{sampler.rank}.jsonl").open("a", buffering=1) as log:
-        for epoch in range(sampler.epoch, EPOCHS):
-            sampler.set_epoch(epoch)
-            for steps_done, batch in enumerate(loader, start=1):
-                optimizer.zero_grad()
-                scores = parallel(torch.cat([batch["points"], batch["colors"]], dim=1).double())
-                torch.nn.functional.cross_entropy(scores, batch["labels"], ignore_index=-1).backward()
-                optimizer.step()
-                log.write(json.dumps({"epoch": epoch, "scenes": batch["scene_ids"]}) + "\n")
-                if sampler.rank == 0:
-                    state = {"model": model.state_dict(), "sampler": sampler.state_dict(steps_done=steps_done)}
-                    torch.save(state, out_dir / "new.pt")
-                    (out_dir / "new.pt").replace(checkpoint_path)
-                distributed.barrier()
-                if die_at == (epoch, steps_done) and sampler.rank == 1:
-                    os.kill(os.getpid(), signal.SIGKILL)
-    everything: list[list[str]] = [[]] * 2
-    distributed.all_gather_object(everything, [dataset.scene_ids[index] for index in EvalSampler(dataset.lengths)])
-    if sampler.rank == 0:
-        torch.save(model.state_dict(), out_dir / "final.pt")
-        (out_dir / "evaluated.json").write_text(json.dumps(everything))
-    distributed.destroy_process_group()
+    path = out_dir / f"train{os.environ['RANK']}.py"
+    path.write_text(script)
+    runpy.run_path(str(path), {"note": note}, "__main__")
 
 
 def scenes_by_step(out_dir: Path) -> list[tuple[int, list[list[str]]]]:
@@ -127,33 +106,26 @@ def scenes_by_step(out_dir: Path) -> list[tuple[int, list[list[str]]]]:
     return [(step[0]["epoch"], [line["scenes"] for line in step]) for step in zip(*logs, strict=True)]
 
 
-@pytest.fixture(scope="module")
-def two_ranks(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out_dir = tmp_path_factory.mktemp("two")
-    assert run_ranks(train, out_dir, training_folder) == [0, 0], read_output(out_dir)
-    return out_dir
-
-
-def test_two_ranks_do_every_scene_once_an_epoch_in_as_many_steps(two_ranks: Path) -> None:
-    steps = scenes_by_step(two_ranks)
-    for epoch in range(EPOCHS):
-        seen = Counter(scene for number, step in steps if number == epoch for scenes in step for scene in scenes)
-        assert seen == Counter(TRAIN)
-    assert len(set(Counter(epoch for epoch, _ in steps).values())) == 1
-    hands = json.loads((two_ranks / "evaluated.json").read_text())
-    assert sorted(scene for hand in hands for scene in hand) == TRAIN
-
-
-def test_a_killed_run_goes_on_where_it_stopped(training_folder: Path, tmp_path: Path, two_ranks: Path) -> None:
-    assert -signal.SIGKILL in run_ranks(train, tmp_path, training_folder, (1, 1))
-    before, whole = scenes_by_step(tmp_path), scenes_by_step(two_ranks)
+def test_two_ranks_do_every_scene_once_an_epoch_in_as_many_steps_also_when_they_were_killed(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    whole_dir, killed_dir = tmp_path / "whole", tmp_path / "killed"
+    whole_dir.mkdir()
+    killed_dir.mkdir()
+    assert run_ranks(train, whole_dir, training_folder) == [0, 0], read_output(whole_dir)
+    whole = scenes_by_step(whole_dir)
+    counts = Counter((epoch, scene_id) for epoch, step in whole for scenes in step for scene_id in scenes)
+    assert counts == Counter(itertools.product(range(3), TRAIN))
+    assert len(set(Counter(epoch for epoch, _ in whole).values())) == 1
+    assert -signal.SIGKILL in run_ranks(train, killed_dir, training_folder, (1, 2))
+    before = scenes_by_step(killed_dir)
     assert whole[: len(before)] == before
     assert before[-1][0] == whole[len(before)][0] == 1, "it was to die within epoch 1"
-    assert run_ranks(train, tmp_path, training_folder) == [0, 0]
-    assert scenes_by_step(tmp_path) == whole
-    expected = torch.load(two_ranks / "final.pt")
-    for name, value in torch.load(tmp_path / "final.pt").items():
-        assert torch.equal(value, expected[name])
+    assert run_ranks(train, killed_dir, training_folder) == [0, 0], read_output(killed_dir)
+    assert scenes_by_step(killed_dir) == whole
+    expected, found = (torch.load(folder / "checkpoint.pt")["model"] for folder in (whole_dir, killed_dir))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 def complain(out_dir: Path) -> None:
@@ -175,7 +147,7 @@ def complain(out_dir: Path) -> None:
         except ScanNetPrepError as error:
             print(error, "/", error.hint)
     late = PointBudgetBatchSampler([10] * 8, **options)
-    print(late.rank, late.world_size, len(list(late)))
+    print(late.rank, late.world_size, len(list(late)), *EvalSampler([10] * 8))
     distributed.barrier()
     distributed.destroy_process_group()
 
@@ -187,8 +159,9 @@ def test_samplers_that_were_made_too_early_or_that_differ_between_ranks_say_so(t
         expected = [early, early, "rank 1 has scene_count=9, rank 0 has 8"]
         expected.append("rank 1 has digest of the scenes='00000001', rank 0 has '00000000'")
         expected.append("rank 1 has steps done=0, rank 0 has 1")
-        lines = (tmp_path / f"output{rank}.txt").read_text().splitlines()
-        assert [line for line, part in zip(lines, [*expected, f"{rank} 2 2"], strict=True) if part not in line] == []
+        *lines, late = (tmp_path / f"output{rank}.txt").read_text().splitlines()
+        assert [line for line, part in zip(lines, expected, strict=True) if part not in line] == []
+        assert late == f"{rank} 2 2 {('0 3 4 7', '1 2 5 6')[rank]}"
 
 
 def run_script(out_dir: Path, name: str, times: int = 1) -> None:
@@ -196,20 +169,32 @@ def run_script(out_dir: Path, name: str, times: int = 1) -> None:
         runpy.run_path(name, run_name="__main__")
 
 
-def test_the_scripts_of_the_training_page_run_on_two_ranks(training_folder: Path, tmp_path: Path) -> None:
-    archive_path = pack_into(training_folder, tmp_path / "scannet.tar.zst")
+def run_scripts(out_dir: Path, *names: str) -> None:
+    warnings.simplefilter("error")
+    for name in names:
+        run_script(out_dir, name)
+
+
+def run_torchrun(out_dir: Path, *names: str) -> None:
+    """What the command does for two ranks, but that these are forked and need not import torch again."""
+    from torch.distributed import run
+
+    os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun sets it, but with a warning
+    for name in names:
+        run.main(["--standalone", "--nproc_per_node=2", "--start-method=fork", "--run-path", str(out_dir / name)])
+
+
+@pytest.mark.parametrize("job", [run_scripts, run_torchrun])
+def test_the_scripts_of_the_training_page_run_alone_and_on_two_ranks(
+    training_folder: Path, tmp_path: Path, job: Callable[..., None]
+) -> None:
+    is_alone = job is run_scripts
+    place = training_folder if is_alone else pack_into(training_folder, tmp_path / "scannet.tar.zst")
     for name, script in SCRIPTS.items():
-        assert script.count('"data/processed"') == 1
-        text = script.replace('"data/processed"', repr(str(archive_path))).replace(
-            '"checkpoint.pt", 3', '"checkpoint.pt", 1'
-        )
+        text, count = re.subn('"data/processed"', repr(str(place)), script)
+        assert count == 1
         (tmp_path / name).write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"],
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        cwd=tmp_path, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert re.findall(r"epoch (\d), step \d+: loss \d+\.\d{3}\n", done.stdout) == ["0"]
-    assert run_ranks(run_script, tmp_path, "evaluate.py") == [0, 0]
-    assert re.search(r"^accuracy [01]\.\d{3}$", read_output(tmp_path), re.MULTILINE)
+    assert run_ranks(job, tmp_path, *SCRIPTS, count=1) == [0], read_output(tmp_path)
+    output = read_output(tmp_path)
+    assert re.findall(r"epoch (\d), step \d+: loss \d+\.\d{3}\n", output) == ["0", "1", "2"]
+    assert len(re.findall(r"^accuracy [01]\.\d{3}$", output, re.MULTILINE)) == 1

@@ -269,15 +269,15 @@ def test_ddp_outside_a_job_says_how_to_start_it(whole_dir: Path, monkeypatch: py
 
 def be_consulted(out_dir: Path, *words: str) -> None:
     """What each rank does; `{rank}` in the words is its number."""
-    if os.environ["RANK"] == "1" and (out_dir / "lame").exists():
-        os.environ["GLOO_SOCKET_IFNAME"] = "eth77"
-    if os.environ["RANK"] == "1" and (out_dir / "late").exists():
-        time.sleep(4)
+    if os.environ["RANK"] == "1":
+        if (out_dir / "lame").exists():
+            os.environ["GLOO_SOCKET_IFNAME"] = "eth77"
+        time.sleep(4 * (out_dir / "late").exists() + 1000 * (out_dir / "lost").exists())
     sys.exit(main(["doctor", "--ddp", *(word.replace("{rank}", os.environ["RANK"]) for word in words)]))
 
 
 def consult_ranks(tmp_path: Path, *words: str, count: int = 2) -> tuple[list[int | None], list[str]]:
-    from test_distributed import run_ranks
+    from test_distributed import run_ranks  # without PyTorch, the test is skipped here
 
     statuses = run_ranks(be_consulted, tmp_path, *words, count=count)
     return statuses, [(tmp_path / f"output{rank}.txt").read_text() for rank in range(count)]
@@ -287,7 +287,6 @@ def consult_ranks(tmp_path: Path, *words: str, count: int = 2) -> tuple[list[int
 def test_ranks_that_agree_and_a_late_one_are_told_by_rank_0_alone_as_one_object(
     training_folder: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch")
     (tmp_path / "late").touch()
     statuses, (first, *others) = consult_ranks(tmp_path, str(training_folder), "--json")
     assert (statuses, others) == ([0, 0], [""])
@@ -302,7 +301,6 @@ def test_ranks_that_agree_and_a_late_one_are_told_by_rank_0_alone_as_one_object(
 
 @pytest.mark.torch
 def test_a_rank_that_cannot_read_is_named_by_rank_0_alone(training_folder: Path, folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     other_dir = tmp_path / "other"
     assert run_main("process", training_folder.parent / "ScanNet", "-o", other_dir).status == 0  # without faces
     for number, target in enumerate((training_folder, folder, tmp_path / "none", other_dir)):
@@ -319,30 +317,23 @@ def test_a_rank_that_cannot_read_is_named_by_rank_0_alone(training_folder: Path,
 
 @pytest.mark.torch
 def test_an_all_reduce_that_one_rank_cannot_make_is_told_with_its_rank(training_folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     (tmp_path / "lame").touch()
     statuses, outputs = consult_ranks(tmp_path, str(training_folder), "--timeout", "5")
     assert 3 in statuses
     assert re.search(r"^problem: all-reduce: rank 1 .*eth77", outputs[0], re.MULTILINE), outputs
 
 
-def torchrun(count: int, script: str, tmp_path: Path, *words: str) -> tuple[int, str]:
-    command = " ".join([*COMMAND, "doctor", "--ddp", *words])
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}", "--no-python",
-         "sh", "-c", f"{script}; exec {command}"],
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        cwd=tmp_path, timeout=120, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout
-
-
 @pytest.mark.torch
 def test_torchrun_with_a_rank_that_never_comes_names_it(training_folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    script = "[ $RANK != 1 ] || exec sleep 1000"
-    status, output = torchrun(2, script, tmp_path, str(training_folder), "--timeout", "4")
-    assert status == 1  # torchrun's own, whatever its ranks ended with
+    from test_distributed import read_output, run_ranks, run_torchrun
+
+    (tmp_path / "lost").touch()
+    words = [str(training_folder), "--timeout", "4"]
+    (tmp_path / "rank.py").write_text(
+        f"import pathlib, test_doctor\ntest_doctor.be_consulted(pathlib.Path(), *{words})\n"
+    )
+    assert run_ranks(run_torchrun, tmp_path, "rank.py", count=1) == [1]  # torchrun's own, whatever its ranks end with
+    output = read_output(tmp_path)
     assert "problem: ranks: rank 1 is missing: it never came\n  to do: was it started" in output
     assert "rank 0 is missing" not in output
     assert "all-reduce" not in output

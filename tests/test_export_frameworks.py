@@ -1,5 +1,6 @@
 """What Mask3D, mmdetection3d, OneFormer3D, h5py and tar find in an export, compared with loops over the raw scenes."""
 
+import functools
 import io
 import json
 import math
@@ -47,7 +48,9 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Process:
     raw = {
         scene_id: RawScene(SceneId(scene_id), write_scene(scene, raw_dir).parent) for scene_id, scene in DRAWN.items()
     }
-    return lambda **options: [tiny.process_written(raw[scene_id], SPLITS[scene_id], **options) for scene_id in raw]
+    return functools.cache(
+        lambda **options: [tiny.process_written(raw[scene_id], SPLITS[scene_id], **options) for scene_id in raw]
+    )
 
 
 def write_export(name: str, scenes: Iterable[ProcessedScene], folder: Path, **options: Any) -> Path:

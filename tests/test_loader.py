@@ -1,24 +1,22 @@
 """The training source in PyTorch's `DataLoader`: the same batches whatever the workers, and errors that arrive."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from commands import count_descriptors
-from training_sources import TRAIN, Stored, draw_in_sample, fail_on_third_scene
+from training_sources import TRAIN, Stored, check_same, draw_in_sample, fail_on_third_scene
 
 from scannet_prep import Batch, PointBudgetBatchSampler, ScanNet, collate, collate_torch
-from scannet_prep.errors import MissingFileError, ProcessedFileError, TransformError
+from scannet_prep.errors import MissingFileError, ProcessedFileError, ScanNetPrepError, TransformError
 from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitter, RotateZ
 
 torch_data = pytest.importorskip("torch.utils.data")
@@ -27,7 +25,8 @@ RANDOM = Compose(RotateZ(), Flip(), Jitter(), GridSample(0.05), CropPoints(300))
 
 
 def make_loader(source: Any, workers: int, start_method: str | None = None, **options: Any) -> Any:
-    dataset = ScanNet(source, split="train", transform=options.pop("transform", RANDOM))
+    own = {"transform": options.pop("transform", RANDOM), "cache": options.pop("cache", False)}
+    dataset = ScanNet(source, split="train", **own)
     sampler = PointBudgetBatchSampler(dataset.lengths, max_points=1600, rank=0, world_size=1)
     return torch_data.DataLoader(
         dataset, batch_sampler=sampler, collate_fn=options.pop("collate_fn", collate), num_workers=workers,
@@ -41,12 +40,9 @@ def epochs_of(loader: Any, epochs: range) -> Iterator[Any]:
         yield from loader
 
 
-def check_batches_equal(found: list[Any], expected: list[Any]) -> None:
-    assert len(found) == len(expected)
+def check_batches(found: list[Any], expected: list[Any]) -> None:
     for one, other in zip(found, expected, strict=True):
-        assert list(one) == list(other)
-        for key, value in other.items():
-            assert np.array_equal(np.asarray(one[key]), np.asarray(value)), key
+        check_same(one, other)
 
 
 @pytest.mark.parametrize(
@@ -69,43 +65,38 @@ def test_batches_are_the_same_whatever_workers_there_are(
         assert all(batch["inverse_offset"][-1] <= 1600 for batch in epoch)
     loader = make_loader(stored.place, workers, start_method, persistent_workers=persistent)
     loader.dataset[0]  # opens what its workers open too, or have by inheritance
-    check_batches_equal(list(epochs_of(loader, range(2))), expected)
+    check_batches(list(epochs_of(loader, range(2))), expected)
 
 
 def test_scenes_of_a_batch_are_read_into_its_memory_and_copied_only_where_somebody_changed_them(source: Path) -> None:
+    other_names = {"labels": "segments", "segments": "labels"}
+
+    def swap(scene: Any) -> dict[str, Any]:  # the same arrays in the same order
+        return {other_names.get(key, key): value for key, value in scene.items()}
+
     plain, keys = ScanNet(source, split="train", keys=("points", "labels", "segments")), [(3, 0), 0, "scene0001_00"]
     expected = collate([plain[key] for key in keys])
     whole = ScanNet(source, split="train")  # with faces, which have no place in the memory
-    check_batches_equal([collate(whole.__getitems__(keys))], [collate([whole[key] for key in keys])])
+    check_same(collate(whole.__getitems__(keys)), collate([whole[key] for key in keys]))
     changes: list[tuple[bool, Any]] = [
         (True, lambda _: None),
         (False, lambda scenes: scenes.reverse()),
         (False, lambda scenes: scenes[1].update(points=scenes[1]["points"] + 1)),
         (False, lambda scenes: scenes[2].update(points=scenes[0]["points"])),
         (False, lambda scenes: [scene.update(height=scene["points"][:, 2]) for scene in scenes]),
-        (False, lambda scenes: [scene.update(labels=np.broadcast_to(*first_label(scene))) for scene in scenes]),
+        (False, lambda scenes: [scene.update(labels=np.broadcast_to(7, len(scene["labels"]))) for scene in scenes]),
         (False, lambda scenes: scenes.pop()),
         (False, lambda scenes: scenes.__setitem__(slice(None), map(swap, scenes))),
     ]
     for is_joined, change in changes:
         scenes = plain.__getitems__(keys)
-        check_batches_equal([collate(list(scenes))], [expected])
+        check_same(collate(list(scenes)), expected)
         change(scenes)
         copied = collate(list(map(dict, scenes)))
         found, again = collate(scenes), collate(scenes)
         assert np.shares_memory(found["points"], scenes[0]["points"]) == is_joined
         again["points"] += 1
-        check_batches_equal([found], [copied])
-
-
-def swap(scene: Any) -> dict[str, Any]:
-    """The same arrays in the same order, under other names."""
-    names = {"labels": "segments", "segments": "labels"}
-    return {names.get(key, key): value for key, value in scene.items()}
-
-
-def first_label(scene: Any) -> tuple[Any, tuple[int, ...]]:
-    return scene["labels"][:1], scene["labels"].shape
+        check_same(found, copied)
 
 
 def test_samples_that_are_not_joined_are_a_list_of_their_own_size(training_folder: Path) -> None:
@@ -113,12 +104,12 @@ def test_samples_that_are_not_joined_are_a_list_of_their_own_size(training_folde
     expected = [dataset[0], dataset[1]]
     batches = [iter(range(2))]  # what can be gone through once
     for options in ({"batch_sampler": batches}, {"batch_size": 2, "num_workers": 1}):
-        check_batches_equal(next(iter(torch_data.DataLoader(dataset, collate_fn=list, **options))), expected)
+        check_batches(next(iter(torch_data.DataLoader(dataset, collate_fn=list, **options))), expected)
     scenes = dataset.__getitems__([0, 1])
     for copied in (pickle.loads(pickle.dumps(scenes)), copy.copy(scenes), copy.deepcopy(scenes)):
         assert type(copied) is list
-        check_batches_equal(copied, expected)
-    check_batches_equal(type(scenes)(iter(scenes)), expected)  # as frameworks make such a list again
+        check_batches(copied, expected)
+    check_batches(type(scenes)(iter(scenes)), expected)  # as frameworks make such a list again
 
 
 def brighten(sample: dict[str, Any]) -> dict[str, Any]:
@@ -146,16 +137,6 @@ class Passing:
         return brighten(self.inner[key])
 
 
-class Joining:
-    """Asks two datasets for batches, one of which has the name that PyTorch uses, too."""
-
-    def __init__(self, *datasets: Any) -> None:
-        self.dataset, self.other = datasets
-
-    def __getitems__(self, keys: list[int]) -> list[Any]:
-        return [*self.dataset.__getitems__(keys), *self.other.__getitems__(keys)]
-
-
 def test_a_dataset_that_changes_or_wraps_another_is_asked_for_each_scene(training_folder: Path) -> None:
     train = ScanNet(training_folder, split="train")
     for dataset, times in (
@@ -166,15 +147,18 @@ def test_a_dataset_that_changes_or_wraps_another_is_asked_for_each_scene(trainin
     ):
         (batch, *_) = torch_data.DataLoader(dataset, batch_size=3, collate_fn=collate)
         expected = [brighten(train[index]) for index in range(3)]
-        check_batches_equal([batch], [collate(expected if times == 1 else list(map(brighten, expected)))])
-    other = train.subset([3, 4])
-    (batch,) = torch_data.DataLoader(Joining(train, other), batch_sampler=[[0, 1]], collate_fn=collate)
+        check_same(batch, collate(expected if times == 1 else list(map(brighten, expected))))
+
+    class Joining(SimpleNamespace):  # asks two datasets, one of which has the name that PyTorch uses, too
+        def __getitems__(self, keys: list[int]) -> list[Any]:
+            return [*self.dataset.__getitems__(keys), *self.other.__getitems__(keys)]
+
+    joining = Joining(dataset=train, other=(other := train.subset([3, 4])))
+    (batch,) = torch_data.DataLoader(joining, batch_sampler=[[0, 1]], collate_fn=collate)
     assert batch["scene_ids"] == [*train.scene_ids[:2], *other.scene_ids]
 
 
-@pytest.mark.parametrize(
-    "options", [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}]
-)
+@pytest.mark.parametrize("options", [{"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}])
 def test_shuffled_plain_indices_are_augmented_anew_in_every_epoch(training_folder: Path, options: Any) -> None:
     dataset = ScanNet(training_folder, split="train", transform=draw_in_sample)
     loader = torch_data.DataLoader(dataset, shuffle=True, batch_size=None, **options)
@@ -201,7 +185,7 @@ def test_memory_is_used_again_but_never_while_somebody_has_an_array_on_it(traini
     for number, batch in kept:
         if "half" in batch:
             assert np.array_equal(batch.pop("half"), expected[number]["points"] / 2)
-        check_batches_equal([batch], [expected[number]])
+        check_same(batch, expected[number])
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -228,48 +212,40 @@ def test_a_process_that_was_forked_keeps_the_batch_that_its_parent_lets_go(train
     assert os.waitpid(child, 0)[1] == 0
 
 
-def error_of(loader: Any) -> tuple[type[Exception], str]:
-    """How a loader fails.
+def test_an_error_in_a_worker_names_scene_and_file_in_whole_sentences(folder: Path) -> None:
+    def find_error(workers: int, **options: Any) -> tuple[type[Exception], str]:
+        try:
+            list(make_loader(folder, workers, **options))
+        except ScanNetPrepError as error:
+            # Its traceback is in a cycle, which would keep the loader's iterator until its queues are gone, and
+            # without those it waits for its workers.
+            return type(error), str(error.with_traceback(None))
+        pytest.fail("the loader does not fail")
 
-    The traceback is cut off: it is in a cycle, which would keep the loader's iterator until its queues are gone, and
-    without those it waits for its workers.
-    """
-    try:
-        list(loader)
-    except Exception as error:  # noqa: BLE001 - whatever it is
-        return type(error), str(error.with_traceback(None))
-    pytest.fail("the loader does not fail")
-
-
-def test_an_error_in_a_worker_names_scene_and_file_in_whole_sentences(training_folder: Path, tmp_path: Path) -> None:
-    kind, message = error_of(make_loader(training_folder, 2, transform=fail_on_third_scene))
-    assert kind is TransformError
-    where = rf"scene0000_02 \({training_folder}.*\)"
-    assert re.search(rf"{where}: the transform failed: ZeroDivisionError: no such voxel", message)
-    assert "hint: see it again with dataset[2, 0]" in message
-    folder = Path(shutil.copytree(training_folder, tmp_path / "processed"))
     path = folder / "train/scene0001_00.npz"
+    failing = find_error(2, transform=fail_on_third_scene)
+    assert "hint: see it again with dataset[2, 0]" in failing[1]
     path.write_bytes(path.read_bytes()[:-100])
-    truncated = error_of(make_loader(folder, 1))
+    truncated = find_error(1)
     path.unlink()
-    missing = error_of(make_loader(folder, 1))
-    for (found, message), kind, damage in (
-        (truncated, ProcessedFileError, "truncated"),
-        (missing, MissingFileError, "no such file"),
+    for (found, message), kind, words in (
+        (
+            failing,
+            TransformError,
+            rf"scene0000_02 \({folder}.*\): the transform failed: ZeroDivisionError: no such voxel",
+        ),
+        (truncated, ProcessedFileError, rf"{path}: .*truncated"),
+        (find_error(1), MissingFileError, rf"{path}: .*no such file"),
     ):
         assert found is kind
-        assert re.search(rf"{path}: .*{damage}", message)
+        assert re.search(words, message)
         assert not message.endswith(": ")
 
 
-def list_open() -> tuple[int, list[str]]:
-    """Descriptors of this process, and what it maps from /dev/shm and from memory without a name."""
-    count = count_descriptors()
-    names = [line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
-    return count, [name for name in names if name.startswith(("/dev/shm", "/mem"))]
-
-
 def test_loaders_leave_no_descriptor_and_no_shared_memory_behind(training_folder: Path) -> None:
+    def list_open() -> tuple[int, list[str]]:  # what is mapped from /dev/shm and from memory without a name, too
+        return count_descriptors(), re.findall(r" (/dev/shm.*|/mem.*)", Path("/proc/self/maps").read_text())
+
     found = []
     for persistent in (False, True, True):
         loader = make_loader(training_folder, 2, "fork", collate_fn=collate_torch, persistent_workers=persistent)

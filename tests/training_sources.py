@@ -1,9 +1,7 @@
 """The same scenes in every form that `ScanNet` reads: a folder, an archive, shards, and an archive on the web."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,6 +72,18 @@ def store(kind: str, folder: Path, target: Path) -> Iterator[Stored]:
         with ReleaseServer(target, etag="weak") as server:
             server.files["/scannet.tar.zst"] = path
             yield Stored(kind, f"{server.origin}/{path.name}", paths)
+
+
+def check_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """The same keys in the same order, with the same arrays, be they NumPy's or PyTorch's."""
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        if isinstance(value, list):
+            assert found[key] == value, key
+            continue
+        one, other = np.asarray(found[key]), np.asarray(value)
+        assert (one.dtype, one.shape) == (other.dtype, other.shape), key
+        assert np.array_equal(one, other), key
 
 
 def draw(sample: dict[str, Any], generator: np.random.Generator) -> list[int]:
