@@ -154,6 +154,14 @@ def processes_of_session(session_id: int) -> list[int]:
     return found
 
 
+def wait_until_gone(session_id: int) -> None:
+    """Wait until no process of a session is left."""
+    deadline = time.monotonic() + 20
+    while alive := processes_of_session(session_id):
+        assert time.monotonic() < deadline, f"processes live on: {alive}"
+        time.sleep(0.02)
+
+
 def count_descriptors() -> int:
     """The fewest within a moment: threads that hand descriptors over, and servers, close theirs a little later."""
     gc.collect()

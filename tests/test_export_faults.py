@@ -27,8 +27,8 @@ from commands import (
     run_command,
     run_main,
     start_command,
+    wait_until_gone,
 )
-from test_interruptions import wait_until_gone
 
 from scannet_prep import official_scenes
 from scannet_prep.export.manifest import read_export

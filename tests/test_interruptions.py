@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import digests, processes_of_session, run_main, start_command
+from commands import digests, run_main, start_command, wait_until_gone
 
 from scannet_prep import ScanNet, official_scenes
 from scannet_prep.errors import ManifestError
@@ -51,10 +51,7 @@ def test_ended_by_any_signal_it_leaves_whole_scenes_says_so_and_the_next_run_com
             assert (process.returncode, json.loads(stdout)["exit_status"]) == (130, 130), stderr
             assert "Traceback" not in stderr
             assert "run the same command again" in stderr
-        deadline = time.monotonic() + 20
-        while alive := processes_of_session(process.pid):  # no worker outlives the program
-            assert time.monotonic() < deadline, f"processes live on: {alive}"
-            time.sleep(0.02)
+        wait_until_gone(process.pid)  # no worker outlives the program
         found = {name: digest for name, digest in digests(tmp_path).items() if Path(name).match("scene*.npz")}
         assert found.items() <= expected.items()
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("scene*.npz")}

@@ -1,5 +1,7 @@
 """Functions that workers call in tests; a worker imports them by name."""
 
+from __future__ import annotations
+
 import os
 import signal
 import time
