@@ -126,6 +126,8 @@ def test_a_pack_that_is_killed_leaves_what_was_there_or_what_is_new_or_shards_wi
         assert len(found) == len(old) or find_missing_shards(found) or (words and not found)
         assert all(check_whole(tmp_path / name) for name in found)
     assert call("pack", changed, "-o", target, "--force", *words).status == 0
+    (tmp_path / ".a.tar.zst.partial").mkdir()  # of one that was killed when all was done
+    assert call("pack", changed, "-o", target, *words).status == 0
     assert sum(check_whole(path) for path in tmp_path.glob("a*.tar.zst")) == len(NAMES)
     assert not list(tmp_path.glob(".*"))
 

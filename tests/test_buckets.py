@@ -278,6 +278,14 @@ def test_a_failed_upload_leaves_the_older_object_and_no_parts(server: BucketServ
     assert server.unfinished() == []
 
 
+def check_that_nothing_is_left(server: BucketServer) -> None:
+    """Neither an object nor parts; the process that talks to the store may need a moment."""
+    give_up_s = time.monotonic() + 20
+    while (server.unfinished() or server.keys()) and time.monotonic() < give_up_s:
+        time.sleep(0.05)
+    assert (server.unfinished(), server.keys()) == ([], [])
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
 def test_an_upload_that_is_interrupted_leaves_no_object_and_no_parts(
     server: BucketServer, large_dir: Path, signal_number: signal.Signals
@@ -293,17 +301,14 @@ def test_an_upload_that_is_interrupted_leaves_no_object_and_no_parts(
     command.send_signal(signal_number)
     _, said = command.communicate(timeout=60)
     assert command.returncode == (-9 if signal_number is signal.SIGKILL else 130), said
-    give_up_s = time.monotonic() + 20
-    while (server.unfinished() or server.keys()) and time.monotonic() < give_up_s:
-        time.sleep(0.05)  # after SIGKILL, its helper goes on for a moment
-    assert (server.unfinished(), server.keys()) == ([], [])
+    check_that_nothing_is_left(server)
     assert "Traceback" not in said
 
 
 def test_a_source_that_changes_while_it_is_packed_leaves_no_object(server: BucketServer) -> None:
     with pytest.raises(ZeroDivisionError):
         upload(URL, (CONTENT[: 1 // number] for number in (1, 0)), 1)
-    assert (server.keys(), server.unfinished()) == ([], [])
+    check_that_nothing_is_left(server)
 
 
 def test_parts_grow_with_the_archive_so_that_their_number_is_bounded(server: BucketServer) -> None:

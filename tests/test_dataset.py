@@ -234,8 +234,9 @@ def test_random_numbers_come_from_seed_epoch_and_index_alone(source: Path) -> No
     assert len({str(item) for item in (dataset[0, 0], dataset[1, 0], dataset[0, 1], dataset[2, 0], other[0, 0])}) == 5
     with pytest.raises(UsageError, match="epoch is -1"):
         dataset[0, -1]
-    with pytest.raises(UsageError, match="seed is -3"):
-        ScanNet(source, split="train", seed=-3)
+    for seed in (-3, 1.5, "1"):
+        with pytest.raises(UsageError, match=f"seed is {seed!r}, expected a whole number from 0"):
+            ScanNet(source, split="train", seed=seed)  # type: ignore[arg-type]
     # A plain index means the next epoch in train, and epoch 0 in val.
     assert [other[1], other["scene0000_01"], other[1]] == [other[1, 0], other[1, 1], other[1, 2]]
     assert list(other) == [other[index, 3 if index == 1 else 0] for index in range(8)]

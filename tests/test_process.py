@@ -14,6 +14,7 @@ from commands import SCENES, TEST, TRAIN, VAL, Outcome, digests, edit_json, head
 
 from scannet_prep import ScanNet, read_processed
 from scannet_prep.errors import ManifestError
+from scannet_prep.processed.npz import encode_npz
 from scannet_prep.synthetic import make_scene, write_label_map, write_scene
 
 UNLISTED = "scene9000_00"
@@ -50,7 +51,7 @@ def test_a_run_writes_scenes_manifest_and_terms_with_any_number_of_jobs_and_a_se
 DAMAGES = [
     lambda path: os.truncate(path, path.stat().st_size - 100),
     lambda path: path.write_bytes(b""),
-    lambda path: path.write_bytes(b"x"),
+    lambda path: path.write_bytes(b"".join(encode_npz(read_processed(path).arrays(), frozenset()))),  # other bytes
     lambda path: path.write_bytes(b"PK\x05\x06" + bytes(18)),  # a file of another program, without arrays
     lambda path: flip(path, path.stat().st_size // 2),
     lambda path: flip(path, path.read_bytes().index(b"\x35\xd9") + 6),  # padding, which nobody reads

@@ -123,6 +123,7 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
             if isinstance(target, Path):
                 make_directory(target.parent)
                 stack.enter_context(run_lock(target.parent))
+                stack.callback(shutil.rmtree, _partial_dir(target), ignore_errors=True)
             archives = _find_same(plan, jobs, progress)
             is_same = bool(archives)
             if not is_same:
@@ -213,16 +214,18 @@ def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) ->
     if plan.shard_bytes is not None:
         parts, old_paths = plan.contents.split(plan.shard_bytes), find_shards(target)
         paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
-    partial_dir = target.with_name(f".{target.name}.partial")
+    partial_dir = _partial_dir(target)
     shutil.rmtree(partial_dir, ignore_errors=True)  # of a run that was killed
-    try:
-        make_directory(partial_dir)
-        for path, part in zip(paths, parts, strict=True):
-            write_archive(part, partial_dir / path.name, jobs=jobs, progress=progress)
-        for old in old_paths:
-            old.unlink()
-        for path in paths:
-            (partial_dir / path.name).replace(path)
-    finally:
-        shutil.rmtree(partial_dir, ignore_errors=True)
+    make_directory(partial_dir)
+    for path, part in zip(paths, parts, strict=True):
+        write_archive(part, partial_dir / path.name, jobs=jobs, progress=progress)
+    for old in old_paths:
+        old.unlink()
+    for path in paths:
+        (partial_dir / path.name).replace(path)
     return {str(path): path.stat().st_size for path in paths}
+
+
+def _partial_dir(target: Path) -> Path:
+    """Where archives are until they are whole; it goes at the end of every run, also of one that changes nothing."""
+    return target.with_name(f".{target.name}.partial")
