@@ -241,7 +241,7 @@ def test_pack_writes_the_same_bytes_and_knows_what_is_new(server: BucketServer, 
 def test_places_that_pack_does_not_write_to_are_refused_at_once(server: BucketServer, whole_dir: Path) -> None:
     for more, words in (
         ([URL, "--shard-size", "4MB"], "shards are not written to a bucket"),
-        ([f"s3://{BUCKET}/scannet"], f"name it so: -o s3://{BUCKET}/scannet.tar.zst"),
+        ([f"s3://{BUCKET}/scannet"], f"name it s3://{BUCKET}/scannet.tar.zst"),
         ([f"https://anna:pa55word@{BUCKET}/x.tar.zst"], "is not an address of an object in a bucket"),
     ):
         outcome = run_main("pack", whole_dir / "processed", "-o", *more)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from shlex import quote
 
 from scannet_prep.archive.layout import DEFAULT_LEVEL
 from scannet_prep.archive.reader import Archive
@@ -91,7 +90,7 @@ def plan(
         TransferError: It cannot be found out what is in the bucket.
     """
     if target is None and shard_bytes is not None:
-        raise UsageError("a pipe takes one archive", "name a file: -o FILE")
+        raise UsageError("a pipe takes one archive", "name a file")
     if target is not None:
         target = _check_target(target, shard_bytes)
     contents = find_contents(source, selection or Selection(), level=level)
@@ -159,10 +158,10 @@ def _check_target(target: Path | str, shard_bytes: int | None) -> Path | str:
 
         split_address(target)  # refuses other addresses, and does not show what is secret
         if shard_bytes is not None:
-            hint = "pack them into a folder and copy them, or leave out --shard-size"
+            hint = "pack them into a folder and copy them, or make one archive"
             raise UsageError("shards are not written to a bucket, where they could not appear all at once", hint)
     if not str(target).endswith(SUFFIX):
-        raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it so: -o {quote(f'{target}{SUFFIX}')}")
+        raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it {target}{SUFFIX}")
     if isinstance(target, str):
         return target
     if target.is_symlink():

@@ -31,7 +31,7 @@ from scannet_prep.stages.selection import Selection
 from scannet_prep.tree import identify_tree
 from scannet_prep.version import VERSION
 
-_ELSEWHERE = "unpack into another folder with -o"
+_ELSEWHERE = "unpack into another folder"
 
 
 class Target:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep import release
-from scannet_prep.errors import DiskFullError, TermsError, UsageError
+from scannet_prep.errors import TermsError, UsageError
 from scannet_prep.files import check_is_folder, make_directory, write_atomically
 from scannet_prep.raw.lock import read_locks, shards_of
 from scannet_prep.release import BASE_URL, FileKind
@@ -19,7 +19,7 @@ from scannet_prep.remote.transfer import partial_path
 from scannet_prep.remote.trouble import is_server_address, public_url
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.shards import Shard, Share
-from scannet_prep.space import check_space, format_bytes
+from scannet_prep.space import check_space
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.selection import Selection, select_scenes
 
@@ -136,13 +136,8 @@ def check(plan: DownloadPlan, *, jobs: int = 4) -> None:
         found = f"{jobs} connections at a time" + (f" in each of {count} shards" if count > 1 else "")
         raise UsageError(f"{found}, expected 1 to {_MAX_JOBS} in all", "the server is shared: be polite")
     read_locks(plan.data_dir)
-    try:  # that of `scans`, nearly all of it, which may be a link
-        folder = (plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]).resolve()
-        check_space(folder, plan.needed_bytes, len(plan.missing))
-    except DiskFullError as error:
-        arrived = f"{format_bytes(plan.partial_bytes)} have arrived already, in hidden files (.*.part)"
-        hint = f"{error.hint}, or fetch less with --splits or --limit; {arrived}"
-        raise DiskFullError(error.message, hint) from None
+    folder = plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]  # that of nearly all files, which may be a link
+    check_space(folder.resolve(), plan.needed_bytes, len(plan.missing))
 
 
 def require_terms(data_dir: Path, *, is_accepted: bool) -> None:

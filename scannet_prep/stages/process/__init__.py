@@ -195,7 +195,7 @@ def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
     inside = {folder for folder in beside_scenes if folder.name in SPLIT_DIRS.values()}
     out, raw = (Path(os.path.realpath(folder)) for folder in (out_dir, raw_dir))  # which never raises
     if out in {raw, *beside_scenes, *(folder.parent for folder in inside)} or inside & set(out.parents):
-        raise UsageError(f"{out_dir}: processed scenes would lie among the raw ones", "choose another folder with -o")
+        raise UsageError(f"{out_dir}: processed scenes would lie among the raw ones", "choose another output folder")
     if is_export(out_dir):
         raise UsageError(f"{out_dir}: processed scenes would lie among those of an export", "choose another folder")
 
