@@ -30,7 +30,6 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
 from scannet_prep.workers import allocate, find_asked, find_worker
 
-Place: TypeAlias = "str | Path | ByteSource"
 SplitName: TypeAlias = Literal["train", "val", "test"]
 # What a sample has of each vertex: type, and shape of a row.
 _ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -42,9 +41,7 @@ _KEYS = (*_ROWS, "axis_alignment", "faces", "scene_id")
 if TYPE_CHECKING:
     from typing import Self
 
-    from scannet_prep.archive.source import ByteSource
-
-Transform: TypeAlias = "Callable[[Any, np.random.Generator], Any]"
+    from scannet_prep.archive.source import Place
 
 
 class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
@@ -116,7 +113,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         split: SplitName | Split,
         labels: LabelSet = SCANNET20,
         ignore_id: int = -1,
-        transform: Transform | None = None,
+        transform: Callable[[Any, np.random.Generator], Any] | None = None,
         seed: int = 0,
         scenes: str | Path | Iterable[str] | None = None,
         points: Mapping[str, Any] | None = None,

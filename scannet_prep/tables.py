@@ -45,10 +45,10 @@ _GROUP_COLUMNS = {
 }
 _BOX_COLUMNS = ("x_min", "y_min", "z_min", "x_max", "y_max", "z_max")
 
-Place: TypeAlias = "str | Path | ByteSource | ScanNet | Records | Sequence[str | Path | ByteSource]"
+TablePlace: TypeAlias = "str | Path | ByteSource | ScanNet | Records | Sequence[str | Path | ByteSource]"
 
 
-def scenes(place: Place) -> pd.DataFrame:
+def scenes(place: TablePlace) -> pd.DataFrame:
     """One row a scene.
 
     Args:
@@ -77,7 +77,7 @@ def scenes(place: Place) -> pd.DataFrame:
     return _frame(rows, "scene", _SCENE_COLUMNS)
 
 
-def class_counts(place: Place, label_set: LabelSet) -> pd.DataFrame:
+def class_counts(place: TablePlace, label_set: LabelSet) -> pd.DataFrame:
     """Vertices by scene and class.
 
     Args:
@@ -99,7 +99,7 @@ def class_counts(place: Place, label_set: LabelSet) -> pd.DataFrame:
 
 
 def classes(
-    place: Place, label_set: LabelSet, *, split: str | None = None, formula: Formula = "inverse_sqrt"
+    place: TablePlace, label_set: LabelSet, *, split: str | None = None, formula: Formula = "inverse_sqrt"
 ) -> pd.DataFrame:
     """One row a class.
 
@@ -134,7 +134,7 @@ def classes(
     )
 
 
-def distribution(place: Place, label_set: LabelSet) -> pd.DataFrame:
+def distribution(place: TablePlace, label_set: LabelSet) -> pd.DataFrame:
     """How often each class occurs in the annotated scenes, those of train and val; no scene is opened.
 
     Args:
@@ -160,7 +160,7 @@ def distribution(place: Place, label_set: LabelSet) -> pd.DataFrame:
     )
 
 
-def instances(place: Place) -> pd.DataFrame:
+def instances(place: TablePlace) -> pd.DataFrame:
     """One row an annotated group.
 
     Args:
@@ -183,7 +183,9 @@ def label_map() -> pd.DataFrame:
     return _frame({name: ids._asdict() for name, ids in builtin_label_map().rows.items()}, "raw_category")
 
 
-def write_table(name: str, place: Place, path: Path | None, *, certificates: bool | Path = True) -> tuple[int, str]:
+def write_table(
+    name: str, place: TablePlace, path: Path | None, *, certificates: bool | Path = True
+) -> tuple[int, str]:
     """Write a table to a file, or make the text of it.
 
     Args:
@@ -244,7 +246,7 @@ class Records:
         return check_meta(parse_meta(NpzReader(self.place.read(name), path), path), path, name, split)
 
 
-def _open(place: Place, certificates: bool | Path = True) -> Records:
+def _open(place: TablePlace, certificates: bool | Path = True) -> Records:
     if isinstance(place, Records):
         return place
     if isinstance(place, ScanNet):

@@ -22,10 +22,10 @@ from scannet_prep.archive.layout import (
     FORMAT_NAME,
     INDEX_NAME,
     ArchiveKind,
-    Group,
     Head,
     Index,
     Member,
+    StoredGroup,
     encode_header,
     encode_index,
     member_bytes,
@@ -123,7 +123,7 @@ def forge(
 
     `edit` changes the index.
     """
-    groups, frames = list[Group](), list[bytes]()
+    groups, frames = list[StoredGroup](), list[bytes]()
     for scene_id, files in [("", [(FORMAT_NAME, encode_json(head) + b"\n")]), *scenes]:
         content, members = b"", list[Member]()
         for name, data in files:
@@ -131,7 +131,7 @@ def forge(
             content += pad_file(name, data)
         stored, offset = compress(contents.get(scene_id, content), 1), sum(map(len, frames))
         split = "train" if scene_id else ""
-        groups.append(Group(scene_id, split, 0, offset, len(stored), len(content), tuple(members)))
+        groups.append(StoredGroup(scene_id, split, 0, offset, len(stored), len(content), tuple(members)))
         frames.append(stored)
     value = json.loads(encode_index(Index(head, tuple(groups))))
     edit(value)

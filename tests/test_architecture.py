@@ -1,5 +1,6 @@
 """Imports point down, importing is cheap, modules stay small."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +79,14 @@ def test_windows_reads_processed_folders_and_says_that_it_does_not_write_them(wh
     assert (result.returncode, result.stdout) == (1, "(600, 3)\n"), result.stderr
     error, hint = f"error: {tmp_path}: can be written to on Linux and macOS only", "hint: on Windows, run this in WSL"
     assert f"{error}\n{hint}" in result.stderr
+
+
+def test_no_two_types_have_the_same_name() -> None:
+    homes: dict[str, set[str]] = {}
+    for path in PACKAGE_DIR.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, set()).add(str(path))
+            elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
+                homes.setdefault(ast.unparse(node.target), set()).add(str(path))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}

@@ -21,7 +21,7 @@ from scannet_prep.raw.lock import LOCK_NAME, digest_file, write_lock
 from scannet_prep.stages.report.figures import MEASURES
 from scannet_prep.stages.report.measures import SceneMeasures, measure_scene
 from scannet_prep.synthetic import write_release
-from scannet_prep.view.charts import Scale, draw_histogram
+from scannet_prep.view.charts import AxisScale, draw_histogram
 
 TRAIN, VAL, TEST = "scene0000_00", "scene0011_00", "scene0707_00"
 
@@ -168,10 +168,10 @@ def test_page_names_the_damaged_scene_with_advice_and_shows_the_others(page: str
 
 
 def test_scales_begin_and_end_at_round_numbers_around_all_values() -> None:
-    assert Scale.over([3, 97], 100).ticks == [0, 20, 40, 60, 80, 100]
-    assert Scale.over([20, 3000], 300, is_log=True).ticks == [10, 100, 1000, 10000]
-    assert Scale.over([20, 3000], 300, is_log=True)(100) == 100
-    assert Scale.over([5, 5], 100).ticks[0] <= 5 < Scale.over([5, 5], 100).ticks[-1]
+    assert AxisScale.over([3, 97], 100).ticks == [0, 20, 40, 60, 80, 100]
+    assert AxisScale.over([20, 3000], 300, is_log=True).ticks == [10, 100, 1000, 10000]
+    assert AxisScale.over([20, 3000], 300, is_log=True)(100) == 100
+    assert AxisScale.over([5, 5], 100).ticks[0] <= 5 < AxisScale.over([5, 5], 100).ticks[-1]
     bars = draw_histogram([1, 2, 3, 10, 100], "things", is_log=True).iter("rect")
     assert sum(int((bar[0].text or "").rpartition(" ")[2]) for bar in bars if bar.get("height") != "0") == 5
 

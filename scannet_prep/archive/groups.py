@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from scannet_prep.archive import frames, layout, reader
-from scannet_prep.archive.layout import ArchiveKind, Group, Head, Index
+from scannet_prep.archive.layout import ArchiveKind, Head, Index, StoredGroup
 from scannet_prep.archive.source import ByteSource, PipeSource, Place, Stream, find_missing_shards, open_source
 from scannet_prep.errors import ArchiveError, ContentError, UsageError
 from scannet_prep.failures import list_some
@@ -25,7 +25,7 @@ from scannet_prep.typed_json import parse_json
 Wants = Callable[[str, str], bool]
 Work = Callable[[str, dict[str, memoryview]], None]
 # What is known of a group, without its files where no index names them; and the frame, where it has been read.
-_Frame: TypeAlias = tuple[Group, bytes | None]
+_Frame: TypeAlias = tuple[StoredGroup, bytes | None]
 
 _REFUSED_HINT = f"scannet-prep pack did not make it so: do not trust it; or it {layout.NEWER}"
 
@@ -58,7 +58,7 @@ class GroupReader:
         self.source, self.name = source, source.name
         self.index: Index | None = None
         self._head: Head | None = None
-        self.chosen: list[Group] = []
+        self.chosen: list[StoredGroup] = []
         self.files: dict[str, bytes] = {}
         self.held: dict[str, str] = {}
         self.problems: list[str] = []
@@ -79,7 +79,7 @@ class GroupReader:
         data = self.files.get(MANIFEST_NAME) if self.head.kind is ArchiveKind.PROCESSED else None
         return parse_manifest(data, f"{self.name}: {MANIFEST_NAME}") if data is not None else None
 
-    def read(self, work: Work, jobs: int, progress: Progress) -> Iterator[tuple[Group, str]]:
+    def read(self, work: Work, jobs: int, progress: Progress) -> Iterator[tuple[StoredGroup, str]]:
         """Read and check all scenes that are wanted, and what follows them.
 
         Args:
@@ -95,7 +95,7 @@ class GroupReader:
             ArchiveError: The archive is refused.
             TransferError: It is on a web server, which does not give it.
         """
-        seen: list[tuple[Group, str]] = []
+        seen: list[tuple[StoredGroup, str]] = []
         weighed = ((group.stored_bytes + group.size_bytes, (group, stored)) for group, stored in self._frames)
         for group, problem in frames.map_in_threads(
             lambda frame: self._check(*frame, work), weighed, jobs=jobs, on_error=self.source.close
@@ -157,7 +157,7 @@ class GroupReader:
             if name == layout.INDEX_NAME:
                 break
             frame_count += 1
-            group = Group("", "", 0, offset, len(stored), frames.read_size(stored), ())
+            group = StoredGroup("", "", 0, offset, len(stored), frames.read_size(stored), ())
             if offset and (found := layout.identify_scene(name)) is not None:
                 kind, scene_id, split = found
                 self._head = self._head or Head(kind)  # of an archive whose first frame is lost
@@ -176,7 +176,7 @@ class GroupReader:
         except ContentError as error:
             self.problems.append(error.message)
 
-    def _check(self, group: Group, stored: bytes | None, work: Work) -> tuple[Group, str]:
+    def _check(self, group: StoredGroup, stored: bytes | None, work: Work) -> tuple[StoredGroup, str]:
         """Read a frame, check it, and hand its files on; gives as much as is known of it, and what is damaged."""
         try:
             stored = stored or reader.read_stored(self.source, group)
@@ -199,7 +199,7 @@ class GroupReader:
         self._rows[group.offset] = row
         return group, ""
 
-    def _check_by_index(self, group: Group, content: memoryview, *, is_sound: bool) -> None:
+    def _check_by_index(self, group: StoredGroup, content: memoryview, *, is_sound: bool) -> None:
         """Check the files of a group by their SHA-256, and take note of what is damaged beside them."""
         for member in group.members:
             member.check(member.of(content))
@@ -208,7 +208,7 @@ class GroupReader:
         if not is_sound:
             self.warnings.append(f"{group.name}: its frame's checksum or a tar header is damaged; its files are whole")
 
-    def _name(self, group: Group, content: memoryview) -> Group:
+    def _name(self, group: StoredGroup, content: memoryview) -> StoredGroup:
         """Find out what a frame holds that no index names, and whose checksum holds; refuse what is not ours."""
         try:
             members = layout.read_members(content)
@@ -262,7 +262,7 @@ class ArchiveSet:
         self, places: Sequence[Place], wants: Wants, limit: int | None, certificates: bool | Path = True
     ) -> None:
         self.readers: list[GroupReader] = []
-        self.chosen: list[Group] = []
+        self.chosen: list[StoredGroup] = []
         for place in places:
             source = open_source(place, certificates=certificates)
             self.readers.append(GroupReader(source, wants, limit and limit - len(self.chosen)))

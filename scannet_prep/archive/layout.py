@@ -82,7 +82,7 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class StoredGroup:
     """The files of one scene, or those that belong to none: one frame.
 
     Attributes:
@@ -148,11 +148,11 @@ class Index:
     """
 
     head: Head
-    groups: tuple[Group, ...]
+    groups: tuple[StoredGroup, ...]
     failures: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
-    def scenes(self) -> tuple[Group, ...]:
+    def scenes(self) -> tuple[StoredGroup, ...]:
         """The scenes, sorted by id."""
         return self.groups[1:]
 

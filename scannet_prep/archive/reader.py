@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.archive import frames, layout
-from scannet_prep.archive.layout import ArchiveKind, Group, Index, Member
+from scannet_prep.archive.layout import ArchiveKind, Index, Member, StoredGroup
 from scannet_prep.archive.source import SUFFIX, ByteSource, Place, find_missing_shards, open_source
 from scannet_prep.errors import ArchiveError, ContentError, ForeignFileError, UsageError
 from scannet_prep.files import Buffer
@@ -62,7 +62,7 @@ class Archive(AbstractContextManager["Archive"]):
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
             raise ArchiveError(self.name, f"is damaged or truncated: {error.message}", DAMAGED_HINT) from None
 
-    def read_member(self, group: Group, member: Member) -> memoryview:
+    def read_member(self, group: StoredGroup, member: Member) -> memoryview:
         """Read a file: one range of the archive, into memory that is nobody else's and writable.
 
         Raises:
@@ -109,7 +109,7 @@ def decode_index(stored: Buffer, frame_count: int, offset: int) -> Index:
     return index
 
 
-def read_stored(source: ByteSource, group: Group) -> bytes:
+def read_stored(source: ByteSource, group: StoredGroup) -> bytes:
     """Read the frame of a group; a `ContentError` where the file ends first."""
     stored = source.read(group.offset, group.stored_bytes)
     if len(stored) < group.stored_bytes:

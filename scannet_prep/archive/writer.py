@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from scannet_prep.archive import frames, layout
-from scannet_prep.archive.layout import Group, Head, Index
+from scannet_prep.archive.layout import Head, Index, StoredGroup
 from scannet_prep.errors import FileError
 from scannet_prep.files import Fingerprint, open_file, write_atomically
 from scannet_prep.progress import Progress
@@ -147,7 +147,7 @@ def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None
         FileError: A file cannot be read, has changed since it was found, or is not what a manifest says.
     """
     progress = progress or Progress()
-    groups, rows, offset = list[Group](), list[bytes](), 0
+    groups, rows, offset = list[StoredGroup](), list[bytes](), 0
     sources = ((2 * group.size_bytes, group) for group in contents.groups)
     for group, stored in frames.map_in_threads(partial(_pack, contents.head), sources, jobs=jobs):
         groups.append(replace(group, offset=offset))
@@ -169,7 +169,7 @@ def write_archive(contents: Contents, path: Path, *, jobs: int = 1, progress: Pr
     write_atomically(path, iter_archive(contents, jobs=jobs, progress=progress), is_durable=True)
 
 
-def _pack(head: Head, source: SourceGroup) -> tuple[Group, bytes]:
+def _pack(head: Head, source: SourceGroup) -> tuple[StoredGroup, bytes]:
     """Make the frame of a group, which is said to begin at 0."""
     layout.check_names(head.kind, source.scene_id, [file.name for file in source.files])
     content = memoryview(bytearray(source.size_bytes))
@@ -180,4 +180,5 @@ def _pack(head: Head, source: SourceGroup) -> tuple[Group, bytes]:
         file.read_into(content[start : start + file.size_bytes])
         position += layout.member_bytes(file.size_bytes)
     stored, members = frames.compress(content, head.level), layout.read_members(content)
-    return Group(source.scene_id, source.split, source.vertex_count, 0, len(stored), len(content), members), stored
+    sizes = len(stored), len(content)
+    return StoredGroup(source.scene_id, source.split, source.vertex_count, 0, *sizes, members), stored

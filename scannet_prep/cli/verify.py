@@ -35,7 +35,7 @@ from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
-    from scannet_prep.stages.verify import Report
+    from scannet_prep.stages.verify import VerifyReport
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     return console.result(text, report, 3 if report.errors else 0, seconds=console.seconds)
 
 
-def _only_damaged(report: Report) -> str:
+def _only_damaged(report: VerifyReport) -> str:
     """The choice of the damaged scenes of a raw tree, if they are few; a tree of a few scenes need not become whole."""
     scenes = dict.fromkeys(finding.scene_id for finding in report.errors)
     return f" --scenes {' '.join(scenes)}" if "" not in scenes and len(scenes) < 6 else ""

@@ -47,7 +47,7 @@ class ProcessedFile:
 
 
 PROCESSED_FILE: Final = ProcessedFile()
-Content: TypeAlias = Iterable[Buffer] | ProcessedFile
+FileContent: TypeAlias = Iterable[Buffer] | ProcessedFile
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +60,7 @@ class ExportedScene:
             so that a later run can write the lists of scenes that it did not make.
     """
 
-    files: Mapping[str, Content]
+    files: Mapping[str, FileContent]
     record: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from scannet_prep.export.format import (
     PROCESSED_FILE,
-    Content,
     ExportedScene,
     ExportFormat,
     ExportOptions,
+    FileContent,
     as_asked_for,
     encode_lines,
 )
@@ -47,7 +47,7 @@ class OctFormer(ExportFormat):
         """Make the `.npz`, and the raw ids of train and val."""
         is_test = scene.meta.split is Split.TEST
         start = f"{'test' if is_test else 'train'}/{scene.meta.scene_id}"
-        wanted, files = as_asked_for(scene, self.options), dict[str, Content]()
+        wanted, files = as_asked_for(scene, self.options), dict[str, FileContent]()
         if wanted.meta.options == scene.meta.options:
             files[f"{start}.npz"] = PROCESSED_FILE
         else:

@@ -32,7 +32,7 @@ _HINT = "download it again"
 # 1,000 km in metres: no room, but what a flipped bit in an exponent makes of one; and what would overflow when aligned.
 _MAX_COORDINATE = 1_000_000
 
-Records: TypeAlias = NDArray[np.void]
+Elements: TypeAlias = NDArray[np.void]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +84,7 @@ def count_elements(path: Path) -> tuple[int, int]:
     return len(vertices), 0 if faces is None else len(faces)
 
 
-def _read_elements(path: Path) -> tuple[Records, Records | None]:
+def _read_elements(path: Path) -> tuple[Elements, Elements | None]:
     """Open a file with plyfile; gives its vertices, of which there are some, and its faces, if it has any."""
     with open_file(path, MESH.max_bytes) as raw_file:
         file = io.BufferedReader(raw_file)  # plyfile reads headers byte by byte
@@ -146,7 +146,7 @@ def _check_header(file: BinaryIO, size_bytes: int, path: Path) -> bool:
     return is_mapped
 
 
-def _check_faces(records: Records | None, vertex_count: int, path: Path) -> NDArray[np.int32]:
+def _check_faces(records: Elements | None, vertex_count: int, path: Path) -> NDArray[np.int32]:
     if records is None or not len(records):
         return np.empty((0, 3), np.int32)
     name = next((name for name in _FACE_LISTS if name in (records.dtype.names or ())), None)
@@ -169,7 +169,7 @@ def _check_faces(records: Records | None, vertex_count: int, path: Path) -> NDAr
     return indices.astype(np.int32, copy=False)
 
 
-def _positions(vertices: Records, path: Path) -> NDArray[np.floating[Any]]:
+def _positions(vertices: Elements, path: Path) -> NDArray[np.floating[Any]]:
     columns = _columns(vertices, ["x", "y", "z"], "f", "float", path)
     dtype = np.float64 if columns.dtype.itemsize > 4 else np.float32
     with np.errstate(invalid="ignore"):  # a signalling NaN, which only a damaged file has; found below
@@ -181,7 +181,7 @@ def _positions(vertices: Records, path: Path) -> NDArray[np.floating[Any]]:
     return positions
 
 
-def _columns(vertices: Records, names: list[str], kind: str, expected: str, path: Path) -> NDArray[Any]:
+def _columns(vertices: Elements, names: list[str], kind: str, expected: str, path: Path) -> NDArray[Any]:
     """Take three fields as an array (V, 3); `kind` is how their types in NumPy begin, `expected` is its name."""
     types = [_column(vertices, name, path).dtype for name in names]
     wrong = next((dtype for dtype in types if not dtype.str.lstrip("<>|=").startswith(kind)), None)
@@ -190,7 +190,7 @@ def _columns(vertices: Records, names: list[str], kind: str, expected: str, path
     return _copy_side_by_side(vertices, names)
 
 
-def _labels(vertices: Records, path: Path) -> NDArray[np.uint16] | None:
+def _labels(vertices: Elements, path: Path) -> NDArray[np.uint16] | None:
     if "label" not in (vertices.dtype.names or ()):
         return None
     labels = _column(vertices, "label", path)
@@ -199,7 +199,7 @@ def _labels(vertices: Records, path: Path) -> NDArray[np.uint16] | None:
     return labels.astype(np.uint16)
 
 
-def _column(vertices: Records, name: str, path: Path) -> NDArray[Any]:
+def _column(vertices: Elements, name: str, path: Path) -> NDArray[Any]:
     names = vertices.dtype.names or ()
     if name not in names:
         raise MeshError(path, f"vertices have no property {name}; they have {', '.join(names)}"[:300], _HINT)
@@ -209,7 +209,7 @@ def _column(vertices: Records, name: str, path: Path) -> NDArray[Any]:
     return column
 
 
-def _copy_side_by_side(records: Records, names: list[str]) -> NDArray[Any]:
+def _copy_side_by_side(records: Elements, names: list[str]) -> NDArray[Any]:
     """Copy three fields, or one of three numbers, into an array (N, 3).
 
     Where they lie side by side, as in the release, the bytes of each record are copied as a whole: four times as fast

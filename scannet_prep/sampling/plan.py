@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-Ints: TypeAlias = NDArray[np.int64]
+Integers: TypeAlias = NDArray[np.int64]
 Plan: TypeAlias = list[list[int]]  # the scenes of each batch
 
 # The room that is left in the batches, so that scenes can change places from epoch to epoch. With 1.5 % and sizes like
@@ -25,19 +25,19 @@ _MANY_SCENES = 40
 _MAX_EXCESS = 1.03
 
 
-def flatten(plan: Plan) -> tuple[Ints, Ints]:
+def flatten(plan: Plan) -> tuple[Integers, Integers]:
     """The scenes of all batches, int64 (S,), batch after batch; and where each batch ends in them, int64 (K,)."""
     scenes = np.array([scene for batch in plan for scene in batch], np.int64)
     return scenes, np.cumsum([len(batch) for batch in plan], dtype=np.int64)
 
 
-def sum_loads(plan: Plan, lengths: Ints) -> Ints:
+def sum_loads(plan: Plan, lengths: Integers) -> Integers:
     """Vertices of each batch, int64 (K,)."""
     scenes, ends = flatten(plan)
     return np.diff(np.cumsum(lengths[scenes])[ends - 1], prepend=0)
 
 
-def pack(lengths: Ints, max_points: int, max_scenes: int, world_size: int) -> Plan:
+def pack(lengths: Integers, max_points: int, max_scenes: int, world_size: int) -> Plan:
     """Pack all scenes into batches whose number is a multiple of the number of ranks.
 
     Nothing is random, so the result is the same on every rank and in every epoch.
@@ -63,7 +63,7 @@ def pack(lengths: Ints, max_points: int, max_scenes: int, world_size: int) -> Pl
     return batches
 
 
-def make_plan(packing: Plan, lengths: Ints, max_points: int, world_size: int, generator: Generator | None) -> Plan:
+def make_plan(packing: Plan, lengths: Integers, max_points: int, world_size: int, generator: Generator | None) -> Plan:
     """Plan an epoch.
 
     Returns:
@@ -105,7 +105,7 @@ def _pack_best_fit(order: list[int], lengths: list[int], max_points: int, max_sc
     return batches
 
 
-def _mix(packing: Plan, lengths: Ints, max_points: int, generator: Generator) -> Plan:
+def _mix(packing: Plan, lengths: Integers, max_points: int, generator: Generator) -> Plan:
     """Make a random packing from one that fits, with the same number of batches and within the same limits.
 
     Packing shuffled scenes from scratch would need one batch more in some epochs than in others. So the batches are
@@ -138,6 +138,6 @@ def _mix(packing: Plan, lengths: Ints, max_points: int, generator: Generator) ->
     return _cut(scenes, ends)
 
 
-def _cut(scenes: Ints, ends: Ints) -> Plan:
+def _cut(scenes: Integers, ends: Integers) -> Plan:
     items, places = scenes.tolist(), [0, *ends.tolist()]
     return [items[start:end] for start, end in pairwise(places)]

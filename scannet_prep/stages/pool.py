@@ -24,7 +24,7 @@ from scannet_prep.workers import keep_freed_memory
 Task = TypeVar("Task")
 Context = TypeVar("Context")
 Result = TypeVar("Result")
-Worker: TypeAlias = tuple[subprocess.Popen[bytes], Connection]
+WorkerProcess: TypeAlias = tuple[subprocess.Popen[bytes], Connection]
 """A process, and the pipe to it."""
 
 _MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of the context for each
@@ -106,7 +106,7 @@ class WorkerPool(Executor):
         self._jobs, self._threads = jobs, list[threading.Thread]()
         self._tasks = SimpleQueue[tuple[Future[Any], tuple[Any, ...]] | None]()
         self._lock, self._alone = threading.Lock(), threading.Lock()
-        self._workers: list[Worker] | None = []  # None when no more may be started
+        self._workers: list[WorkerProcess] | None = []  # None when no more may be started
         self._failed_starts = 0
 
     def submit(self, function: Callable[..., Any], /, *arguments: object, **_: object) -> Future[Any]:
@@ -141,7 +141,7 @@ class WorkerPool(Executor):
 
     def _lead(self) -> None:
         """Have a worker do tasks, in a thread of its own."""
-        worker: Worker | None = None
+        worker: WorkerProcess | None = None
         while item := self._tasks.get():
             future, (function, task, context) = item
             if not future.set_running_or_notify_cancel():
@@ -160,7 +160,7 @@ class WorkerPool(Executor):
             else:
                 future.set_exception(error)
 
-    def _hire(self, function: object, context: object) -> Worker:
+    def _hire(self, function: object, context: object) -> WorkerProcess:
         """Start a worker and wait until it is ready; where one dies before, memory may be short: then one at a time."""
         is_alone = False
         while self._failed_starts < _MAX_FAILED_STARTS:
@@ -172,7 +172,7 @@ class WorkerPool(Executor):
             is_alone = True
         raise WorkerDiedError(_NO_WORKERS)
 
-    def _start(self, function: object, context: object) -> Worker:
+    def _start(self, function: object, context: object) -> WorkerProcess:
         """Start a worker as a program of its own.
 
         `multiprocessing` would run the caller's script again in it, which scripts without a guard, notebooks and

@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.dataset import Place, ScanNet
+from scannet_prep.archive.source import Place
+from scannet_prep.dataset import ScanNet
 from scannet_prep.errors import ContentError, MissingFileError, PredictionError, UsageError
 from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
 from scannet_prep.evaluation.scores import check_integers

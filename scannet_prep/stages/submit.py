@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scannet_prep.dataset import Place
+from scannet_prep.archive.source import Place
 from scannet_prep.evaluation.instance import MIN_VERTICES, NO_INSTANCES
 from scannet_prep.export.format import encode_lines
 from scannet_prep.files import make_directory, write_atomically

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.steps import Checked, Sample, Step, vertex_keys
+from scannet_prep.transforms.steps import AnySample, Checked, Step, vertex_keys
 
 _IDS = ("instances", "segments")
 
@@ -32,12 +32,12 @@ class Mix3D(Checked, mix_prob=(0, 1)):
         seed: Of the random numbers.
     """
 
-    collate: Callable[[Sequence[Sample]], Any]
+    collate: Callable[[Sequence[AnySample]], Any]
     mix_prob: float = 0.8
     step: Step | None = None
     seed: int = 0
 
-    def __call__(self, samples: Sequence[Sample]) -> Any:  # noqa: ANN401 - what collate returns
+    def __call__(self, samples: Sequence[AnySample]) -> Any:  # noqa: ANN401 - what collate returns
         """Mix, and collate."""
         checksum = 0
         for sample in samples:
@@ -50,7 +50,7 @@ class Mix3D(Checked, mix_prob=(0, 1)):
         return self.collate(samples)
 
 
-def mix(samples: Sequence[Sample]) -> dict[str, Any]:
+def mix(samples: Sequence[AnySample]) -> dict[str, Any]:
     """Join scenes into one.
 
     Args:

@@ -10,7 +10,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.steps import Columns, Draft, Ints, Sample, Selecting, as_rows, draw_bits
+from scannet_prep.transforms.steps import AnySample, Columns, Draft, Ints, Selecting, as_rows, draw_bits
 
 
 class CropPoints(Selecting, max_points=(1, np.inf), sample_rate=(1e-6, 1)):
@@ -129,7 +129,7 @@ class GridSample(Selecting, size=(1e-6, np.inf)):
             draft.sample["inverse"] = inverse
 
 
-def fragments(sample: Sample, size: float) -> list[Sample]:
+def fragments(sample: AnySample, size: float) -> list[AnySample]:
     """Divide a scene into fragments for inference: together they have every vertex, each at most one of a cell.
 
     Pointcept's `GridSample(mode="test")` (pointcept/datasets/transform.py). Nothing is random. There are as many

@@ -17,7 +17,7 @@ from scannet_prep.errors import UsageError
 
 Ints: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = NDArray[Any]  # an array of the vertices by axis, (3, N)
-Sample: TypeAlias = dict[str, Any]
+AnySample: TypeAlias = dict[str, Any]
 Triple: TypeAlias = tuple[float, float, float]
 Step: TypeAlias = Callable[[Any, Generator], Any]  # of a dict, or of the TypedDict of the dataset
 
@@ -39,7 +39,7 @@ class Draft:
         count: Number of vertices now, N.
     """
 
-    def __init__(self, sample: Sample) -> None:
+    def __init__(self, sample: AnySample) -> None:
         self.sample = dict(sample)
         self._kept: Ints | None = None  # of the vertices of the sample
         self._columns: dict[str, Columns] = {}  # of the vertices that are left
@@ -143,7 +143,7 @@ class Transform(Checked):
 
     drops: ClassVar[frozenset[str]] = frozenset()
 
-    def __call__(self, sample: Sample, generator: Generator) -> Any:  # noqa: ANN401 - what the last step returns
+    def __call__(self, sample: AnySample, generator: Generator) -> Any:  # noqa: ANN401 - what the last step returns
         """Apply it to a sample; what is given stays as it is."""
         return _finish(self.apply(sample, generator))
 
@@ -269,7 +269,7 @@ def as_rows(columns: Columns) -> NDArray[Any]:
     return rows
 
 
-def vertex_keys(sample: Sample) -> list[str]:
+def vertex_keys(sample: AnySample) -> list[str]:
     """Names of the arrays that have a row for each vertex."""
     count = len(sample["points"])
     return [

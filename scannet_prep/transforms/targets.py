@@ -10,7 +10,7 @@ from numpy.random import Generator
 
 from scannet_prep.evaluation.instance import NO_INSTANCES
 from scannet_prep.labels import LabelSet
-from scannet_prep.transforms.steps import Sample
+from scannet_prep.transforms.steps import AnySample
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class InstanceTargets:
 
     label_set: LabelSet
 
-    def __call__(self, sample: Sample, generator: Generator) -> Sample:  # noqa: ARG002
+    def __call__(self, sample: AnySample, generator: Generator) -> AnySample:  # noqa: ARG002
         """Change and add."""
         points, labels, numbers = sample["points"], sample["labels"], sample["instances"]
         classes = [item.train_id for item in self.label_set.classes if item.name not in NO_INSTANCES]

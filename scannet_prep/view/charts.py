@@ -21,7 +21,7 @@ _CELL, _MARGIN = 14, 190  # pixels, of a confusion matrix
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class AxisScale:
     """From numbers to pixels, between two round numbers.
 
     Attributes:
@@ -35,7 +35,7 @@ class Scale:
     is_log: bool = False
 
     @classmethod
-    def over(cls, values: Iterable[float], pixels: int, *, is_log: bool = False, least: float = 1e-6) -> Scale:
+    def over(cls, values: Iterable[float], pixels: int, *, is_log: bool = False, least: float = 1e-6) -> AxisScale:
         """A scale that holds all values; they are positive if it is logarithmic. No step is smaller than `least`."""
         low, high = min(values := [*values]), max(values)
         if is_log:
@@ -61,7 +61,11 @@ def draw_bars(rows: Sequence[tuple[str, Sequence[int]]], series: Sequence[str], 
         unit: What is counted.
         largest: The largest count on the axis, so that several charts can be compared.
     """
-    scale, height, thick = Scale.over([1, largest], _BAR_WIDTH, is_log=True), len(rows) * _ROW, (_ROW - 3) / len(series)
+    scale, height, thick = (
+        AxisScale.over([1, largest], _BAR_WIDTH, is_log=True),
+        len(rows) * _ROW,
+        (_ROW - 3) / len(series),
+    )
     parts = [_text(unit, _BAR_WIDTH / 2, height + 28)]
     for tick in scale.ticks:
         parts.append(element("line", x1=scale(tick), x2=scale(tick), y2=height, class_="rule"))
@@ -85,10 +89,10 @@ def draw_histogram(values: Sequence[float], axis: str, *, is_log: bool = False, 
         is_log: Whether the axis is logarithmic.
         shown: Further values that the axis has to reach.
     """
-    across = Scale.over([*values, *shown], _WIDTH, is_log=is_log)
+    across = AxisScale.over([*values, *shown], _WIDTH, is_log=is_log)
     edges = (np.geomspace if is_log else np.linspace)(across.ticks[0], across.ticks[-1], _BINS + 1)
     counts = np.histogram(values, edges)[0].tolist()
-    up = Scale.over([0, *counts], -_HEIGHT, least=1)
+    up = AxisScale.over([0, *counts], -_HEIGHT, least=1)
     parts = [
         _text(axis, _WIDTH / 2, 33),
         element("g", _text("scenes", 0, 0), transform=f"translate(-34 {-_HEIGHT / 2}) rotate(-90)"),

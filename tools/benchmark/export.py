@@ -18,7 +18,7 @@ from scannet_prep.processed.folder import processed_path
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.scene import Split
 from scannet_prep.stages import export, process
-from scannet_prep.stages.export.scene_worker import MadeScene, WorkContext, export_scene
+from scannet_prep.stages.export.scene_worker import ExportContext, MadeScene, export_scene
 from scannet_prep.workers import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _measure_format(place: Path, scene_ids: list[str], name: str, options: Expor
     out_dir = place.parent / name
     shutil.rmtree(out_dir, ignore_errors=True)
     plan = export.plan([place], out_dir, name, options)
-    context = WorkContext(plan.place, plan.format, out_dir)
+    context = ExportContext(plan.place, plan.format, out_dir)
     written_bytes = 0
 
     def make(scene_id: str) -> None:

@@ -12,7 +12,7 @@ from scannet_prep.compiled import compile_geometry
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
 from scannet_prep.stages.pool import run_tasks
-from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessTask, WorkContext, make_scene_file
+from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessContext, ProcessTask, make_scene_file
 
 
 def measure(raw_dir: Path, folder: Path, *, has_numba: bool) -> float:
@@ -27,7 +27,7 @@ def measure(raw_dir: Path, folder: Path, *, has_numba: bool) -> float:
     return float(done.stdout)
 
 
-def make_and_measure(task: ProcessTask, context: WorkContext) -> int:
+def make_and_measure(task: ProcessTask, context: ProcessContext) -> int:
     """Make a scene, in a worker.
 
     Returns:

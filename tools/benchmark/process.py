@@ -19,7 +19,7 @@ from scannet_prep.labels import SCANNET200, builtin_label_map
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
 from scannet_prep.stages.process.make_scene import find_raw_files
-from scannet_prep.stages.process.scene_worker import FinishedScene, WorkContext, make_scene_file
+from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessContext, make_scene_file
 from scannet_prep.workers import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _measure_scenes(plan: ProcessPlan, tasks: list[ProcessTask], settings: Setti
     }
 
 
-def _make(task: ProcessTask, context: WorkContext) -> None:
+def _make(task: ProcessTask, context: ProcessContext) -> None:
     outcome = make_scene_file(task, context)
     if not isinstance(outcome, FinishedScene) or outcome.temporary_path is None:
         raise TypeError(f"{task.scene.scene_id} failed: {outcome}")

@@ -85,7 +85,7 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
     # torchrun itself keeps the store, if it says so.
     is_keeper = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
-        job = _Job(connect(is_keeper=is_keeper), rank, world_size, timeout_s)
+        job = _RankJob(connect(is_keeper=is_keeper), rank, world_size, timeout_s)
         job.say("here", f"{socket.gethostname()}, process {os.getpid()}")
         threading.Thread(target=work, daemon=True).start()
         checks = job.judge() if rank == 0 else []
@@ -100,7 +100,7 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
     return DoctorReport(tuple(checks), round(time.monotonic() - started_s, 3))
 
 
-class _Job:
+class _RankJob:
     """The ranks of a job, and what they say to each other through its store."""
 
     def __init__(self, store: Any, rank: int, world_size: int, timeout_s: float) -> None:  # noqa: ANN401 - of torch

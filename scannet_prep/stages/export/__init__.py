@@ -41,8 +41,8 @@ from scannet_prep.shards import Shard, Share
 from scannet_prep.stages.export.present import find_current, read_previous
 from scannet_prep.stages.export.scene_worker import (
     PARTS_NAME,
+    ExportContext,
     MadeScene,
-    WorkContext,
     export_scene,
     find_place,
     find_unit,
@@ -200,7 +200,7 @@ def run(
     make_directory(plan.out_dir)
     with run_lock(plan.out_dir) if plan.share is None else nullcontext():
         with progress.work("export", len(plan.scene_ids), "scenes"):
-            work = _Run(plan)
+            work = _ExportRun(plan)
             work.begin()
             work.make(jobs, progress, executor)
         manifest = work.end()
@@ -218,7 +218,7 @@ def run(
     )
 
 
-class _Run:
+class _ExportRun:
     """One run, which holds the lock of the folder.
 
     Attributes:
@@ -231,7 +231,9 @@ class _Run:
         self._plan, self._out_dir = plan, plan.out_dir
         self._share = plan.share
         self._path = plan.share.path() if plan.share else plan.out_dir / EXPORT_NAME
-        self._context = WorkContext(plan.place, plan.format, plan.out_dir, plan.share.shard.name if plan.share else "")
+        self._context = ExportContext(
+            plan.place, plan.format, plan.out_dir, plan.share.shard.name if plan.share else ""
+        )
         self._work_dir = self._context.work_dir
         self._previous = read_previous(plan.out_dir, plan.place, plan.format.settings)
         self._is_merged = plan.share is not None and plan.share.is_covered_by(self._previous.scenes)

@@ -15,7 +15,7 @@ from pathlib import Path
 from shlex import quote
 
 from scannet_prep.errors import FileError, OutputError, ProcessedFileError, ScanNetPrepError
-from scannet_prep.export.format import Content, ExportFormat, JoinedFormat, ProcessedFile
+from scannet_prep.export.format import ExportFormat, FileContent, JoinedFormat, ProcessedFile
 from scannet_prep.export.manifest import ExportEntry
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, Fingerprint, make_directory, output_error
@@ -27,7 +27,7 @@ WORK_NAME, PARTS_NAME = ".scannet-prep-work", ".scannet-prep-parts"
 
 
 @dataclass(frozen=True, slots=True)
-class WorkContext:
+class ExportContext:
     """What all tasks of a run share.
 
     Attributes:
@@ -61,7 +61,7 @@ class MadeScene:
     units: dict[str, Path]
 
 
-def export_scene(task: tuple[str, SceneEntry], context: WorkContext) -> MadeScene | SceneFailure | OutputError:
+def export_scene(task: tuple[str, SceneEntry], context: ExportContext) -> MadeScene | SceneFailure | OutputError:
     """Make one scene, in a worker. Errors are returned, not raised: the worker goes on with others.
 
     Args:
@@ -81,7 +81,7 @@ def export_scene(task: tuple[str, SceneEntry], context: WorkContext) -> MadeScen
         return SceneFailure.from_exception(scene_id, error, place.file_path(scene_id))
 
 
-def _export(scene_id: str, place: ProcessedPlace, context: WorkContext) -> MadeScene:
+def _export(scene_id: str, place: ProcessedPlace, context: ExportContext) -> MadeScene:
     path, expected = place.file_path(scene_id), place.entries[scene_id]
     data = place.read(scene_id)
     if Fingerprint.from_bytes(data) != expected.fingerprint:
@@ -103,7 +103,7 @@ def _export(scene_id: str, place: ProcessedPlace, context: WorkContext) -> MadeS
     return MadeScene(ExportEntry(expected.split, expected.fingerprint, files, {**exported.record, **inputs}), units)
 
 
-def put_in_place(made: MadeScene, context: WorkContext) -> None:
+def put_in_place(made: MadeScene, context: ExportContext) -> None:
     """Move the files of a scene to where they belong.
 
     Raises:
@@ -132,7 +132,7 @@ def _told(out_dir: Path) -> Iterator[None]:
         raise output_error(out_dir, error) from error
 
 
-def _write(target: Path, content: Content, path: Path | str, data: Buffer) -> Fingerprint:
+def _write(target: Path, content: FileContent, path: Path | str, data: Buffer) -> Fingerprint:
     """Write a file; the processed one is linked where it can be, if it is still the one that was read."""
     chunks = [data] if isinstance(content, ProcessedFile) else [*content]
     fingerprint = Fingerprint.from_bytes(*chunks)

@@ -44,7 +44,7 @@ from scannet_prep.space import check_space
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.process import scene_worker
-from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessTask, WorkContext
+from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessContext, ProcessTask
 from scannet_prep.stages.selection import Selection, select_scenes
 from scannet_prep.version import VERSION
 
@@ -66,7 +66,7 @@ class ProcessPlan:
 
     raw_dir: Path
     out_dir: Path
-    context: WorkContext
+    context: ProcessContext
     tasks: tuple[ProcessTask, ...]
     failures: tuple[SceneFailure, ...]
     notes: tuple[str, ...]
@@ -180,7 +180,7 @@ def plan(
     return ProcessPlan(
         raw_dir=raw_dir,
         out_dir=out_dir,
-        context=WorkContext(options, label_map_for(raw_dir), is_forced, is_strict, is_lenient, compares_bytes),
+        context=ProcessContext(options, label_map_for(raw_dir), is_forced, is_strict, is_lenient, compares_bytes),
         tasks=tasks,
         failures=failures,
         notes=tuple(notes),

@@ -27,7 +27,7 @@ from scannet_prep.version import VERSION
 
 _GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)
 
-Contents: TypeAlias = Mapping[release.FileKind, Any]
+RawContents: TypeAlias = Mapping[release.FileKind, Any]
 """What files hold, by kind: `Mesh`, `ScanInfo`, `Segmentation` or `Aggregation`."""
 
 
@@ -93,7 +93,7 @@ def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> Ra
     return RawFiles(scene.scene_id, split, paths)
 
 
-def read_raw_file(kind: release.FileKind, path: Path) -> Any:  # noqa: ANN401 - see `Contents`
+def read_raw_file(kind: release.FileKind, path: Path) -> Any:  # noqa: ANN401 - see `RawContents`
     """Read a file that scenes are made from.
 
     Raises:
@@ -120,7 +120,7 @@ def process_scene(files: RawFiles, options: ProcessOptions, label_map: LabelMap)
     return make_scene(files, contents, options, label_map)
 
 
-def make_scene(files: RawFiles, contents: Contents, options: ProcessOptions, label_map: LabelMap) -> ProcessedScene:
+def make_scene(files: RawFiles, contents: RawContents, options: ProcessOptions, label_map: LabelMap) -> ProcessedScene:
     """Make a processed scene of raw files and what each of them holds.
 
     Raises:
@@ -164,7 +164,7 @@ def make_scene(files: RawFiles, contents: Contents, options: ProcessOptions, lab
     )
 
 
-def make_annotation(files: RawFiles, contents: Contents, vertex_count: int, label_map: LabelMap) -> Annotation:
+def make_annotation(files: RawFiles, contents: RawContents, vertex_count: int, label_map: LabelMap) -> Annotation:
     """Make ids per vertex of segments and groups, as far as there are any.
 
     Raises:
@@ -247,7 +247,7 @@ def _check_count(path: Path, found: int, expected: int) -> None:
         raise AnnotationError(f"{path}: is for {found:,} vertices, but {mesh_name} has {expected:,}")
 
 
-def _find_warnings(files: RawFiles, contents: Contents) -> Iterator[SceneWarning]:
+def _find_warnings(files: RawFiles, contents: RawContents) -> Iterator[SceneWarning]:
     info: ScanInfo | None = contents.get(release.INFO)
     aggregation: Aggregation | None = contents.get(files.groups_kind) if files.groups_kind else None
     if not len(contents[release.MESH].faces):

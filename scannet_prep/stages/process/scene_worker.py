@@ -54,7 +54,7 @@ class ProcessTask:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkContext:
+class ProcessContext:
     """What all tasks of a run share.
 
     Attributes:
@@ -90,7 +90,7 @@ class FinishedScene:
     temporary_path: Path | None = None
 
 
-def make_scene_file(task: ProcessTask, context: WorkContext) -> FinishedScene | SceneFailure | OutputError:
+def make_scene_file(task: ProcessTask, context: ProcessContext) -> FinishedScene | SceneFailure | OutputError:
     """Make one scene, unless it is up to date. Errors are returned, not raised: the worker goes on with others.
 
     Returns:
@@ -104,7 +104,7 @@ def make_scene_file(task: ProcessTask, context: WorkContext) -> FinishedScene | 
         return SceneFailure.from_exception(task.scene.scene_id, error, task.scene.directory)
 
 
-def check_warnings(task: ProcessTask, warnings: tuple[SceneWarning, ...], context: WorkContext) -> None:
+def check_warnings(task: ProcessTask, warnings: tuple[SceneWarning, ...], context: ProcessContext) -> None:
     """Make errors of warnings, where that is wanted.
 
     Raises:
@@ -120,7 +120,7 @@ def check_warnings(task: ProcessTask, warnings: tuple[SceneWarning, ...], contex
         raise AnnotationError("; ".join(f"{path}: {item.text}" for path, item in zip(paths, found, strict=True)), hint)
 
 
-def _make(task: ProcessTask, context: WorkContext) -> FinishedScene:
+def _make(task: ProcessTask, context: ProcessContext) -> FinishedScene:
     inputs = _see_inputs(task, context.label_map)
     files = find_raw_files(task.scene, task.split, context.options)
     entry = None if context.is_forced else _find_current(task, files, context)
@@ -138,7 +138,7 @@ def _make(task: ProcessTask, context: WorkContext) -> FinishedScene:
     return FinishedScene(entry, f"{inputs} {_see(path)}", path)
 
 
-def _find_current(task: ProcessTask, files: RawFiles, context: WorkContext) -> SceneEntry | None:
+def _find_current(task: ProcessTask, files: RawFiles, context: ProcessContext) -> SceneEntry | None:
     """The scene's file, if it is whole and was made from the same inputs with the same options.
 
     Whole is what has the fingerprint that the manifest records; a file that the manifest does not know, for example

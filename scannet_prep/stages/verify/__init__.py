@@ -36,7 +36,7 @@ _CHECKS: dict[str, tuple[Any, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class VerifyReport:
     """What a check found.
 
     Attributes:
@@ -78,7 +78,7 @@ def run(
     certificates: bool | Path = True,
     jobs: int = 1,
     progress: Progress | None = None,
-) -> Report:
+) -> VerifyReport:
     """Check what is there. Whatever is wrong with a file is a finding, and the check goes on.
 
     Args:
@@ -127,7 +127,7 @@ def run(
     if not (checked or damaged):
         # To check nothing and find nothing wrong would not be a check.
         raise UnknownSplitError(f"{paths[0]}: holds no scenes of the splits {', '.join(splits)}", "choose other splits")
-    return Report(
+    return VerifyReport(
         path=path or paths[0],
         paths=paths,
         kind=kind,
