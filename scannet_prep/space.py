@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from pathlib import Path
 
 from scannet_prep.errors import DiskFullError
@@ -14,7 +14,7 @@ RESERVE_FILES = 100
 def check_space(folder: Path, needed_bytes: int, needed_files: int = 1) -> None:
     """Check that a disk has room for what is going to be written, and for the reserve.
 
-    File systems that do not tell how much is free, as some network ones and those of Windows, pass.
+    File systems that do not tell how much is free pass.
 
     Args:
         folder: A folder on that disk; need not exist yet.
@@ -24,19 +24,24 @@ def check_space(folder: Path, needed_bytes: int, needed_files: int = 1) -> None:
     Raises:
         DiskFullError: There is not enough room.
     """
-    if not needed_files or not hasattr(os, "statvfs"):
+    if not needed_files:
         return
     existing = folder
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
-    status = os.statvfs(existing)
-    free_bytes = status.f_bavail * status.f_frsize
-    if status.f_blocks and free_bytes < needed_bytes + RESERVE_BYTES:
+    free_bytes = find_free_bytes(existing)
+    if free_bytes is not None and free_bytes < needed_bytes + RESERVE_BYTES:
         raise DiskFullError(
             f"{folder}: needs {format_bytes(needed_bytes)} and a reserve of {format_bytes(RESERVE_BYTES)}; "
             f"{format_bytes(free_bytes)} is free",
             "free some space, or choose a folder on another disk",
         )
+
+
+def find_free_bytes(folder: Path) -> int | None:
+    """What is free on the disk of a folder that exists; None where it does not tell, as some network ones."""
+    usage = shutil.disk_usage(folder)
+    return usage.free if usage.total else None
 
 
 def format_bytes(count: int) -> str:

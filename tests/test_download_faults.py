@@ -225,11 +225,11 @@ def test_a_body_larger_than_any_file_of_its_kind_is_broken_off(server: ReleaseSe
 
 
 def test_a_length_beyond_the_disk_fails(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000_000))
-    server.faults = [at(MESH_PATH, then=Header("Content-Length", "12500000"))]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=300_000_000))
+    server.faults = [at(MESH_PATH, then=Header("Content-Length", "350000000"))]
     report = fetch(server, tmp_path)
     assert [item.file.kind.suffix for item in report.failures] == [MESH]
-    assert "has 12.5 MB, but only 10.0 MB is free on the disk" in report.failures[0].message
+    assert "has 350.0 MB, but only 300.0 MB is free on the disk" in report.failures[0].message
 
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

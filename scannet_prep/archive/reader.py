@@ -133,7 +133,7 @@ def check_beginning(start: bytes, name: str) -> None:
         is_own_text = content[layout.BLOCK_BYTES :].startswith(b"{") and b"scannet-prep" in content
         if not content or content.startswith(layout.OWN_PREFIX.encode()) or is_own_text:
             return  # one of ours, or damaged: who reads it says where
-        if content[257:262] == b"ustar":
+        if describe_beginning(content) == "a tar file":
             problem, hint = "is a .tar.zst of another program", "tar --zstd -xf {}"
     kind = ArchiveError if what == "empty" else ForeignFileError
     raise kind(name, problem, hint.format(quote(name)))

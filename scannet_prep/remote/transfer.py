@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +22,7 @@ from scannet_prep.errors import FileError
 from scannet_prep.files import Buffer, make_directory, read_file
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError
-from scannet_prep.space import format_bytes
+from scannet_prep.space import find_free_bytes, format_bytes
 
 _PIECE_BYTES = 1 << 20
 
@@ -168,8 +167,8 @@ def _check_size(size_bytes: int, partial: Partial, max_bytes: int) -> None:
         raise AttemptError(f"{what} {format_bytes(max_bytes)}", tries=FEW_TRIES, is_answer=True)
     if size_bytes <= partial.size_bytes + _PIECE_BYTES:
         return
-    free_bytes = shutil.disk_usage(partial.path.parent).free
-    if size_bytes - partial.size_bytes > free_bytes > 0:  # 0: file systems that do not tell, and full ones
+    free_bytes = find_free_bytes(partial.path.parent)
+    if free_bytes and size_bytes - partial.size_bytes > free_bytes:  # on a full disk, writing ends the run
         raise AttemptError(
             f"has {format_bytes(size_bytes)}, but only {format_bytes(free_bytes)} is free on the disk",
             "free some space, or choose a folder on another disk",
