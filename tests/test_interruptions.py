@@ -15,7 +15,6 @@ from commands import digests, run_main, start_command, wait_until_gone
 
 from scannet_prep import ScanNet, official_scenes
 from scannet_prep.errors import ManifestError
-from scannet_prep.files import LOCK_NAME
 from scannet_prep.scene import Split
 from scannet_prep.synthetic import write_release
 
@@ -68,9 +67,10 @@ def test_killed_at_random_moments_it_leaves_whole_scenes_and_the_next_run_comple
     expected = digests(expected_dir)
     for _ in range(2):
         process = start_command("process", raw_dir, "-o", tmp_path, "--jobs", "2")
-        while not (tmp_path / LOCK_NAME).exists() and process.poll() is None:
+        count = random.randrange(len(SCENES))
+        while process.poll() is None and len(list(tmp_path.rglob("*.npz"))) < count:
             time.sleep(0.001)
-        time.sleep(random.uniform(0, 0.4))  # workers take some time to start
+        time.sleep(random.uniform(0, 0.02) if count else random.uniform(0, 1))  # also before the first scene
         process.kill()
         process.communicate()
         wait_until_gone(process.pid)
