@@ -123,13 +123,17 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
     ) -> None:
         check_label_set(labels)
         for name, value, least in (("seed", seed, 0), ("loop", loop, 1)):
-            if not hasattr(value, "__index__") or operator.index(value) < least:
-                raise UsageError(f"{name} is {value!r}, expected a whole number from {least}", f"{name}={least}")
+            try:
+                is_valid = operator.index(value) >= least
+            except TypeError:  # also of arrays and tensors, which have `__index__`, that are not one whole number
+                is_valid = False
+            if not is_valid:
+                raise UsageError(f"{name} is {value!r:.80}, expected a whole number from {least}", f"{name}={least}")
         self.split = Split.parse(split)
         self.label_set = labels
         self.ignore_id = ignore_id
         self.transform = transform
-        self.seed = seed
+        self.seed = operator.index(seed)
         self._keys = _KEYS if keys is None else (keys,) if isinstance(keys, str) else tuple(keys)
         if unknown := set(self._keys).difference(_KEYS):
             raise UsageError(f"{min(unknown)!r} is not a key of a sample", f"there are: {', '.join(_KEYS)}")

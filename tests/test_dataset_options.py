@@ -34,8 +34,10 @@ def test_a_loop_gives_each_scene_so_often_and_each_time_other_random_numbers(sou
     indices = [index for batch in PointBudgetBatchSampler(thrice, max_points=1600) for index, _ in batch]
     assert sorted(indices) == list(range(3 * len(TRAIN)))
     assert ScanNet(source, split="train", scenes=["scene0001_00"], loop=2).scene_ids == ["scene0001_00"] * 2
-    with pytest.raises(UsageError, match="loop is 0, expected a whole number from 1"):
-        ScanNet(source, split="train", loop=0)
+    # Arrays and tensors have `__index__`, whether they are one whole number or not.
+    for loop in (0, 1.5, "2", None, np.array([1, 2]), np.array(2.0)):
+        with pytest.raises(UsageError, match=r"loop is .*, expected a whole number from 1"):
+            ScanNet(source, split="train", loop=loop)
 
 
 def test_several_datasets_are_one_for_the_samplers_with_the_epoch(source: Path) -> None:

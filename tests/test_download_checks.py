@@ -45,6 +45,10 @@ def of_another_scene(path: Path, release_dir: Path) -> None:
     shutil.copyfile(place(release_dir, path.name.removeprefix(SCENE), OTHER), path)
 
 
+def without_labels(path: Path, _release_dir: Path) -> None:
+    shutil.copyfile(path.with_name(f"{SCENE}{MESH}"), path)
+
+
 def of_other_segments(path: Path, _release_dir: Path) -> None:
     groups = json.loads(path.read_text())["segGroups"]
     path.write_text(json.dumps({"segGroups": [group | {"segments": [10_000_000]} for group in groups]}))
@@ -57,6 +61,7 @@ DAMAGES = {
     "an aggregation with a tail of zeros": (AGGREGATION, with_zeros),
     "the mesh of another scene": (MESH, of_another_scene),
     "the labels mesh of another scene": (LABELS_MESH, of_another_scene),
+    "a mesh without labels in place of the labels mesh": (LABELS_MESH, without_labels),
     "the segments of another scene": (SEGMENTS, of_another_scene),
     "the aggregation of another scene": (AGGREGATION, of_another_scene),
     "an aggregation of segments that are not there": (AGGREGATION, of_other_segments),

@@ -20,6 +20,8 @@ from commands import digests, run_main, start_command
 from downloads import MESH, fetched, finished, release_fixtures, words
 from release_server import BEFORE_STATUS, ROOT, ReleaseServer, Set, Stall, Status, always, ending, release_urls
 
+from scannet_prep.raw.lock import read_lock
+
 SCENES = ["scene0000_00", "scene0001_00", "scene0707_00", "scene0708_00"]
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin")
 
@@ -82,6 +84,8 @@ def test_an_interruption_ends_it_whatever_it_waits_for(server: ReleaseServer, tm
     assert process.returncode == 130, stderr
     assert "run the same command again" in stdout
     assert "Traceback" not in stderr
+    lock_path, whole = tmp_path / "scannet.lock", finished(tmp_path).keys()
+    assert (read_lock(lock_path).keys() if lock_path.exists() else set()) == whole  # what has come is on record
     partials = list(tmp_path.rglob(".*.part*"))
     assert len(partials) == (8 if name == "for content" else len(partials))  # each with its version
     server.faults = []

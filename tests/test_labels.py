@@ -1,6 +1,8 @@
 """Label sets against the facts of the benchmarks, every copy of the label map that circulates, the official lists."""
 
+import hashlib
 import pickle
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,23 @@ def write_map(folder: Path, *rows: str, header: str = HEADER, newline: str = "\r
     path = folder / "scannetv2-labels.combined.tsv"
     path.write_bytes("".join(line + newline for line in (header, *rows)).encode())
     return path
+
+
+# Compared with what ScanNet's server hands out and its repository has (label map, lists of splits, classes, colours).
+DIGESTS = {
+    "label_map.tsv": "0b2a59503e7b58c7",
+    "scannet20.csv": "83f983c5b54f19ef",
+    "scannet200.csv": "72ef3706b3ea9ecb",
+    "scannetv2_train.txt": "96acca299b7855f0",
+    "scannetv2_val.txt": "d75d4971c3fa7128",
+    "scannetv2_test.txt": "0214c6a3b1ee516a",
+}
+
+
+def test_no_row_of_the_official_tables_has_changed() -> None:
+    folder = resources.files("scannet_prep") / "assets"
+    found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest()[:16] for name in DIGESTS}
+    assert found == DIGESTS
 
 
 def test_scannet20_is_ordered_by_nyu40_id_and_scannet200_by_id_so_that_chair_comes_before_floor() -> None:

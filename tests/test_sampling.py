@@ -145,6 +145,7 @@ def test_scenes_above_the_budget_and_scenes_that_come_twice_are_told_and_differ_
         ({"max_points": 1e6}, "max_points is 1000000.0, expected a whole number", "max_points="),
         ({"max_scenes": 0}, "max_scenes is 0", "max_scenes="),
         ({"seed": -1}, "seed is -1", "seed="),
+        ({"seed": np.array([1, 2])}, r"seed is array\(\[1, 2\]\), expected a whole number", "seed="),
         ({"rank": 2}, "the rank is 2, the number of ranks is 2", "world_size"),
         ({"rank": -1}, "rank is -1", "rank="),
         ({"rank": "1"}, "rank is '1', expected a whole number", "rank="),

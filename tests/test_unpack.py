@@ -107,6 +107,10 @@ def test_a_link_to_a_folder_or_what_is_in_the_way_costs_its_scene_and_what_else_
     assert not (out_dir / "empty").is_symlink()
     path = out_dir / "scannetv2-labels.combined.tsv"
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"of no scene", 0o640)
+    path.unlink()
+    path.symlink_to(write_tree(elsewhere, {"same.tsv": b"of no scene"}) / "same.tsv")
+    assert call("unpack", packed, "-o", out_dir).status == 3
+    assert (path.is_symlink(), path.read_bytes()) == (False, b"of no scene")  # who changes that changes what is there
 
 
 def test_what_makes_no_sense_is_wrong_usage_that_names_what_there_is(

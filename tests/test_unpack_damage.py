@@ -208,6 +208,9 @@ def test_what_the_index_contradicts_is_not_left_behind(tmp_path: Path, place: in
     (failure,) = unpack_both(tmp_path / "a.tar.zst", tmp_path)[1].failures
     assert (failure.scene_id, "is not what the index says" in failure.message) == (IDS[1], True)
     assert left_in(tmp_path / "pipe") == {name: data for name, data in EXPECTED.items() if IDS[1] not in name}
+    write_tree(tmp_path / "there", EXPECTED)
+    outcome = unpack_pipe(tmp_path / "a.tar.zst", "-o", tmp_path / "there")
+    assert (outcome.status, left_in(tmp_path / "there")) == (3, EXPECTED)  # nor is what was there before removed
 
 
 def test_of_an_archive_of_a_newer_version_it_is_said_what_to_type(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Write what other programs read: OctFormer, Pointcept, Mask3D, mmdetection3d.
+"""Write what other programs read: OctFormer, Pointcept, Mask3D, mmdetection3d and others.
 
 Takes processed scenes, from a folder or an archive.
 

@@ -1,6 +1,6 @@
 """Pack predictions of the test scenes for the benchmark's server.
 
-Checks them, and writes the .zip that the server takes.
+Checks those of all 100 scenes, and writes the .zip that the server takes.
 
 PRED holds what scannet-prep evaluate reads; arrays are converted to raw ids. Every scene must be there, and fit the
 processed test scene. Of instances, those of wall and floor and those under 100 vertices are left out.

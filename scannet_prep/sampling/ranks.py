@@ -79,9 +79,13 @@ class RankedSampler:
 
 def check_number(value: int, name: str, smallest: int) -> int:
     """Check an argument that must be a whole number."""
-    if not hasattr(value, "__index__") or operator.index(value) < smallest:
-        raise UsageError(f"{name} is {value!r}, expected a whole number, at least {smallest}", f"{name}={smallest}")
-    return operator.index(value)
+    try:
+        number = operator.index(value)  # arrays and tensors, too, have `__index__`, and then may not be one number
+    except TypeError:
+        number = smallest - 1
+    if number < smallest:
+        raise UsageError(f"{name} is {value!r:.80}, expected a whole number, at least {smallest}", f"{name}={smallest}")
+    return number
 
 
 def _read_variable(name: str) -> int | None:

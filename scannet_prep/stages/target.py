@@ -163,7 +163,7 @@ class Target:
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
                 problem = "is a link that may lead anywhere" if folder.is_symlink() else "is not a folder"
                 raise FileError(folder, problem, f"remove it, or {_ELSEWHERE}")
-        if not path.is_symlink() and has_content(path, data):
+        if has_content(path, data) and not path.is_symlink():  # in this order: of what cannot be looked into, no error
             return "kept"
         if not (self._has_begun or self._is_raw):
             lists.mark_unfinished(self._out_dir)
