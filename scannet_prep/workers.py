@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from functools import cache
-from multiprocessing.reduction import DupFd
+from multiprocessing import reduction
 from typing import IO, Any, TypeAlias
 
 import numpy as np
@@ -146,7 +146,7 @@ def hand_over(arrays: Arrays) -> tuple[Any, int, Layout]:
         copies = memory.place(layout, _MAKER)  # they hold it until the receiver does
         for key, array in copies.items():
             array[...] = arrays[key]
-    shared = DupFd(memory.file.fileno())
+    shared = reduction.DupFd(memory.file.fileno())  # which Windows lacks
     memory.is_held[_RECEIVER] = _HELD
     return shared, memory.size, layout
 

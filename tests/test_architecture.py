@@ -71,7 +71,8 @@ def test_windows_reads_processed_folders_and_says_that_it_does_not_write_them(wh
     """What Python lacks there is hidden."""
     result = run_python(
         "-c",
-        "import os, sys\nsys.modules['fcntl'] = None\ndel os.statvfs\nfrom scannet_prep import ScanNet\n"
+        "import os, sys\nfrom multiprocessing import reduction\nsys.modules['fcntl'] = None\n"
+        "del os.statvfs, os.memfd_create, reduction.DupFd\nfrom scannet_prep import ScanNet\n"
         f"print(ScanNet({str(whole_dir / 'processed')!r}, split='train')[0]['points'].shape)\n"
         "from scannet_prep.cli.main import main\n"
         f"sys.exit(main(['process', {str(whole_dir / 'raw')!r}, '-o', {str(tmp_path)!r}]))",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterable
+from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
-from multiprocessing.reduction import DupFd
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ class SceneCache:
 
     def __getstate__(self) -> dict[str, Any]:
         """With the memory, where it goes to a process that is being started."""
-        shared = DupFd(self._descriptor) if get_spawning_popen() else None
+        shared = reduction.DupFd(self._descriptor) if get_spawning_popen() else None
         return {"_places": self._places, "_size": self._size, "shared": shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -168,7 +168,9 @@ class Worker:
         if problem:
             task.facts = None
             task.partial.drop()
-            hint = "if it stays so, the server's file is damaged"
+            hint = (
+                "if it stays so, the server's file is damaged, or another one of the scene: remove that, and try again"
+            )
             raise AttemptError(f"is not what it should be: {problem}", hint, tries=FEW_TRIES, is_answer=True)
         if entry is not None and found != entry:
             task.partial.drop()
