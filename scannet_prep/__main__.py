@@ -3,9 +3,9 @@
 Signals are the process's own, so they are dealt with here, before the rest is loaded: the first SIGINT, SIGTERM or
 SIGHUP raises KeyboardInterrupt, and those that follow are ignored. Slurm sends SIGTERM some time before it kills, to
 the process and to its group, and people press Ctrl-C twice: that must not disturb the cleaning up. While a module is
-being loaded, the exception waits: numpy would make an ImportError of it, and importlib may print and forget it. So it
-does for a while in the code of Python's locks, which would be left locked. Where it was forgotten all the same, which
-Python does in finalizers, it is raised again.
+being loaded, the exception waits: numpy would make an ImportError of it, and importlib may print and forget it, as
+Python does in finalizers. So it does for a while in the code of Python's locks, which would be left locked. Where it
+was forgotten all the same, it is raised again.
 """
 
 from __future__ import annotations
@@ -55,13 +55,18 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     _looks += 1
     if frame is not None and frame.f_code.co_filename.endswith(_LOCKING) and _looks < _MOST_LOOKS:
         return
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+    while frame is not None and not _forgets(frame):
         frame = frame.f_back
     error = sys.exc_info()[1]
     while error is not None and not isinstance(error, KeyboardInterrupt | GeneratorExit):
         error = error.__context__  # generators end where an exception passes the loop over them
-    if error is None and frame is None:  # else it is being cleaned up, or a module is loaded
+    if error is None and frame is None:  # else it is being cleaned up, a module is loaded, or an object is at its end
         raise KeyboardInterrupt
+
+
+def _forgets(frame: FrameType) -> bool:
+    """Whether an exception would end in this frame: Python complains of those of finalizers, and goes on."""
+    return frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_name == "__del__"
 
 
 def _ignore_signals() -> None:

@@ -283,7 +283,7 @@ def check_that_nothing_is_left(server: BucketServer) -> None:
     give_up_s = time.monotonic() + 20
     while (server.unfinished() or server.keys()) and time.monotonic() < give_up_s:
         time.sleep(0.05)
-    assert (server.unfinished(), server.keys()) == ([], [])
+    assert (server.unfinished(), {key: len(server.get(key)) for key in server.keys()}) == ([], {}), server.requests
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
