@@ -40,7 +40,7 @@ _VARIABLES = (
     ("RANK", "WORLD_SIZE"),
 )
 _RANGE = ("MIN", "MAX", "STEP")
-_BY_HAND = "say which one of how many this is, counted from 0: --shard 0/16"
+_BY_HAND = "say which one of how many this is, counted from 0, such as 0/16"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -78,7 +78,7 @@ class Shard:
         """
         match = re.fullmatch(r"(-?[0-9]{1,9})/(-?[0-9]{1,9})", text)
         if match is None:
-            raise UsageError(f"{text[:40]!r} is not a shard", f"{_BY_HAND}; or let the scheduler say: --shard auto")
+            raise UsageError(f"{text[:40]!r} is not a shard", f"{_BY_HAND}; or let the scheduler say: auto")
         return cls(int(match[1]), int(match[2]))
 
     @classmethod
@@ -99,8 +99,10 @@ class Shard:
                 if names[0].startswith("SLURM_ARRAY"):  # which may begin anywhere and have steps, but no gaps
                     first, last, step = (_parse_number(f"SLURM_ARRAY_TASK_{it}", environ) for it in _RANGE)
                     if last and last - first != (count - 1) * max(1, step):
-                        problem = f"--shard auto: the {count} tasks of the job array do not follow each other"
-                        raise UsageError(problem, "to run some again: --shard $SLURM_ARRAY_TASK_ID/16, for 16 in all")
+                        problem = f"shard auto: the {count} tasks of the job array do not follow each other"
+                        raise UsageError(
+                            problem, "to run some again, name the shard: $SLURM_ARRAY_TASK_ID/16, for 16 in all"
+                        )
                     index = (index - first) // max(1, step)
                 words = " and ".join(f"{name}={environ[name]}" for name in names)
                 try:
@@ -109,14 +111,14 @@ class Shard:
                     raise UsageError(f"{words}: {error.message}", _BY_HAND) from None
         if not found:
             what = ", ".join(f"{index} with {count}" for index, count in _VARIABLES if count != ignored)
-            problem = f"--shard auto: the environment names no task; looked for {what}"
+            problem = f"shard auto: the environment names no task; looked for {what}"
             raise UsageError(problem, f"start it as a job array, or with srun or mpirun; or {_BY_HAND}")
         most = max((shard.count for words, shard in found.items() if "ARRAY" not in words), default=1)
         counting = {words: shard for words, shard in found.items() if shard.count == most or "ARRAY" in words}
         telling = {words: shard for words, shard in counting.items() if shard.count > 1} or found
         if len(set(telling.values())) > 1:
             what = "; ".join(f"{words} is shard {shard}" for words, shard in telling.items())
-            raise UsageError(f"--shard auto: the environment contradicts itself: {what}", _BY_HAND)
+            raise UsageError(f"shard auto: the environment contradicts itself: {what}", _BY_HAND)
         return next(iter(telling.values()))
 
     def choose(self, sizes: Mapping[str, int]) -> frozenset[str]:
@@ -188,7 +190,7 @@ class ShardFolder:
             if other.count != shard.count or is_other_job:
                 found = f"of {other.count} shards" if other.count != shard.count else _OTHER_JOB
                 problem = f"{self.path.parent}: shard {other} was run {found}; this is shard {shard}"
-                hint = "finish those first: their command without --shard; or choose another folder with -o"
+                hint = "finish those first, by their command for the whole job; or choose another output folder"
                 raise UsageError(problem, hint)
         return Share(self, shard, job, shard.choose(sizes), frozenset(sizes))
 
@@ -280,5 +282,5 @@ class Share:
 def _parse_number(name: str, environ: Mapping[str, str]) -> int:
     text = environ.get(name, "0")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise UsageError(f"--shard auto: {name} is {text[:40]!r}, which is not a number", _BY_HAND)
+        raise UsageError(f"shard auto: {name} is {text[:40]!r}, which is not a number", _BY_HAND)
     return int(text)

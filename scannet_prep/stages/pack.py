@@ -175,7 +175,7 @@ def _check_target(target: Path | str, shard_bytes: int | None) -> Path | str:
 
 def _check_replaced(path: Path | str, contents: Contents) -> None:
     """Refuse to replace an archive by one that holds less, or something else; a damaged one is made anew."""
-    hint = "name another file with -o, or add --force"
+    hint = "name another file, or force it"
     try:
         with Archive(path) as archive:
             index = archive.index

@@ -92,7 +92,7 @@ def select_scenes(
             failures.append(SceneFailure(scene_id, "UnknownSceneError", problem, "download the scene"))
         elif split is None:
             problem = f"{source}: {scene_id} is in none of the official split lists"
-            hint = f"to put it into a split of your choice: --scenes {scene_id} --splits train (or val, or test)"
+            hint = "to put it into a split of your choice, ask for this scene and for one split"
             failures.append(SceneFailure(scene_id, "UnknownSceneError", problem, hint))
         else:
             chosen.append((scene_id, split))

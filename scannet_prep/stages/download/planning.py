@@ -150,7 +150,7 @@ def require_terms(data_dir: Path, *, is_accepted: bool) -> None:
     path = data_dir / TERMS_RECORD_NAME
     if not (path.is_file() or is_accepted):
         problem = f"the ScanNet Terms of Use have not been accepted: {release.TERMS_URL}"
-        hint = "read them, sign them as they say, then add --accept-terms or set SCANNET_PREP_ACCEPT_TERMS=1"
+        hint = "read them, sign them, then: scannet-prep download --accept-terms, or SCANNET_PREP_ACCEPT_TERMS=1"
         raise TermsError(problem, hint)
     if not path.is_file():
         make_directory(data_dir)

@@ -26,7 +26,7 @@ from scannet_prep.stages.verify.raw import check_raw_scene, plan_raw
 from scannet_prep.tree import find_folder, identify_tree
 
 _DAMAGED_HINT = "copy the archive again, or pack it again; the other scenes can be used, and unpack gets them out"
-_WARNING_HINT = "the files here are whole; copy again what is damaged or missing, or pack it again with --force"
+_WARNING_HINT = "the files here are whole; copy again what is damaged or missing, or pack it again by force"
 # How to find what is to be checked of a tree, and how to check a scene.
 _CHECKS: dict[str, tuple[Any, Any]] = {
     ArchiveKind.RAW: (plan_raw, check_raw_scene),
@@ -103,7 +103,7 @@ def run(
     selection, findings, progress = selection or Selection(), Findings(), progress or Progress()
     present: Mapping[Any, str | None]
     if must_be_complete and not selection.has_whole_splits:
-        raise UsageError("a part of the scenes cannot be complete", "leave out --complete, or --scenes and --limit")
+        raise UsageError("a part of the scenes cannot be complete", "ask for whole splits, or not for completeness")
     path, kind = find_folder(places), "archive"
     if path is not None:
         kind = "export" if is_export(path) else str(identify_tree(path))
