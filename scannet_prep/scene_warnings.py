@@ -38,7 +38,7 @@ class WarningKind(StrEnum):
         if self.is_damage:
             return "every train and val scene of the release has it: download the scene again, then process it"
         if self.is_doubt:
-            return "labels may be wrong: look at these scenes; process --strict makes this an error"
+            return "labels may be wrong: look at these scenes; scannet-prep process --strict makes this an error"
         return "a known irregularity of the release, read the right way: nothing to do"
 
     UNKNOWN_CATEGORY = (

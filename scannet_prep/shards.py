@@ -197,17 +197,17 @@ class ShardFolder:
     def find_faults(self) -> list[ManifestError]:
         """Find out why the parts cannot be taken for the whole; empty where all are there, and where there are none."""
         shards, parts, begun = self._find_shards(), self.list_files(), self.list_files(_BEGUN_SUFFIX)
-        again, merge = f"run the same scannet-prep {self.command} command", "without --shard: it makes what is missing"
+        again = f"the same scannet-prep {self.command} command without a shard: it makes what is missing"
         counts = sorted({shard.count for shard in shards})
         if len(counts) > 1 or len(self._find_jobs()) > 1:
             found = f"of {' and of '.join(map(str, counts))} shards" if len(counts) > 1 else _OTHER_JOB
             problem = f"holds shards that do not go together: some were run {found}"
-            return [ManifestError(self.path, problem, f"{again} {merge}")]
+            return [ManifestError(self.path, problem, f"run {again}")]
         every = (Shard(index, count) for count in counts for index in range(count))
         if lacking := [shard for shard in every if shard in begun or shard not in parts]:
             names = list_some([str(shard) for shard in lacking])
             problem = f"is not there, or not whole: shards that have not come to their end: {names}"
-            hint = f"{again} with --shard {lacking[0]}; or {merge}, and merges"
+            hint = f"run shard {lacking[0]} again; or {again}, and merges"
             return [ManifestError(self.path / f"{lacking[0].name}{self.suffix}", problem, hint)]
         return []
 

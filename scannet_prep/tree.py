@@ -92,9 +92,9 @@ def _not_a_folder(path: Path) -> MissingFileError:
 def _neither(path: Path) -> MissingFileError:
     resolved = path.resolve()
     if SceneId.is_valid(resolved.name):
-        hint = f"for a single scene give the folder above it: {quote(str(resolved.parent))} --scenes {resolved.name}"
+        hint = f"for a single scene give the folder above it, {quote(str(resolved.parent))}, and choose {resolved.name}"
     elif resolved.name in set(Split) and any(path.glob("scene*.npz")):
-        hint = f"for a single split give the folder above it: {quote(str(resolved.parent))} --splits {resolved.name}"
+        hint = f"for a single split give the folder above it, {quote(str(resolved.parent))}, and choose {resolved.name}"
     else:
         hint = (
             f"expected {path}/scans/scene*/ as ScanNet has them, or {path}/train/scene*.npz as "

@@ -1,6 +1,7 @@
 """Imports point down, importing is cheap, modules stay small."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ PACKAGE_DIR = REPOSITORY_DIR / "scannet_prep"
 MAX_MODULE_LINES = 400
 # What reading scenes in a training job must not cost, and what printing a help text must not.
 HEAVY_FOR_TRAINING = {"requests", "pandas", "plyfile", "torch", "tqdm"}
+COMMAND_TO_TYPE = r"(scannet-prep|srun|docker run|torchrun|tar|pip) .*"
 HEAVY_FOR_HELP = HEAVY_FOR_TRAINING | {"numpy", "numba"}
 
 
@@ -91,3 +93,20 @@ def test_no_two_types_have_the_same_name() -> None:
             elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
                 homes.setdefault(ast.unparse(node.target), set()).add(str(path))
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_the_library_names_options_only_within_a_command_to_type() -> None:
+    """Who calls it from Python has none; the command line knows its own."""
+    found = dict[str, str]()
+    for path in PACKAGE_DIR.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        for node in ast.walk(tree):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            if path.parent.name == "cli" or id(node) in told or not isinstance(node, ast.JoinedStr | ast.Constant):
+                continue
+            told.update(map(id, parts))
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
+            if " " in text and re.search(r"(^|\s)--[a-z]", re.sub(COMMAND_TO_TYPE, "", text)):
+                found[f"{path.relative_to(PACKAGE_DIR)}:{node.lineno}"] = text
+    assert found == {}

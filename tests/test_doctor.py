@@ -131,6 +131,7 @@ def test_an_interrupted_check_up_leaves_no_process(tmp_path: Path, stub_dir: Pat
     while not (mark.exists() and mark.read_text()):
         assert process.poll() is None
         time.sleep(0.02)
+    time.sleep(0.2)  # until Popen, which such a child can be faster than, has come back
     process.terminate()
     assert process.communicate(timeout=30)[1] == b"interrupted: run the same command again\n"
     assert process.returncode == 130

@@ -68,7 +68,7 @@ def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(
         (["--types", "_vh_clean_2.labels.ply", "--splits", "test"], "no file of these types exists"),
         (
             [],
-            "/environment.pem: No such file or directory\nhint: a file of certificates (PEM) is expected: --ca-bundle",
+            "/environment.pem: No such file or directory\nhint: a file of certificates (PEM) is expected; REQUESTS_CA",
         ),
     ],
 )

@@ -179,7 +179,7 @@ def test_verify_names_what_is_damaged_or_missing_and_force_mends_it(out_dir: Pat
         ],
     )
     assert "CRC-32" in findings[2][3]
-    assert "again, with --force" in verify.value["findings"][2]["hint"]
+    assert "again, by force" in verify.value["findings"][2]["hint"]
     assert run_export(out_dir, made, *words).json["made"] == [TRAIN]  # sizes tell
     assert run_export(out_dir, made, *words, "--force").json["made"] == [TRAIN, VAL, TEST]
     assert verify(made) == (0, [])

@@ -146,8 +146,8 @@ def test_path_inside_a_tree_gives_a_hint_to_the_folder_above(command: str, whole
     raw_dir, out_dir = whole_dir / "raw", whole_dir / "processed"
     (tmp_path / "x.gz").write_bytes(b"\x1f\x8b")
     for path, hint in (
-        (raw_dir / "scans" / VAL, f"{raw_dir / 'scans'} --scenes {VAL}"),
-        (out_dir / "train", f"{out_dir} --splits train"),
+        (raw_dir / "scans" / VAL, f"{raw_dir / 'scans'}, and choose {VAL}"),
+        (out_dir / "train", f"{out_dir}, and choose train"),
         (tmp_path / "x.gz", "give the folder"),
     ):
         outcome = run_main(command, path, *["-o", tmp_path / "new"] * (command == "process"))

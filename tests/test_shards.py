@@ -167,7 +167,7 @@ def test_a_missing_shard_is_named_by_every_reader_with_what_to_type(raw: Path, e
     named = f"{out_dir}/manifest.d/0000-of-0003.json: {found}"
     with pytest.raises(ManifestError, match=re.escape(named)) as caught:
         ScanNet(out_dir, split="train")
-    assert "scannet-prep process command with --shard 0/3; or without --shard" in caught.value.hint
+    assert "run shard 0/3 again; or the same scannet-prep process command without a shard" in caught.value.hint
     assert run_main("pack", expected, "-o", tmp_path / "whole.tar.zst").status == 0
     (written := out_dir / "train/.scene0000_00.npz.1-0123abcd.tmp").touch()  # by a worker of another shard
     for command in (
@@ -205,7 +205,7 @@ def test_a_killed_shard_is_named_and_does_what_it_lacks_next_time(raw: Path, exp
     if len(list(tmp_path.rglob("*.npz"))) < len(SCENES):
         with pytest.raises(ManifestError, match=r"0000-of-0002.json: .*, or not whole: .*: 0/2") as caught:
             ScanNet(tmp_path, split="train")
-        assert "--shard 0/2" in caught.value.hint
+        assert "run shard 0/2 again" in caught.value.hint
     before = times(tmp_path / "train")
     report = make(raw, tmp_path, "0/2")
     assert len(report.kept) + len(report.made) == len(SCENES) // 2

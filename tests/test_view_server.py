@@ -167,7 +167,7 @@ def test_port_that_is_taken_is_told_with_what_to_type(whole_dir: Path, port: int
     done = run_main("view", "--serve", str(port), "--source", whole_dir / "processed")
     assert done.status == 2
     assert f"port {port} cannot be used: Address already in use" in done.stderr
-    assert "hint: --serve 0" in done.stderr
+    assert "hint: port 0" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         task=arguments.task,
         label_set=label_set_from(arguments),
         splits=[Split.parse(name) for name in dict.fromkeys(arguments.splits)],
-        hint="" if arguments.allow_missing else evaluate.HINT,
+        hint="" if arguments.allow_missing else "make them, or add --allow-missing to evaluate the others only",
     )
     if plan.missing:
         missing = f"{format_count(len(plan.missing), 'scene')} ({list_some(plan.missing)})"

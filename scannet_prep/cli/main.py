@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -27,7 +28,7 @@ from pathlib import Path
 
 from scannet_prep.cli.arguments import CommandParser, add_output_arguments
 from scannet_prep.cli.console import Console
-from scannet_prep.errors import MissingFileError, OutputError, UsageError
+from scannet_prep.errors import CertificateError, MissingFileError, OutputError, UsageError
 from scannet_prep.failures import explain
 from scannet_prep.version import VERSION
 
@@ -68,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             problem = f"{error.filename}: {problem}"
         if isinstance(error, MissingFileError | OutputError):
             hint = _explain_no_volume() or hint
+        if isinstance(error, CertificateError):  # the library names the variable, and this the option
+            hint = re.sub(r"\w+=FILE", r"--ca-bundle FILE, or \g<0>", hint)
         status = console.fail(type(error).__name__, problem, hint, 2 if isinstance(error, UsageError) else 1)
         if trace:
             raise

@@ -19,9 +19,9 @@ FORMATS = {
     "octformer": ("octformer", "OctFormer", "OctFormer: train/*.npz and *.txt, test/*.npz, lists of files"),
     "pointcept": ("pointcept", "Pointcept", "Pointcept: train/<scene>/coord.npy and so on, both label sets"),
     "mask3d": ("mask3d", "Mask3D", "Mask3D: train/0000_00.npy and so on, databases, instance_gt/"),
-    "mmdet3d": ("mmdet3d", "MMDet3D", "mmdetection3d; --for oneformer3d adds super_points/"),
+    "mmdet3d": ("mmdet3d", "MMDet3D", "mmdetection3d; for oneformer3d, also super_points/"),
     "benchmark-gt": ("benchmark_gt", "BenchmarkGt", "ground truth for the official evaluators: semantic/, instance/"),
-    "ply": ("ply", "Ply", "for MeshLab; --color rgb, label, instance or segment"),
+    "ply": ("ply", "Ply", "for MeshLab; colour is rgb, label, instance or segment"),
     "hdf5": ("hdf5", "Hdf5", "one HDF5 file with our array names (needs h5py)"),
     "webdataset": ("webdataset", "WebDataset", "tar shards with our array names, for streaming"),
 }

@@ -17,8 +17,8 @@ from scannet_prep.raw.segments import read_segments
 from scannet_prep.release import SEGMENTS
 
 TEST_SEGMENTS_NEEDED = (
-    "the release has no segments of test scenes; make them with ScanNet's Segmentator and give the folder of the "
-    f"*{SEGMENTS.suffix} files: --test-segments DIR"
+    "the release has no segments of test scenes; make them with ScanNet's Segmentator and give its folder of "
+    f"*{SEGMENTS.suffix} files as test segments"
 )
 
 

@@ -61,9 +61,9 @@ class MMDet3D(ExportFormat):
     def __init__(self, options: ExportOptions) -> None:
         super().__init__(options)
         if not options.variant and options.label_set == SCANNET200:
-            raise UsageError("mmdetection3d has no ScanNet200; OneFormer3D has", "add --for oneformer3d")
+            raise UsageError("mmdetection3d has no ScanNet200; OneFormer3D has", "choose the variant oneformer3d")
         if not options.variant and options.test_segments is not None:
-            raise UsageError("mmdetection3d reads no segments; OneFormer3D does", "add --for oneformer3d")
+            raise UsageError("mmdetection3d reads no segments; OneFormer3D does", "choose the variant oneformer3d")
         self._box_classes = _BOX_CLASSES
         if options.label_set == SCANNET200:
             self._box_classes = {i.raw_id: i.name for i in SCANNET200.classes if i.raw_id not in _WALL_AND_FLOOR_200}

@@ -131,7 +131,7 @@ def write_failed_list(path: Path, scene_ids: Collection[str]) -> None:
 
 def encode_failed_list(scene_ids: Collection[str]) -> bytes:
     """Encode `failed.txt`."""
-    lines = ["# scenes that failed; to try them again, add --scenes @failed.txt (this file) to the same command\n"]
+    lines = ["# scenes that failed; to try them again: the same scannet-prep command with --scenes @failed.txt\n"]
     return "".join([*lines, *(f"{scene_id}\n" for scene_id in sorted(scene_ids))]).encode()
 
 

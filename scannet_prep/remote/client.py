@@ -156,7 +156,7 @@ def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**place)
         except OSError as error:
             reason = "holds no certificate (PEM)" if isinstance(error, ssl.SSLError) else error.strerror
-            hint = "a file of certificates (PEM) is expected: --ca-bundle, REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE"
+            hint = "a file of certificates (PEM) is expected; REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE name one too"
             raise UsageError(f"{found}: {reason}", hint) from None
     return found  # type: ignore[no-any-return]
 

@@ -35,9 +35,7 @@ _ACCESS_HINT = (
 _PROXY_HINT = (
     "HTTPS_PROXY and HTTP_PROXY look like http://USER:PASSWORD@HOST:PORT; for socks5:// install requests[socks]"
 )
-_CERTIFICATE_HINT = (
-    "name a file with the authority of the server, or of your network's proxy: --ca-bundle, REQUESTS_CA_BUNDLE"
-)
+_CERTIFICATE_HINT = "name a file with the authority of the server, or of your network's proxy: REQUESTS_CA_BUNDLE=FILE"
 _CLOCK_HINT = "the server's certificate is out of date, or this machine's clock is wrong: check `date`"
 _HOST_HINT = "the address leads to another server: check the base URL, and whether your network redirects it"
 _UNVERIFIED = "the certificate cannot be verified: {detail}"

@@ -22,8 +22,6 @@ _SCORES: Mapping[Task, tuple[Any, str]] = {
     "semantic": (SemanticScores, "iou"),
     "instance": (InstanceScores, "ap"),
 }
-HINT = "make them, or add --allow-missing to evaluate the others only"
-"""What to do where scenes have no prediction."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ def open_scenes(
         TransferError: An archive is on a web server, which does not give it.
     """
     if pred_dir is None and color in {"prediction", "error"}:
-        raise UsageError(f"without a prediction, there is no colouring by {color}", "add --pred DIR")
+        raise UsageError(f"without a prediction, there is no colouring by {color}", "give a folder of predictions")
     place = open_place([source], certificates=certificates)
     paths = None if pred_dir is None else find_prediction_files(pred_dir, task)
     names = [name for name in place.entries if paths is None or name in paths]
@@ -165,7 +165,10 @@ def run(
     """
     kind, paths = _choose_paths(viewing.scene_ids, output, kind)
     if options is not None and kind != "png":
-        raise UsageError(f"a view and a size are for pictures, but a .{kind} file is to be written", "add --png")
+        raise UsageError(
+            f"a view and a size are for pictures, but a .{kind} file is to be written",
+            "have pictures written, or leave these out",
+        )
     progress, colors, sizes = progress or Progress(), dict[str, str](), dict[str, int]()
     with progress.work("check", len(paths), "scenes"):
         for name in paths:
@@ -192,7 +195,7 @@ def _choose_paths(names: Sequence[str], output: Path | None, kind: Kind | None) 
     if output is not None and ending:
         if kind != "html" and len(names) > 1:
             problem = f"{output} is one file, but {len(names):,} scenes are to be shown"
-            raise UsageError(problem, f"name a folder: --export {kind} -o DIR")
+            raise UsageError(problem, f"name a folder for the .{kind} files")
         paths = dict.fromkeys(names, output)
     else:
         stems = {name: "scenes" if kind == "html" and len(names) > 1 else name for name in names}
@@ -229,6 +232,6 @@ def _read_prediction(predictions: Predictions, name: str, vertex_count: int) -> 
     known = range(max_raw_id + 1) if path.suffix == ".txt" else range(-1, len(label_set))
     if unknown := [str(number) for number in predictions.unknown_ids if number not in known]:
         problem = f"has ids that {label_set.name} does not have, expected {known[0]}..{known[-1]}: "
-        hint = "--labels says which label set is predicted; raw ids are in .txt, train ids in arrays"
+        hint = "is another label set predicted? Raw ids are in .txt, train ids in arrays"
         raise PredictionError(path, problem + list_some(unknown), hint)
     return Prediction(label_set, found)

@@ -75,7 +75,7 @@ def check_memory(check: Check, environ: Mapping[str, str]) -> None:
     who = ", ".join(f"{name} {format_bytes(number)}" for name, number in granted.items())
     check.message = f"{format_bytes(limit)} may be used ({who})"
     if limit < _LITTLE_MEMORY_BYTES:
-        hint = "srun --mem=8G, docker run --memory=8g, ulimit -v unlimited; until then --jobs 1"
+        hint = "srun --mem=8G, docker run --memory=8g, ulimit -v unlimited; until then work with one job"
         check.add("problem", "too little for several workers", hint)
 
 
@@ -138,7 +138,7 @@ def check_folder(check: Check, place: str) -> None:
         check.message += "; locks work between two processes of this machine"
     else:
         why = "locks do not work: they keep no other process out, or there are none"
-        hint = "let only one run at a time write there, or give each run a part: --shard"
+        hint = "let only one run at a time write there, or give each run a shard"
         check.add("problem", why, hint)
 
 

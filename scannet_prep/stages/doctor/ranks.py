@@ -68,7 +68,7 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
     try:
         from torch import distributed
     except ImportError:
-        raise UsageError("--ddp needs PyTorch, which is not installed", "pip install torch") from None
+        raise UsageError("comparing ranks needs PyTorch, which is not installed", "pip install torch") from None
 
     def connect(*, is_keeper: bool = False) -> Any:  # noqa: ANN401 - of torch
         limit = timedelta(seconds=timeout_s)

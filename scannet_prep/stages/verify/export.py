@@ -28,7 +28,7 @@ def plan_export(
     path, shards = out_dir / EXPORT_NAME, shards_of(out_dir)
     findings.found += [Finding.from_exception(fault, shards.path) for fault in shards.find_faults()]
     if shards.exists() and not findings.found:
-        findings.error(shards.path, "has not been merged", f"{_AGAIN}, without --shard")
+        findings.error(shards.path, "has not been merged", f"{_AGAIN}, without a shard")
     try:
         manifest = read_export(out_dir)
     except FileError as error:
@@ -62,5 +62,5 @@ def _check_files(out_dir: Path, files: Mapping[str, Fingerprint], findings: Find
         if found is not None and found != known:
             numbers = [f"{item.size_bytes:,} bytes and CRC-32 {item.crc32}" for item in (found, known)]
             findings.error(
-                out_dir / name, f"has {numbers[0]}, expected {numbers[1]} as recorded", f"{_AGAIN}, with --force"
+                out_dir / name, f"has {numbers[0]}, expected {numbers[1]} as recorded", f"{_AGAIN}, by force"
             )

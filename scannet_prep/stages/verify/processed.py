@@ -16,7 +16,7 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.selection import Selection
 
-_AGAIN = "process again with the same options and --checksum: whole scenes are kept, and the others are made"
+_AGAIN = "scannet-prep process --checksum, with the same options, keeps whole scenes, and makes the others"
 
 
 def plan_processed(
