@@ -9,8 +9,10 @@ from contextlib import contextmanager
 class Progress:
     """Receives the progress of one piece of work at a time. This one ignores it; others draw."""
 
-    def start(self, title: str, total: int, unit: str) -> None:
-        """Begin a piece of work of `total` units (for example 1613 of "scenes"); 0 where nobody knows how many."""
+    @contextmanager
+    def work(self, title: str, total: int, unit: str) -> Iterator[None]:  # noqa: ARG002 - for those that draw
+        """A piece of work of `total` units (for example 1613 of "scenes"); 0 where nobody knows how many."""
+        yield
 
     def advance(self, count: int = 1) -> None:
         """So many more units are finished, well or not."""
@@ -20,15 +22,3 @@ class Progress:
 
     def note(self, message: str) -> None:
         """Something worth a line while the work goes on."""
-
-    def finish(self) -> None:
-        """The piece of work has ended."""
-
-    @contextmanager
-    def work(self, title: str, total: int, unit: str) -> Iterator[None]:
-        """A piece of work from `start` to `finish`, however it ends."""
-        self.start(title, total, unit)
-        try:
-            yield
-        finally:
-            self.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,10 @@ class Bar(Progress):
         self.left, self.notes, self.statuses = 0, list[str](), list[str]()
         self.status, self.note = self.statuses.append, self.notes.append
 
-    def start(self, title: str, total: int, unit: str) -> None:  # noqa: ARG002 - as the protocol has it
+    @contextmanager
+    def work(self, title: str, total: int, unit: str) -> Iterator[None]:  # noqa: ARG002 - as its base class has it
         self.left += total
+        yield
 
     def advance(self, count: int = 1) -> None:
         self.left -= count

@@ -286,12 +286,11 @@ def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp
         assert (status, bool(re.search(r"verify: .* 2/2 \[", shown))) == (0, True)
     assert "100%" not in run_on_terminal([*words, "--no-progress"])[1]
     program = """if True:
-        from scannet_prep.cli.progress_display import ShownProgress
+        from scannet_prep.cli.console import ShownProgress
         progress = ShownProgress(print)
-        progress.start("download", 21_000_000_000, "B")
-        progress.status("7,765/7,765 files")
-        progress.advance(20_900_000_000)
-        progress.finish()
+        with progress.work("download", 21_000_000_000, "B"):
+            progress.status("7,765/7,765 files")
+            progress.advance(20_900_000_000)
     """
     assert re.search(r"download: 100%\|.*\| 20\.9G/21\.0G \[", run_on_terminal([sys.executable, "-c", program], 60)[1])
 

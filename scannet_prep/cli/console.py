@@ -10,18 +10,18 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from scannet_prep.errors import OutputError
 from scannet_prep.failures import list_some
+from scannet_prep.progress import Progress
 from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
-    from scannet_prep.progress import Progress
     from scannet_prep.shards import Share
     from scannet_prep.stages.export import ExportReport
     from scannet_prep.stages.finding import Finding
@@ -31,6 +31,7 @@ _MAX_WIDTH = 100
 _MAX_LISTED = 10
 _MAX_FINDINGS = 100
 _MIN_COLUMN_WIDTH = 11
+_SECONDS_BETWEEN_LINES = 30.0
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -115,11 +116,64 @@ class Console:
         """Report that the command was interrupted, and hand the exit status back."""
         return self.fail("Interrupted", "interrupted", "run the same command again", 130)
 
-    def progress(self) -> Progress:
+    def progress(self) -> ShownProgress:
         """An object to hand to a stage: a bar on a terminal, a line now and then elsewhere."""
-        from scannet_prep.cli.progress_display import ShownProgress
-
         return ShownProgress(self.say, has_count=self.has_progress)
+
+
+class ShownProgress(Progress):
+    """Shows count, rate and time left by tqdm: as a bar on a terminal, else as a line every 30 s.
+
+    Args:
+        say: Where notes and lines go.
+        has_count: Whether more than notes is shown.
+    """
+
+    def __init__(self, say: Callable[[str], None], *, has_count: bool = True) -> None:
+        self._say, self._has_count = say, has_count
+        self._bar: Any = None
+
+    @contextmanager
+    def work(self, title: str, total: int, unit: str) -> Iterator[None]:
+        """Count; a bar stays as it is in the end."""
+        from tqdm import tqdm
+
+        options: dict[str, Any] = {"dynamic_ncols": True}
+        if not sys.stderr.isatty():
+            options = {"file": _Lines(self._say), "ncols": 0, "leave": False}
+            options |= dict.fromkeys(("delay", "mininterval", "maxinterval"), _SECONDS_BETWEEN_LINES)
+        options |= {"unit": "B", "unit_scale": True} if unit == "B" else {"unit": f" {unit}"}
+        # Of a total of 0, nobody knows what it is.
+        self._bar = tqdm(total=total or None, desc=title, smoothing=0.1, disable=not self._has_count, **options)
+        with self._bar:
+            yield
+
+    def advance(self, count: int = 1) -> None:
+        """Count."""
+        self._bar.update(count)
+
+    def status(self, text: str) -> None:
+        """Put a text beside the count."""
+        self._bar.set_postfix_str(text, refresh=False)
+
+    def note(self, message: str) -> None:
+        """Write a line above the bar."""
+        with self._bar.external_write_mode(file=sys.stderr) if sys.stderr.isatty() else nullcontext():
+            self._say(message)
+
+
+class _Lines:
+    """A file that takes what tqdm writes for a terminal, and says it line by line."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            self._say(text.strip())
+
+    def flush(self) -> None:
+        """Nothing is held back."""
 
 
 def print_out(text: str) -> None:
