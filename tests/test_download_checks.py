@@ -19,8 +19,8 @@ from scannet_prep.raw.lock import digest_file, read_lock, write_lock
 from scannet_prep.release import KINDS
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.download import FileOutcome, tasks
-from scannet_prep.stages.download.checks import check_file
 from scannet_prep.stages.download.planning import list_files
+from scannet_prep.stages.download.tasks import check_file
 
 SCENE = SCENES[0]
 SEGMENTS, AGGREGATION, INFO = "_vh_clean_2.0.010000.segs.json", ".aggregation.json", ".txt"

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from certificates import make_private_authority
 from commands import digests, run_main
-from downloads import MESH, PATIENCE, Bar, fetch, fetched, plan, release_fixtures, words
+from downloads import MESH, PATIENCE, Bar, fetch, fetched, release_fixtures, words
 from release_server import BEFORE_STATUS, Cut, Redirect, ReleaseServer, Reset, Set, Status, always, ending
 
 from scannet_prep.errors import CertificateError, OutputError, ProxyError
 from scannet_prep.remote.client import find_source_address
-from scannet_prep.stages.download import check
 from scannet_prep.version import CONTACT_URL
 
 SCENES = ["scene0000_00", "scene0011_00"]
@@ -110,11 +109,12 @@ def test_ipv4_is_used_where_ipv6_leads_nowhere(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_room_is_sought_where_links_end(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "data").mkdir()
+    for name in ("data", "elsewhere"):
+        (tmp_path / name).mkdir()
     (tmp_path / "data/scans").symlink_to(tmp_path / "elsewhere")
     looked: list[Path] = []
-    monkeypatch.setattr("scannet_prep.stages.download.planning.check_space", lambda folder, *_: looked.append(folder))
-    check(plan(server, tmp_path / "data", SCENES))
+    monkeypatch.setattr("scannet_prep.stages.download.running.check_space", lambda folder, *_: looked.append(folder))
+    assert not fetch(server, tmp_path / "data", SCENES).failures
     assert looked == [tmp_path / "elsewhere"]
 
 

@@ -21,7 +21,7 @@ from scannet_prep.release import BASE_URL
 from scannet_prep.scene import SceneId
 from scannet_prep.stages import download
 from scannet_prep.stages.download import FileOutcome
-from scannet_prep.stages.download.checks import check_file
+from scannet_prep.stages.download.tasks import check_file
 from scannet_prep.stages.selection import Selection
 
 if TYPE_CHECKING:

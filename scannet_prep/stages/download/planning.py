@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import re
 from collections import Counter
@@ -11,20 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep import release
-from scannet_prep.errors import TermsError, UsageError
-from scannet_prep.files import check_is_folder, make_directory, write_atomically
+from scannet_prep.errors import UsageError
+from scannet_prep.files import check_is_folder
 from scannet_prep.raw.lock import read_locks, shards_of
 from scannet_prep.release import BASE_URL, FileKind
 from scannet_prep.remote.transfer import partial_path
 from scannet_prep.remote.trouble import is_server_address, public_url
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.shards import Shard, Share
-from scannet_prep.space import check_space
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.selection import Selection, select_scenes
-
-TERMS_RECORD_NAME = "terms_accepted.txt"
-_MAX_JOBS = 8  # the server belongs to a university chair
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,41 +116,6 @@ def plan(
         share=share,
         is_merged=is_merged,
     )
-
-
-def check(plan: DownloadPlan, *, jobs: int = 4) -> None:
-    """Find out beforehand what would stop `run`, whose arguments these are; touches nothing.
-
-    Raises:
-        UsageError: Too many jobs.
-        LockError: `scannet.lock` is damaged.
-        DiskFullError: The disk will not hold it.
-    """
-    count = plan.share.shard.count if plan.share and plan.base_url == BASE_URL else 1  # a mirror may be your own
-    if not 1 <= jobs * count <= _MAX_JOBS:
-        found = f"{jobs} connections at a time" + (f" in each of {count} shards" if count > 1 else "")
-        raise UsageError(f"{found}, expected 1 to {_MAX_JOBS} in all", "the server is shared: be polite")
-    read_locks(plan.data_dir)
-    folder = plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]  # that of nearly all files, which may be a link
-    check_space(folder.resolve(), plan.needed_bytes, len(plan.missing))
-
-
-def require_terms(data_dir: Path, *, is_accepted: bool) -> None:
-    """Make sure that a folder records that the terms were accepted, and when.
-
-    Raises:
-        TermsError: They were not, now or before.
-        OutputError: The folder cannot be written to.
-    """
-    path = data_dir / TERMS_RECORD_NAME
-    if not (path.is_file() or is_accepted):
-        problem = f"the ScanNet Terms of Use have not been accepted: {release.TERMS_URL}"
-        hint = "read them, sign them, then: scannet-prep download --accept-terms, or SCANNET_PREP_ACCEPT_TERMS=1"
-        raise TermsError(problem, hint)
-    if not path.is_file():
-        make_directory(data_dir)
-        now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-        write_atomically(path, [f"ScanNet Terms of Use accepted at {now}\n{release.TERMS_URL}\n".encode()])
 
 
 def parse_types(words: Sequence[str]) -> tuple[FileKind, ...]:

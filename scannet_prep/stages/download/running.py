@@ -5,6 +5,7 @@ Of each scene, what is there and whole is adopted; the rest is fetched, checked 
 
 from __future__ import annotations
 
+import datetime as dt
 import queue
 import random
 import threading
@@ -17,8 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.errors import OutputError, ServerDownError
-from scannet_prep.files import make_directory, run_lock
+from scannet_prep import release
+from scannet_prep.errors import OutputError, ServerDownError, TermsError, UsageError
+from scannet_prep.files import make_directory, run_lock, write_atomically
 from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
 from scannet_prep.progress import Progress
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_locks, shards_of, write_lock
@@ -26,12 +28,13 @@ from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROOF_BYTES, Gate, TransferPolicy
 from scannet_prep.remote.transfer import Partial, ask_for_end
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
-from scannet_prep.scene import SceneId
-from scannet_prep.space import format_bytes
+from scannet_prep.scene import SceneId, Split
+from scannet_prep.space import check_space, format_bytes
 from scannet_prep.splits import read_scene_list
-from scannet_prep.stages.download.planning import DownloadPlan, check, require_terms
+from scannet_prep.stages.download.planning import DownloadPlan
 from scannet_prep.stages.download.tasks import FileOutcome, FileTask, Worker
 
+_MAX_JOBS = 8  # the server belongs to a university chair
 _LOOK_S = 0.02
 _MOST_UNTRIED = 64  # files of scenes that were looked at, before others are looked at
 _STOP_S = 1.5
@@ -110,15 +113,30 @@ def run(
         UsageError: Too many jobs, or the file of certificates cannot be used.
         LockedError: Another run is working in the folder.
         LockError: `scannet.lock` is damaged.
-        OutputError: The disk is full, or will be.
+        OutputError: The folder cannot be written to, or the disk is full, or will be.
         CertificateError, ProxyError: The server's certificate or the proxy cannot be used.
         RefusedError: The server gives none of the first files.
     """
-    check(plan, jobs=jobs)
+    count = (
+        plan.share.shard.count if plan.share and plan.base_url == release.BASE_URL else 1
+    )  # a mirror may be your own
+    if not 1 <= jobs * count <= _MAX_JOBS:
+        found = f"{jobs} connections at a time" + (f" in each of {count} shards" if count > 1 else "")
+        raise UsageError(f"{found}, expected 1 to {_MAX_JOBS} in all", "the server is shared: be polite")
+    read_locks(plan.data_dir)  # before anything is touched
+    folder = plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]  # that of nearly all files, which may be a link
+    check_space(folder.resolve(), plan.needed_bytes, len(plan.missing))
     client = Client(plan.base_url, policy or TransferPolicy(), certificates)
-    if needs_terms:
-        require_terms(plan.data_dir, is_accepted=accepts_terms)
+    terms_path = plan.data_dir / "terms_accepted.txt"
+    has_accepted = terms_path.is_file() or not needs_terms
+    if not (has_accepted or accepts_terms):
+        problem = f"the ScanNet Terms of Use have not been accepted: {release.TERMS_URL}"
+        hint = "read them, sign them, then: scannet-prep download --accept-terms, or SCANNET_PREP_ACCEPT_TERMS=1"
+        raise TermsError(problem, hint)
     make_directory(plan.data_dir)
+    if not has_accepted:
+        now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+        write_atomically(terms_path, [f"ScanNet Terms of Use accepted at {now}\n{release.TERMS_URL}\n".encode()])
     if plan.share is not None and not plan.is_merged:
         plan.share.begin()
     with run_lock(plan.data_dir) if plan.share is None else nullcontext():
