@@ -7,8 +7,8 @@ official download script (as of 2026).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from scannet_prep.backports import StrEnum
 from scannet_prep.scene import Split
 
 BASE_URL = "https://kaldir.vc.cit.tum.de/scannet/"
@@ -20,17 +20,10 @@ _ALL = frozenset(Split)
 _ANNOTATED = frozenset({Split.TRAIN, Split.VAL})
 
 
-class Content(StrEnum):
-    """What is inside a file, and so how it can be checked."""
-
-    MESH = "mesh"
-    LABELS_MESH = "labels mesh"
-    SEGMENTS = "segments"
-    AGGREGATION = "aggregation"
-    INFO = "info"
-    LABEL_MAP = "label map"
-    ZIP = "zip"
-    SENSOR_STREAM = "sensor stream"
+Content: TypeAlias = Literal[
+    "mesh", "labels mesh", "segments", "aggregation", "info", "label map", "zip", "sensor stream"
+]  # fmt: skip
+"""What is inside a file, and so how it can be checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +45,14 @@ class FileKind:
     max_bytes: int
 
 
-MESH = FileKind("_vh_clean_2.ply", Content.MESH, _ALL, 6_100_000, 1 << 30)
-LABELS_MESH = FileKind("_vh_clean_2.labels.ply", Content.LABELS_MESH, _ANNOTATED, 6_400_000, 1 << 30)
-SEGMENTS = FileKind("_vh_clean_2.0.010000.segs.json", Content.SEGMENTS, _ANNOTATED, 900_000, 1 << 26)
-AGGREGATION = FileKind(".aggregation.json", Content.AGGREGATION, _ANNOTATED, 12_000, 1 << 24)
-INFO = FileKind(".txt", Content.INFO, _ALL, 700, 1 << 20)
+MESH = FileKind("_vh_clean_2.ply", "mesh", _ALL, 6_100_000, 1 << 30)
+LABELS_MESH = FileKind("_vh_clean_2.labels.ply", "labels mesh", _ANNOTATED, 6_400_000, 1 << 30)
+SEGMENTS = FileKind("_vh_clean_2.0.010000.segs.json", "segments", _ANNOTATED, 900_000, 1 << 26)
+AGGREGATION = FileKind(".aggregation.json", "aggregation", _ANNOTATED, 12_000, 1 << 24)
+INFO = FileKind(".txt", "info", _ALL, 700, 1 << 20)
 # OctFormer's trees have this one instead of `.aggregation.json`; it was made for the high-resolution mesh.
-HIGH_RESOLUTION_AGGREGATION = FileKind("_vh_clean.aggregation.json", Content.AGGREGATION, _ANNOTATED, 12_000, 1 << 24)
-LABEL_MAP = FileKind("scannetv2-labels.combined.tsv", Content.LABEL_MAP, frozenset(), 56_406, 1 << 24)
+HIGH_RESOLUTION_AGGREGATION = FileKind("_vh_clean.aggregation.json", "aggregation", _ANNOTATED, 12_000, 1 << 24)
+LABEL_MAP = FileKind("scannetv2-labels.combined.tsv", "label map", frozenset(), 56_406, 1 << 24)
 
 SEGMENTATION_KINDS = (MESH, LABELS_MESH, SEGMENTS, AGGREGATION, INFO)
 """What segmentation needs of a scene, less what its split does not have."""
@@ -72,21 +65,21 @@ KINDS = {
     for kind in (
         *SEGMENTATION_KINDS,
         HIGH_RESOLUTION_AGGREGATION,
-        FileKind("_vh_clean.segs.json", Content.SEGMENTS, _ANNOTATED, None, 1 << 30),
-        FileKind("_vh_clean.ply", Content.MESH, _ALL, None, 1 << 32),
-        FileKind(".sens", Content.SENSOR_STREAM, _ALL, None, 1 << 36),
-        FileKind("_2d-instance.zip", Content.ZIP, _ANNOTATED, None, 1 << 34),
-        FileKind("_2d-instance-filt.zip", Content.ZIP, _ANNOTATED, None, 1 << 34),
-        FileKind("_2d-label.zip", Content.ZIP, _ANNOTATED, None, 1 << 34),
-        FileKind("_2d-label-filt.zip", Content.ZIP, _ANNOTATED, None, 1 << 34),
+        FileKind("_vh_clean.segs.json", "segments", _ANNOTATED, None, 1 << 30),
+        FileKind("_vh_clean.ply", "mesh", _ALL, None, 1 << 32),
+        FileKind(".sens", "sensor stream", _ALL, None, 1 << 36),
+        FileKind("_2d-instance.zip", "zip", _ANNOTATED, None, 1 << 34),
+        FileKind("_2d-instance-filt.zip", "zip", _ANNOTATED, None, 1 << 34),
+        FileKind("_2d-label.zip", "zip", _ANNOTATED, None, 1 << 34),
+        FileKind("_2d-label-filt.zip", "zip", _ANNOTATED, None, 1 << 34),
     )
 }
 """The files of a scene, by suffix: the 13 of the official download script."""
 
-FRAMES = FileKind("scannet_frames_25k.zip", Content.ZIP, frozenset(), 5_600_000_000, 1 << 35)
-TEST_FRAMES = FileKind("scannet_frames_test.zip", Content.ZIP, frozenset(), 610_000_000, 1 << 33)
+FRAMES = FileKind("scannet_frames_25k.zip", "zip", frozenset(), 5_600_000_000, 1 << 35)
+TEST_FRAMES = FileKind("scannet_frames_test.zip", "zip", frozenset(), 610_000_000, 1 << 33)
 DATA_EFFICIENT_KINDS = tuple(
-    FileKind(name, Content.ZIP, frozenset(), None, 1 << 31)
+    FileKind(name, "zip", frozenset(), None, 1 << 31)
     for name in ("limited-reconstruction-scenes.zip", "limited-annotation-points.zip", "limited-bboxes.zip")
 )
 

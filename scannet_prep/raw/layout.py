@@ -58,10 +58,8 @@ def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
         MissingFileError: `raw_dir` does not exist or holds no scene folder.
         FileError: A folder cannot be read, or `scans` or `scans_test` is not one.
     """
-    if not raw_dir.is_dir():
-        raise MissingFileError(raw_dir, "no such folder", _where_to_get_scenes(raw_dir))
-    scenes: dict[SceneId, RawScene] = {}
-    for parent in (raw_dir, raw_dir / "scans", raw_dir / "scans_test"):
+    scenes, is_there = dict[SceneId, RawScene](), raw_dir.is_dir()
+    for parent in (raw_dir, raw_dir / "scans", raw_dir / "scans_test") if is_there else ():
         for scene in _iter_scenes(parent):
             other = scenes.setdefault(scene.scene_id, scene)
             if other is scene or not os.path.exists(scene.path(MESH)):  # noqa: PTH110 - which never raises
@@ -71,7 +69,11 @@ def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
                 scene = replace(other, problem=problem)
             scenes[scene.scene_id] = scene
     if not scenes:
-        raise MissingFileError(raw_dir, "holds no scene folders", _where_to_get_scenes(raw_dir))
+        hint = (
+            f"give the folder that holds scans/ and scans_test/ (expected, for example, {raw_dir}/scans/scene0000_00); "
+            "to see the program at work without ScanNet data: scannet-prep demo"
+        )
+        raise MissingFileError(raw_dir, "holds no scene folders" if is_there else "no such folder", hint)
     return {scene_id: scenes[scene_id] for scene_id in sorted(scenes)}
 
 
@@ -119,10 +121,3 @@ def _find_problem(entry: os.DirEntry[str] | Path) -> str:
         return "is a link that leads nowhere, expected a folder"
     except OSError as error:  # a link to itself, or a stale handle of a network file system
         return f"cannot be looked at: {error.strerror or error}"
-
-
-def _where_to_get_scenes(raw_dir: Path) -> str:
-    return (
-        f"give the folder that holds scans/ and scans_test/ (expected, for example, {raw_dir}/scans/scene0000_00); "
-        "to see the program at work without ScanNet data: scannet-prep demo"
-    )

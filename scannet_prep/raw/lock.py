@@ -57,24 +57,19 @@ def read_locks(raw_dir: Path) -> dict[str, LockEntry]:
     return entries
 
 
-def read_lock(path: Path) -> dict[str, LockEntry]:
+def read_lock(path: Path, data: bytes | None = None) -> dict[str, LockEntry]:
     """Read a lock file; entries by path below the data folder, with `/`.
+
+    Args:
+        path: The file.
+        data: Its bytes, where they are known: then the path is only for messages.
 
     Raises:
         MissingFileError: There is no such file.
         LockError: It is damaged.
     """
-    return parse_lock(read_file(path), path)
-
-
-def parse_lock(data: bytes, path: Path) -> dict[str, LockEntry]:
-    """Read a lock file from its bytes; the path is for messages.
-
-    Raises:
-        LockError: It is damaged.
-    """
-    entries: dict[str, LockEntry] = {}
-    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), start=1):
+    entries, text = dict[str, LockEntry](), (read_file(path) if data is None else data).decode("utf-8", "replace")
+    for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
         match = _LINE.fullmatch(line)

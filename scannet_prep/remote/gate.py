@@ -74,11 +74,6 @@ class Gate:
         self._alive_s = self._spacing_s = 0.0
 
     @property
-    def is_closed(self) -> bool:
-        """Whether one request at a time tries if the server is back."""
-        return bool(self._failures)
-
-    @property
     def state(self) -> str:
         """What all requests wait for, in words; empty while they go through."""
         if not self._failures:

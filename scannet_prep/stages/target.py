@@ -24,7 +24,7 @@ from scannet_prep.processed import manifest as manifests
 from scannet_prep.processed.folder import find_mixture
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.raw import lock as locks
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, parse_lock, read_locks, write_lock
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, read_lock, read_locks, write_lock
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split, read_scene_list
 from scannet_prep.stages.selection import Selection
@@ -101,7 +101,7 @@ class Target:
                 raise ManifestError(fault.place, fault.problem, f"{_ELSEWHERE}: no dataset can be read from both")
         if self._is_raw and LOCK_NAME in files:
             with suppress(FileError):  # it was packed as it was; without it, verify takes the files as they are
-                self._came_digests |= parse_lock(files[LOCK_NAME], Path(LOCK_NAME))
+                self._came_digests |= read_lock(Path(LOCK_NAME), files[LOCK_NAME])
         own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME}
         for name in [name for name in files if name not in own and not name.startswith(OWN_PREFIX)]:
             path = self._out_dir / name

@@ -146,7 +146,7 @@ def list_files(
             if split in kind.splits:
                 name = f"{scene_id}/{scene_id}{kind.suffix}"
                 # The sensor streams of train and val never moved when version 2 came out.
-                version = "v1" if kind.content is release.Content.SENSOR_STREAM and split is not Split.TEST else "v2"
+                version = "v1" if kind.content == "sensor stream" and split is not Split.TEST else "v2"
                 place = f"{release.SPLIT_DIRS[split]}/{name}"
                 files.append(RemoteFile(kind, scene_id, split, f"{base_url}{version}/scans/{name}", place))
     return files

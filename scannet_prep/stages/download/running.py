@@ -226,7 +226,7 @@ class _Run:
         task = min(ready, key=lambda task: task.next_s, default=None)
         job = None
         if task and self._gate.admits():
-            if self._gate.is_closed and (known := self._choose_known()):
+            if self._gate.state and (known := self._choose_known()):
                 job = _Job(known=known)
             elif task.next_s <= (0.0 if self._fresh else time.monotonic()):  # what has failed comes after all others
                 self._missing.remove(task)

@@ -100,11 +100,11 @@ def read_raw_file(kind: release.FileKind, path: Path) -> Any:  # noqa: ANN401 - 
         FileError: It is damaged.
     """
     readers = {
-        release.Content.MESH: read_mesh,
-        release.Content.LABELS_MESH: read_mesh,
-        release.Content.SEGMENTS: read_segments,
-        release.Content.AGGREGATION: read_aggregation,
-        release.Content.INFO: read_scan_info,
+        "mesh": read_mesh,
+        "labels mesh": read_mesh,
+        "segments": read_segments,
+        "aggregation": read_aggregation,
+        "info": read_scan_info,
     }
     return readers[kind.content](path)
 

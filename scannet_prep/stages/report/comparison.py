@@ -17,7 +17,7 @@ from scannet_prep.errors import FileError, MissingFileError, UsageError
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.labels import LABEL_MAP_NAME, find_label_map
 from scannet_prep.processed.manifest import SceneEntry, parse_manifest
-from scannet_prep.raw.lock import LockEntry, digest_file, parse_lock
+from scannet_prep.raw.lock import LockEntry, digest_file, read_lock
 from scannet_prep.release import INPUT_KINDS
 from scannet_prep.scene import SceneId
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, sort_findings
@@ -187,7 +187,7 @@ def _read_record(path: Path) -> _Side:
     data, found, label_map = read_file(path), dict[str, dict[str, LockEntry]](), "-"
     if data.lstrip().startswith(b"{"):
         return _Side(str(path), "processed", parse_manifest(data, path).scenes)
-    for name, entry in parse_lock(data, path).items():
+    for name, entry in read_lock(path, data).items():
         file = PurePosixPath(name)
         if file.name == LABEL_MAP_NAME:
             label_map = entry.sha256
