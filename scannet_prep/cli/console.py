@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from scannet_prep.errors import OutputError
@@ -140,7 +141,8 @@ class ShownProgress(Progress):
 
         options: dict[str, Any] = {"dynamic_ncols": True}
         if not sys.stderr.isatty():
-            options = {"file": _Lines(self._say), "ncols": 0, "leave": False}
+            lines = SimpleNamespace(write=self._write_line, flush=sys.stderr.flush)  # a file, for tqdm
+            options = {"file": lines, "ncols": 0, "leave": False}
             options |= dict.fromkeys(("delay", "mininterval", "maxinterval"), _SECONDS_BETWEEN_LINES)
         options |= {"unit": "B", "unit_scale": True} if unit == "B" else {"unit": f" {unit}"}
         # Of a total of 0, nobody knows what it is.
@@ -161,19 +163,10 @@ class ShownProgress(Progress):
         with self._bar.external_write_mode(file=sys.stderr) if sys.stderr.isatty() else nullcontext():
             self._say(message)
 
-
-class _Lines:
-    """A file that takes what tqdm writes for a terminal, and says it line by line."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-
-    def write(self, text: str) -> None:
+    def _write_line(self, text: str) -> None:
+        """Say what tqdm writes for a terminal, with blanks before and after it."""
         if text.strip():
             self._say(text.strip())
-
-    def flush(self) -> None:
-        """Nothing is held back."""
 
 
 def print_out(text: str) -> None:

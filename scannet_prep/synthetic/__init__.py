@@ -8,10 +8,4 @@ the order of the vertices.
 from scannet_prep.synthetic.release import write_label_map, write_release, write_scene
 from scannet_prep.synthetic.scene import SyntheticScene, make_scene
 
-__all__ = [
-    "SyntheticScene",
-    "make_scene",
-    "write_label_map",
-    "write_release",
-    "write_scene",
-]
+__all__ = ["SyntheticScene", "make_scene", "write_label_map", "write_release", "write_scene"]

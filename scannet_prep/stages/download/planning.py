@@ -91,7 +91,12 @@ def plan(
     selection = selection or Selection()
     selected, _ = select_scenes(everything, selection, data_dir)
     base_url = base_url.rstrip("/") + "/"
-    kinds = parse_types(types)
+    known_kinds = release.KINDS | release.SHARED_KINDS
+    suffixes = dict.fromkeys(suffix for word in types for suffix in release.PRESETS.get(word, (word,)))
+    if unknown := [suffix for suffix in suffixes if suffix not in known_kinds]:
+        hint = f"presets: {', '.join(release.PRESETS)}; types: {', '.join(known_kinds)}"
+        raise UsageError(f"{unknown[0]!r} is not a type of file", hint)
+    kinds = tuple(known_kinds[suffix] for suffix in suffixes)
     files = tuple(list_files(selected, kinds, base_url))
     if not files:
         raise UsageError("no file of these types exists for these scenes", "test scenes have no annotation")
@@ -116,17 +121,6 @@ def plan(
         share=share,
         is_merged=is_merged,
     )
-
-
-def parse_types(words: Sequence[str]) -> tuple[FileKind, ...]:
-    """Turn presets and suffixes into kinds of files, each once; UsageError where a word is neither."""
-    known = release.KINDS | release.SHARED_KINDS
-    suffixes = dict.fromkeys(suffix for word in words for suffix in release.PRESETS.get(word, (word,)))
-    for suffix in suffixes:
-        if suffix not in known:
-            hint = f"presets: {', '.join(release.PRESETS)}; types: {', '.join(known)}"
-            raise UsageError(f"{suffix!r} is not a type of file", hint)
-    return tuple(known[suffix] for suffix in suffixes)
 
 
 def list_files(
