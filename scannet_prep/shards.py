@@ -95,18 +95,17 @@ class Shard:
         ignored = "SLURM_NTASKS" if "SLURM_JOB_ID" in environ else ""
         for names in _VARIABLES:
             if all(name in environ and name != ignored for name in names):
-                index, count = (_parse_number(name, environ) for name in names)
-                if names[0].startswith("SLURM_ARRAY"):  # which may begin anywhere and have steps, but no gaps
-                    first, last, step = (_parse_number(f"SLURM_ARRAY_TASK_{it}", environ) for it in _RANGE)
-                    if last and last - first != (count - 1) * max(1, step):
-                        problem = f"shard auto: the {count} tasks of the job array do not follow each other"
-                        raise UsageError(
-                            problem, "to run some again, name the shard: $SLURM_ARRAY_TASK_ID/16, for 16 in all"
-                        )
-                    index = (index - first) // max(1, step)
+                index, count = (environ[name] for name in names)
                 words = " and ".join(f"{name}={environ[name]}" for name in names)
+                if names[0].startswith("SLURM_ARRAY"):  # which may begin anywhere and have steps, but no gaps
+                    first, last, step = (int(environ.get(f"SLURM_ARRAY_TASK_{it}", 0)) for it in _RANGE)
+                    if last and last - first != (int(count) - 1) * max(1, step):
+                        problem = f"shard auto: the {count} tasks of the job array do not follow each other"
+                        hint = "to run some again, name the shard: $SLURM_ARRAY_TASK_ID/16, for 16 in all"
+                        raise UsageError(problem, hint)
+                    index = str((int(index) - first) // max(1, step))
                 try:
-                    found[words] = cls(index, count)
+                    found[words] = cls.parse(f"{index}/{count}")
                 except UsageError as error:
                     raise UsageError(f"{words}: {error.message}", _BY_HAND) from None
         if not found:
@@ -277,10 +276,3 @@ class Share:
     def path(self, suffix: str = "") -> Path:
         """The part of the shard, or another file of its own."""
         return self.folder.path / f"{self.shard.name}{suffix or self.folder.suffix}"
-
-
-def _parse_number(name: str, environ: Mapping[str, str]) -> int:
-    text = environ.get(name, "0")
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise UsageError(f"shard auto: {name} is {text[:40]!r}, which is not a number", _BY_HAND)
-    return int(text)

@@ -82,14 +82,25 @@ class Client:
         self.received_bytes = 0
         self._lock = threading.Lock()
         self._free_s = 0.0  # until then, the bandwidth is used up
+        self._session = requests.Session()  # keeps connections, which are given to one request at a time
+        found: Any = str(certificates) if isinstance(certificates, Path) else certificates
+        if found is True:  # what the environment names counts, as requests has it
+            found = self._session.merge_environment_settings(base_url, {}, None, True, None)["verify"]
+        if isinstance(found, str):
+            try:
+                place = {"capath" if certificates is True and Path(found).is_dir() else "cafile": found}
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**place)
+            except OSError as error:
+                reason = "holds no certificate (PEM)" if isinstance(error, ssl.SSLError) else error.strerror
+                hint = "a file of certificates (PEM) is expected; REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE name one too"
+                raise UsageError(f"{found}: {reason}", hint) from None
         host = urlsplit(base_url).hostname or ""
         self._options: dict[str, Any] = {
             "timeout": (policy.connect_timeout_s, policy.answer_timeout_s),
-            "verify": find_certificates(base_url, certificates),
+            "verify": found,
             # They are for other machines, also where the environment forgets to say so.
             "proxies": {"no_proxy": host} if host in _THIS_MACHINE else {},
         }
-        self._session = requests.Session()  # keeps connections, which are given to one request at a time
         # Without identity, servers compress, and then neither lengths nor offsets mean anything.
         names = {"User-Agent": f"scannet-prep/{VERSION} (+{CONTACT_URL})", "Accept-Encoding": "identity"}
         self._session.headers.update(names)
@@ -137,28 +148,6 @@ class Client:
             self._free_s = max(self._free_s, now_s) + size_bytes / self.policy.bytes_per_s
             pause_s = self._free_s - now_s
         self.stop.wait(pause_s)
-
-
-def find_certificates(base_url: str, certificates: bool | Path) -> bool | str:
-    """Find the certificate authorities for an address, as requests takes them, and check that they can be used.
-
-    The argument is that of `Client`; for True, what the environment names counts, as requests has it.
-
-    Raises:
-        UsageError: The file is not there, or holds no certificate.
-    """
-    found: Any = str(certificates) if isinstance(certificates, Path) else certificates
-    if found is True:
-        found = requests.Session().merge_environment_settings(base_url, {}, None, True, None)["verify"]
-    if isinstance(found, str):
-        try:
-            place = {"capath" if certificates is True and Path(found).is_dir() else "cafile": found}
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**place)
-        except OSError as error:
-            reason = "holds no certificate (PEM)" if isinstance(error, ssl.SSLError) else error.strerror
-            hint = "a file of certificates (PEM) is expected; REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE name one too"
-            raise UsageError(f"{found}: {reason}", hint) from None
-    return found  # type: ignore[no-any-return]
 
 
 def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | None:

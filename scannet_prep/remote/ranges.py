@@ -51,22 +51,15 @@ class RangeSource(RemoteSource):
         if client := self._clients.pop(os.getpid(), None):
             client.close()
 
-    def __del__(self) -> None:
-        """Close the connections of this process."""
-        self.close()
-
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
         return self.__dict__ | {"_clients": {}}
 
-    def _connect(self) -> Client:
-        """The connections of this process. Without a lock, which a fork may copy while it is held."""
-        client = self._clients.get(os.getpid())
-        return client or self._clients.setdefault(os.getpid(), Client(self._url, self._policy, self._certificates))
-
     def _fetch(self, start: int, end: int) -> bytes:
         """Fetch a range, with as many requests as it takes; they are given up when nothing has come for too long."""
-        client, data, failures = self._connect(), bytearray(), 0
+        if (client := self._clients.get(os.getpid())) is None:  # without a lock, which a fork may copy while it is held
+            client = self._clients.setdefault(os.getpid(), Client(self._url, self._policy, self._certificates))
+        data, failures = bytearray(), 0
         gate = Gate(self._policy, self.name, lambda text: _log.warning("%s: %s", self.name, text))
         if self._version:
             gate.served(None)

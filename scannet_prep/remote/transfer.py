@@ -19,7 +19,7 @@ from io import FileIO
 from pathlib import Path
 
 from scannet_prep.errors import FileError
-from scannet_prep.files import Buffer, make_directory, read_file
+from scannet_prep.files import make_directory, read_file
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError
 from scannet_prep.space import find_free_bytes, format_bytes
@@ -65,23 +65,67 @@ class Partial:
                     with suppress(OSError):
                         path.unlink()
 
-    def begin(self, validator: str | None = None) -> None:
-        """Open the file. With a validator, that of the bytes to come, those that are there are dropped."""
-        make_directory(self.path.parent)
-        if validator is not None:
-            self.path.unlink(missing_ok=True)  # first: the old bytes must never stand beside the new validator
-            self._version_path.unlink(missing_ok=True)
-            self._version_path.write_bytes(validator.encode("latin-1", "replace"))
-            self.size_bytes, self.validator = 0, validator
-        self._file = self.path.open("ab", buffering=0)
+    def receive(self, client: Client, url: str, max_bytes: int) -> None:
+        """Make one request for what is missing of the file, and append what it gives: then, the file is complete.
 
-    def append(self, data: Buffer) -> None:
-        """Add bytes at the end of the file, which has begun."""
-        rest = memoryview(data)
-        while rest and self._file:
-            written = self._file.write(rest)
-            self.size_bytes, self.received_bytes = self.size_bytes + written, self.received_bytes + written
-            rest = rest[written:]
+        Raises:
+            AttemptError: It is not complete, or has more than `max_bytes`.
+            OSError: It cannot be written.
+        """
+        there_bytes, headers = self.size_bytes, {}
+        if there_bytes:
+            headers = {"Range": f"bytes={there_bytes}-", "If-Range": self.validator}
+        with client.open(url, headers) as answer:
+            pieces, expected_bytes = answer.read_pieces(), answer.size_bytes
+            etag, date = (answer.headers.get(name, "") for name in ("ETag", "Last-Modified"))
+            # Servers that ignore `If-Range` send the rest of any version. They have to repeat an ETag (RFC 9110,
+            # 15.3.7), but not a date.
+            is_same = self.validator == (etag if self.validator.startswith('"') else date or self.validator)
+            is_rest = answer.span is not None and answer.span[0] == there_bytes > 0
+            is_whole = answer.status == 416 and 0 < there_bytes == expected_bytes  # it was whole already
+            if answer.status == 200:
+                # A first request, or the server ignores ranges, or has another version.
+                pieces = _refuse_pages(pieces)  # looked at before all that has arrived is given up for it
+                self._begin(etag if etag.startswith('"') else date)  # `If-Range` needs a strong ETag
+            elif not (is_whole or (is_rest and is_same)):
+                self.drop()
+                problem = f"asked to go on from byte {there_bytes:,}, the server sent another part, or version"
+                raise AttemptError(problem)
+            self._file = self.path.open("ab", buffering=0)
+            self._check_size(expected_bytes or 0, max_bytes)
+            for piece in () if is_whole else pieces:
+                self._check_size(self.size_bytes + len(piece), max_bytes)
+                rest = memoryview(piece)
+                while rest:
+                    written = self._file.write(rest)
+                    self.size_bytes, self.received_bytes = self.size_bytes + written, self.received_bytes + written
+                    rest = rest[written:]
+        if expected_bytes is not None and self.size_bytes != expected_bytes:
+            problem = f"broken off after {self.size_bytes:,} of {expected_bytes:,} bytes"
+            if self.size_bytes > expected_bytes:
+                self.drop()
+            raise AttemptError(problem)
+
+    def _begin(self, validator: str) -> None:
+        """Drop the bytes that are there, for others that come with this validator."""
+        make_directory(self.path.parent)
+        self.path.unlink(missing_ok=True)  # first: the old bytes must never stand beside the new validator
+        self._version_path.unlink(missing_ok=True)
+        self._version_path.write_bytes(validator.encode("latin-1", "replace"))
+        self.size_bytes, self.validator = 0, validator
+
+    def _check_size(self, size_bytes: int, max_bytes: int) -> None:
+        """Check that a file of so many bytes can be of its kind, and that the disk holds it."""
+        if size_bytes > max_bytes:
+            self.drop()
+            what = f"has {format_bytes(size_bytes)} or more, but no file of this kind has more than"
+            raise AttemptError(f"{what} {format_bytes(max_bytes)}", tries=FEW_TRIES, is_answer=True)
+        if size_bytes <= self.size_bytes + _PIECE_BYTES:
+            return
+        free_bytes = find_free_bytes(self.path.parent)
+        if free_bytes and size_bytes - self.size_bytes > free_bytes:  # on a full disk, writing ends the run
+            problem = f"has {format_bytes(size_bytes)}, but only {format_bytes(free_bytes)} is free on the disk"
+            raise AttemptError(problem, "free some space, or choose a folder on another disk", tries=1)
 
     def drop(self) -> None:
         """Drop all bytes: they are not those of the file."""
@@ -106,45 +150,6 @@ def partial_path(target: Path) -> Path:
     return target.with_name(f".{target.name}.part")
 
 
-def receive(client: Client, url: str, partial: Partial, max_bytes: int) -> None:
-    """Make one request for what is missing of a file, and append what it gives: then, the file is complete.
-
-    Raises:
-        AttemptError: It is not complete, or has more than `max_bytes`.
-        OSError: It cannot be written.
-    """
-    there_bytes, headers = partial.size_bytes, {}
-    if there_bytes:
-        headers = {"Range": f"bytes={there_bytes}-", "If-Range": partial.validator}
-    with client.open(url, headers) as answer:
-        pieces, expected_bytes = answer.read_pieces(), answer.size_bytes
-        if answer.status == 200:  # looked at before all that has arrived is given up for it
-            pieces = _refuse_pages(pieces)
-        etag, date = (answer.headers.get(name, "") for name in ("ETag", "Last-Modified"))
-        # Servers that ignore `If-Range` send the rest of any version. They have to repeat an ETag (RFC 9110, 15.3.7),
-        # but not a date.
-        is_same = partial.validator == (etag if partial.validator.startswith('"') else date or partial.validator)
-        is_rest = answer.span is not None and answer.span[0] == there_bytes > 0
-        is_whole = answer.status == 416 and 0 < there_bytes == expected_bytes  # it was whole already
-        if answer.status == 200:
-            # A first request, or the server ignores ranges, or has another version. `If-Range` needs a strong ETag.
-            partial.begin(etag if etag.startswith('"') else date)
-        elif is_whole or (is_rest and is_same):
-            partial.begin()
-        else:
-            partial.drop()
-            raise AttemptError(f"asked to go on from byte {there_bytes:,}, the server sent another part, or version")
-        _check_size(expected_bytes or 0, partial, max_bytes)
-        for piece in () if is_whole else pieces:
-            _check_size(partial.size_bytes + len(piece), partial, max_bytes)
-            partial.append(piece)
-    found = partial.size_bytes
-    if expected_bytes is not None and found != expected_bytes:
-        if found > expected_bytes:
-            partial.drop()
-        raise AttemptError(f"broken off after {found:,} of {expected_bytes:,} bytes")
-
-
 def ask_for_end(client: Client, url: str, size_bytes: int) -> None:
     """Ask for the last byte of a file that was served before: this costs nothing, and is like fetching it.
 
@@ -157,23 +162,6 @@ def ask_for_end(client: Client, url: str, size_bytes: int) -> None:
             pieces = _refuse_pages(pieces)
         if answer.status == 416 or answer.size_bytes not in (None, size_bytes) or not next(pieces, b""):
             raise AttemptError("nothing, or something else, in place of what was served before")
-
-
-def _check_size(size_bytes: int, partial: Partial, max_bytes: int) -> None:
-    """Check that a file of so many bytes can be of its kind, and that the disk holds it."""
-    if size_bytes > max_bytes:
-        partial.drop()
-        what = f"has {format_bytes(size_bytes)} or more, but no file of this kind has more than"
-        raise AttemptError(f"{what} {format_bytes(max_bytes)}", tries=FEW_TRIES, is_answer=True)
-    if size_bytes <= partial.size_bytes + _PIECE_BYTES:
-        return
-    free_bytes = find_free_bytes(partial.path.parent)
-    if free_bytes and size_bytes - partial.size_bytes > free_bytes:  # on a full disk, writing ends the run
-        raise AttemptError(
-            f"has {format_bytes(size_bytes)}, but only {format_bytes(free_bytes)} is free on the disk",
-            "free some space, or choose a folder on another disk",
-            tries=1,
-        )
 
 
 def _refuse_pages(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -177,12 +177,11 @@ class _Run:
         total_bytes = sum(file.kind.typical_bytes or 0 for file in self._plan.files)
         try:
             with self._progress.work("download", total_bytes, "B"):
-                try:
-                    self._bring_all()
-                except ServerDownError as error:
-                    for task in self._tasks:
-                        if task.outcome is None:  # a thread may have ended its job since
-                            task.fail(error.message, error.hint, self._plan.shown_base_url)
+                self._bring_all()
+        except ServerDownError as error:
+            for task in self._tasks:
+                if task.outcome is None:  # a thread may have ended its job since
+                    task.fail(error.message, error.hint, self._plan.shown_base_url)
         except BaseException:
             with suppress(OutputError):  # what ended the run is what has to be told
                 self._save()

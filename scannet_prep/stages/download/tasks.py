@@ -23,7 +23,7 @@ from scannet_prep.raw.lock import LOCK_NAME, digest_file, read_locks
 from scannet_prep.release import AGGREGATION, LABELS_MESH, MESH, SEGMENTS, Content
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROGRESS_BYTES
-from scannet_prep.remote.transfer import Partial, aria2_path, receive
+from scannet_prep.remote.transfer import Partial, aria2_path
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
 from scannet_prep.scene import Split
 from scannet_prep.stages.download.planning import DownloadPlan, RemoteFile
@@ -170,7 +170,7 @@ class Worker:
         try:
             with task.partial.opened():
                 task.most_bytes = max(task.most_bytes, task.partial.size_bytes)
-                receive(self._client, task.file.url, task.partial, task.file.kind.max_bytes)
+                task.partial.receive(self._client, task.file.url, task.file.kind.max_bytes)
                 self._accept(task, siblings)
         except AttemptError as error:
             if task.partial.size_bytes < task.most_bytes + PROGRESS_BYTES:
