@@ -15,7 +15,7 @@ from downloads import MESH, SCENES, Bar, fetch, fetched, release_fixtures, words
 from release_server import ReleaseServer, Status
 
 from scannet_prep.errors import FileError
-from scannet_prep.raw.lock import digest_file, read_lock, write_lock
+from scannet_prep.raw.lock import digest_file, encode_lock, read_lock
 from scannet_prep.release import KINDS
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.download import FileOutcome, tasks
@@ -112,7 +112,7 @@ def test_verify_fetches_again_what_was_recorded_too_early(server: ReleaseServer,
     with_zeros(place(data_dir, MESH), server.root)
     of_another_scene(place(data_dir, SEGMENTS), server.root)
     found = {name: digest_file(data_dir / name) for name in digests(data_dir)}
-    write_lock(data_dir / "scannet.lock", found)  # as versions before this one did
+    (data_dir / "scannet.lock").write_bytes(encode_lock(found))  # as versions before this one did
     fetch(server, data_dir)
     assert server.requests() == []
     outcome = run_main(*words([SCENE], server.base_url, data_dir, "--verify"))

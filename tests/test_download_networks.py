@@ -140,12 +140,12 @@ def test_what_is_wrong_with_the_network_is_told_in_words(
 
 
 def test_whole_read_only_trees_are_fine(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, _entries: Any) -> None:
+    def refuse(path: Path, _data: bytes, **_options: bool) -> None:
         raise OutputError(f"{path}: cannot be written: Read-only file system")
 
     bar = Bar()
     fetch(server, tmp_path, SCENES)
-    monkeypatch.setattr("scannet_prep.stages.download.running.write_lock", refuse)
+    monkeypatch.setattr("scannet_prep.stages.download.running.write_if_changed", refuse)
     assert not fetch(server, tmp_path, SCENES, bar=bar).failures
     (tmp_path / "scans/scene0000_00/scene0000_00.txt").unlink()
     with pytest.raises(OutputError, match="Read-only"):

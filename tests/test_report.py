@@ -17,7 +17,7 @@ from tiny import SCENE_ID, write_tiny
 from scannet_prep import SCANNET20, read_processed, tables
 from scannet_prep.labels import LABEL_MAP_NAME
 from scannet_prep.processed.scene import encode_processed
-from scannet_prep.raw.lock import LOCK_NAME, digest_file, write_lock
+from scannet_prep.raw.lock import LOCK_NAME, digest_file, encode_lock
 from scannet_prep.stages.report.figures import MEASURES
 from scannet_prep.stages.report.measures import SceneMeasures, measure_scene
 from scannet_prep.synthetic import write_release
@@ -249,7 +249,7 @@ def test_raw_trees_are_compared_file_by_file_also_with_a_lock_alone(
 ) -> None:
     lock = tmp_path / LOCK_NAME
     files = [path for path in raw_dir.rglob("*") if path.is_file()]
-    write_lock(lock, {path.relative_to(raw_dir).as_posix(): digest_file(path) for path in files})
+    lock.write_bytes(encode_lock({path.relative_to(raw_dir).as_posix(): digest_file(path) for path in files}))
     assert compare(whole_dir / "raw", lock)[0] == 0
     mesh = raw_file(raw_dir, "_vh_clean_2.ply", TEST)
     patch(mesh, -1, b"\x07")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -54,12 +53,6 @@ class Console:
     is_verbose: bool = False
     has_progress: bool = True
     _started_s: float = field(default_factory=time.monotonic)
-
-    @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace) -> Console:
-        """Speak as the arguments of `add_output_arguments` say."""
-        has_progress = not (arguments.no_progress or arguments.quiet)
-        return cls(arguments.command, arguments.json, arguments.quiet, arguments.verbose, has_progress)
 
     @property
     def seconds(self) -> float:

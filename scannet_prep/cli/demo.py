@@ -16,14 +16,10 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scannet_prep.cli.arguments import CommandParser, add_jobs_argument, jobs_from, path_argument
 from scannet_prep.cli.console import Console, format_duration
 from scannet_prep.release import TERMS_URL
-
-if TYPE_CHECKING:
-    from scannet_prep.stages.demo import DemoReport
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -37,16 +33,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import demo
 
-    report = demo.run(arguments.directory, jobs=jobs_from(arguments), progress=console.progress())
-    return console.result(_describe(report, console.seconds), report, 0)
+    steps, processed = demo.run(arguments.directory, jobs=jobs_from(arguments), progress=console.progress())
+    return console.result(_describe(steps, console.seconds), {"steps": steps, "process": processed}, 0)
 
 
-def _describe(report: DemoReport, seconds: float) -> str:
-    steps = "\n\n".join(
-        "\n   ".join([f"{number}. {title}", *lines]) for number, (title, lines) in enumerate(report.steps.items(), 1)
-    )
+def _describe(steps: dict[str, list[str]], seconds: float) -> str:
+    parts = ["\n   ".join([f"{number}. {title}", *lines]) for number, (title, lines) in enumerate(steps.items(), 1)]
+    told = "\n\n".join(parts)
     return f"""\
-{steps}
+{told}
 
 All of it took {format_duration(seconds)}. The same with the real data, once you have signed its terms
 ({TERMS_URL}):

@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not words:
             parser.print_help(sys.stderr)
         arguments = parser.parse_args(words)
-        console = Console.from_arguments(arguments)
+        has_progress = not (arguments.no_progress or arguments.quiet)
+        console = Console(arguments.command, arguments.json, arguments.quiet, arguments.verbose, has_progress)
         status: int = arguments.run(arguments, console)
     except KeyboardInterrupt:
         return console.interrupted()
@@ -67,8 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         problem, hint, trace = explain(error)
         if isinstance(error, OSError) and error.filename:
             problem = f"{error.filename}: {problem}"
-        if isinstance(error, MissingFileError | OutputError):
-            hint = _explain_no_volume() or hint
+        volume = os.environ.get("SCANNET_PREP_VOLUME", "")  # which the Dockerfile sets
+        if isinstance(error, MissingFileError | OutputError) and volume and not os.path.ismount(volume):
+            hint = f'this container has no folder at {volume}: docker run -v "$PWD/data:{volume}" ...'
         if isinstance(error, CertificateError):  # the library names the variable, and this the option
             hint = re.sub(r"\w+=FILE", r"--ca-bundle FILE, or \g<0>", hint)
         status = console.fail(type(error).__name__, problem, hint, 2 if isinstance(error, UsageError) else 1)
@@ -80,14 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _has_interrupt(error: BaseException | None) -> bool:
     """Whether an error came of an interrupt, as one of Python's locks may."""
     return error is not None and (isinstance(error, KeyboardInterrupt) or _has_interrupt(error.__context__))
-
-
-def _explain_no_volume() -> str:
-    """What to do about files that are missing in a container without the folder of the data; empty elsewhere."""
-    volume = os.environ.get("SCANNET_PREP_VOLUME", "")  # which the Dockerfile sets
-    if not volume or os.path.ismount(volume):
-        return ""
-    return f'this container has no folder at {volume}: docker run -v "$PWD/data:{volume}" ...'
 
 
 def make_parser() -> CommandParser:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.errors import LockError
-from scannet_prep.files import open_file, read_file, write_if_changed
+from scannet_prep.files import open_file, read_file
 from scannet_prep.shards import ShardFolder
 
 LOCK_NAME = "scannet.lock"
@@ -78,15 +78,6 @@ def read_lock(path: Path, data: bytes | None = None) -> dict[str, LockEntry]:
             raise LockError(path, f"line {number} reads {line[:60]!r}, expected digest, size and path", hint)
         entries[match[3]] = LockEntry(match[1], int(match[2]))
     return entries
-
-
-def write_lock(path: Path, entries: Mapping[str, LockEntry]) -> None:
-    """Write a lock file, unless it is the same already.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    write_if_changed(path, encode_lock(entries), is_durable=True)
 
 
 def encode_lock(entries: Mapping[str, LockEntry]) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,21 +32,14 @@ The scenes in this folder are synthetic: made by `scannet-prep demo`, which may 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class DemoReport:
-    """What the demo did.
-
-    Attributes:
-        steps: Step by step: what was done, and where the result is or what it looks like, in words.
-        process: Report of that stage.
-    """
-
-    steps: dict[str, list[str]]
-    process: ProcessReport
-
-
-def run(demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None) -> DemoReport:
+def run(
+    demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None
+) -> tuple[dict[str, list[str]], ProcessReport]:
     """Make synthetic scenes, download them from a server on this machine, process, pack, read and show them.
+
+    Returns:
+        Step by step, in words: what was done, and where the result is or what it looks like; and the report of
+        `process`.
 
     Raises:
         UsageError: The folder holds something that no demo made; synthetic scenes never mix with real ones.
@@ -87,7 +79,7 @@ def run(demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None) -> D
         ],
         "a picture of a scene, and a page for a browser": [str(path) for path in views],
     }
-    return DemoReport(steps, processed)
+    return steps, processed
 
 
 @contextmanager

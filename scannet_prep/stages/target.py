@@ -18,13 +18,20 @@ from scannet_prep.errors import (
 )
 from scannet_prep.export import is_export
 from scannet_prep.failures import SceneFailure
-from scannet_prep.files import Buffer, has_content, make_directory, remove_temporaries, write_atomically
+from scannet_prep.files import (
+    Buffer,
+    has_content,
+    make_directory,
+    remove_temporaries,
+    write_atomically,
+    write_if_changed,
+)
 from scannet_prep.processed import folder as lists
 from scannet_prep.processed import manifest as manifests
 from scannet_prep.processed.folder import find_mixture
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.raw import lock as locks
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, read_lock, read_locks, write_lock
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, encode_lock, read_lock, read_locks
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split, read_scene_list
 from scannet_prep.stages.selection import Selection
@@ -150,7 +157,7 @@ class Target:
         new = {name for name, outcome in self.outcomes.items() if outcome != "kept" or name not in self._digests}
         digests = self._digests | {name: self._came_digests[name] for name in self._came_digests.keys() & new}
         if digests != self._digests or self._shards.exists():
-            write_lock(self._out_dir / LOCK_NAME, digests)
+            write_if_changed(self._out_dir / LOCK_NAME, encode_lock(digests), is_durable=True)
         failed = set(self.failures)
         with suppress(MissingFileError):
             failed.update(read_scene_list(self._out_dir / lists.FAILED_NAME))

@@ -67,7 +67,10 @@ def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
         palette = np.full((MAX_NYU40_ID + 1, 3), 128, np.uint8)  # ScanNet20's own colours, else grey, or black for none
         palette[[0, *SCANNET20.ids]] = [(0, 0, 0), *SCANNET20.colors]
         contents[LABELS_MESH] = _mesh_chunks(scene, palette[labels], labels)
-        contents |= {SEGMENTS: [_segments_text(scene)], AGGREGATION: [_aggregation_text(scene)]}
+        numbers = ",".join(map(str, scene.segment_ids.tolist()))
+        head = ["{", '"params": {', _PARAMETERS, "}", ","]
+        segments = [*head, f'"sceneId": "{scene.scene_id}",', f'"segIndices": [{numbers}]', "}"]
+        contents |= {SEGMENTS: [_crlf_text(segments)], AGGREGATION: [_aggregation_text(scene)]}
     for kind, chunks in contents.items():
         write_atomically(files.path(kind), chunks)
     return files.directory
@@ -105,12 +108,6 @@ def _nyu40_ids(scene: SyntheticScene) -> NDArray[np.uint8]:
     for group in scene.groups:
         label_of[list(group.segment_ids)] = ids_of.get(group.raw_category, unknown).nyu40_id
     return label_of[scene.segment_ids]
-
-
-def _segments_text(scene: SyntheticScene) -> bytes:
-    numbers = ",".join(map(str, scene.segment_ids.tolist()))
-    head = ["{", '"params": {', _PARAMETERS, "}", ","]
-    return _crlf_text([*head, f'"sceneId": "{scene.scene_id}",', f'"segIndices": [{numbers}]', "}"])
 
 
 def _aggregation_text(scene: SyntheticScene) -> bytes:

@@ -20,10 +20,10 @@ from typing import Any
 
 from scannet_prep import release
 from scannet_prep.errors import OutputError, ServerDownError, TermsError, UsageError
-from scannet_prep.files import make_directory, run_lock, write_atomically
+from scannet_prep.files import make_directory, run_lock, write_atomically, write_if_changed
 from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
 from scannet_prep.progress import Progress
-from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_locks, shards_of, write_lock
+from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_locks, shards_of
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROOF_BYTES, Gate, TransferPolicy
 from scannet_prep.remote.transfer import Partial, ask_for_end
@@ -297,7 +297,7 @@ class _Run:
             locked = {name: entry for name, entry in locked.items() if name in own}
         try:
             if locked or path.exists():
-                write_lock(path, locked)
+                write_if_changed(path, encode_lock(locked), is_durable=True)
             self._list_failures(failed_path)
             if is_end and share is not None:
                 share.finish(encode_lock(locked))
