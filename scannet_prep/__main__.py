@@ -55,18 +55,14 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     _looks += 1
     if frame is not None and frame.f_code.co_filename.endswith(_LOCKING) and _looks < _MOST_LOOKS:
         return
-    while frame is not None and not _forgets(frame):
+    # Where an exception would end in a frame: Python complains of those of finalizers, and goes on.
+    while frame and not (frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_name == "__del__"):
         frame = frame.f_back
     error = sys.exc_info()[1]
     while error is not None and not isinstance(error, KeyboardInterrupt | GeneratorExit):
         error = error.__context__  # generators end where an exception passes the loop over them
     if error is None and frame is None:  # else it is being cleaned up, a module is loaded, or an object is at its end
         raise KeyboardInterrupt
-
-
-def _forgets(frame: FrameType) -> bool:
-    """Whether an exception would end in this frame: Python complains of those of finalizers, and goes on."""
-    return frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_name == "__del__"
 
 
 def _ignore_signals() -> None:

@@ -115,13 +115,10 @@ def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[War
     Returns:
         One summary for each kind and subject, in order of first appearance.
     """
-    counts: Counter[tuple[WarningKind, str]] = Counter()
-    scene_ids: dict[tuple[WarningKind, str], dict[str, None]] = {}  # a dict keeps the order
+    counts: dict[tuple[WarningKind, str], Counter[str]] = {}  # by scene; it keeps the order
     for scene_id, warning in warnings:
-        key = warning.kind, warning.subject
-        counts[key] += warning.count
-        scene_ids.setdefault(key, {})[scene_id] = None
+        counts.setdefault((warning.kind, warning.subject), Counter())[scene_id] += warning.count
     return [
-        WarningSummary(kind, SceneWarning(kind, subject, count := counts[kind, subject]).text, count, tuple(found))
-        for (kind, subject), found in scene_ids.items()
+        WarningSummary(kind, SceneWarning(kind, subject, count := found.total()).text, count, tuple(found))
+        for (kind, subject), found in counts.items()
     ]

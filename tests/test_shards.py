@@ -354,10 +354,10 @@ def test_all_shards_of_a_download_together_are_polite_to_the_university_but_not_
         download.plan(tmp_path, [".txt"], shard=Shard(0, 4), base_url=base_url)
         for base_url in (BASE_URL, "http://127.0.0.1:9/public/")
     )
-    download.check(plan, jobs=2)
-    download.check(mirrored, jobs=3)
-    with pytest.raises(UsageError, match="3 connections at a time in each of 4 shards, expected 1 to 8 in all"):
-        download.check(plan, jobs=3)
+    impolite = "3 connections at a time in each of 4 shards, expected 1 to 8 in all"
+    for chosen, jobs, problem in ((plan, 2, "Terms of Use"), (mirrored, 3, "Terms of Use"), (plan, 3, impolite)):
+        with pytest.raises(UsageError, match=problem):  # the terms are asked for after it
+            download.run(chosen, jobs=jobs)
 
 
 def test_the_scripts_of_the_page_run_an_array_and_the_merge_after_it(raw: Path, tmp_path: Path) -> None:

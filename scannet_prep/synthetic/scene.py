@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -90,29 +91,6 @@ _PIECES_PER_CELL = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Room:
-    """The mesh of a furnished room, in the aligned frame: floor at z = 0, walls along x and y.
-
-    Attributes:
-        size: Extent along x, y and z, metres; one corner is the origin.
-        pieces: Objects; those of `_SHELL` come first.
-        edge_length: Distance of neighbouring points, metres.
-        owners: int64 (N,), index of the object that each point is on.
-        points: float64 (N, 3), metres.
-        segments: int64 (N,), segment of each point, from 0; no segment is on two sides of a box.
-        triangles: int64 (T, 3), counter-clockwise as seen from inside the room.
-    """
-
-    size: tuple[float, float, float]
-    pieces: tuple[_Piece, ...]
-    edge_length: float
-    owners: NDArray[np.int64]
-    points: NDArray[np.float64]
-    segments: NDArray[np.int64]
-    triangles: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class SyntheticScene:
     """One synthetic scan.
 
@@ -155,33 +133,34 @@ def make_scene(scene_id: str, *, vertices: int = 4000, seed: int = 0, repeats_gr
             f"cannot make a scene of {vertices} vertices from seed {seed}", f"vertices={MIN_VERTICES}, seed=0"
         )
     rng = np.random.default_rng([name.space, name.scan, vertices, seed])
-    room = _furnish(vertices, rng)
+    size, pieces, side_owners, sides = _furnish(vertices, rng)
+    edge_length, point_sides, points, segments, triangles = _mesh(sides, vertices, rng)
     axis_alignment = _draw_alignment(rng)
     # What is missing of the room is one hole in the ceiling, as scans have.
-    center = (rng.uniform(0.3, 0.7) * room.size[0], rng.uniform(0.3, 0.7) * room.size[1], room.size[2])
-    kept = np.sort(np.argsort(-((room.points - center) ** 2).sum(1), kind="stable")[:vertices])
-    noisy = room.points[kept] + rng.normal(0.0, _NOISE, (vertices, 3))
+    center = (rng.uniform(0.3, 0.7) * size[0], rng.uniform(0.3, 0.7) * size[1], size[2])
+    kept = np.sort(np.argsort(-((points - center) ** 2).sum(1), kind="stable")[:vertices])
+    noisy = points[kept] + rng.normal(0.0, _NOISE, (vertices, 3))
     # Written out, because the order of sums in a matrix product differs between processors.
     cosine, sine = axis_alignment[0, 0], axis_alignment[1, 0]
     x, y, z = (noisy - axis_alignment[:3, 3]).T
     scanned = np.stack([cosine * x + sine * y, cosine * y - sine * x, z], axis=1)
-    order = _order_like_release(scanned, room.edge_length)
+    order = _order_like_release(scanned, edge_length)
 
     kept = kept[order]
-    owners, segments = room.owners[kept], room.segments[kept]
+    owners, segments = np.array(side_owners)[point_sides[kept]], segments[kept]
     names = np.empty(int(segments.max()) + 1, np.int32)  # each segment is named after one of its vertices
     shuffled = rng.permutation(vertices).astype(np.int32)
     names[segments[shuffled]] = shuffled
     segment_ids = names[segments]
-    numbers = np.full(len(room.points), -1, np.int32)
+    numbers = np.full(len(points), -1, np.int32)
     numbers[kept] = np.arange(vertices, dtype=np.int32)
-    faces = numbers[room.triangles]
+    faces = numbers[triangles]
     faces = faces.compress(faces.min(1) >= 0, axis=0)  # without those that lost a vertex
     # Colours are a little different in each object and vertex.
-    base = np.array([piece.color for piece in room.pieces]) + rng.normal(0.0, 12.0, (len(room.pieces), 3))
+    base = np.array([piece.color for piece in pieces]) + rng.normal(0.0, 12.0, (len(pieces), 3))
     noise = rng.standard_normal((vertices, 1), np.float32) * np.float32(8.0)
     has_annotation = find_official_split(name) is not Split.TEST
-    groups = _annotate(room, owners, segment_ids, rng) if has_annotation else ()
+    groups = _annotate(pieces, owners, segment_ids, rng) if has_annotation else ()
     if repeats_groups:
         groups += tuple(replace(it, id=1000 + place, object_id=len(groups) + place) for place, it in enumerate(groups))
     return SyntheticScene(
@@ -213,11 +192,11 @@ def _order_like_release(positions: NDArray[np.float64], edge_length: float) -> N
     return np.lexsort((hashes & 0xFFFFF, chunks[:, 2], chunks[:, 1], chunks[:, 0]))
 
 
-def _annotate(room: _Room, owners: Ids, segment_ids: Ids, rng: np.random.Generator) -> tuple[Group, ...]:
+def _annotate(pieces: Sequence[_Piece], owners: Ids, segment_ids: Ids, rng: np.random.Generator) -> tuple[Group, ...]:
     """Group segments to objects in random order; a quarter of floor, ceiling and walls is left out."""
     names, first = np.unique(segment_ids, return_index=True)
     objects = []
-    for index, piece in enumerate(room.pieces):
+    for index, piece in enumerate(pieces):
         members = names[owners[first] == index].tolist()
         if index < len(_SHELL):
             members = members[len(members) // 4 :]
@@ -228,10 +207,16 @@ def _annotate(room: _Room, owners: Ids, segment_ids: Ids, rng: np.random.Generat
     return tuple(Group(index + (index >= removed), index, *item) for index, item in enumerate(order))
 
 
-def _furnish(vertices: int, rng: np.random.Generator) -> _Room:
-    """Build a room of a size that suits a number of vertices, put things into it, and mesh it.
+def _furnish(
+    vertices: int, rng: np.random.Generator
+) -> tuple[tuple[float, float, float], list[_Piece], list[int], NDArray[np.float64]]:
+    """Build a room of a size that suits a number of vertices, and put things into it.
 
-    The mesh is a square grid with at least so many points, and not many more.
+    Its floor is at z = 0, its walls are along x and y.
+
+    Returns:
+        Its extent along x, y and z, metres; one corner is the origin. Objects; those of `_SHELL` come first. The sides
+        of all of them: the index of the object of each, and float64 (S, 3, 3) as of `_box_sides`.
     """
     columns = max(2, round(math.sqrt(vertices / _VERTICES_PER_CELL)))
     rows = max(2, round(vertices / _VERTICES_PER_CELL / columns))
@@ -250,15 +235,27 @@ def _furnish(vertices: int, rng: np.random.Generator) -> _Room:
             sides.append(box)
             owners += [len(pieces)] * len(box)
             pieces.append(piece)
-    all_sides = np.concatenate(sides)
-    lengths = np.sqrt((all_sides[:, 1:] ** 2).sum(2))
+    return size, pieces, owners, np.concatenate(sides)
+
+
+def _mesh(
+    sides: NDArray[np.float64], vertices: int, rng: np.random.Generator
+) -> tuple[float, NDArray[np.int64], NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Mesh the sides of boxes by a square grid with at least so many points, and not many more.
+
+    Returns:
+        The distance of neighbouring points, metres. Of each point: the index of its side, int64 (N,); float64 (N, 3),
+        metres; and its segment, int64 (N,), from 0, none of which is on two sides. The triangles, int64 (T, 3),
+        counter-clockwise as seen from inside the room.
+    """
+    lengths = np.sqrt((sides[:, 1:] ** 2).sum(2))
     spacing = 1.5 * math.sqrt(lengths.prod(1).sum() / vertices)
     # Points along u and v of each side, int64 (S, 2).
     while (shapes := np.maximum(2, (lengths / spacing).astype(np.int64) + 1)).prod(1).sum() < vertices:
         spacing *= 0.995
     points, segments, triangles = [], [], []
     point_count = segment_count = 0
-    for (origin, along_u, along_v), (rows, columns) in zip(all_sides, shapes.tolist(), strict=True):
+    for (origin, along_u, along_v), (rows, columns) in zip(sides, shapes.tolist(), strict=True):
         row, column = np.divmod(np.arange(rows * columns), columns)
         points.append(origin + row[:, None] * (along_u / (rows - 1)) + column[:, None] * (along_v / (columns - 1)))
         corner = point_count + np.flatnonzero((row < rows - 1) & (column < columns - 1))
@@ -267,8 +264,8 @@ def _furnish(vertices: int, rng: np.random.Generator) -> _Room:
         segments.append(segment_count + _cut(row, column, rng))
         point_count += len(row)
         segment_count = int(segments[-1].max()) + 1
-    joined = (np.concatenate(parts) for parts in (points, segments, triangles))
-    return _Room(size, tuple(pieces), spacing, np.repeat(owners, shapes.prod(1)), *joined)
+    point_sides = np.repeat(np.arange(len(sides)), shapes.prod(1))
+    return spacing, point_sides, np.concatenate(points), np.concatenate(segments), np.concatenate(triangles)
 
 
 def _box_sides(dx: float, dy: float, dz: float, bottom: float = 0.0) -> NDArray[np.float64]:
