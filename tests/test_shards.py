@@ -346,7 +346,14 @@ def test_half_a_download_is_told_by_those_who_read_it_and_no_archive_is_put_over
     assert run_main(*command, "--shard", "1/2").status == 0
     assert run_main("unpack", tmp_path / "a.tar.zst", "-o", tmp_path / "half").status == 0
     assert not (tmp_path / "half/scannet.lock.d").exists()
-    assert len(lock.read_lock(tmp_path / "half/scannet.lock")) == len(fetched(tmp_path / "half"))
+    locked = lock.read_lock(lock_path := tmp_path / "half/scannet.lock")
+    assert len(locked) == len(fetched(tmp_path / "half"))
+    # After the merge, a shard has something to do only where a file is damaged.
+    (mesh := tmp_path / "half" / (name := f"scans/{FEW[0]}/{FEW[0]}_vh_clean_2.ply")).write_bytes(b"ply")
+    lock_path.write_bytes(lock.encode_lock(locked | {name: lock.digest_file(mesh)}))
+    ended = [run_main(*command, "--shard", f"{index}/2", "--verify") for index in range(2)]
+    assert [(it.status, "1 fetched" in it.stdout) for it in ended] in ([(0, True), (0, False)], [(0, False), (0, True)])
+    assert lock.digest_file(mesh) == locked[name]
 
 
 def test_all_shards_of_a_download_together_are_polite_to_the_university_but_not_to_a_mirror(tmp_path: Path) -> None:

@@ -292,6 +292,7 @@ class _Run:
         if self._plan.is_merged and locked.items() <= read_locks(self._plan.data_dir).items():
             return  # there is nothing to say
         if share is not None:
+            share.begin()  # which a run after the merge has not
             path, failed_path = share.path(), share.path(f".{FAILED_NAME}")
             own = {file.local_path for file in self._plan.files}
             locked = {name: entry for name, entry in locked.items() if name in own}
