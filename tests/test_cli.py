@@ -286,8 +286,8 @@ def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp
         assert (status, bool(re.search(r"verify: .* 2/2 \[", shown))) == (0, True)
     assert "100%" not in run_on_terminal([*words, "--no-progress"])[1]
     program = """if True:
-        from scannet_prep.cli.console import ShownProgress
-        progress = ShownProgress(print)
+        from scannet_prep.cli.console import Console
+        progress = Console()
         with progress.work("download", 21_000_000_000, "B"):
             progress.status("7,765/7,765 files")
             progress.advance(20_900_000_000)

@@ -9,7 +9,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -36,8 +36,10 @@ _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(slots=True)
-class Console:
+class Console(Progress):
     """Speaks to a person or, with `--json`, to a program.
+
+    Shows count, rate and time left of the work of a stage by tqdm: as a bar on a terminal, else as a line every 30 s.
 
     Attributes:
         command: The command that runs; empty where none was chosen.
@@ -53,6 +55,7 @@ class Console:
     is_verbose: bool = False
     has_progress: bool = True
     _started_s: float = field(default_factory=time.monotonic)
+    _bar: Any = None
 
     @property
     def seconds(self) -> float:
@@ -110,22 +113,9 @@ class Console:
         """Report that the command was interrupted, and hand the exit status back."""
         return self.fail("Interrupted", "interrupted", "run the same command again", 130)
 
-    def progress(self) -> ShownProgress:
-        """An object to hand to a stage: a bar on a terminal, a line now and then elsewhere."""
-        return ShownProgress(self.say, has_count=self.has_progress)
-
-
-class ShownProgress(Progress):
-    """Shows count, rate and time left by tqdm: as a bar on a terminal, else as a line every 30 s.
-
-    Args:
-        say: Where notes and lines go.
-        has_count: Whether more than notes is shown.
-    """
-
-    def __init__(self, say: Callable[[str], None], *, has_count: bool = True) -> None:
-        self._say, self._has_count = say, has_count
-        self._bar: Any = None
+    def progress(self) -> Progress:
+        """What to hand to a stage."""
+        return self
 
     @contextmanager
     def work(self, title: str, total: int, unit: str) -> Iterator[None]:
@@ -139,7 +129,7 @@ class ShownProgress(Progress):
             options |= dict.fromkeys(("delay", "mininterval", "maxinterval"), _SECONDS_BETWEEN_LINES)
         options |= {"unit": "B", "unit_scale": True} if unit == "B" else {"unit": f" {unit}"}
         # Of a total of 0, nobody knows what it is.
-        self._bar = tqdm(total=total or None, desc=title, smoothing=0.1, disable=not self._has_count, **options)
+        self._bar = tqdm(total=total or None, desc=title, smoothing=0.1, disable=not self.has_progress, **options)
         with self._bar:
             yield
 
@@ -154,12 +144,12 @@ class ShownProgress(Progress):
     def note(self, message: str) -> None:
         """Write a line above the bar."""
         with self._bar.external_write_mode(file=sys.stderr) if sys.stderr.isatty() else nullcontext():
-            self._say(message)
+            self.say(message)
 
     def _write_line(self, text: str) -> None:
         """Say what tqdm writes for a terminal, with blanks before and after it."""
         if text.strip():
-            self._say(text.strip())
+            self.say(text.strip())
 
 
 def print_out(text: str) -> None:
