@@ -244,12 +244,9 @@ class _WatchedAdapter(HTTPAdapter):
     """Makes connections whose answers are read through a watch."""
 
     def __init__(self, policy: TransferPolicy, stop: threading.Event, source_address: tuple[str, int] | None) -> None:
-        self._source_address = source_address
-        self._members = {"response_class": staticmethod(functools.partial(_WatchedResponse, policy, stop))}
         super().__init__(pool_maxsize=64)
-
-    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - handed through
-        super().init_poolmanager(*arguments, **options, source_address=self._source_address)
+        self.poolmanager.connection_pool_kw["source_address"] = source_address
+        self._members = {"response_class": staticmethod(functools.partial(_WatchedResponse, policy, stop))}
 
     def get_connection_with_tls_context(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - handed through
         pool: Any = super().get_connection_with_tls_context(*arguments, **options)

@@ -123,7 +123,6 @@ def run(
     if not 1 <= jobs * count <= _MAX_JOBS:
         found = f"{jobs} connections at a time" + (f" in each of {count} shards" if count > 1 else "")
         raise UsageError(f"{found}, expected 1 to {_MAX_JOBS} in all", "the server is shared: be polite")
-    read_locks(plan.data_dir)  # before anything is touched
     folder = plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]  # that of nearly all files, which may be a link
     check_space(folder.resolve(), plan.needed_bytes, len(plan.missing))
     client = Client(plan.base_url, policy or TransferPolicy(), certificates)
@@ -137,11 +136,11 @@ def run(
     if not has_accepted:
         now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
         write_atomically(terms_path, [f"ScanNet Terms of Use accepted at {now}\n{release.TERMS_URL}\n".encode()])
-    if plan.share is not None and not plan.is_merged:
-        plan.share.begin()
     with run_lock(plan.data_dir) if plan.share is None else nullcontext():
         progress = progress or Progress()
         worker = Worker(plan, client, progress.note, is_strict=is_strict)
+        if plan.share is not None and not plan.is_merged:
+            plan.share.begin()
         return _Run(plan, client, worker, jobs, progress).run()
 
 
