@@ -288,10 +288,11 @@ class _Run:
         """Record what is whole, and list the scenes that failed."""
         share, path, failed_path = self._plan.share, self._plan.data_dir / LOCK_NAME, self._plan.data_dir / FAILED_NAME
         locked = dict(self._worker.locked)
-        if self._plan.is_merged and locked.items() <= read_locks(self._plan.data_dir).items():
-            return  # there is nothing to say
+        if share is not None and self._plan.is_merged:
+            if locked.items() <= read_locks(self._plan.data_dir).items():
+                return  # there is nothing to say
+            share.begin()
         if share is not None:
-            share.begin()  # which a run after the merge has not
             path, failed_path = share.path(), share.path(f".{FAILED_NAME}")
             own = {file.local_path for file in self._plan.files}
             locked = {name: entry for name, entry in locked.items() if name in own}
