@@ -123,6 +123,7 @@ def run(
     if not 1 <= jobs * count <= _MAX_JOBS:
         found = f"{jobs} connections at a time" + (f" in each of {count} shards" if count > 1 else "")
         raise UsageError(f"{found}, expected 1 to {_MAX_JOBS} in all", "the server is shared: be polite")
+    read_locks(plan.data_dir)  # before anything is touched
     folder = plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]  # that of nearly all files, which may be a link
     check_space(folder.resolve(), plan.needed_bytes, len(plan.missing))
     client = Client(plan.base_url, policy or TransferPolicy(), certificates)
