@@ -117,9 +117,8 @@ def run(
         CertificateError, ProxyError: The server's certificate or the proxy cannot be used.
         RefusedError: The server gives none of the first files.
     """
-    count = (
-        plan.share.shard.count if plan.share and plan.base_url == release.BASE_URL else 1
-    )  # a mirror may be your own
+    is_shared = plan.base_url == release.BASE_URL  # a mirror may be your own
+    count = plan.share.shard.count if plan.share and is_shared else 1
     if not 1 <= jobs * count <= _MAX_JOBS:
         found = f"{jobs} connections at a time" + (f" in each of {count} shards" if count > 1 else "")
         raise UsageError(f"{found}, expected 1 to {_MAX_JOBS} in all", "the server is shared: be polite")
