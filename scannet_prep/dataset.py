@@ -19,6 +19,7 @@ from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.errors import ProcessedFileError, TransformError, UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, LabelSet, check_label_set
 from scannet_prep.limited_points import check_points, limit_annotation
+from scannet_prep.number_lists import check_number
 from scannet_prep.processed.cache import SceneCache
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
@@ -122,18 +123,11 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         cache: bool = False,
     ) -> None:
         check_label_set(labels)
-        for name, value, least in (("seed", seed, 0), ("loop", loop, 1)):
-            try:
-                is_valid = operator.index(value) >= least
-            except TypeError:  # also of arrays and tensors, which have `__index__`, that are not one whole number
-                is_valid = False
-            if not is_valid:
-                raise UsageError(f"{name} is {value!r:.80}, expected a whole number from {least}", f"{name}={least}")
         self.split = Split.parse(split)
         self.label_set = labels
         self.ignore_id = ignore_id
         self.transform = transform
-        self.seed = operator.index(seed)
+        self.seed, loop = check_number(seed, "seed", 0), check_number(loop, "loop", 1)
         self._keys = _KEYS if keys is None else (keys,) if isinstance(keys, str) else tuple(keys)
         if unknown := set(self._keys).difference(_KEYS):
             raise UsageError(f"{min(unknown)!r} is not a key of a sample", f"there are: {', '.join(_KEYS)}")
@@ -215,9 +209,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         sample = self._read(index, {})
         if self.transform is None:
             return sample
-        epoch = self._choose_epoch(index) if epoch is None else operator.index(epoch)
-        if epoch < 0:
-            raise UsageError(f"epoch is {epoch}, expected a whole number from 0", f"dataset[{index}, 0]")
+        epoch = self._choose_epoch(index) if epoch is None else check_number(epoch, "epoch", 0)
         try:
             return self.transform(sample, np.random.default_rng(np.random.SeedSequence((self.seed, epoch, index))))
         except Exception as error:

@@ -81,8 +81,8 @@ def open_place(
         }
         return ProcessedPlace(reader.name, None, entries, failures, _reader=reader)
     state = find_state(path)
-    if must_be_usable:
-        state.check()
+    if must_be_usable and state.faults:
+        raise state.faults[0]
     manifest = state.manifest
     failures = {name: item for name, item in manifest.failures.items() if name not in manifest.scenes}
     return ProcessedPlace(str(path), path, dict(sorted(manifest.scenes.items())), failures, state.faults)

@@ -149,15 +149,6 @@ class FolderState:
     has_manifest: bool
     faults: tuple[FileError, ...]
 
-    def check(self) -> None:
-        """Refuse a folder that must not be used.
-
-        Raises:
-            FileError: It must not; the first of the faults.
-        """
-        if self.faults:
-            raise self.faults[0]
-
 
 def find_state(out_dir: Path) -> FolderState:
     """Look at a processed folder. With a manifest, no scene is opened; without one, each is read.

@@ -141,7 +141,8 @@ class FolderReader(SceneSource):
     def __init__(self, path: Path, split: Split) -> None:
         self._path, self._split = path, split
         state = find_state(path)
-        state.check()
+        if state.faults:
+            raise state.faults[0]
         scenes = {name: (str(entry.split), entry.vertex_count) for name, entry in state.manifest.scenes.items()}
         failures = {name: item.message for name, item in state.manifest.failures.items()}
         super().__init__(str(path), scenes, failures, split, f" -o {quote(str(path))}, with the options of the others")

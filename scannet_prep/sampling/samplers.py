@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
+from scannet_prep.number_lists import check_number
 from scannet_prep.sampling.plan import Plan, flatten, make_plan, pack, sum_loads
-from scannet_prep.sampling.ranks import RankedSampler, check_number
+from scannet_prep.sampling.ranks import RankedSampler
 from scannet_prep.version import VERSION
 
 _STATE_VERSION = 3

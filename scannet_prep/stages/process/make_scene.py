@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep import release
-from scannet_prep.annotate import Annotation, annotate, clean_ply_labels, measure_groups
+from scannet_prep.annotate import Annotation, annotate, measure_groups
 from scannet_prep.errors import AnnotationError, FileError, MissingFileError
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.geometry import points_and_normals
-from scannet_prep.labels import LabelMap
+from scannet_prep.labels import MAX_NYU40_ID, LabelMap
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, SceneMeta
 from scannet_prep.raw.info import ScanInfo, read_scan_info
 from scannet_prep.raw.layout import RawScene
@@ -109,24 +109,16 @@ def read_raw_file(kind: release.FileKind, path: Path) -> Any:  # noqa: ANN401 - 
     return readers[kind.content](path)
 
 
-def process_scene(files: RawFiles, options: ProcessOptions, label_map: LabelMap) -> ProcessedScene:
-    """Read the raw files of a scene, and make a processed scene of them.
+def process_scene(
+    files: RawFiles, options: ProcessOptions, label_map: LabelMap, contents: RawContents | None = None
+) -> ProcessedScene:
+    """Make a processed scene of raw files, which are read unless it is known what each of them holds.
 
     Raises:
-        FileError: A raw file is damaged.
+        FileError: A raw file cannot be read, or is damaged.
         AnnotationError: The files do not fit together.
     """
-    contents = {kind: read_raw_file(kind, path) for kind, path in files.paths.items()}
-    return make_scene(files, contents, options, label_map)
-
-
-def make_scene(files: RawFiles, contents: RawContents, options: ProcessOptions, label_map: LabelMap) -> ProcessedScene:
-    """Make a processed scene of raw files and what each of them holds.
-
-    Raises:
-        FileError: A raw file cannot be read.
-        AnnotationError: The files do not fit together.
-    """
+    contents = contents or {kind: read_raw_file(kind, path) for kind, path in files.paths.items()}
     mesh: Mesh = contents[release.MESH]
     info: ScanInfo = contents.get(release.INFO, ScanInfo(None, None))
     segmentation: Segmentation | None = contents.get(release.SEGMENTS)
@@ -198,20 +190,27 @@ def used_label_map(files: RawFiles, label_map: LabelMap) -> str:
 def match_ply_labels(path: Path, labels_mesh: Mesh, mesh: Mesh) -> tuple[NDArray[np.uint8], tuple[SceneWarning, ...]]:
     """Take the nyu40 ids from a `labels.ply` of the given name and content, which has to be of the scene's mesh.
 
+    The release has 50 in scene0270_00 and scene0270_02, and 149 in scene0384_00, which are not nyu40 ids.
+
     Returns:
         uint8 (V,), 0 unannotated; and a warning where the file holds other ids.
 
     Raises:
         AnnotationError: The file has no labels, or is not of the same mesh.
     """
-    if labels_mesh.labels is None:
+    if (labels := labels_mesh.labels) is None:
         raise AnnotationError(f"{path}: its vertices have no property label", "download it again")
     _check_count(path, labels_mesh.vertex_count, mesh.vertex_count)
     if not np.array_equal(labels_mesh.positions, mesh.positions):
         raise AnnotationError(
             f"{path}: its vertices lie elsewhere than those of {path.parent.name}{release.MESH.suffix}"
         )
-    return clean_ply_labels(labels_mesh.labels)
+    is_outside = labels > MAX_NYU40_ID
+    nyu40_ids = np.where(is_outside, 0, labels).astype(np.uint8)
+    if not is_outside.any():
+        return nyu40_ids, ()
+    found = ", ".join(map(str, np.unique(labels[is_outside])[:5].tolist()))
+    return nyu40_ids, (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, found, int(np.count_nonzero(is_outside))),)
 
 
 def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
