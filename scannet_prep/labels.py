@@ -68,7 +68,17 @@ class LabelSet:
     def classes(self) -> tuple[LabelClass, ...]:
         """All classes, in the order of their train ids."""
         with resources.files("scannet_prep").joinpath(f"assets/{self.name.lower()}.csv").open(encoding="ascii") as file:
-            return tuple(_parse_class(row) for row in csv.DictReader(file))
+            return tuple(
+                LabelClass(
+                    train_id=int(row["train_id"]),
+                    raw_id=int(row["nyu40_id"] if "nyu40_id" in row else row["scannet_id"]),
+                    name=row["name"],
+                    color=(int(row["red"]), int(row["green"]), int(row["blue"])),
+                    frequency=row.get("frequency"),  # type: ignore[arg-type]  # the asset holds only the three words
+                    in_val=row.get("in_val", "1") == "1",
+                )
+                for row in csv.DictReader(file)
+            )
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -267,17 +277,6 @@ def _parse_id(text: str, largest: int, place: str, path: Path) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10) or int(text) > largest:
         raise LabelMapError(path, f"{place}: found {text[:40]!r}, expected a whole number from 0 to {largest}")
     return int(text)
-
-
-def _parse_class(row: dict[str, str]) -> LabelClass:
-    return LabelClass(
-        train_id=int(row["train_id"]),
-        raw_id=int(row["nyu40_id"] if "nyu40_id" in row else row["scannet_id"]),
-        name=row["name"],
-        color=(int(row["red"]), int(row["green"]), int(row["blue"])),
-        frequency=row.get("frequency"),  # type: ignore[arg-type]  # the asset holds only the three words
-        in_val=row.get("in_val", "1") == "1",
-    )
 
 
 @cache

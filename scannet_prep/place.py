@@ -39,7 +39,7 @@ class ProcessedPlace:
     def file_path(self, scene_id: str) -> Path | str:
         """The file of a scene; a text where it is in an archive."""
         if self._reader is not None:
-            return self._reader.file_path(self._reader.scene_ids.index(scene_id))
+            return self._reader.file_path(scene_id)
         return processed_path(Path(self.name), self.entries[scene_id].split, scene_id)
 
     def read(self, scene_id: str) -> Buffer:
@@ -50,7 +50,7 @@ class ProcessedPlace:
             TransferError: It is on a web server, which does not give it.
         """
         if self._reader is not None:
-            return self._reader.read(self._reader.scene_ids.index(scene_id))
+            return self._reader.read(scene_id)
         return read_scene_file(processed_path(Path(self.name), self.entries[scene_id].split, scene_id))
 
 
@@ -74,7 +74,7 @@ def open_place(
         check_is_no_export(place)
     if (path := find_folder(places)) is None:
         reader = ArchiveReader(places, None, certificates=certificates)
-        if (entries := reader.read_entries()) is None:
+        if (entries := reader.read_entries(reader.lengths)) is None:
             raise ManifestError(reader.name, "has no manifest that tells of all its scenes", "pack a processed folder")
         failures = {
             name: SceneFailure(name, "", message, reader.how_to_add(name)) for name, message in reader.failures.items()

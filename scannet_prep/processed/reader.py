@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from shlex import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scannet_prep.errors import MissingFileError, ProcessedFileError, UnknownSplitError
 from scannet_prep.files import open_file
@@ -22,7 +21,7 @@ from scannet_prep.scene import Split
 
 
 class SceneSource(ABC):
-    """The scenes of one split, sorted by id. Picklable, and safe under fork and in threads.
+    """The scenes of one split. Picklable, and safe under fork and in threads.
 
     Args:
         place: Where they are, as somebody would name it in code.
@@ -33,7 +32,7 @@ class SceneSource(ABC):
 
     Attributes:
         place: As given.
-        lengths: V of each scene, int64 (len,).
+        lengths: V of each scene, by id, sorted.
         failures: As given.
 
     Raises:
@@ -49,12 +48,10 @@ class SceneSource(ABC):
         then: str,
     ) -> None:
         self.place, self._then = place, then
-        names = sorted(name for name, (its_split, _) in scenes.items() if split in (None, its_split))
-        # Arrays and not lists: reading a list changes its reference counts, and with them, after a fork, whole pages.
-        self._scene_ids = np.array(names, dtype="S12")
-        self.lengths: NDArray[np.int64] = np.array([scenes[name][1] for name in names], np.int64)
+        chosen = {name: count for name, (its_split, count) in scenes.items() if split in (None, its_split)}
+        self.lengths = dict(sorted(chosen.items()))
         self.failures = {name: text for name, text in failures.items() if name not in scenes}
-        if split is not None and not names:
+        if split is not None and not chosen:
             others = ", ".join(sorted({its_split for its_split, _ in scenes.values()})) or "no scenes at all"
             hint = f"make them: scannet-prep process --splits {split}{then}"
             raise UnknownSplitError(f"{self.name}: holds no {split} scenes, only {others}", hint)
@@ -63,36 +60,13 @@ class SceneSource(ABC):
             told = f"{self.name}: scenes that failed in processing are missing: {count}, for example {one}"
             warnings.warn(f"{told}; to list them: scannet-prep info {quote(first)}", stacklevel=5)
 
-    def __len__(self) -> int:
-        """Number of scenes."""
-        return len(self._scene_ids)
-
     @property
     def name(self) -> str:
         """Where they are, for messages."""
         return self.place if isinstance(self.place, str) else f"{self.place[0]} and {len(self.place) - 1} more"
 
-    @property
-    def scene_ids(self) -> list[str]:
-        """All scenes, sorted."""
-        return [name.decode() for name in self._scene_ids.tolist()]
-
-    def scene_id(self, index: int) -> str:
-        """The scene at a position."""
-        return bytes(self._scene_ids[index]).decode()
-
-    def find(self, scene_id: str) -> int | None:
-        """Position of a scene; None where this split has none of that name."""
-        name = scene_id.encode()
-        index = int(np.searchsorted(self._scene_ids, np.bytes_(name)))
-        return index if index < len(self) and self._scene_ids[index] == name else None
-
-    def restrict(self, indices: NDArray[np.int64]) -> None:
-        """Keep only the scenes at these positions, which are ascending; one may come several times."""
-        self._scene_ids, self.lengths = self._scene_ids[indices], self.lengths[indices]
-
     @abstractmethod
-    def file_path(self, index: int) -> Path | str:
+    def file_path(self, scene_id: str) -> Path | str:
         """The file of a scene, for messages."""
 
     def how_to_add(self, scene_id: str) -> str:
@@ -100,7 +74,7 @@ class SceneSource(ABC):
         return f"make it: scannet-prep process --scenes {scene_id}{self._then}"
 
     @abstractmethod
-    def read(self, index: int) -> bytearray | memoryview:
+    def read(self, scene_id: str) -> bytearray | memoryview:
         """Read the whole file of a scene, into memory that is nobody else's and writable.
 
         Raises:
@@ -112,14 +86,14 @@ class SceneSource(ABC):
     def _read_manifest(self) -> Mapping[str, SceneEntry]:
         """What the manifest says of scenes, at least of these; less where there is none."""
 
-    def read_entries(self) -> dict[str, SceneEntry] | None:
-        """What the manifest says of the scenes, by id; None where it does not tell of all.
+    def read_entries(self, scene_ids: Collection[str]) -> dict[str, SceneEntry] | None:
+        """What the manifest says of some scenes, by id; None where it does not tell of all.
 
         Raises:
             ScanNetPrepError: The manifest is damaged, or cannot be read.
         """
-        names, entries = self.scene_ids, self._read_manifest()
-        return {name: entries[name] for name in names} if entries.keys() >= set(names) else None
+        entries = self._read_manifest()
+        return {name: entries[name] for name in scene_ids} if entries.keys() >= set(scene_ids) else None
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Give back what is held open between reads; reading opens it again."""
@@ -147,17 +121,17 @@ class FolderReader(SceneSource):
         failures = {name: item.message for name, item in state.manifest.failures.items()}
         super().__init__(str(path), scenes, failures, split, f" -o {quote(str(path))}, with the options of the others")
 
-    def file_path(self, index: int) -> Path:
+    def file_path(self, scene_id: str) -> Path:
         """The file of a scene."""
-        return processed_path(self._path, self._split, self.scene_id(index))
+        return processed_path(self._path, self._split, scene_id)
 
     def _read_manifest(self) -> Mapping[str, SceneEntry]:
         manifest = read_manifest(self._path)
         return manifest.scenes if manifest else {}
 
-    def read(self, index: int) -> memoryview:
+    def read(self, scene_id: str) -> memoryview:
         """Read the whole file of a scene."""
-        return read_scene_file(self.file_path(index))
+        return read_scene_file(self.file_path(scene_id))
 
 
 def read_scene_file(path: Path) -> memoryview:

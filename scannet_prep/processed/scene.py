@@ -6,7 +6,7 @@ import json
 import mmap
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -75,11 +75,6 @@ class ProcessOptions:
     def label_set(self) -> LabelSet:
         """The label set of the array `labels`."""
         return SCANNET200 if self.scannet200 else SCANNET20
-
-    def differences(self, other: ProcessOptions) -> list[str]:
-        """What is different in `other`, in words such as `align_axis: False -> True`."""
-        mine, theirs = asdict(self), asdict(other)
-        return [f"{name}: {mine[name]} -> {theirs[name]}" for name in mine if mine[name] != theirs[name]]
 
 
 @dataclass(frozen=True, slots=True)
