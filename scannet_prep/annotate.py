@@ -21,6 +21,7 @@ MAX_GROUPS = np.iinfo(np.int16).max
 
 _MOST_SUGGESTIONS = 10  # they take 3 ms each
 _UNLABELED = RawIds(0, 0)
+_find_close = lru_cache(maxsize=1024)(difflib.get_close_matches)  # the same few names are unknown in many scenes
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +152,6 @@ def measure_groups(
     )
 
 
-@lru_cache(maxsize=1024)
-def _find_close(name: str, known: tuple[str, ...]) -> list[str]:
-    """The known name that is most like another one, if any is; the same few names are unknown in many scenes."""
-    return difflib.get_close_matches(name, known, 1)
-
-
 def _drop_repetitions(groups: Sequence[Group], warnings: list[SceneWarning]) -> list[list[Group]]:
     """The groups, each followed by those that repeat it exactly."""
     kept: dict[tuple[str, frozenset[int | None]], list[Group]] = {}
@@ -172,7 +167,7 @@ def _look_up(groups: list[Group], label_map: LabelMap, warnings: list[SceneWarni
     for name, count in Counter(group.raw_category for group in groups).items():
         found, expected = label_map.rows.get(name), builtin.rows.get(name)
         if found is None:
-            close = _find_close(name, tuple(label_map.rows)) if len(warnings) < _MOST_SUGGESTIONS else []
+            close = _find_close(name, tuple(label_map.rows), 1) if len(warnings) < _MOST_SUGGESTIONS else []
             subject = f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name)
             warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))
         if found != expected and label_map.digest != builtin.digest:

@@ -7,6 +7,7 @@ import operator
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -15,20 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.annotate import AnnotatedGroup
-from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.errors import ProcessedFileError, TransformError, UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, LabelSet, check_label_set
-from scannet_prep.limited_points import check_points, limit_annotation
 from scannet_prep.number_lists import check_number
-from scannet_prep.processed.cache import SceneCache
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
-from scannet_prep.processed.reader import FolderReader, SceneSource
+from scannet_prep.processed.reader import FolderReader, SceneCache, SceneSource
 from scannet_prep.processed.scene import check_identity, parse_meta, widen_normals
 from scannet_prep.sample import Dataset, Scenes
 from scannet_prep.sample import Sample as Sample  # noqa: PLC0414 - for the types of transforms
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
+from scannet_prep.supervision import Formula, check_points, count_classes, limit_annotation, weigh_classes
 from scannet_prep.workers import allocate, find_asked, find_worker
 
 SplitName: TypeAlias = Literal["train", "val", "test"]
@@ -40,12 +39,10 @@ _ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
 _KEYS = (*_ROWS, "axis_alignment", "faces", "scene_id")
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from scannet_prep.archive.source import Place
 
 
-class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
+class ScanNet(AbstractContextManager["ScanNet"], Dataset):  # type: ignore[misc]  # where PyTorch is not installed
     """One split of ScanNet, for `torch.utils.data.DataLoader` or for a plain loop.
 
     A sample is a dict of contiguous, writable arrays; V vertices, in mesh order:
@@ -166,8 +163,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
     @property
     def digest(self) -> str:
         """Of the scenes and, where there is a manifest, of their bytes: the same on every machine that has the same."""
-        entries = self._reader.read_entries(self.scene_ids) or {}
-        text = " ".join(name + entries[name].crc32 if entries else name for name in self.scene_ids)
+        entries = self._reader.read_entries()
+        text = " ".join(name + entries[name].crc32 if name in entries else name for name in self.scene_ids)
         return f"{zlib.crc32(text.encode()):08x}"
 
     def __contains__(self, scene_id: object) -> bool:
@@ -245,10 +242,6 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         samples = [self._read(name.decode(), {key: joined[key][a:b] for key in shapes}) for name, a, b in parts]
         return Scenes(samples, joined)
 
-    def __enter__(self) -> Self:
-        """The dataset itself."""
-        return self
-
     def __exit__(self, *_error: object) -> None:
         """Close it."""
         self.close()
@@ -292,7 +285,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
 
     def _count_classes(self) -> NDArray[np.int64]:
         """Vertices by scene and class, (scenes, classes); of limited annotations, only those that may be used."""
-        if self._points is None and (entries := self._reader.read_entries(self.scene_ids)):
+        if self._points is None and (entries := self._reader.read_entries()).keys() >= set(self.scene_ids):
             return count_classes([entries[name].counts(self.label_set) for name in self.scene_ids], self.label_set)
         key = self.label_set.raw_ids_key
         chosen: Mapping[str, Any] = self._points or dict.fromkeys(self.scene_ids, slice(None))

@@ -74,12 +74,13 @@ def open_place(
         check_is_no_export(place)
     if (path := find_folder(places)) is None:
         reader = ArchiveReader(places, None, certificates=certificates)
-        if (entries := reader.read_entries(reader.lengths)) is None:
+        if not (entries := reader.read_entries()).keys() >= reader.lengths.keys():
             raise ManifestError(reader.name, "has no manifest that tells of all its scenes", "pack a processed folder")
         failures = {
             name: SceneFailure(name, "", message, reader.how_to_add(name)) for name, message in reader.failures.items()
         }
-        return ProcessedPlace(reader.name, None, entries, failures, _reader=reader)
+        chosen = {name: entries[name] for name in reader.lengths}
+        return ProcessedPlace(reader.name, None, chosen, failures, _reader=reader)
     state = find_state(path)
     if must_be_usable and state.faults:
         raise state.faults[0]

@@ -178,7 +178,8 @@ class ArchiveReader(SceneSource):
         archive, scene = self._scenes[scene_id]
         return archive.read_member(scene, scene.members[0])
 
-    def _read_manifest(self) -> Mapping[str, SceneEntry]:
+    def read_entries(self) -> Mapping[str, SceneEntry]:
+        """What the manifests say of scenes, at least of these; less where there are none."""
         entries = dict[str, SceneEntry]()
         for archive in self._archives:
             files = archive.index.groups[0]
