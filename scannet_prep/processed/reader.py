@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import MissingFileError, ProcessedFileError, UnknownSplitError
 from scannet_prep.files import Buffer, open_file
-from scannet_prep.processed.folder import find_state, processed_path
+from scannet_prep.processed.folder import FolderState, find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry, read_manifest
 from scannet_prep.processed.npz import AGAIN_HINT
 from scannet_prep.processed.scene import MAX_FILE_BYTES
@@ -104,11 +104,12 @@ class SceneSource(ABC):
 
 
 class FolderReader(SceneSource):
-    """The scenes of one split of a processed folder.
+    """The scenes of one split of a processed folder, or of all.
 
     Args:
         path: The folder that `scannet-prep process` wrote.
-        split: Which of its splits.
+        split: Which of its splits; None for all.
+        state: What is known of the folder, where that has been looked at.
 
     Raises:
         FileError: It is not a processed folder, or cannot be used: processing has not finished, scenes were made with
@@ -116,18 +117,17 @@ class FolderReader(SceneSource):
         UnknownSplitError: It holds no scenes of that split.
     """
 
-    def __init__(self, path: Path, split: Split) -> None:
-        self._path, self._split = path, split
-        state = find_state(path)
-        if state.faults:
+    def __init__(self, path: Path, split: Split | None, state: FolderState | None = None) -> None:
+        if state is None and (state := find_state(path)).faults:
             raise state.faults[0]
+        self._path, self._splits = path, {name: entry.split for name, entry in state.manifest.scenes.items()}
         scenes = {name: (str(entry.split), entry.vertex_count) for name, entry in state.manifest.scenes.items()}
         failures = {name: item.message for name, item in state.manifest.failures.items()}
         super().__init__(str(path), scenes, failures, split, f" -o {quote(str(path))}, with the options of the others")
 
     def file_path(self, scene_id: str) -> Path:
         """The file of a scene."""
-        return processed_path(self._path, self._split, scene_id)
+        return processed_path(self._path, self._splits[scene_id], scene_id)
 
     def read_entries(self) -> Mapping[str, SceneEntry]:
         """What the manifest says of all scenes of the folder."""
@@ -135,26 +135,17 @@ class FolderReader(SceneSource):
         return manifest.scenes if manifest else {}
 
     def read(self, scene_id: str) -> memoryview:
-        """Read the whole file of a scene."""
-        return read_scene_file(self.file_path(scene_id))
-
-
-def read_scene_file(path: Path) -> memoryview:
-    """Read the whole file of a scene in a processed folder, into memory that is writable.
-
-    Raises:
-        MissingFileError: It is gone.
-        FileError: It cannot be read.
-    """
-    try:
-        with open_file(path, MAX_FILE_BYTES) as file:
-            data = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data  # unlike a bytearray, not cleared first
-            size = file.readinto(data)
-    except MissingFileError:
-        raise MissingFileError(path, "no such file, though the folder's manifest names it", AGAIN_HINT) from None
-    if size != len(data):
-        raise ProcessedFileError(path, f"gave {size} of {len(data)} bytes", AGAIN_HINT)
-    return data
+        """Read the whole file of a scene, into memory that is nobody else's and writable."""
+        path = self.file_path(scene_id)
+        try:
+            with open_file(path, MAX_FILE_BYTES) as file:
+                data = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data  # unlike a bytearray, not cleared first
+                size = file.readinto(data)
+        except MissingFileError:
+            raise MissingFileError(path, "no such file, though the folder's manifest names it", AGAIN_HINT) from None
+        if size != len(data):
+            raise ProcessedFileError(path, f"gave {size} of {len(data)} bytes", AGAIN_HINT)
+        return data
 
 
 class SceneCache:
