@@ -90,8 +90,12 @@ def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: La
     """
     null_count = sum(group.segment_ids.count(None) for group in aggregation.groups)
     warnings = [SceneWarning(WarningKind.NULL_SEGMENTS, count=null_count)] if null_count else []
-    repeated = _drop_repetitions(aggregation.groups, warnings)
-    groups = [group for group, *_ in repeated]
+    kept: dict[tuple[str, frozenset[int | None]], list[Group]] = {}  # each followed by those that repeat it exactly
+    for group in aggregation.groups:
+        kept.setdefault((group.raw_category, frozenset(group.segment_ids) - {None}), []).append(group)
+    if repeated_count := len(aggregation.groups) - len(kept):
+        warnings.append(SceneWarning(WarningKind.REPEATED_GROUPS, count=repeated_count))
+    groups = [group for group, *_ in kept.values()]
     if len(groups) > MAX_GROUPS:
         raise AnnotationError(f"has {len(groups):,} groups, expected at most {MAX_GROUPS:,}")
     rows = _look_up(groups, label_map, warnings)
@@ -117,7 +121,9 @@ def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: La
                 aliases=tuple(item.object_id for item in others if item.object_id not in (None, group.object_id)),
                 segment_count=count,
             )
-            for number, row, count, (group, *others) in zip(instance_ids, rows, segment_counts, repeated, strict=True)
+            for number, row, count, (group, *others) in zip(
+                instance_ids, rows, segment_counts, kept.values(), strict=True
+            )
         ),
         warnings=tuple(warnings),
     )
@@ -150,16 +156,6 @@ def measure_groups(
         replace(group, vertex_count=count, box=next(boxes) if count else None)
         for group, count in zip(groups, counts[1:].tolist(), strict=True)
     )
-
-
-def _drop_repetitions(groups: Sequence[Group], warnings: list[SceneWarning]) -> list[list[Group]]:
-    """The groups, each followed by those that repeat it exactly."""
-    kept: dict[tuple[str, frozenset[int | None]], list[Group]] = {}
-    for group in groups:
-        kept.setdefault((group.raw_category, frozenset(group.segment_ids) - {None}), []).append(group)
-    if len(kept) < len(groups):
-        warnings.append(SceneWarning(WarningKind.REPEATED_GROUPS, count=len(groups) - len(kept)))
-    return list(kept.values())
 
 
 def _look_up(groups: list[Group], label_map: LabelMap, warnings: list[SceneWarning]) -> list[RawIds]:

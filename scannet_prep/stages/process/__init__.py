@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scannet_prep.errors import (
-    AnnotationError,
     FileError,
     MissingFileError,
     OutputError,
@@ -268,7 +267,8 @@ def _run(
     previous = _read_known(out_dir)  # another run may have changed it
     # Where a run had been interrupted, files may be others than the manifest says.
     known = {} if (out_dir / folder.UNFINISHED_NAME).exists() or not previous.is_complete else previous.scenes
-    finished = _find_unchanged(plan, previous, scene_worker.read_seen(out_dir))
+    seen = scene_worker.read_seen(out_dir)
+    finished = scene_worker.find_unchanged(plan.tasks, previous.scenes, plan.context, seen)
     failures = {failure.scene_id: failure for failure in plan.failures}
     tasks = [
         replace(task, recorded=previous.scenes.get(task.scene.scene_id))
@@ -307,31 +307,17 @@ def _run(
             progress.advance()
     _remove_from_other_splits(out_dir, finished)
     entries = {name: item.entry for name, item in finished.items()}
-    seen = {name: item.seen for name, item in finished.items()}
+    now_seen = {name: item.seen for name, item in finished.items()}
     if share is not None:
-        scene_worker.write_seen(share.path(scene_worker.SHARD_SEEN_SUFFIX), seen)
+        scene_worker.write_seen(share.path(scene_worker.SHARD_SEEN_SUFFIX), now_seen)
         folder.write_failed_list(share.path(f".{folder.FAILED_NAME}"), failures)
         share.finish(encode_manifest(Manifest(entries, failures, program_version=VERSION)))
         return finished, failures
     failed = {name: item for name, item in previous.failures.items() if plan.is_restricted and name not in finished}
-    scene_worker.write_seen(out_dir / scene_worker.SEEN_NAME, scene_worker.read_seen(out_dir) | seen)
+    scene_worker.write_seen(out_dir / scene_worker.SEEN_NAME, seen | now_seen)
     folder.record(out_dir, previous, Manifest({**known, **entries}, failed | failures, program_version=VERSION))
     folder.mark_finished(out_dir, finished.keys() | failures.keys() if plan.is_restricted else unfinished)
     return finished, failures
-
-
-def _find_unchanged(plan: ProcessPlan, previous: Manifest, seen: Mapping[str, str]) -> dict[str, FinishedScene]:
-    """The scenes whose files are as the last run saw them, so that they need not be opened."""
-    found, context = dict[str, FinishedScene](), plan.context
-    for task in () if context.is_forced or context.compares_bytes else plan.tasks:
-        entry, now = previous.scenes.get(task.scene.scene_id), ""
-        if entry and (entry.split, entry.options) == (task.split, context.options) and not task.scene.problem:
-            with suppress(AnnotationError):  # the worker finds it again
-                scene_worker.check_warnings(task, entry.warnings, context)
-                now = scene_worker.see_scene(task, context.label_map)
-        if entry and now and now == seen.get(task.scene.scene_id):
-            found[task.scene.scene_id] = FinishedScene(entry, now)
-    return found
 
 
 def _remove_from_other_splits(out_dir: Path, finished: Mapping[str, FinishedScene]) -> None:

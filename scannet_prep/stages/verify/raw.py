@@ -29,7 +29,7 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings
-from scannet_prep.stages.process.make_scene import RawFiles, is_there, match_ply_labels, process_scene, read_raw_file
+from scannet_prep.stages.process.make_scene import is_there, match_ply_labels, process_scene, read_raw_file
 from scannet_prep.stages.selection import Selection, select_scenes
 
 Recorded: TypeAlias = tuple[Path, LockEntry, Path]
@@ -172,8 +172,7 @@ def _make_scene(
     if release.SEGMENTS in contents:
         kinds |= {release.SEGMENTS, raw.find_groups_kind() or release.SEGMENTS}
     used = {kind: content for kind, content in contents.items() if kind in kinds}
-    files = RawFiles(raw.scene_id, split, {kind: raw.path(kind) for kind in used})
-    scene = findings.attempt(raw.directory, process_scene, files, ProcessOptions(), label_map, used)
+    scene = findings.attempt(raw.directory, process_scene, raw, split, ProcessOptions(), label_map, used)
     for warning in () if scene is None else scene.meta.warnings:
         if warning.kind in _ERRORS or (warning.kind.is_damage and split is not Split.TEST):
             findings.error(raw.directory, warning.text, "download the scene again")
