@@ -70,13 +70,6 @@ class Annotation:
     groups: tuple[AnnotatedGroup, ...] = ()
     warnings: tuple[SceneWarning, ...] = ()
 
-    @classmethod
-    def empty(cls, vertex_count: int) -> Annotation:
-        """The annotation of a scene that has none."""
-        return cls(
-            np.zeros(vertex_count, np.uint8), np.zeros(vertex_count, np.uint16), np.full(vertex_count, -1, np.int16)
-        )
-
 
 def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: LabelMap) -> Annotation:
     """Give every vertex the ids of the group that its segment belongs to.

@@ -41,6 +41,7 @@ class SceneSource(ABC):
 
     Attributes:
         place: As given.
+        name: The same for messages.
         lengths: V of each scene, by id, sorted.
         failures: As given.
 
@@ -57,6 +58,7 @@ class SceneSource(ABC):
         then: str,
     ) -> None:
         self.place, self._then = place, then
+        self.name = place if isinstance(place, str) else f"{place[0]} and {len(place) - 1} more"
         chosen = {name: count for name, (its_split, count) in scenes.items() if split in (None, its_split)}
         self.lengths = dict(sorted(chosen.items()))
         self.failures = {name: text for name, text in failures.items() if name not in scenes}
@@ -68,11 +70,6 @@ class SceneSource(ABC):
             count, one, first = len(self.failures), min(self.failures), place if isinstance(place, str) else place[0]
             told = f"{self.name}: scenes that failed in processing are missing: {count}, for example {one}"
             warnings.warn(f"{told}; to list them: scannet-prep info {quote(first)}", stacklevel=5)
-
-    @property
-    def name(self) -> str:
-        """Where they are, for messages."""
-        return self.place if isinstance(self.place, str) else f"{self.place[0]} and {len(self.place) - 1} more"
 
     @abstractmethod
     def file_path(self, scene_id: str) -> Path | str:

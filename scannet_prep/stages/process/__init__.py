@@ -10,14 +10,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from scannet_prep.errors import (
-    FileError,
-    MissingFileError,
-    OutputError,
-    UnknownSplitError,
-    UsageError,
-    WorkerDiedError,
-)
+from scannet_prep.errors import FileError, MissingFileError, OutputError, UnknownSplitError, UsageError, WorkerDiedError
 from scannet_prep.export import is_export
 from scannet_prep.failures import SceneFailure, list_some
 from scannet_prep.files import (

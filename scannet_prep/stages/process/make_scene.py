@@ -145,11 +145,11 @@ def _make_annotation(scene: RawScene, contents: RawContents, label_map: LabelMap
         AnnotationError: They do not fit together, or are those of another mesh.
     """
     segmentation: Segmentation | None = contents.get(release.SEGMENTS)
-    groups_kind, vertex_count = _find_groups_kind(contents), contents[release.MESH].vertex_count
+    groups_kind, count = _find_groups_kind(contents), contents[release.MESH].vertex_count
     if segmentation is not None:
-        _check_count(scene.path(release.SEGMENTS), len(segmentation.indices), vertex_count)
+        _check_count(scene.path(release.SEGMENTS), len(segmentation.indices), count)
     if segmentation is None or groups_kind is None:
-        return Annotation.empty(vertex_count)
+        return Annotation(np.zeros(count, np.uint8), np.zeros(count, np.uint16), np.full(count, -1, np.int16))
     path = scene.path(groups_kind)
     try:
         annotation = annotate(segmentation, contents[groups_kind], label_map)
