@@ -67,9 +67,10 @@ class Scenes(list[Any]):
     Copied, or sent to another process, it is a list.
     """
 
-    def __init__(self, samples: Iterable[Any], joined: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, samples: Iterable[Any], joined: Mapping[str, NDArray[Any]] | None = None) -> None:
         super().__init__(samples)
-        self._joined, self._parts = joined, [dict(sample) for sample in self]
+        self._joined = joined or {}
+        self._parts = [dict(sample) for sample in self] if joined else []
 
     def take_joined(self) -> Mapping[str, NDArray[Any]]:
         """These arrays by key, for one batch only; none where a sample has others than it had.
