@@ -224,9 +224,8 @@ def read_label_map(path: Path) -> LabelMap:
     try:
         text = read_file(path, LABEL_MAP.max_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise LabelMapError(
-            path, f"is not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}"
-        ) from None
+        byte = error.object[error.start]
+        raise LabelMapError(path, f"is not UTF-8 text: byte {error.start} is 0x{byte:02x}") from None
     return _parse_label_map(text, path)
 
 

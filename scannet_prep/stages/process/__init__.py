@@ -132,11 +132,8 @@ def plan(
     except MissingFileError:
         from scannet_prep.tree import identify_tree  # it knows archives, and takes time to load
 
-        if identify_tree(raw_dir) == "processed":
-            raise MissingFileError(
-                raw_dir, "holds processed scenes, expected raw ones", "give the raw folder"
-            ) from None
-        raise
+        identify_tree(raw_dir)  # of all other places, it says what they are
+        raise MissingFileError(raw_dir, "holds processed scenes, expected raw ones", "give the raw folder") from None
     _check_apart(raw_dir, out_dir, {scene.parent for scene in raw_scenes.values()})
     manifest = _read_known(out_dir)
     filed = {scene_id: entry.split for scene_id, entry in manifest.scenes.items()}
