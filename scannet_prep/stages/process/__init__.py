@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import closing, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from scannet_prep.errors import FileError, MissingFileError, OutputError, UnknownSplitError, UsageError, WorkerDiedError
@@ -151,8 +151,8 @@ def plan(
             selected = tuple(item for item in selected if item[0] in share.names)
             failures = tuple(failure for failure in failures if failure.scene_id in share.names)
     tasks = tuple(
-        ProcessTask(raw_scenes[scene_id], split, folder.processed_path(out_dir, split, scene_id))
-        for scene_id, split in selected
+        ProcessTask(raw_scenes[name], split, folder.processed_path(out_dir, split, name), manifest.scenes.get(name))
+        for name, split in selected
     )
     strangers = [path.name for path in find_strangers(raw_scenes)]
     asked_for, notes = {task.scene.scene_id for task in tasks}, list[str]()
@@ -260,11 +260,7 @@ def _run(
     seen = scene_worker.read_seen(out_dir)
     finished = scene_worker.find_unchanged(plan.tasks, previous.scenes, plan.context, seen)
     failures = {failure.scene_id: failure for failure in plan.failures}
-    tasks = [
-        replace(task, recorded=previous.scenes.get(task.scene.scene_id))
-        for task in plan.tasks
-        if task.scene.scene_id not in finished
-    ]
+    tasks = [task for task in plan.tasks if task.scene.scene_id not in finished]
     if share is not None and not (tasks or failures) and share.is_covered_by({*previous.scenes, *previous.failures}):
         return finished, failures  # nothing to do, in a folder that was merged
     missing = [_count_mesh_bytes(task.scene) for task in tasks if not task.path.exists()]

@@ -50,7 +50,7 @@ class ProcessTask:
     scene: RawScene
     split: Split
     path: Path
-    recorded: SceneEntry | None = None
+    recorded: SceneEntry | None
 
 
 @dataclass(frozen=True, slots=True)
