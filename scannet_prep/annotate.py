@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import AnnotationError
-from scannet_prep.labels import MAX_NYU40_ID, LabelMap, RawIds, builtin_label_map
+from scannet_prep.labels import LabelMap, RawIds, builtin_label_map
 from scannet_prep.raw.segments import Aggregation, Group, Segmentation
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
 
@@ -21,6 +21,7 @@ MAX_GROUPS = np.iinfo(np.int16).max
 
 _MOST_SUGGESTIONS = 10  # they take 3 ms each
 _UNLABELED = RawIds(0, 0)
+_find_close = lru_cache(maxsize=1024)(difflib.get_close_matches)  # the same few names are unknown in many scenes
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +70,6 @@ class Annotation:
     groups: tuple[AnnotatedGroup, ...] = ()
     warnings: tuple[SceneWarning, ...] = ()
 
-    @classmethod
-    def empty(cls, vertex_count: int) -> Annotation:
-        """The annotation of a scene that has none."""
-        return cls(
-            np.zeros(vertex_count, np.uint8), np.zeros(vertex_count, np.uint16), np.full(vertex_count, -1, np.int16)
-        )
-
 
 def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: LabelMap) -> Annotation:
     """Give every vertex the ids of the group that its segment belongs to.
@@ -87,10 +81,14 @@ def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: La
     Raises:
         AnnotationError: There are more groups than `instances` can number.
     """
-    null_count = sum(group.null_count for group in aggregation.groups)
+    null_count = sum(group.segment_ids.count(None) for group in aggregation.groups)
     warnings = [SceneWarning(WarningKind.NULL_SEGMENTS, count=null_count)] if null_count else []
-    repeated = _drop_repetitions(aggregation.groups, warnings)
-    groups = [group for group, *_ in repeated]
+    kept: dict[tuple[str, frozenset[int | None]], list[Group]] = {}  # each followed by those that repeat it exactly
+    for group in aggregation.groups:
+        kept.setdefault((group.raw_category, frozenset(group.segment_ids) - {None}), []).append(group)
+    if repeated_count := len(aggregation.groups) - len(kept):
+        warnings.append(SceneWarning(WarningKind.REPEATED_GROUPS, count=repeated_count))
+    groups = [group for group, *_ in kept.values()]
     if len(groups) > MAX_GROUPS:
         raise AnnotationError(f"has {len(groups):,} groups, expected at most {MAX_GROUPS:,}")
     rows = _look_up(groups, label_map, warnings)
@@ -116,7 +114,9 @@ def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: La
                 aliases=tuple(item.object_id for item in others if item.object_id not in (None, group.object_id)),
                 segment_count=count,
             )
-            for number, row, count, (group, *others) in zip(instance_ids, rows, segment_counts, repeated, strict=True)
+            for number, row, count, (group, *others) in zip(
+                instance_ids, rows, segment_counts, kept.values(), strict=True
+            )
         ),
         warnings=tuple(warnings),
     )
@@ -151,53 +151,14 @@ def measure_groups(
     )
 
 
-def clean_ply_labels(labels: NDArray[np.uint16]) -> tuple[NDArray[np.uint8], tuple[SceneWarning, ...]]:
-    """Turn the labels of `labels.ply` into nyu40 ids.
-
-    Args:
-        labels: uint16 (V,), as the file has them. The release has 50 in scene0270_00 and scene0270_02, and 149 in
-            scene0384_00, which are not nyu40 ids.
-
-    Returns:
-        uint8 (V,), 0 where the file has no nyu40 id; and a warning if it has other ids.
-    """
-    is_outside = labels > MAX_NYU40_ID
-    count = int(np.count_nonzero(is_outside))
-    nyu40_ids = np.where(is_outside, 0, labels).astype(np.uint8)
-    if not count:
-        return nyu40_ids, ()
-    found = ", ".join(map(str, np.unique(labels[is_outside])[:5].tolist()))
-    return nyu40_ids, (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, found, count),)
-
-
-@lru_cache(maxsize=1024)
-def _find_close(name: str, known: tuple[str, ...]) -> list[str]:
-    """The known name that is most like another one, if any is; the same few names are unknown in many scenes."""
-    return difflib.get_close_matches(name, known, 1)
-
-
-def _drop_repetitions(groups: Sequence[Group], warnings: list[SceneWarning]) -> list[list[Group]]:
-    """The groups, each followed by those that repeat it exactly."""
-    kept: dict[tuple[str, frozenset[int]], list[Group]] = {}
-    for group in groups:
-        kept.setdefault((group.raw_category, frozenset(group.segment_ids)), []).append(group)
-    if len(kept) < len(groups):
-        warnings.append(SceneWarning(WarningKind.REPEATED_GROUPS, count=len(groups) - len(kept)))
-    return list(kept.values())
-
-
 def _look_up(groups: list[Group], label_map: LabelMap, warnings: list[SceneWarning]) -> list[RawIds]:
     builtin = builtin_label_map()
     for name, count in Counter(group.raw_category for group in groups).items():
         found, expected = label_map.rows.get(name), builtin.rows.get(name)
         if found is None:
-            close = _find_close(name, tuple(label_map.rows)) if len(warnings) < _MOST_SUGGESTIONS else []
+            close = _find_close(name, tuple(label_map.rows), 1) if len(warnings) < _MOST_SUGGESTIONS else []
             subject = f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name)
             warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))
-        elif name in label_map.conflicts:
-            other = label_map.conflicts[name]
-            subject = f"{name!r} is both {found} and {other}"
-            warnings.append(SceneWarning(WarningKind.AMBIGUOUS_CATEGORY, subject, count))
         if found != expected and label_map.digest != builtin.digest:
             theirs, ours = (ids or "missing" for ids in (found, expected))
             subject = f"{name!r} is {theirs} in the label map, but {ours} in the built-in one"
@@ -222,7 +183,7 @@ def _assign_segments(segmentation: Segmentation, groups: list[Group], warnings: 
     unknown_count = 0
     for number, group in enumerate(groups):
         positions = [position_of[raw_id] for raw_id in group.segment_ids if raw_id in position_of]
-        unknown_count += len(group.segment_ids) - len(positions)
+        unknown_count += len(group.segment_ids) - group.segment_ids.count(None) - len(positions)
         group_of_segment[positions] = number
     if unknown_count:
         warnings.append(SceneWarning(WarningKind.UNKNOWN_SEGMENTS, count=unknown_count))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -206,21 +207,17 @@ def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
     arrays = {key: array for key, array in found.items() if _is_numeric(array)}
     tensors = {key for key in arrays if _is_tensor(batch[key])}
     others = {key: None if key in arrays else value for key, value in batch.items()}  # keeps the order
-    try:
-        return _receive, (*workers.hand_over(arrays), others, tensors)
-    except (AttributeError, OSError):
-        # Not Linux, or no descriptors or memory left. An error here, in a thread of multiprocessing's, would not reach
-        # the training process: it would wait for ever.
-        return _restore, (arrays, others, tensors)
+    sent: Any = arrays
+    # Not Linux, or no descriptors or memory left. An error here, in a thread of multiprocessing's, would not reach the
+    # training process: it would wait for ever.
+    with suppress(AttributeError, OSError):
+        sent = workers.hand_over(arrays)
+    return _restore, (sent, others, tensors)
 
 
-def _receive(shared: Any, size: int, layout: workers.Layout, others: dict[str, Any], tensors: set[str]) -> Batch:  # noqa: ANN401
-    """Make the batch again; called in the training process."""
-    return _restore(workers.receive(shared, size, layout), others, tensors)
-
-
-def _restore(arrays: dict[str, NDArray[Any]], others: dict[str, Any], tensors: set[str]) -> Batch:
+def _restore(sent: Any, others: dict[str, Any], tensors: set[str]) -> Batch:  # noqa: ANN401 - arrays, or handed over
     """A batch of arrays and of tensors, which are on the memory of arrays, in the order of the others."""
+    arrays = sent if isinstance(sent, dict) else workers.receive(*sent)
     if tensors:
         import torch
     return Batch(others | {key: torch.from_numpy(array) if key in tensors else array for key, array in arrays.items()})

@@ -7,6 +7,7 @@ import operator
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -15,19 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.annotate import AnnotatedGroup
-from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.errors import ProcessedFileError, TransformError, UnknownSceneError, UsageError
 from scannet_prep.labels import SCANNET20, LabelSet, check_label_set
-from scannet_prep.limited_points import check_points, limit_annotation
-from scannet_prep.processed.cache import SceneCache
+from scannet_prep.number_lists import check_number
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader
-from scannet_prep.processed.reader import FolderReader, SceneSource
+from scannet_prep.processed.reader import FolderReader, SceneCache, SceneSource
 from scannet_prep.processed.scene import check_identity, parse_meta, widen_normals
 from scannet_prep.sample import Dataset, Scenes
 from scannet_prep.sample import Sample as Sample  # noqa: PLC0414 - for the types of transforms
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
+from scannet_prep.supervision import Formula, check_points, count_classes, limit_annotation, weigh_classes
 from scannet_prep.workers import allocate, find_asked, find_worker
 
 SplitName: TypeAlias = Literal["train", "val", "test"]
@@ -39,12 +39,10 @@ _ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
 _KEYS = (*_ROWS, "axis_alignment", "faces", "scene_id")
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from scannet_prep.archive.source import Place
 
 
-class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
+class ScanNet(AbstractContextManager["ScanNet"], Dataset):  # type: ignore[misc]  # where PyTorch is not installed
     """One split of ScanNet, for `torch.utils.data.DataLoader` or for a plain loop.
 
     A sample is a dict of contiguous, writable arrays; V vertices, in mesh order:
@@ -122,34 +120,30 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         cache: bool = False,
     ) -> None:
         check_label_set(labels)
-        for name, value, least in (("seed", seed, 0), ("loop", loop, 1)):
-            try:
-                is_valid = operator.index(value) >= least
-            except TypeError:  # also of arrays and tensors, which have `__index__`, that are not one whole number
-                is_valid = False
-            if not is_valid:
-                raise UsageError(f"{name} is {value!r:.80}, expected a whole number from {least}", f"{name}={least}")
         self.split = Split.parse(split)
         self.label_set = labels
         self.ignore_id = ignore_id
         self.transform = transform
-        self.seed = operator.index(seed)
+        self.seed, loop = check_number(seed, "seed", 0), check_number(loop, "loop", 1)
         self._keys = _KEYS if keys is None else (keys,) if isinstance(keys, str) else tuple(keys)
         if unknown := set(self._keys).difference(_KEYS):
             raise UsageError(f"{min(unknown)!r} is not a key of a sample", f"there are: {', '.join(_KEYS)}")
         self._reader = _open_scenes(path, self.split)
+        # Arrays and not lists: reading a list changes its reference counts, and with them, after a fork, whole pages.
+        self._names = np.array(list(self._reader.lengths), "S12")
+        self._lengths = np.array(list(self._reader.lengths.values()), np.int64)
         self.path: str | list[str] = self._reader.place
         if scenes is not None:
             self._restrict(scenes)
-        self._points = None if points is None else check_points(points, self.scene_ids, self._reader.lengths)
+        self._points = None if points is None else check_points(points, self.scene_ids, self._lengths)
         if loop > 1:
-            self._reader.restrict(np.repeat(np.arange(len(self)), loop))
-        self._cache = SceneCache(self.scene_ids, self._reader.lengths) if cache else None
+            self._names, self._lengths = self._names.repeat(loop), self._lengths.repeat(loop)
+        self._cache = SceneCache(self.scene_ids, self._lengths) if cache else None
         self._plain_reads = np.zeros(len(self), np.int64)  # of each scene, without an epoch
 
     def __len__(self) -> int:
         """Number of scenes."""
-        return len(self._reader)
+        return len(self._names)
 
     def __repr__(self) -> str:
         """Place, split, number of scenes and label set."""
@@ -159,23 +153,23 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
     @property
     def scene_ids(self) -> list[str]:
         """All scenes, in the order of their indices (sorted)."""
-        return self._reader.scene_ids
+        return [name.decode() for name in self._names.tolist()]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Number of vertices of each scene, int64 (len,), a copy; known without opening the scenes."""
-        return self._reader.lengths.copy()
+        return self._lengths.copy()
 
     @property
     def digest(self) -> str:
         """Of the scenes and, where there is a manifest, of their bytes: the same on every machine that has the same."""
-        entries = self._reader.read_entries() or {}
-        text = " ".join(name + entries[name].crc32 if entries else name for name in self.scene_ids)
+        entries = self._reader.read_entries()
+        text = " ".join(name + entries[name].crc32 if name in entries else name for name in self.scene_ids)
         return f"{zlib.crc32(text.encode()):08x}"
 
     def __contains__(self, scene_id: object) -> bool:
         """Whether there is a scene of that id."""
-        return isinstance(scene_id, str) and self._reader.find(scene_id) is not None
+        return isinstance(scene_id, str) and self._place(scene_id) is not None
 
     def subset(self, scenes: str | Path | Iterable[int | str]) -> ScanNet:
         """The same dataset with only some scenes: ids or indices, in any order, or a file of ids; sorted by id.
@@ -194,8 +188,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         Raises:
             IndexError, UnknownSceneError, FileError, TransferError: As for `dataset[scene]`.
         """
-        index = self._find(scene)
-        return parse_meta(self._open(index), self._reader.file_path(index)).groups
+        scene_id = self._names[self._find(scene)].decode()
+        return parse_meta(self._open(scene_id), self._reader.file_path(scene_id)).groups
 
     def __getitem__(self, key: int | str | tuple[int | str, int]) -> Any:  # noqa: ANN401 - a transform's result
         """Read one scene, by index or by scene id; with an epoch, `ds[index, epoch]`, for the transform.
@@ -212,16 +206,15 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         """
         scene, epoch = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
         index = self._find(scene)
-        sample = self._read(index, {})
+        scene_id = self._names[index].decode()
+        sample = self._read(scene_id, {})
         if self.transform is None:
             return sample
-        epoch = self._choose_epoch(index) if epoch is None else operator.index(epoch)
-        if epoch < 0:
-            raise UsageError(f"epoch is {epoch}, expected a whole number from 0", f"dataset[{index}, 0]")
+        epoch = self._choose_epoch(index) if epoch is None else check_number(epoch, "epoch", 0)
         try:
             return self.transform(sample, np.random.default_rng(np.random.SeedSequence((self.seed, epoch, index))))
         except Exception as error:
-            where = f"{self._reader.scene_id(index)} ({self._reader.file_path(index)})"
+            where = f"{scene_id} ({self._reader.file_path(scene_id)})"
             message = f"{where}: the transform failed: {type(error).__name__}: {error}"
             raise TransformError(message, f"see it again with dataset[{index}, {epoch}]") from error
 
@@ -238,19 +231,16 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
         if source is not self or self.transform is not None or type(self).__getitem__ is not ScanNet.__getitem__:
             return [source[key] for key in keys]
         indices = [self._find(key[0] if isinstance(key, tuple) and len(key) == 2 else key) for key in keys]
-        ends = np.cumsum(self._reader.lengths[indices]).tolist()
+        ends = np.cumsum(self._lengths[indices]).tolist()
         total, ids = sum(ends[-1:]), np.dtype(np.int64)
         shapes = {key: (np.dtype(dtype), (total, *row)) for key, (dtype, row) in _ROWS.items() if key in self._keys}
         others: dict[str, Any] = {"offset": (ids, (len(indices),)), "batch": (ids, (total,))}  # what collate adds
         if "axis_alignment" in self._keys:
             others["axis_alignment"] = np.dtype(np.float64), (len(indices), 4, 4)
         joined = allocate(shapes | others)
-        parts = zip(indices, [0, *ends], ends, strict=False)
-        return Scenes([self._read(i, {key: joined[key][a:b] for key in shapes}) for i, a, b in parts], joined)
-
-    def __enter__(self) -> Self:
-        """The dataset itself."""
-        return self
+        parts = zip(self._names[indices].tolist(), [0, *ends], ends, strict=False)
+        samples = [self._read(name.decode(), {key: joined[key][a:b] for key in shapes}) for name, a, b in parts]
+        return Scenes(samples, joined)
 
     def __exit__(self, *_error: object) -> None:
         """Close it."""
@@ -295,19 +285,18 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
 
     def _count_classes(self) -> NDArray[np.int64]:
         """Vertices by scene and class, (scenes, classes); of limited annotations, only those that may be used."""
-        if self._points is None and (entries := self._reader.read_entries()):
+        if self._points is None and (entries := self._reader.read_entries()).keys() >= set(self.scene_ids):
             return count_classes([entries[name].counts(self.label_set) for name in self.scene_ids], self.label_set)
         key = self.label_set.raw_ids_key
         chosen: Mapping[str, Any] = self._points or dict.fromkeys(self.scene_ids, slice(None))
-        found = ((name, self._open(index).read(key)) for index, name in enumerate(self.scene_ids))
+        found = ((name, self._open(name).read(key)) for name in self.scene_ids)
         return count_classes([count_ids(raw_ids[chosen[name]]) for name, raw_ids in found], self.label_set)
 
     def _restrict(self, scenes: str | Path | Iterable[int | str]) -> None:
         if isinstance(scenes, str | Path):
             scenes = [name] if SceneId.is_valid(name := str(scenes)) else read_scene_list(Path(name).expanduser())
-        found = {self._find(scene) for scene in scenes}
-        self._reader = copy.copy(self._reader)
-        self._reader.restrict(np.array(sorted(found), np.int64))
+        found = np.array(sorted({self._find(scene) for scene in scenes}), np.int64)
+        self._names, self._lengths = self._names[found], self._lengths[found]
         self._plain_reads = np.zeros(len(self), np.int64)
 
     def _choose_epoch(self, index: int) -> int:
@@ -335,8 +324,14 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             raise IndexError(f"index {index} is out of range: {self._reader.name} has {len(self)} {self.split} scenes")
         return index % len(self)
 
+    def _place(self, scene_id: str) -> int | None:
+        """Index of a scene; None where there is none of that name."""
+        name = scene_id.encode()
+        index = int(np.searchsorted(self._names, np.bytes_(name)))
+        return index if index < len(self) and self._names[index] == name else None
+
     def _find_scene(self, scene_id: str) -> int:
-        if (index := self._reader.find(scene_id)) is not None:
+        if (index := self._place(scene_id)) is not None:
             return index
         if reason := self._reader.failures.get(scene_id):
             raise UnknownSceneError(f"{scene_id} failed in processing: {reason}", "mend it, then process again")
@@ -346,16 +341,15 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             hint = f"it is a {official} scene: ScanNet({self.path!r}, split={str(official)!r})"
         raise UnknownSceneError(f"{self._reader.name}: has no {self.split} scene {scene_id!r}", hint)
 
-    def _open(self, index: int) -> NpzReader:
-        path, scene_id = self._reader.file_path(index), self._reader.scene_id(index)
-        read = partial(self._reader.read, index)
+    def _open(self, scene_id: str) -> NpzReader:
+        path, read = self._reader.file_path(scene_id), partial(self._reader.read, scene_id)
         npz = NpzReader(self._cache.read(scene_id, read) if self._cache else read(), path)
-        check_identity(npz, path, scene_id, int(self._reader.lengths[index]))
+        check_identity(npz, path, scene_id, self._reader.lengths[scene_id])
         return npz
 
-    def _read(self, index: int, places: Mapping[str, NDArray[Any]]) -> Sample:
+    def _read(self, scene_id: str, places: Mapping[str, NDArray[Any]]) -> Sample:
         """Read a scene; arrays that have a place are written there."""
-        npz, count = self._open(index), int(self._reader.lengths[index])
+        npz, count = self._open(scene_id), self._reader.lengths[scene_id]
         sample: Any = Sample()  # type: ignore[typeddict-item]  # a dict, while it is being filled
         sample.label_set_name = self.label_set.name
         for key in self._keys:
@@ -368,7 +362,7 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
             dtype, row = _ROWS.get(key, (array.dtype, ()))
             if key in _ROWS and array.shape != (count, *row):
                 problem = f"array {key!r} has the shape {array.shape}, expected {(count, *row)}"
-                raise ProcessedFileError(self._reader.file_path(index), problem, "process the scene again")
+                raise ProcessedFileError(self._reader.file_path(scene_id), problem, "process the scene again")
             place = places.get(key, array if array.dtype == dtype else None)
             sample[key] = place = np.empty(array.shape, dtype) if place is None else place
             if key == "labels":
@@ -377,8 +371,8 @@ class ScanNet(Dataset):  # type: ignore[misc]  # where PyTorch is not installed
                 widen_normals(array, place)
             elif place is not array:
                 place[...] = array
-        sample["scene_id"] = self._reader.scene_id(index)
-        limit_annotation(sample, (self._points or {}).get(sample["scene_id"]), self.ignore_id)
+        sample["scene_id"] = scene_id
+        limit_annotation(sample, (self._points or {}).get(scene_id), self.ignore_id)
         return sample  # type: ignore[no-any-return]
 
 

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
@@ -68,7 +68,17 @@ class LabelSet:
     def classes(self) -> tuple[LabelClass, ...]:
         """All classes, in the order of their train ids."""
         with resources.files("scannet_prep").joinpath(f"assets/{self.name.lower()}.csv").open(encoding="ascii") as file:
-            return tuple(_parse_class(row) for row in csv.DictReader(file))
+            return tuple(
+                LabelClass(
+                    train_id=int(row["train_id"]),
+                    raw_id=int(row["nyu40_id"] if "nyu40_id" in row else row["scannet_id"]),
+                    name=row["name"],
+                    color=(int(row["red"]), int(row["green"]), int(row["blue"])),
+                    frequency=row.get("frequency"),  # type: ignore[arg-type]  # the asset holds only the three words
+                    in_val=row.get("in_val", "1") == "1",
+                )
+                for row in csv.DictReader(file)
+            )
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -182,19 +192,15 @@ class LabelMap:
     Attributes:
         source: Where it was read from, for messages.
         rows: Ids by raw category, matched to the letter.
-        conflicts: Raw categories that stand in several rows with different ids, with the later rows' ids. `rows` has
-            the first.
     """
 
     source: str
     rows: Mapping[str, RawIds]
-    conflicts: Mapping[str, RawIds] = field(default_factory=dict)
 
     @cached_property
     def digest(self) -> str:
         """Digest of what the map says, not of the file's bytes: copies with other line ends or columns are equal."""
-        rows = (*sorted(self.rows.items()), *sorted(self.conflicts.items()))
-        lines = (f"{name}\t{ids.scannet_id}\t{ids.nyu40_id}\n" for name, ids in rows)
+        lines = (f"{name}\t{ids.scannet_id}\t{ids.nyu40_id}\n" for name, ids in sorted(self.rows.items()))
         return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
 
@@ -213,14 +219,13 @@ def read_label_map(path: Path) -> LabelMap:
 
     Raises:
         MissingFileError: There is no such file.
-        LabelMapError: It is not such a table, or it is the one of ScanNet v1.
+        LabelMapError: It is not such a table, or contradicts itself, or it is the one of ScanNet v1.
     """
     try:
         text = read_file(path, LABEL_MAP.max_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise LabelMapError(
-            path, f"is not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}"
-        ) from None
+        byte = error.object[error.start]
+        raise LabelMapError(path, f"is not UTF-8 text: byte {error.start} is 0x{byte:02x}") from None
     return _parse_label_map(text, path)
 
 
@@ -252,7 +257,6 @@ def _parse_label_map(text: str, path: Path) -> LabelMap:
         raise LabelMapError(path, problem, f"put {LABEL_MAP_NAME} of v2 there, or remove it to use the built-in one")
     name_column, id_column, nyu40_column = (header.index(name) for name in ("raw_category", "id", "nyu40id"))
     rows: dict[str, RawIds] = {}
-    conflicts: dict[str, RawIds] = {}
     is_cut = not text.endswith(("\n", "\r"))
     for number, cells in enumerate(lines[1:], start=2):
         needed = len(header) if is_cut and number == len(lines) else 1 + max(name_column, id_column, nyu40_column)
@@ -264,25 +268,14 @@ def _parse_label_map(text: str, path: Path) -> LabelMap:
             _parse_id(cells[nyu40_column], MAX_NYU40_ID, f"row {number}, column nyu40id", path),
         )
         if rows.setdefault(name, ids) != ids:
-            conflicts[name] = ids
-    return LabelMap(str(path), rows, conflicts)
+            raise LabelMapError(path, f"row {number}: {name!r:.80} has {ids}, but an earlier row has {rows[name]}")
+    return LabelMap(str(path), rows)
 
 
 def _parse_id(text: str, largest: int, place: str, path: Path) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10) or int(text) > largest:
         raise LabelMapError(path, f"{place}: found {text[:40]!r}, expected a whole number from 0 to {largest}")
     return int(text)
-
-
-def _parse_class(row: dict[str, str]) -> LabelClass:
-    return LabelClass(
-        train_id=int(row["train_id"]),
-        raw_id=int(row["nyu40_id"] if "nyu40_id" in row else row["scannet_id"]),
-        name=row["name"],
-        color=(int(row["red"]), int(row["green"]), int(row["blue"])),
-        frequency=row.get("frequency"),  # type: ignore[arg-type]  # the asset holds only the three words
-        in_val=row.get("in_val", "1") == "1",
-    )
 
 
 @cache

@@ -1,9 +1,13 @@
-"""Lists of whole numbers as text, read into arrays without an object for each."""
+"""Whole numbers: lists of them as text, read into arrays without an object for each; and as arguments."""
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 from numpy.typing import NDArray
+
+from scannet_prep.errors import UsageError
 
 _ZERO = ord("0")
 
@@ -29,3 +33,14 @@ def parse_plain_list(text: bytes, separator: bytes) -> NDArray[np.int64] | None:
         ends -= 1
         values += np.multiply(digits.take(ends, mode="clip") * (lengths > place), 10**place, dtype=np.int64)
     return values
+
+
+def check_number(value: int, name: str, smallest: int) -> int:
+    """Check an argument that must be a whole number."""
+    try:
+        number = operator.index(value)  # arrays and tensors, too, have `__index__`, and then may not be one number
+    except TypeError:
+        number = smallest - 1
+    if number < smallest:
+        raise UsageError(f"{name} is {value!r:.80}, expected a whole number from {smallest}", f"{name}={smallest}")
+    return number

@@ -11,9 +11,9 @@ from scannet_prep.archive.source import Place as OnePlace
 from scannet_prep.errors import FileError, ManifestError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer
-from scannet_prep.processed.folder import find_state, processed_path
+from scannet_prep.processed.folder import find_state
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.processed.reader import read_scene_file
+from scannet_prep.processed.reader import FolderReader, SceneSource
 from scannet_prep.tree import check_is_no_export, find_folder
 
 
@@ -34,13 +34,11 @@ class ProcessedPlace:
     entries: Mapping[str, SceneEntry]
     failures: Mapping[str, SceneFailure]
     faults: tuple[FileError, ...] = ()
-    _reader: ArchiveReader | None = None  # of the same scenes
+    _reader: SceneSource = None  # type: ignore[assignment]  # of the same scenes; of a raw tree, where none is read
 
     def file_path(self, scene_id: str) -> Path | str:
         """The file of a scene; a text where it is in an archive."""
-        if self._reader is not None:
-            return self._reader.file_path(self._reader.scene_ids.index(scene_id))
-        return processed_path(Path(self.name), self.entries[scene_id].split, scene_id)
+        return self._reader.file_path(scene_id)
 
     def read(self, scene_id: str) -> Buffer:
         """Read the whole file of a scene.
@@ -49,9 +47,7 @@ class ProcessedPlace:
             FileError: It is gone, or damaged.
             TransferError: It is on a web server, which does not give it.
         """
-        if self._reader is not None:
-            return self._reader.read(self._reader.scene_ids.index(scene_id))
-        return read_scene_file(processed_path(Path(self.name), self.entries[scene_id].split, scene_id))
+        return self._reader.read(scene_id)
 
 
 def open_place(
@@ -74,15 +70,17 @@ def open_place(
         check_is_no_export(place)
     if (path := find_folder(places)) is None:
         reader = ArchiveReader(places, None, certificates=certificates)
-        if (entries := reader.read_entries()) is None:
+        if not (entries := reader.read_entries()).keys() >= reader.lengths.keys():
             raise ManifestError(reader.name, "has no manifest that tells of all its scenes", "pack a processed folder")
         failures = {
             name: SceneFailure(name, "", message, reader.how_to_add(name)) for name, message in reader.failures.items()
         }
-        return ProcessedPlace(reader.name, None, entries, failures, _reader=reader)
+        chosen = {name: entries[name] for name in reader.lengths}
+        return ProcessedPlace(reader.name, None, chosen, failures, _reader=reader)
     state = find_state(path)
-    if must_be_usable:
-        state.check()
+    if must_be_usable and state.faults:
+        raise state.faults[0]
     manifest = state.manifest
     failures = {name: item for name, item in manifest.failures.items() if name not in manifest.scenes}
-    return ProcessedPlace(str(path), path, dict(sorted(manifest.scenes.items())), failures, state.faults)
+    entries = dict(sorted(manifest.scenes.items()))
+    return ProcessedPlace(str(path), path, entries, failures, state.faults, FolderReader(path, None, state))

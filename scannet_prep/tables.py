@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from scannet_prep.archive.source import ByteSource
-from scannet_prep.class_weights import Formula, count_classes, weigh_classes
 from scannet_prep.dataset import ScanNet
 from scannet_prep.errors import ManifestError, UsageError
 from scannet_prep.files import write_atomically
@@ -26,6 +25,7 @@ from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import SceneMeta, check_meta, parse_meta, read_meta
 from scannet_prep.scene import SceneId, Split
+from scannet_prep.supervision import Formula, count_classes, weigh_classes
 
 if TYPE_CHECKING:
     import pandas as pd

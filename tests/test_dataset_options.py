@@ -15,7 +15,7 @@ from training_sources import SIZES, TRAIN, check_same, draw, draw_in_sample
 
 from scannet_prep import SCANNET200, ConcatDataset, EvalSampler, PointBudgetBatchSampler, ScanNet, collate
 from scannet_prep.errors import MissingFileError, UsageError
-from scannet_prep.processed.cache import SceneCache
+from scannet_prep.processed.reader import SceneCache
 from scannet_prep.transforms import RotateZ
 
 torch_data = pytest.importorskip("torch.utils.data")

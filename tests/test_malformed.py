@@ -38,7 +38,7 @@ from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_aggregation, read_segments
 from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.scene import Split
-from scannet_prep.stages.process.make_scene import find_raw_files, process_scene
+from scannet_prep.stages.process.make_scene import process_scene
 
 LABELS = (0, 1, 2, 39, 40, 50)
 # Files of a scene, and of how many damaged ones one is read.
@@ -123,7 +123,7 @@ def check_segments(path: Path) -> None:
 def check_aggregation(path: Path) -> None:
     for group in read_aggregation(path).groups:
         assert isinstance(group.raw_category, str)
-        assert all(type(number) is int for number in group.segment_ids)
+        assert all(number is None or type(number) is int for number in group.segment_ids)
         assert group.id is None or type(group.id) is int
 
 
@@ -144,7 +144,7 @@ def check_processed(path: Path) -> None:
 
 
 def check_scene(scene, options: ProcessOptions) -> None:
-    made = process_scene(find_raw_files(scene, Split.TRAIN, options), options, builtin_label_map())
+    made = process_scene(scene, Split.TRAIN, options, builtin_label_map())
     assert list(find_problems(made)) == []
     assert all(warning.text for warning in made.meta.warnings)
     parse_processed(b"".join(encode_processed(made)), scene.path(MESH))

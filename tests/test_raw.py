@@ -49,7 +49,7 @@ def test_groups_are_read_with_all_that_the_file_says() -> None:
     assert found.scene_id == "scene0000_00"
     found_groups = [(item.id, item.object_id, item.raw_category) for item in found.groups]
     assert found_groups == [(0, 0, "floor"), (1, 2, "wall"), (7, 9, "door")]
-    assert (found.groups[2].segment_ids, found.groups[2].null_count) == ((4, 5), 1)
+    assert found.groups[2].segment_ids == (4, None, 5)
     # Names that are null or missing are empty.
     for text in ('{"segGroups": []}', '{"segGroups": [], "sceneId": null, "segmentsFile": null}'):
         found = tiny.read_bytes(read_aggregation, text.encode())

@@ -91,7 +91,7 @@ def test_files_have_the_layout_of_the_release(tmp_path: Path) -> None:
         colors=np.arange(18, dtype=np.uint8).reshape(6, 3),
         faces=np.array([[0, 1, 2], [3, 4, 5]], np.int32),
         segment_ids=np.array([2, 2, 2, 3, 3, 3], np.int32),
-        groups=(Group(0, 0, "chair", (3, 2)), Group(4, 1, 'a "b"', (2,))),
+        groups=(Group("chair", (3, 2), 0, 0), Group('a "b"', (2,), 4, 1)),
         axis_alignment=np.array([[0.6, 0.8, 0, -0.0], [-0.8, 0.6, 0, 1.25], [0, 0, 1, -0.05], [0, 0, 0, 1]]),
     )
     start = str(write_scene(scene, tmp_path) / TRAIN_ID)

@@ -22,7 +22,7 @@ from scannet_prep.labels import builtin_label_map
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.process.make_scene import find_raw_files, process_scene
+from scannet_prep.stages.process.make_scene import process_scene
 
 SCENE_ID = "scene0000_00"
 TEST_SCENE_ID = "scene0707_00"
@@ -188,4 +188,4 @@ def process_tiny(
 def process_written(scene: RawScene, split: Split = Split.TRAIN, **options: Any) -> ProcessedScene:
     """Process a scene that lies on the disk."""
     chosen = ProcessOptions(**options)
-    return process_scene(find_raw_files(scene, split, chosen), chosen, builtin_label_map())
+    return process_scene(scene, split, chosen, builtin_label_map())

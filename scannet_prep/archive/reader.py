@@ -8,9 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scannet_prep.archive import frames, layout
 from scannet_prep.archive.layout import ArchiveKind, Index, Member, StoredGroup
 from scannet_prep.archive.source import SUFFIX, ByteSource, Place, find_missing_shards, open_source
@@ -167,32 +164,28 @@ class ArchiveReader(SceneSource):
         scenes = {name: (scene.split, scene.vertex_count) for name, (_, scene) in held.items()}
         place = names if len(names) > 1 else names[0]
         super().__init__(place, scenes, failures, split, ", then scannet-prep pack again")
-        self._scenes, self._archives = [held[name] for name in self.scene_ids], opened
+        self._scenes, self._archives = {name: held[name] for name in self.lengths}, opened
         for archive in opened:  # of the groups, only those of the split stay
             archive.index = replace(archive.index, groups=archive.index.groups[:1])
 
-    def restrict(self, indices: NDArray[np.int64]) -> None:
-        """Keep only the scenes at these positions, which are ascending; one may come several times."""
-        super().restrict(indices)
-        self._scenes = [self._scenes[index] for index in indices.tolist()]
-
-    def file_path(self, index: int) -> str:
+    def file_path(self, scene_id: str) -> str:
         """The file of a scene, for messages."""
-        archive, scene = self._scenes[index]
+        archive, scene = self._scenes[scene_id]
         return f"{archive.name}: {scene.members[0].name}"
 
-    def read(self, index: int) -> memoryview:
+    def read(self, scene_id: str) -> memoryview:
         """Read the whole file of a scene, into memory that is nobody else's and writable."""
-        archive, scene = self._scenes[index]
+        archive, scene = self._scenes[scene_id]
         return archive.read_member(scene, scene.members[0])
 
-    def _read_manifest(self) -> Mapping[str, SceneEntry]:
-        entries, names = dict[str, SceneEntry](), set(self.scene_ids)
+    def read_entries(self) -> Mapping[str, SceneEntry]:
+        """What the manifests say of scenes, at least of these; less where there are none."""
+        entries = dict[str, SceneEntry]()
         for archive in self._archives:
             files = archive.index.groups[0]
             for member in files.members:
                 # The shards of a set have all the same manifest.
-                if member.name == MANIFEST_NAME and not entries.keys() >= names:
+                if member.name == MANIFEST_NAME and not entries.keys() >= self.lengths.keys():
                     data = bytes(archive.read_member(files, member))
                     entries |= parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}").scenes
         return entries

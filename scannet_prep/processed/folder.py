@@ -86,11 +86,6 @@ def read_unfinished(out_dir: Path) -> set[str]:
     return set()
 
 
-def is_unfinished(out_dir: Path) -> bool:
-    """Whether the folder is marked by `mark_unfinished`."""
-    return (out_dir / UNFINISHED_NAME).exists()
-
-
 def processed_path(out_dir: Path, split: Split, scene_id: str) -> Path:
     """Where a processed scene lies."""
     return out_dir / split / f"{scene_id}.npz"
@@ -149,15 +144,6 @@ class FolderState:
     has_manifest: bool
     faults: tuple[FileError, ...]
 
-    def check(self) -> None:
-        """Refuse a folder that must not be used.
-
-        Raises:
-            FileError: It must not; the first of the faults.
-        """
-        if self.faults:
-            raise self.faults[0]
-
 
 def find_state(out_dir: Path) -> FolderState:
     """Look at a processed folder. With a manifest, no scene is opened; without one, each is read.
@@ -173,8 +159,9 @@ def find_state(out_dir: Path) -> FolderState:
         manifest = read_manifest(out_dir)
     except FileError as error:
         faults.append(error)
-    if is_unfinished(out_dir) or not (manifest is None or manifest.is_complete or has_parts):
-        path = out_dir / (UNFINISHED_NAME if is_unfinished(out_dir) else MANIFEST_NAME)
+    is_marked = (out_dir / UNFINISHED_NAME).exists()
+    if is_marked or not (manifest is None or manifest.is_complete or has_parts):
+        path = out_dir / (UNFINISHED_NAME if is_marked else MANIFEST_NAME)
         faults.insert(0, ManifestError(path, "says that processing has not finished", _AGAIN))
     has_manifest = manifest is not None
     if manifest is None:

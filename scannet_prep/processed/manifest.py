@@ -121,17 +121,14 @@ def read_manifest(out_dir: Path) -> Manifest | None:
             found.append(parse_manifest(read_file(path, _MAX_BYTES), path))
     if not (found and shards.exists()):
         return found[0] if found else None
-    scenes, failures = dict[str, SceneEntry](), dict[str, SceneFailure]()
+    newest = dict[str, SceneEntry | SceneFailure]()
     for manifest in found:  # parts are newer than what they have not been merged into
-        for name in manifest.failures:
-            scenes.pop(name, None)
-        for name in manifest.scenes:
-            failures.pop(name, None)
-        scenes.update(manifest.scenes)
-        failures.update(manifest.failures)
+        newest |= {**manifest.failures, **manifest.scenes}
+    newest = {name: newest[name] for name in sorted(newest)}
+    scenes = {name: item for name, item in newest.items() if isinstance(item, SceneEntry)}
+    failures = {name: item for name, item in newest.items() if isinstance(item, SceneFailure)}
     is_complete = all(manifest.is_complete for manifest in found) and not shards.find_faults()
-    sorted_scenes = {name: scenes[name] for name in sorted(scenes)}
-    return Manifest(sorted_scenes, dict(sorted(failures.items())), is_complete, found[-1].program_version)
+    return Manifest(scenes, failures, is_complete, found[-1].program_version)
 
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:

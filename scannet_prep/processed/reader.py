@@ -1,28 +1,36 @@
-"""What every source of processed scenes offers for training, and the one that reads a processed folder."""
+"""Reads files of scenes: what every source of them offers, the one that is a processed folder, and a cache."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing import reduction
+from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import MissingFileError, ProcessedFileError, UnknownSplitError
-from scannet_prep.files import open_file
-from scannet_prep.processed.folder import find_state, processed_path
+from scannet_prep.files import Buffer, open_file
+from scannet_prep.processed.folder import FolderState, find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry, read_manifest
 from scannet_prep.processed.npz import AGAIN_HINT
 from scannet_prep.processed.scene import MAX_FILE_BYTES
 from scannet_prep.scene import Split
 
+# Room for each scene. Only what is written takes memory; a file that is larger, as with faces, is not kept.
+_BYTES_PER_VERTEX, _MORE_BYTES = 64, 1 << 20
+_SIZE_BYTES = 8
+
 
 class SceneSource(ABC):
-    """The scenes of one split, sorted by id. Picklable, and safe under fork and in threads.
+    """The scenes of one split. Picklable, and safe under fork and in threads.
 
     Args:
         place: Where they are, as somebody would name it in code.
@@ -33,7 +41,8 @@ class SceneSource(ABC):
 
     Attributes:
         place: As given.
-        lengths: V of each scene, int64 (len,).
+        name: The same for messages.
+        lengths: V of each scene, by id, sorted.
         failures: As given.
 
     Raises:
@@ -49,12 +58,11 @@ class SceneSource(ABC):
         then: str,
     ) -> None:
         self.place, self._then = place, then
-        names = sorted(name for name, (its_split, _) in scenes.items() if split in (None, its_split))
-        # Arrays and not lists: reading a list changes its reference counts, and with them, after a fork, whole pages.
-        self._scene_ids = np.array(names, dtype="S12")
-        self.lengths: NDArray[np.int64] = np.array([scenes[name][1] for name in names], np.int64)
+        self.name = place if isinstance(place, str) else f"{place[0]} and {len(place) - 1} more"
+        chosen = {name: count for name, (its_split, count) in scenes.items() if split in (None, its_split)}
+        self.lengths = dict(sorted(chosen.items()))
         self.failures = {name: text for name, text in failures.items() if name not in scenes}
-        if split is not None and not names:
+        if split is not None and not chosen:
             others = ", ".join(sorted({its_split for its_split, _ in scenes.values()})) or "no scenes at all"
             hint = f"make them: scannet-prep process --splits {split}{then}"
             raise UnknownSplitError(f"{self.name}: holds no {split} scenes, only {others}", hint)
@@ -63,36 +71,8 @@ class SceneSource(ABC):
             told = f"{self.name}: scenes that failed in processing are missing: {count}, for example {one}"
             warnings.warn(f"{told}; to list them: scannet-prep info {quote(first)}", stacklevel=5)
 
-    def __len__(self) -> int:
-        """Number of scenes."""
-        return len(self._scene_ids)
-
-    @property
-    def name(self) -> str:
-        """Where they are, for messages."""
-        return self.place if isinstance(self.place, str) else f"{self.place[0]} and {len(self.place) - 1} more"
-
-    @property
-    def scene_ids(self) -> list[str]:
-        """All scenes, sorted."""
-        return [name.decode() for name in self._scene_ids.tolist()]
-
-    def scene_id(self, index: int) -> str:
-        """The scene at a position."""
-        return bytes(self._scene_ids[index]).decode()
-
-    def find(self, scene_id: str) -> int | None:
-        """Position of a scene; None where this split has none of that name."""
-        name = scene_id.encode()
-        index = int(np.searchsorted(self._scene_ids, np.bytes_(name)))
-        return index if index < len(self) and self._scene_ids[index] == name else None
-
-    def restrict(self, indices: NDArray[np.int64]) -> None:
-        """Keep only the scenes at these positions, which are ascending; one may come several times."""
-        self._scene_ids, self.lengths = self._scene_ids[indices], self.lengths[indices]
-
     @abstractmethod
-    def file_path(self, index: int) -> Path | str:
+    def file_path(self, scene_id: str) -> Path | str:
         """The file of a scene, for messages."""
 
     def how_to_add(self, scene_id: str) -> str:
@@ -100,7 +80,7 @@ class SceneSource(ABC):
         return f"make it: scannet-prep process --scenes {scene_id}{self._then}"
 
     @abstractmethod
-    def read(self, index: int) -> bytearray | memoryview:
+    def read(self, scene_id: str) -> bytearray | memoryview:
         """Read the whole file of a scene, into memory that is nobody else's and writable.
 
         Raises:
@@ -109,28 +89,24 @@ class SceneSource(ABC):
         """
 
     @abstractmethod
-    def _read_manifest(self) -> Mapping[str, SceneEntry]:
-        """What the manifest says of scenes, at least of these; less where there is none."""
-
-    def read_entries(self) -> dict[str, SceneEntry] | None:
-        """What the manifest says of the scenes, by id; None where it does not tell of all.
+    def read_entries(self) -> Mapping[str, SceneEntry]:
+        """What the manifest says of scenes, at least of these; less where there is none.
 
         Raises:
             ScanNetPrepError: The manifest is damaged, or cannot be read.
         """
-        names, entries = self.scene_ids, self._read_manifest()
-        return {name: entries[name] for name in names} if entries.keys() >= set(names) else None
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Give back what is held open between reads; reading opens it again."""
 
 
 class FolderReader(SceneSource):
-    """The scenes of one split of a processed folder.
+    """The scenes of one split of a processed folder, or of all.
 
     Args:
         path: The folder that `scannet-prep process` wrote.
-        split: Which of its splits.
+        split: Which of its splits; None for all.
+        state: What is known of the folder, where that has been looked at.
 
     Raises:
         FileError: It is not a processed folder, or cannot be used: processing has not finished, scenes were made with
@@ -138,40 +114,85 @@ class FolderReader(SceneSource):
         UnknownSplitError: It holds no scenes of that split.
     """
 
-    def __init__(self, path: Path, split: Split) -> None:
-        self._path, self._split = path, split
-        state = find_state(path)
-        state.check()
+    def __init__(self, path: Path, split: Split | None, state: FolderState | None = None) -> None:
+        if state is None and (state := find_state(path)).faults:
+            raise state.faults[0]
+        self._path, self._splits = path, {name: entry.split for name, entry in state.manifest.scenes.items()}
         scenes = {name: (str(entry.split), entry.vertex_count) for name, entry in state.manifest.scenes.items()}
         failures = {name: item.message for name, item in state.manifest.failures.items()}
         super().__init__(str(path), scenes, failures, split, f" -o {quote(str(path))}, with the options of the others")
 
-    def file_path(self, index: int) -> Path:
+    def file_path(self, scene_id: str) -> Path:
         """The file of a scene."""
-        return processed_path(self._path, self._split, self.scene_id(index))
+        return processed_path(self._path, self._splits[scene_id], scene_id)
 
-    def _read_manifest(self) -> Mapping[str, SceneEntry]:
+    def read_entries(self) -> Mapping[str, SceneEntry]:
+        """What the manifest says of all scenes of the folder."""
         manifest = read_manifest(self._path)
         return manifest.scenes if manifest else {}
 
-    def read(self, index: int) -> memoryview:
-        """Read the whole file of a scene."""
-        return read_scene_file(self.file_path(index))
+    def read(self, scene_id: str) -> memoryview:
+        """Read the whole file of a scene, into memory that is nobody else's and writable."""
+        path = self.file_path(scene_id)
+        try:
+            with open_file(path, MAX_FILE_BYTES) as file:
+                data = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data  # unlike a bytearray, not cleared first
+                size = file.readinto(data)
+        except MissingFileError:
+            raise MissingFileError(path, "no such file, though the folder's manifest names it", AGAIN_HINT) from None
+        if size != len(data):
+            raise ProcessedFileError(path, f"gave {size} of {len(data)} bytes", AGAIN_HINT)
+        return data
 
 
-def read_scene_file(path: Path) -> memoryview:
-    """Read the whole file of a scene in a processed folder, into memory that is writable.
+class SceneCache:
+    """Keeps each file from the first time that it is read, for this process and those that it starts.
 
-    Raises:
-        MissingFileError: It is gone.
-        FileError: It cannot be read.
+    The memory is anonymous, belongs to no folder, and is gone with the last process. Processes may write the same file
+    at once: they write the same bytes, and its size last. Pickled for anything but a new process, it is empty.
     """
-    try:
-        with open_file(path, MAX_FILE_BYTES) as file:
-            data = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data  # unlike a bytearray, not cleared first
-            size = file.readinto(data)
-    except MissingFileError:
-        raise MissingFileError(path, "no such file, though the folder's manifest names it", AGAIN_HINT) from None
-    if size != len(data):
-        raise ProcessedFileError(path, f"gave {size} of {len(data)} bytes", AGAIN_HINT)
-    return data
+
+    def __init__(self, scene_ids: Iterable[str], lengths: NDArray[Any]) -> None:
+        ends = np.cumsum(lengths * _BYTES_PER_VERTEX + _MORE_BYTES).tolist()
+        self._places = dict(zip(scene_ids, zip([0, *ends], ends, strict=False), strict=True))
+        self._size = sum(ends[-1:])
+        self._descriptor = _make_memory(self._size)
+
+    def read(self, scene_id: str, read: Callable[[], Buffer]) -> Buffer:
+        """The file of a scene, from memory or, the first time, from where `read` gets it."""
+        start, end = self._places[scene_id]
+        if size := int.from_bytes(os.pread(self._descriptor, _SIZE_BYTES, start), "little"):
+            kept = np.empty(size, np.uint8).data  # unlike a bytearray, not cleared first
+            os.preadv(self._descriptor, [kept], start + _SIZE_BYTES)
+            return kept
+        data = read()
+        has_room = len(data) <= end - start - _SIZE_BYTES
+        if has_room and os.pwrite(self._descriptor, data, start + _SIZE_BYTES) == len(data):
+            os.pwrite(self._descriptor, len(data).to_bytes(_SIZE_BYTES, "little"), start)
+        return data
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the memory, where it goes to a process that is being started."""
+        shared = reduction.DupFd(self._descriptor) if get_spawning_popen() else None
+        return {"_places": self._places, "_size": self._size, "shared": shared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Use the same memory again."""
+        shared = state.pop("shared")
+        self.__dict__.update(state)
+        self._descriptor = shared.detach() if shared else _make_memory(self._size)
+
+    def __del__(self) -> None:
+        """Give the memory back."""
+        os.close(self._descriptor)
+
+
+def _make_memory(size: int) -> int:
+    """A file without a name, of nothing but holes, in memory where the system can do that."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("scenes", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.truncate(descriptor, size)
+    return descriptor

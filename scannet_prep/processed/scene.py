@@ -6,9 +6,9 @@ import json
 import mmap
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ FORMAT_VERSION: Literal[1] = 1
 MAX_FILE_BYTES = 1 << 31
 _FLOATS_BY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
-Description = TypeVar("Description")
 LabelsFrom = Literal["aggregation", "ply"]
 _LABELS_FROM = get_args(LabelsFrom)
 
@@ -77,11 +76,6 @@ class ProcessOptions:
         """The label set of the array `labels`."""
         return SCANNET200 if self.scannet200 else SCANNET20
 
-    def differences(self, other: ProcessOptions) -> list[str]:
-        """What is different in `other`, in words such as `align_axis: False -> True`."""
-        mine, theirs = asdict(self), asdict(other)
-        return [f"{name}: {mine[name]} -> {theirs[name]}" for name in mine if mine[name] != theirs[name]]
-
 
 @dataclass(frozen=True, slots=True)
 class SceneMeta:
@@ -121,13 +115,6 @@ class SceneMeta:
             "aligned": self.options.align_axis,
             "warnings": [to_plain(item) | {"text": item.text} for item in self.warnings],
         }
-
-
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    """As much of the description as the dataset needs."""
-
-    scene_id: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,12 +215,8 @@ def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
     Raises:
         ProcessedFileError: It is missing, damaged, or of another version.
     """
-    return _parse_meta_as(SceneMeta, reader, path)
-
-
-def _parse_meta_as(kind: type[Description], reader: NpzReader, path: Path | str) -> Description:
     try:
-        return parse_json(str(reader.read("meta")).encode("utf-8", "surrogatepass"), kind)
+        return parse_json(str(reader.read("meta")).encode("utf-8", "surrogatepass"), SceneMeta)
     except ContentError as error:
         raise ProcessedFileError(path, f"has a damaged or foreign description: {error}", AGAIN_HINT) from error
 
@@ -253,7 +236,7 @@ def check_identity(reader: NpzReader, path: Path | str, scene_id: str, vertex_co
     unknown = set(reader.keys).difference(_SHAPES, {"meta"})
     if unknown:
         raise ProcessedFileError(path, f"has an unknown array {min(unknown)!r}", AGAIN_HINT)
-    found = _parse_meta_as(_Identity, reader, path).scene_id
+    found = str(reader.read("meta")).removeprefix('{"scene_id":"').partition('"')[0]  # what it begins with
     if found != scene_id:
         raise ProcessedFileError(path, f"holds {found!r:.40}, expected {scene_id}", AGAIN_HINT)
     points = reader.read("points")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,13 +26,14 @@ _MARK = 987_654_321_987_654_321
 _MAX_CATEGORY_LENGTH = 1000
 Document = TypeVar("Document")
 
-Id: TypeAlias = int | Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,18}\Z")]
-"""An id as ScanNet's own reader takes it: a whole number, or a string of digits."""
-
 _HINT = "download it again"
-_SegmentId: TypeAlias = (
-    Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,18}\Z")]
-)
+# An id as ScanNet's own reader takes it: a whole number, or a string of digits.
+_Digits: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,18}\Z")]
+_SegmentId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | _Digits
+if TYPE_CHECKING:
+    Id: TypeAlias = int  # as groups make it
+else:
+    Id = int | _Digits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,41 +52,45 @@ class Segmentation:
 
     def compact_indices(self) -> NDArray[np.uint16] | NDArray[np.uint32]:
         """The indices in the smallest of uint16 and uint32 that holds them."""
-        if len(self.raw_ids) <= 1 << 16:
-            return self.indices.astype(np.uint16)
-        return self.indices.astype(np.uint32)
+        return self.indices.astype(np.uint16) if len(self.raw_ids) <= 1 << 16 else self.indices.astype(np.uint32)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, rename={"raw_category": "label", "segment_ids": "segments", "object_id": "objectId"}):
     """One entry of `segGroups`.
 
     Attributes:
+        raw_category: The annotator's text, key of the label map.
+        segment_ids: Raw segment ids; None where the file has null.
         id: The group's id; None where the file has null.
         object_id: The file's `objectId`, which may differ from `id`; None where it is null or missing.
-        raw_category: The annotator's text, key of the label map.
-        segment_ids: Raw segment ids, as the file has them, without nulls.
-        null_count: How many segment ids were null.
     """
 
-    id: int | None
-    object_id: int | None
-    raw_category: str
-    segment_ids: tuple[int, ...]
-    null_count: int = 0
+    raw_category: Annotated[str, msgspec.Meta(max_length=_MAX_CATEGORY_LENGTH)]
+    segment_ids: tuple[Id | None, ...]
+    id: Id | None = None
+    object_id: Id | None = None
+
+    def __post_init__(self) -> None:
+        """Make numbers of strings of digits."""
+        values = (self.id, self.object_id, *self.segment_ids)
+        self.id, self.object_id, *ids = [None if value is None else int(value) for value in values]
+        self.segment_ids = tuple(ids)
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregation:
-    """The groups of one scene, in file order.
+class Aggregation(msgspec.Struct, rename={"groups": "segGroups", "scene_id": "sceneId"}):
+    """The groups of one scene.
 
     Attributes:
-        scene_id: As the file says it, without a leading `scannet.`; empty where it says nothing.
         groups: In file order; where groups overlap the last one wins.
+        scene_id: As the file says it, without a leading `scannet.`; empty where it says nothing.
     """
 
-    scene_id: str
     groups: tuple[Group, ...]
+    scene_id: Any = None
+
+    def __post_init__(self) -> None:
+        """Take what the file says for the name of the scene."""
+        self.scene_id = _parse_name(self.scene_id)
 
 
 def read_segments(path: Path) -> Segmentation:
@@ -149,30 +154,7 @@ def read_aggregation(path: Path) -> Aggregation:
         AggregationError: It is not a JSON object, or its groups are not as described.
     """
     data = read_file(path, AGGREGATION.max_bytes)
-    document = _parse_document(data, path, AggregationError, _GroupsDocument)
-    return Aggregation(_parse_name(document.sceneId), tuple(map(_make_group, document.segGroups)))
-
-
-class _Group(msgspec.Struct):
-    """An entry of `segGroups` as it is written."""
-
-    label: Annotated[str, msgspec.Meta(max_length=_MAX_CATEGORY_LENGTH)]
-    segments: list[Id | None]
-    id: Id | None = None
-    objectId: Id | None = None  # noqa: N815 - the file's name for it
-
-
-class _GroupsDocument(msgspec.Struct):
-    """The file as it is written."""
-
-    segGroups: list[_Group]  # noqa: N815
-    sceneId: Any = None  # noqa: N815
-
-
-def _make_group(item: _Group) -> Group:
-    known = tuple(map(int, [value for value in item.segments if value is not None]))
-    group_id, object_id = (None if value is None else int(value) for value in (item.id, item.objectId))
-    return Group(group_id, object_id, item.label, known, len(item.segments) - len(known))
+    return _parse_document(data, path, AggregationError, Aggregation)
 
 
 def _parse_document(data: bytes, path: Path, error_type: type[FileError], content: type[Document]) -> Document:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from scannet_prep.errors import UsageError
+from scannet_prep.number_lists import check_number
 
 _GIVE = "pass both: rank=..., world_size=... (srun tells SLURM_PROCID, SLURM_STEP_NUM_TASKS); torchrun sets them"
 # Launchers that tell their processes in other words how many there are: Slurm, Open MPI, MPICH.
@@ -75,17 +75,6 @@ class RankedSampler:
             if value != found[0][name]:
                 message = f"rank {rank} has {name}={value!r}, rank 0 has {found[0][name]!r}: their plans would differ"
                 raise UsageError(message, "give all ranks the same scenes, arguments, versions and checkpoint")
-
-
-def check_number(value: int, name: str, smallest: int) -> int:
-    """Check an argument that must be a whole number."""
-    try:
-        number = operator.index(value)  # arrays and tensors, too, have `__index__`, and then may not be one number
-    except TypeError:
-        number = smallest - 1
-    if number < smallest:
-        raise UsageError(f"{name} is {value!r:.80}, expected a whole number, at least {smallest}", f"{name}={smallest}")
-    return number
 
 
 def _read_variable(name: str) -> int | None:

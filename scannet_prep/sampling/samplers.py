@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
+from scannet_prep.number_lists import check_number
 from scannet_prep.sampling.plan import Plan, flatten, make_plan, pack, sum_loads
-from scannet_prep.sampling.ranks import RankedSampler, check_number
+from scannet_prep.sampling.ranks import RankedSampler
 from scannet_prep.version import VERSION
 
 _STATE_VERSION = 3
@@ -106,12 +107,10 @@ class PointBudgetBatchSampler(RankedSampler):
             message = f"there are {len(self._lengths)} scenes for {self.world_size} ranks: some would be idle"
             raise UsageError(message, f"train on at most {len(self._lengths)} ranks, or with more scenes")
         self._packing = pack(self._lengths, max_points, max_scenes or len(self._lengths), self.world_size)
-        self.epoch = 0
-        self.steps_before = 0
         self._is_compared = False
         self._planned: tuple[int, Plan] = -1, []
         self._iteration = 0  # number of the one that counts: set_epoch and another one end it
-        self._steps_given = 0  # by that one
+        self._go_to(0, 0)
 
     @property
     def sampler(self) -> PointBudgetBatchSampler:
@@ -228,7 +227,7 @@ class PointBudgetBatchSampler(RankedSampler):
     def _go_to(self, epoch: int, steps_before: int) -> None:
         self.epoch, self.steps_before = epoch, steps_before
         self._iteration += 1
-        self._steps_given = 0
+        self._steps_given = 0  # by that one
 
     def _plan(self) -> Plan:
         """The batches of the next iteration, for all ranks."""

@@ -66,7 +66,8 @@ def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LE
 
 def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
     state = find_state(source)
-    state.check()
+    if state.faults:
+        raise state.faults[0]
     whole = state.manifest
     held = {name: find_official_split(name) for name in whole.failures}
     held |= {name: entry.split for name, entry in whole.scenes.items()}

@@ -106,7 +106,7 @@ def _nyu40_ids(scene: SyntheticScene) -> NDArray[np.uint8]:
     ids_of, unknown = builtin_label_map().rows, RawIds(0, 0)
     label_of = np.zeros(len(scene.segment_ids), np.uint8)  # by segment id, which is the index of a vertex
     for group in scene.groups:
-        label_of[list(group.segment_ids)] = ids_of.get(group.raw_category, unknown).nyu40_id
+        label_of[np.array(group.segment_ids)] = ids_of.get(group.raw_category, unknown).nyu40_id
     return label_of[scene.segment_ids]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
@@ -204,7 +205,7 @@ def _annotate(pieces: Sequence[_Piece], owners: Ids, segment_ids: Ids, rng: np.r
             objects.append((piece.raw_category, tuple(members)))
     order = [objects[index] for index in rng.permutation(len(objects))]
     removed = len(order) // 2
-    return tuple(Group(index + (index >= removed), index, *item) for index, item in enumerate(order))
+    return tuple(Group(name, ids, at + (at >= removed), at) for at, (name, ids) in enumerate(order))
 
 
 def _furnish(

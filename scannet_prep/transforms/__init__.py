@@ -31,7 +31,6 @@ from scannet_prep.transforms.motion import (
 from scannet_prep.transforms.presets import mask3d, octformer, pointcept, views_for_testing
 from scannet_prep.transforms.selection import (
     CropBox,
-    CropClasses,
     CropPoints,
     Drop,
     GridSample,
@@ -48,7 +47,7 @@ from scannet_prep.transforms.targets import (
 )
 
 __all__ = [
-    "CenterShift", "ChromaticAutoContrast", "ColorJitter", "Compose", "CropBox", "CropClasses", "CropPoints", "Drop",
+    "CenterShift", "ChromaticAutoContrast", "ColorJitter", "Compose", "CropBox", "CropPoints", "Drop",
     "ElasticDistortion", "Flip", "GridSample", "InstanceTargets", "Jitter",
     "Mix3D", "Normalize", "NormalizeColor", "RandomBrightnessContrast", "RandomRotate", "RandomShift", "RotateZ",
     "Scale", "ShufflePoint", "Sometimes", "fragments", "instance_masks", "mask3d", "merge_fragments", "mix",

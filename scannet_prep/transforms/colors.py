@@ -65,7 +65,14 @@ class ChromaticAutoContrast(Transform, blend_factor=(0, 1)):
     def change(self, draft: Draft, generator: Generator) -> None:
         """Change `colors`."""
         share = np.float32(generator.random() if self.blend_factor is None else self.blend_factor)
-        _change_colors(draft, self, lambda levels: _stretch(levels, share))
+
+        def stretch(levels: Columns) -> Columns:
+            lowest = levels.min(axis=1, keepdims=True, initial=255).astype(np.float32)
+            highest = levels.max(axis=1, keepdims=True, initial=0).astype(np.float32)
+            stretched = (_LEVELS - lowest) * (np.float32(255) / np.maximum(highest - lowest, 1))
+            return _map_levels(levels, np.where(highest > lowest, _LEVELS + share * (stretched - _LEVELS), _LEVELS))
+
+        _change_colors(draft, self, stretch)
         draft.columns("colors")  # now, because a crop would leave other extremes
 
 
@@ -135,14 +142,6 @@ def _change_colors(draft: Draft, transform: object, change: Callable[[Columns], 
         return change(colors)
 
     draft.later("colors", change_levels)
-
-
-def _stretch(levels: Columns, share: np.float32) -> Columns:
-    """Stretch each channel to 0..255, and blend it with what it was before."""
-    lowest = levels.min(axis=1, keepdims=True, initial=255).astype(np.float32)
-    highest = levels.max(axis=1, keepdims=True, initial=0).astype(np.float32)
-    stretched = (_LEVELS - lowest) * (np.float32(255) / np.maximum(highest - lowest, 1))
-    return _map_levels(levels, np.where(highest > lowest, _LEVELS + share * (stretched - _LEVELS), _LEVELS))
 
 
 def _map_levels(levels: Columns, table: NDArray[np.float32]) -> Columns:

@@ -69,16 +69,13 @@ def mix(samples: Sequence[AnySample]) -> dict[str, Any]:
         arrays = [np.asarray(sample.get(key)) for sample in samples]
         if len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
             raise UsageError(f"scenes cannot be mixed: {key!r} differs in type or shape, or is missing in one")
-        result[key] = np.concatenate(_number_on(arrays) if key in _IDS else arrays)
+        if key in _IDS:
+            starts = np.cumsum([0, *(int(array.max(initial=-1)) + 1 for array in arrays)]).tolist()
+            arrays = [
+                array + np.where(array < 0, 0, start).astype(array.dtype)
+                for array, start in zip(arrays, starts, strict=False)
+            ]
+        result[key] = np.concatenate(arrays)
     if "scene_id" in samples[0]:
         result["scene_id"] = "+".join(sample["scene_id"] for sample in samples)
-    return result
-
-
-def _number_on(arrays: Sequence[Any]) -> list[Any]:
-    """Let the ids of each array follow those of the one before; negative ones stay."""
-    start, result = 0, []
-    for array in arrays:
-        result.append(array + np.where(array < 0, 0, start).astype(array.dtype))
-        start += int(array.max(initial=-1)) + 1
     return result

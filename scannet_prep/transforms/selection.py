@@ -13,7 +13,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.transforms.steps import AnySample, Columns, Draft, Ints, Selecting, as_rows, draw_bits
 
 
-class CropPoints(Selecting, max_points=(1, np.inf), sample_rate=(1e-6, 1)):
+class CropPoints(Selecting, max_points=(1, np.inf), sample_rate=(1e-6, 1), classes=(0, np.inf)):
     """Keeps the vertices nearest to a random vertex, where the scene has more than it may.
 
     Vertices stay in their order; among equally far ones the first count as nearer. Pointcept's `SphereCrop`
@@ -22,37 +22,37 @@ class CropPoints(Selecting, max_points=(1, np.inf), sample_rate=(1e-6, 1)):
     Attributes:
         max_points: Vertices to keep.
         sample_rate: Share of the vertices to keep at most, above 0..1.
+        classes: Train ids of which the random vertex shall be, for example `SCANNET200.tail`: one of those that the
+            scene has, each as likely, then one of its vertices. Where it has none, and by default, it is any vertex.
     """
 
     max_points: int
     sample_rate: float = 1.0
+    classes: tuple[int, ...] = ()
 
     def change(self, draft: Draft, generator: Generator) -> None:
         """Crop."""
-        share = max(1, int(self.sample_rate * draft.count))
-        _crop(self, draft, min(self.max_points, share), generator)
-
-
-class CropClasses(Selecting, max_points=(1, np.inf), classes=(0, np.inf)):
-    """As `CropPoints`, around a vertex of one of some classes, for example those of the tail of ScanNet200.
-
-    The class is chosen among those that the scene has, each as likely, then one of its vertices. In a scene that has
-    none of them, it is any vertex. Needs `labels`.
-
-    Attributes:
-        max_points: Vertices to keep.
-        classes: Train ids, for example `SCANNET200.tail`.
-    """
-
-    max_points: int
-    classes: tuple[int, ...]
-
-    def change(self, draft: Draft, generator: Generator) -> None:
-        """Crop."""
-        labels = draft.columns("labels")
-        present = np.unique(labels[np.isin(labels, self.classes)])
-        candidates = np.flatnonzero(labels == generator.choice(present)) if len(present) else None
-        _crop(self, draft, self.max_points, generator, candidates)
+        count = min(self.max_points, max(1, int(self.sample_rate * draft.count)))
+        if draft.count <= count:
+            return
+        place = generator.integers(draft.count)
+        if self.classes:
+            labels = draft.columns("labels")
+            present = np.unique(labels[np.isin(labels, self.classes)])
+            candidates = np.flatnonzero(labels == generator.choice(present)) if len(present) else [place]
+            place = generator.choice(candidates)
+        points = draft.columns("points")
+        columns = points.astype(np.result_type(points, np.float32), copy=False)  # of small integers would overflow
+        x, y, z = columns - columns[:, [place]]
+        # Spelt out: what libraries add up depends on the number of threads.
+        distances = x * x + y * y + z * z
+        farthest = np.partition(distances, count - 1)[count - 1]
+        if not np.isfinite(farthest):  # no vertex would be nearer, and the scene empty
+            raise UsageError("CropPoints: there are points that are not finite", "take them out before")
+        is_kept = distances < farthest
+        at_the_edge = np.flatnonzero(distances == farthest)
+        is_kept[at_the_edge[: count - np.count_nonzero(is_kept)]] = True
+        draft.select(np.flatnonzero(is_kept))
 
 
 class CropBox(Selecting, limit=(1e-6, np.inf)):
@@ -190,26 +190,6 @@ def merge_fragments(parts: Iterable[tuple[Any, Any]], count: int) -> NDArray[np.
         raise UsageError(f"{missing} of {count} vertices are in no fragment", "pass all fragments of the scene")
     total /= times[:, None].astype(np.float32)
     return total
-
-
-def _crop(transform: object, draft: Draft, count: int, generator: Generator, candidates: Ints | None = None) -> None:
-    """Keep so many vertices, if there are more: the nearest to one of the candidates, or of all."""
-    if draft.count <= count:
-        return
-    place = generator.integers(draft.count if candidates is None else len(candidates))
-    points = draft.columns("points")
-    columns = points.astype(np.result_type(points, np.float32), copy=False)  # differences of small integers overflow
-    x, y, z = columns - columns[:, [place if candidates is None else candidates[place]]]
-    # Spelt out: what libraries add up depends on the number of threads.
-    distances = x * x + y * y + z * z
-    farthest = np.partition(distances, count - 1)[count - 1]
-    if not np.isfinite(farthest):  # no vertex would be nearer, and the scene empty
-        message = f"{type(transform).__name__}: there are points that are not finite"
-        raise UsageError(message, "take them out before")
-    is_kept = distances < farthest
-    at_the_edge = np.flatnonzero(distances == farthest)
-    is_kept[at_the_edge[: count - np.count_nonzero(is_kept)]] = True
-    draft.select(np.flatnonzero(is_kept))
 
 
 def _number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.int32], Ints, int]:

@@ -106,12 +106,12 @@ def _make(task: ProcessTask, context: ProcessContext) -> None:
 
 def _copy(task: ProcessTask, folder: Path) -> tuple[float, int, int]:
     """Read what `process` reads and write as much as it writes, and nothing else."""
-    files = find_raw_files(task.scene, task.split, _OPTIONS)
+    paths = find_raw_files(task.scene, task.split, _OPTIONS)
     content, target_path = task.path.read_bytes(), folder / "copy.tmp"
     target_path.unlink(missing_ok=True)
     read_bytes = 0
     start = time.perf_counter()
-    for path in files.paths.values():
+    for path in paths.values():
         read_bytes += len(path.read_bytes())
     target_path.write_bytes(content)
     seconds = time.perf_counter() - start

@@ -236,7 +236,8 @@ def check_file(remote: RemoteFile, path: Path) -> Facts | None:
     if remote.kind is SEGMENTS:
         return Facts(len(found.indices), frozenset(found.raw_ids.tolist()))
     if remote.kind is AGGREGATION:
-        return Facts(None, frozenset(number for group in found.groups for number in group.segment_ids))
+        named = {number for group in found.groups for number in group.segment_ids}
+        return Facts(None, frozenset(named - {None}))
     return Facts(found.vertex_count, frozenset())
 
 

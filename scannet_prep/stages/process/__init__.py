@@ -7,18 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import closing, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from scannet_prep.errors import (
-    AnnotationError,
-    FileError,
-    MissingFileError,
-    OutputError,
-    UnknownSplitError,
-    UsageError,
-    WorkerDiedError,
-)
+from scannet_prep.errors import FileError, MissingFileError, OutputError, UnknownSplitError, UsageError, WorkerDiedError
 from scannet_prep.export import is_export
 from scannet_prep.failures import SceneFailure, list_some
 from scannet_prep.files import (
@@ -140,11 +132,8 @@ def plan(
     except MissingFileError:
         from scannet_prep.tree import identify_tree  # it knows archives, and takes time to load
 
-        if identify_tree(raw_dir) == "processed":
-            raise MissingFileError(
-                raw_dir, "holds processed scenes, expected raw ones", "give the raw folder"
-            ) from None
-        raise
+        identify_tree(raw_dir)  # of all other places, it says what they are
+        raise MissingFileError(raw_dir, "holds processed scenes, expected raw ones", "give the raw folder") from None
     _check_apart(raw_dir, out_dir, {scene.parent for scene in raw_scenes.values()})
     manifest = _read_known(out_dir)
     filed = {scene_id: entry.split for scene_id, entry in manifest.scenes.items()}
@@ -162,8 +151,8 @@ def plan(
             selected = tuple(item for item in selected if item[0] in share.names)
             failures = tuple(failure for failure in failures if failure.scene_id in share.names)
     tasks = tuple(
-        ProcessTask(raw_scenes[scene_id], split, folder.processed_path(out_dir, split, scene_id))
-        for scene_id, split in selected
+        ProcessTask(raw_scenes[name], split, folder.processed_path(out_dir, split, name), manifest.scenes.get(name))
+        for name, split in selected
     )
     strangers = [path.name for path in find_strangers(raw_scenes)]
     asked_for, notes = {task.scene.scene_id for task in tasks}, list[str]()
@@ -171,7 +160,8 @@ def plan(
     for (before, is_asked_for), count in counts.items():
         if before != options and (is_asked_for or share is None):
             then = "are made again" if is_asked_for else "were not asked for: the folder would hold both kinds"
-            changes = ", ".join(before.differences(options))
+            olds, news = asdict(before), asdict(options)
+            changes = ", ".join(f"{key}: {old} -> {news[key]}" for key, old in olds.items() if old != news[key])
             notes.append(f"warning: scenes that were made with other options ({changes}) {then}; scenes: {count:,}")
     notes += [f"warning: {it.message}; only what is there is processed" for it in lock.shards_of(raw_dir).find_faults()]
     if strangers:
@@ -242,25 +232,37 @@ def run(
         folders = (plan.out_dir, *(plan.out_dir / split for split in Split)) if plan.share is None else ()
         try:
             remove_temporaries(*folders)
-            return _run(plan, jobs, progress or Progress(), executor)
+            finished, failures = _run(plan, jobs, progress or Progress(), executor)
         finally:
             remove_temporaries(*folders)
+        unfinished = folder.read_unfinished(plan.out_dir)
+    warnings = ((name, warning) for name in sorted(finished) for warning in finished[name].entry.warnings)
+    return ProcessReport(
+        out_dir=plan.out_dir,
+        made=tuple(sorted(name for name, item in finished.items() if item.temporary_path)),
+        kept=tuple(sorted(name for name, item in finished.items() if not item.temporary_path)),
+        failures=tuple(item for _, item in sorted(failures.items())),
+        warnings=tuple(summarize_warnings(warnings)),
+        vertices=sum(item.entry.vertex_count for item in finished.values()),
+        size_bytes=sum(item.entry.size_bytes for item in finished.values()),
+        unfinished=tuple(sorted(unfinished)),
+    )
 
 
-def _run(plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | None) -> ProcessReport:
+def _run(
+    plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | None
+) -> tuple[dict[str, FinishedScene], dict[str, SceneFailure]]:
+    """Make the scenes; gives those that are there now, and those that failed."""
     out_dir, share = plan.out_dir, plan.share
     previous = _read_known(out_dir)  # another run may have changed it
     # Where a run had been interrupted, files may be others than the manifest says.
-    known = {} if folder.is_unfinished(out_dir) or not previous.is_complete else previous.scenes
-    finished = _find_unchanged(plan, previous, scene_worker.read_seen(out_dir))
+    known = {} if (out_dir / folder.UNFINISHED_NAME).exists() or not previous.is_complete else previous.scenes
+    seen = scene_worker.read_seen(out_dir)
+    finished = scene_worker.find_unchanged(plan.tasks, previous.scenes, plan.context, seen)
     failures = {failure.scene_id: failure for failure in plan.failures}
-    tasks = [
-        replace(task, recorded=previous.scenes.get(task.scene.scene_id))
-        for task in plan.tasks
-        if task.scene.scene_id not in finished
-    ]
+    tasks = [task for task in plan.tasks if task.scene.scene_id not in finished]
     if share is not None and not (tasks or failures) and share.is_covered_by({*previous.scenes, *previous.failures}):
-        return _report(plan, finished, failures)  # nothing to do, in a folder that was merged
+        return finished, failures  # nothing to do, in a folder that was merged
     missing = [_count_mesh_bytes(task.scene) for task in tasks if not task.path.exists()]
     # Of the release, scenes take 22.6 B a vertex, and 22 B more with faces; the meshes take 41.
     check_space(out_dir, int(sum(missing) * (1.1 if plan.context.options.faces else 0.6)), len(missing))
@@ -291,47 +293,17 @@ def _run(plan: ProcessPlan, jobs: int, progress: Progress, executor: Executor | 
             progress.advance()
     _remove_from_other_splits(out_dir, finished)
     entries = {name: item.entry for name, item in finished.items()}
-    seen = {name: item.seen for name, item in finished.items()}
+    now_seen = {name: item.seen for name, item in finished.items()}
     if share is not None:
-        scene_worker.write_seen(share.path(scene_worker.SHARD_SEEN_SUFFIX), seen)
+        scene_worker.write_seen(share.path(scene_worker.SHARD_SEEN_SUFFIX), now_seen)
         folder.write_failed_list(share.path(f".{folder.FAILED_NAME}"), failures)
         share.finish(encode_manifest(Manifest(entries, failures, program_version=VERSION)))
-        return _report(plan, finished, failures)
+        return finished, failures
     failed = {name: item for name, item in previous.failures.items() if plan.is_restricted and name not in finished}
-    scene_worker.write_seen(out_dir / scene_worker.SEEN_NAME, scene_worker.read_seen(out_dir) | seen)
+    scene_worker.write_seen(out_dir / scene_worker.SEEN_NAME, seen | now_seen)
     folder.record(out_dir, previous, Manifest({**known, **entries}, failed | failures, program_version=VERSION))
     folder.mark_finished(out_dir, finished.keys() | failures.keys() if plan.is_restricted else unfinished)
-    return _report(plan, finished, failures)
-
-
-def _find_unchanged(plan: ProcessPlan, previous: Manifest, seen: Mapping[str, str]) -> dict[str, FinishedScene]:
-    """The scenes whose files are as the last run saw them, so that they need not be opened."""
-    found, context = dict[str, FinishedScene](), plan.context
-    for task in () if context.is_forced or context.compares_bytes else plan.tasks:
-        entry, now = previous.scenes.get(task.scene.scene_id), ""
-        if entry and (entry.split, entry.options) == (task.split, context.options) and not task.scene.problem:
-            with suppress(AnnotationError):  # the worker finds it again
-                scene_worker.check_warnings(task, entry.warnings, context)
-                now = scene_worker.see_scene(task, context.label_map)
-        if entry and now and now == seen.get(task.scene.scene_id):
-            found[task.scene.scene_id] = FinishedScene(entry, now)
-    return found
-
-
-def _report(
-    plan: ProcessPlan, finished: Mapping[str, FinishedScene], failures: Mapping[str, SceneFailure]
-) -> ProcessReport:
-    warnings = ((name, warning) for name in sorted(finished) for warning in finished[name].entry.warnings)
-    return ProcessReport(
-        out_dir=plan.out_dir,
-        made=tuple(sorted(name for name, item in finished.items() if item.temporary_path)),
-        kept=tuple(sorted(name for name, item in finished.items() if not item.temporary_path)),
-        failures=tuple(item for _, item in sorted(failures.items())),
-        warnings=tuple(summarize_warnings(warnings)),
-        vertices=sum(item.entry.vertex_count for item in finished.values()),
-        size_bytes=sum(item.entry.size_bytes for item in finished.values()),
-        unfinished=tuple(sorted(folder.read_unfinished(plan.out_dir))),
-    )
+    return finished, failures
 
 
 def _remove_from_other_splits(out_dir: Path, finished: Mapping[str, FinishedScene]) -> None:

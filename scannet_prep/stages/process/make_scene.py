@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep import release
-from scannet_prep.annotate import Annotation, annotate, clean_ply_labels, measure_groups
+from scannet_prep.annotate import Annotation, annotate, measure_groups
 from scannet_prep.errors import AnnotationError, FileError, MissingFileError
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.geometry import points_and_normals
-from scannet_prep.labels import LabelMap
+from scannet_prep.labels import MAX_NYU40_ID, LabelMap
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, SceneMeta
 from scannet_prep.raw.info import ScanInfo, read_scan_info
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.raw.mesh import Mesh, read_mesh
 from scannet_prep.raw.segments import Aggregation, Segmentation, read_aggregation, read_segments
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.version import VERSION
 
@@ -31,37 +31,8 @@ RawContents: TypeAlias = Mapping[release.FileKind, Any]
 """What files hold, by kind: `Mesh`, `ScanInfo`, `Segmentation` or `Aggregation`."""
 
 
-@dataclass(frozen=True, slots=True)
-class RawFiles:
-    """The raw files that one scene is made from.
-
-    Attributes:
-        scene_id: The scene.
-        split: The split that it goes into.
-        paths: By kind, without those that are neither needed nor there; of the two kinds of groups, one at most.
-    """
-
-    scene_id: SceneId
-    split: Split
-    paths: Mapping[release.FileKind, Path] = field(hash=False)
-
-    @property
-    def groups_kind(self) -> release.FileKind | None:
-        """Of the file of the groups; None where there is none."""
-        return next((kind for kind in _GROUPS_KINDS if kind in self.paths), None)
-
-    def fingerprints(self) -> dict[str, Fingerprint]:
-        """Fingerprints of the files, by name.
-
-        Raises:
-            FileError: A file cannot be read.
-        """
-        files = self.paths.items()
-        return {path.name: Fingerprint.from_bytes(read_file(path, kind.max_bytes)) for kind, path in files}
-
-
-def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> RawFiles:
-    """Find what a scene is made from.
+def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> dict[release.FileKind, Path]:
+    """Find what a scene is made from: files by kind; of the two kinds of groups, one at most.
 
     For train and val, the annotation must be there, and the metadata where points are aligned; test scenes have no
     annotation.
@@ -90,7 +61,16 @@ def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> Ra
     if options.scannet200 and release.LABELS_MESH in paths and groups is None:
         problem = "no such file, and labels.ply holds no ScanNet ids"
         raise MissingFileError(scene.path(release.AGGREGATION), problem, "download it, or make labels of ScanNet20")
-    return RawFiles(scene.scene_id, split, paths)
+    return paths
+
+
+def fingerprint_files(paths: Mapping[release.FileKind, Path]) -> dict[str, Fingerprint]:
+    """Fingerprints of files, by name.
+
+    Raises:
+        FileError: A file cannot be read.
+    """
+    return {path.name: Fingerprint.from_bytes(read_file(path, kind.max_bytes)) for kind, path in paths.items()}
 
 
 def read_raw_file(kind: release.FileKind, path: Path) -> Any:  # noqa: ANN401 - see `RawContents`
@@ -109,30 +89,24 @@ def read_raw_file(kind: release.FileKind, path: Path) -> Any:  # noqa: ANN401 - 
     return readers[kind.content](path)
 
 
-def process_scene(files: RawFiles, options: ProcessOptions, label_map: LabelMap) -> ProcessedScene:
-    """Read the raw files of a scene, and make a processed scene of them.
+def process_scene(
+    scene: RawScene, split: Split, options: ProcessOptions, label_map: LabelMap, contents: RawContents | None = None
+) -> ProcessedScene:
+    """Make a processed scene of raw files, which are found and read unless it is known what each of them holds.
 
     Raises:
-        FileError: A raw file is damaged.
+        FileError: A raw file is not there, cannot be read, or is damaged.
         AnnotationError: The files do not fit together.
     """
-    contents = {kind: read_raw_file(kind, path) for kind, path in files.paths.items()}
-    return make_scene(files, contents, options, label_map)
-
-
-def make_scene(files: RawFiles, contents: RawContents, options: ProcessOptions, label_map: LabelMap) -> ProcessedScene:
-    """Make a processed scene of raw files and what each of them holds.
-
-    Raises:
-        FileError: A raw file cannot be read.
-        AnnotationError: The files do not fit together.
-    """
+    if contents is None:
+        contents = {kind: read_raw_file(kind, path) for kind, path in find_raw_files(scene, split, options).items()}
     mesh: Mesh = contents[release.MESH]
     info: ScanInfo = contents.get(release.INFO, ScanInfo(None, None))
     segmentation: Segmentation | None = contents.get(release.SEGMENTS)
-    annotation = make_annotation(files, contents, mesh.vertex_count, label_map)
-    if release.LABELS_MESH in files.paths:
-        nyu40_ids, warnings = match_ply_labels(files.paths[release.LABELS_MESH], contents[release.LABELS_MESH], mesh)
+    annotation = _make_annotation(scene, contents, label_map)
+    if release.LABELS_MESH in contents:
+        labels_path = scene.path(release.LABELS_MESH)
+        nyu40_ids, warnings = match_ply_labels(labels_path, contents[release.LABELS_MESH], mesh)
         annotation = replace(annotation, nyu40_ids=nyu40_ids, warnings=(*annotation.warnings, *warnings))
     alignment = np.eye(4) if info.axis_alignment is None else info.axis_alignment
     aligned_from_scan = alignment if options.align_axis else None
@@ -150,34 +124,35 @@ def make_scene(files: RawFiles, contents: RawContents, options: ProcessOptions, 
         faces=mesh.faces if options.faces else None,
         axis_alignment=alignment,
         meta=SceneMeta(
-            scene_id=files.scene_id,
-            split=files.split,
+            scene_id=scene.scene_id,
+            split=split,
             options=options,
             scene_type=info.scene_type,
             groups=measure_groups(annotation.groups, annotation.instances, points),
             segment_ids=() if segmentation is None else tuple(segmentation.raw_ids.tolist()),
-            warnings=(*_find_warnings(files, contents), *annotation.warnings),
-            inputs=files.fingerprints(),
-            label_map=used_label_map(files, label_map),
+            warnings=(*_find_warnings(scene, split, contents), *annotation.warnings),
+            inputs=fingerprint_files({kind: scene.path(kind) for kind in contents}),
+            label_map=used_label_map(contents, label_map),
             program_version=VERSION,
         ),
     )
 
 
-def make_annotation(files: RawFiles, contents: RawContents, vertex_count: int, label_map: LabelMap) -> Annotation:
+def _make_annotation(scene: RawScene, contents: RawContents, label_map: LabelMap) -> Annotation:
     """Make ids per vertex of segments and groups, as far as there are any.
 
     Raises:
         AnnotationError: They do not fit together, or are those of another mesh.
     """
     segmentation: Segmentation | None = contents.get(release.SEGMENTS)
+    groups_kind, count = _find_groups_kind(contents), contents[release.MESH].vertex_count
     if segmentation is not None:
-        _check_count(files.paths[release.SEGMENTS], len(segmentation.indices), vertex_count)
-    if segmentation is None or files.groups_kind is None:
-        return Annotation.empty(vertex_count)
-    path = files.paths[files.groups_kind]
+        _check_count(scene.path(release.SEGMENTS), len(segmentation.indices), count)
+    if segmentation is None or groups_kind is None:
+        return Annotation(np.zeros(count, np.uint8), np.zeros(count, np.uint16), np.full(count, -1, np.int16))
+    path = scene.path(groups_kind)
     try:
-        annotation = annotate(segmentation, contents[files.groups_kind], label_map)
+        annotation = annotate(segmentation, contents[groups_kind], label_map)
     except AnnotationError as error:
         raise AnnotationError(f"{path}: {error.message}", error.hint) from None
     # The groups of the high-resolution mesh may stand in only where they refer to the same segments.
@@ -185,18 +160,24 @@ def make_annotation(files: RawFiles, contents: RawContents, vertex_count: int, l
     if unknown and release.HIGH_RESOLUTION_AGGREGATION in contents:
         raise AnnotationError(
             f"{path}: is for the high-resolution mesh: {unknown:,} of its segment ids occur at no vertex",
-            f"download {files.scene_id}{release.AGGREGATION.suffix}",
+            f"download {scene.scene_id}{release.AGGREGATION.suffix}",
         )
     return annotation
 
 
-def used_label_map(files: RawFiles, label_map: LabelMap) -> str:
-    """Digest of the label map if the scene depends on it, else empty."""
-    return "" if files.groups_kind is None else label_map.digest
+def used_label_map(kinds: Collection[release.FileKind], label_map: LabelMap) -> str:
+    """Digest of the label map if a scene of files of these kinds depends on it, else empty."""
+    return "" if _find_groups_kind(kinds) is None else label_map.digest
+
+
+def _find_groups_kind(kinds: Collection[release.FileKind]) -> release.FileKind | None:
+    return next((kind for kind in _GROUPS_KINDS if kind in kinds), None)
 
 
 def match_ply_labels(path: Path, labels_mesh: Mesh, mesh: Mesh) -> tuple[NDArray[np.uint8], tuple[SceneWarning, ...]]:
     """Take the nyu40 ids from a `labels.ply` of the given name and content, which has to be of the scene's mesh.
+
+    The release has 50 in scene0270_00 and scene0270_02, and 149 in scene0384_00, which are not nyu40 ids.
 
     Returns:
         uint8 (V,), 0 unannotated; and a warning where the file holds other ids.
@@ -204,14 +185,19 @@ def match_ply_labels(path: Path, labels_mesh: Mesh, mesh: Mesh) -> tuple[NDArray
     Raises:
         AnnotationError: The file has no labels, or is not of the same mesh.
     """
-    if labels_mesh.labels is None:
+    if (labels := labels_mesh.labels) is None:
         raise AnnotationError(f"{path}: its vertices have no property label", "download it again")
     _check_count(path, labels_mesh.vertex_count, mesh.vertex_count)
     if not np.array_equal(labels_mesh.positions, mesh.positions):
         raise AnnotationError(
             f"{path}: its vertices lie elsewhere than those of {path.parent.name}{release.MESH.suffix}"
         )
-    return clean_ply_labels(labels_mesh.labels)
+    is_outside = labels > MAX_NYU40_ID
+    nyu40_ids = np.where(is_outside, 0, labels).astype(np.uint8)
+    if not is_outside.any():
+        return nyu40_ids, ()
+    found = ", ".join(map(str, np.unique(labels[is_outside])[:5].tolist()))
+    return nyu40_ids, (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, found, int(np.count_nonzero(is_outside))),)
 
 
 def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
@@ -247,24 +233,24 @@ def _check_count(path: Path, found: int, expected: int) -> None:
         raise AnnotationError(f"{path}: is for {found:,} vertices, but {mesh_name} has {expected:,}")
 
 
-def _find_warnings(files: RawFiles, contents: RawContents) -> Iterator[SceneWarning]:
+def _find_warnings(scene: RawScene, split: Split, contents: RawContents) -> Iterator[SceneWarning]:
     info: ScanInfo | None = contents.get(release.INFO)
-    aggregation: Aggregation | None = contents.get(files.groups_kind) if files.groups_kind else None
+    aggregation: Aggregation | None = next((contents[kind] for kind in _GROUPS_KINDS if kind in contents), None)
     if not len(contents[release.MESH].faces):
         yield SceneWarning(WarningKind.NO_FACES)
     if info is None:
         yield SceneWarning(WarningKind.NO_INFO)
-    elif info.axis_alignment is None and files.split is not Split.TEST:
+    elif info.axis_alignment is None and split is not Split.TEST:
         yield SceneWarning(WarningKind.NO_ALIGNMENT)
     elif info.axis_alignment is not None and (fault := find_alignment_fault(info.axis_alignment)):
         yield SceneWarning(WarningKind.NOT_RIGID, fault)
-    if release.LABELS_MESH in files.paths and aggregation is None:
+    if release.LABELS_MESH in contents and aggregation is None:
         yield SceneWarning(WarningKind.NO_AGGREGATION)
     if aggregation is not None and not aggregation.groups:
         yield SceneWarning(WarningKind.NO_GROUPS)
-    if release.HIGH_RESOLUTION_AGGREGATION in files.paths:
+    if release.HIGH_RESOLUTION_AGGREGATION in contents:
         yield SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION.suffix)
     for kind in (release.SEGMENTS, *_GROUPS_KINDS):
-        if kind in files.paths and contents[kind].scene_id not in ("", files.scene_id):
-            name, other = files.paths[kind].name, contents[kind].scene_id
+        if kind in contents and contents[kind].scene_id not in ("", scene.scene_id):
+            name, other = scene.path(kind).name, contents[kind].scene_id
             yield SceneWarning(WarningKind.OTHER_SCENE, f"{name} says that it belongs to {other!r:.40}")

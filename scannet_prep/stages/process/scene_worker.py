@@ -11,7 +11,7 @@ asked to be compared. That is not part of the folder's content: without it, the 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from scannet_prep.raw.layout import RawScene
 from scannet_prep.release import AGGREGATION, INFO, INPUT_KINDS, MESH
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
-from scannet_prep.stages.process.make_scene import RawFiles, find_raw_files, process_scene, used_label_map
+from scannet_prep.stages.process.make_scene import find_raw_files, fingerprint_files, process_scene, used_label_map
 from scannet_prep.typed_json import encode_json, parse_json
 
 SEEN_NAME = ".scannet-prep-seen.json"
@@ -50,7 +50,7 @@ class ProcessTask:
     scene: RawScene
     split: Split
     path: Path
-    recorded: SceneEntry | None = None
+    recorded: SceneEntry | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def make_scene_file(task: ProcessTask, context: ProcessContext) -> FinishedScene
         return SceneFailure.from_exception(task.scene.scene_id, error, task.scene.directory)
 
 
-def check_warnings(task: ProcessTask, warnings: tuple[SceneWarning, ...], context: ProcessContext) -> None:
+def _check_warnings(task: ProcessTask, warnings: tuple[SceneWarning, ...], context: ProcessContext) -> None:
     """Make errors of warnings, where that is wanted.
 
     Raises:
@@ -122,13 +122,12 @@ def check_warnings(task: ProcessTask, warnings: tuple[SceneWarning, ...], contex
 
 def _make(task: ProcessTask, context: ProcessContext) -> FinishedScene:
     inputs = _see_inputs(task, context.label_map)
-    files = find_raw_files(task.scene, task.split, context.options)
-    entry = None if context.is_forced else _find_current(task, files, context)
+    entry = None if context.is_forced else _find_current(task, context)
     if entry is not None:
-        check_warnings(task, entry.warnings, context)
+        _check_warnings(task, entry.warnings, context)
         return FinishedScene(entry, f"{inputs} {_see(task.path)}")
-    scene = process_scene(files, context.options, context.label_map)
-    check_warnings(task, scene.meta.warnings, context)
+    scene = process_scene(task.scene, task.split, context.options, context.label_map)
+    _check_warnings(task, scene.meta.warnings, context)
     if _see_inputs(task, context.label_map) != inputs:
         raise FileError(task.scene.directory, "its files changed while they were read", "run the same command again")
     chunks = encode_processed(scene)
@@ -138,7 +137,7 @@ def _make(task: ProcessTask, context: ProcessContext) -> FinishedScene:
     return FinishedScene(entry, f"{inputs} {_see(path)}", path)
 
 
-def _find_current(task: ProcessTask, files: RawFiles, context: ProcessContext) -> SceneEntry | None:
+def _find_current(task: ProcessTask, context: ProcessContext) -> SceneEntry | None:
     """The scene's file, if it is whole and was made from the same inputs with the same options.
 
     Whole is what has the fingerprint that the manifest records; a file that the manifest does not know, for example
@@ -149,21 +148,33 @@ def _find_current(task: ProcessTask, files: RawFiles, context: ProcessContext) -
         scene = parse_processed(data, task.path)
     except FileError:
         return None  # not there, truncated, or not ours: made again
+    paths = find_raw_files(task.scene, task.split, context.options)
     fingerprint, meta = Fingerprint.from_bytes(data), scene.meta
     is_recorded = task.recorded is not None and task.recorded.fingerprint == fingerprint
     is_same = (
-        (meta.scene_id, meta.split) == (files.scene_id, files.split)
+        (meta.scene_id, meta.split) == (task.scene.scene_id, task.split)
         and meta.options == context.options
-        and meta.label_map == used_label_map(files, context.label_map)
+        and meta.label_map == used_label_map(paths, context.label_map)
         and (is_recorded or b"".join(encode_processed(scene)) == data)
-        and meta.inputs == files.fingerprints()
+        and meta.inputs == fingerprint_files(paths)
     )
     return SceneEntry.from_scene(scene, fingerprint) if is_same else None
 
 
-def see_scene(task: ProcessTask, label_map: LabelMap) -> str:
-    """What the label map and the files of a scene are like: digest; size, time of change in ns and inode of each."""
-    return f"{_see_inputs(task, label_map)} {_see(task.path)}"
+def find_unchanged(
+    tasks: Iterable[ProcessTask], entries: Mapping[str, SceneEntry], context: ProcessContext, seen: Mapping[str, str]
+) -> dict[str, FinishedScene]:
+    """The scenes whose files are as the last run saw them, so that they need not be opened."""
+    found = dict[str, FinishedScene]()
+    for task in () if context.is_forced or context.compares_bytes else tasks:
+        entry, now = entries.get(task.scene.scene_id), ""
+        if entry and (entry.split, entry.options) == (task.split, context.options) and not task.scene.problem:
+            with suppress(AnnotationError):  # the worker finds it again
+                _check_warnings(task, entry.warnings, context)
+                now = f"{_see_inputs(task, context.label_map)} {_see(task.path)}"
+        if entry and now and now == seen.get(task.scene.scene_id):
+            found[task.scene.scene_id] = FinishedScene(entry, now)
+    return found
 
 
 def read_seen(out_dir: Path) -> dict[str, str]:
@@ -182,6 +193,7 @@ def write_seen(path: Path, scenes: Mapping[str, str]) -> None:
 
 
 def _see_inputs(task: ProcessTask, label_map: LabelMap) -> str:
+    """What the label map and the raw files are like: digest; size, time of change in ns and inode of each."""
     start = f"{task.scene.parent}/{task.scene.scene_id}/{task.scene.scene_id}"
     return " ".join([label_map.digest, *(_see(start + kind.suffix) for kind in INPUT_KINDS)])
 

@@ -19,7 +19,7 @@ from scannet_prep.progress import Progress
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, look_at_scenes
-from scannet_prep.stages.process.make_scene import find_raw_files, process_scene
+from scannet_prep.stages.process.make_scene import process_scene
 from scannet_prep.stages.selection import Selection, select_scenes
 from scannet_prep.tree import identify_tree, is_archive
 
@@ -96,7 +96,7 @@ class Source:
         """
         if self.raw is not None:
             (raw, split), options = self.raw[scene_id], ProcessOptions()
-            scene = process_scene(find_raw_files(raw, split, options), options, self.label_map or builtin_label_map())
+            scene = process_scene(raw, split, options, self.label_map or builtin_label_map())
             size_bytes = sum(path.stat().st_size for path in raw.directory.iterdir() if path.is_file())
             return scene, SceneEntry.from_scene(scene, Fingerprint(size_bytes, ""))
         path = self.place.file_path(scene_id)

@@ -29,7 +29,7 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings
-from scannet_prep.stages.process.make_scene import RawFiles, is_there, make_scene, match_ply_labels, read_raw_file
+from scannet_prep.stages.process.make_scene import is_there, match_ply_labels, process_scene, read_raw_file
 from scannet_prep.stages.selection import Selection, select_scenes
 
 Recorded: TypeAlias = tuple[Path, LockEntry, Path]
@@ -40,7 +40,6 @@ _ERRORS = {WarningKind.UNKNOWN_SEGMENTS, WarningKind.NOT_RIGID}
 _SAID_ELSEWHERE = {
     WarningKind.NO_INFO,
     WarningKind.HIGH_RESOLUTION_AGGREGATION,
-    WarningKind.AMBIGUOUS_CATEGORY,
     WarningKind.LABEL_MAP_DIFFERS,
 }
 
@@ -123,7 +122,6 @@ def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
     if label_map is None:
         return builtin
     changed = [name for name, ids in builtin.rows.items() if label_map.rows.get(name) != ids]
-    changed += [name for name in label_map.conflicts if name not in changed]
     if changed:
         hint = "put the label map of the v2 release there, or remove it to use the built-in one"
         findings.error(path, f"differs from the release in {len(changed):,} raw categories: {list_some(changed)}", hint)
@@ -174,8 +172,7 @@ def _make_scene(
     if release.SEGMENTS in contents:
         kinds |= {release.SEGMENTS, raw.find_groups_kind() or release.SEGMENTS}
     used = {kind: content for kind, content in contents.items() if kind in kinds}
-    files = RawFiles(raw.scene_id, split, {kind: raw.path(kind) for kind in used})
-    scene = findings.attempt(raw.directory, make_scene, files, used, ProcessOptions(), label_map)
+    scene = findings.attempt(raw.directory, process_scene, raw, split, ProcessOptions(), label_map, used)
     for warning in () if scene is None else scene.meta.warnings:
         if warning.kind in _ERRORS or (warning.kind.is_damage and split is not Split.TEST):
             findings.error(raw.directory, warning.text, "download the scene again")
