@@ -48,7 +48,7 @@ FOREIGN = {
 READERS: dict[str, Callable[[Any], object]] = {
     "info": lambda path: info.run([path]),
     "verify": lambda path: run_verify([path]),
-    "unpack": lambda path: unpack.plan([path]),
+    "unpack": lambda path: unpack.run([path]),
     "ScanNet": lambda path: ScanNet(path, split="train"),
 }
 
@@ -235,7 +235,7 @@ def test_a_missing_shard_is_named(shards: list[Path], tmp_path: Path, verify: Ve
     problem = f"shards of the set are not among the archives: {shards[1].name}"
     assert problem in verify.value["message"]
     with pytest.raises(UsageError, match=problem):
-        unpack.plan(shards[::2], tmp_path / "out")
+        unpack.run(shards[::2], tmp_path / "out")
     assert verify(shards[0], "--splits", "val")[0] == 2  # to check nothing is not a check
     outcome = call("unpack", shards[0], "-o", tmp_path / "out", "--scenes", TEST)
     assert (outcome.status, "or is it in a shard that was not given?" in outcome.stderr) == (2, True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -73,15 +72,15 @@ def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(tmp_path: Path) -> No
 
 def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_path: Path) -> None:
     out_dir, name = tmp_path / "out", f"scans/{VAL}/{VAL}_vh_clean_2.ply"
-    unpack.run(unpack.plan([packed], out_dir))
+    unpack.run([packed], out_dir)
     kept = {path: path.stat().st_ino for path in out_dir.rglob("*") if path.is_file() and path != out_dir / name}
     (out_dir / name).write_bytes(bytes(1_999_999) + b"\1")
     for replaced in (1, 0):
-        assert unpack.run(unpack.plan([packed], out_dir)).files["replaced"] == replaced
+        assert unpack.run([packed], out_dir).files["replaced"] == replaced
         assert read_tree(out_dir) == TREE
         assert {path: path.stat().st_ino for path in kept} == kept
     (out_dir / name).unlink()
-    assert unpack.run(unpack.plan([packed], out_dir)).files["written"] == 1
+    assert unpack.run([packed], out_dir).files["written"] == 1
 
 
 def test_a_link_to_a_folder_or_what_is_in_the_way_costs_its_scene_and_what_else_is_there_is_replaced(
@@ -156,10 +155,12 @@ def test_scenes_of_a_pipe_that_do_not_come_are_failures_and_a_limit_ends_it(pack
     assert len(unpack_pipe(packed, "-o", tmp_path / "few", "--limit", "1", "--json").json["scenes"]) == 1
 
 
-def test_nothing_is_written_without_space_or_beside_another_run(packed: Path, tmp_path: Path) -> None:
-    plan = unpack.plan([packed], tmp_path / "out")
-    with pytest.raises(DiskFullError, match="and a reserve of"):
-        unpack.run(replace(plan, needed_bytes=1 << 60))
+def test_nothing_is_written_without_space_or_beside_another_run(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(DiskFullError, match="and a reserve of"):
+        patch.setattr("scannet_prep.space.RESERVE_BYTES", 1 << 60)
+        unpack.run([packed], tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with run_lock(write_tree(tmp_path / "out", {})):
         outcome = call("unpack", packed, "-o", tmp_path / "out")

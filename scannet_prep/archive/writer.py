@@ -12,7 +12,7 @@ from pathlib import Path
 from scannet_prep.archive import frames, layout
 from scannet_prep.archive.layout import Head, Index, StoredGroup
 from scannet_prep.errors import FileError
-from scannet_prep.files import Fingerprint, open_file, write_atomically
+from scannet_prep.files import Fingerprint, open_file
 from scannet_prep.progress import Progress
 from scannet_prep.typed_json import encode_json
 
@@ -162,11 +162,6 @@ def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None
         rows.append(frames.seek_row(stored))
         yield stored
     yield frames.encode_seek_table(rows)
-
-
-def write_archive(contents: Contents, path: Path, *, jobs: int = 1, progress: Progress | None = None) -> None:
-    """Write what `iter_archive` makes; the file gets its name when it is whole, so that else the older one stays."""
-    write_atomically(path, iter_archive(contents, jobs=jobs, progress=progress), is_durable=True)
 
 
 def _pack(head: Head, source: SourceGroup) -> tuple[StoredGroup, bytes]:

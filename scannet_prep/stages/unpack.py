@@ -25,21 +25,6 @@ _AGAIN_HINT = "copy or fetch the archive again, then run the same command: it ta
 
 
 @dataclass(frozen=True, slots=True)
-class UnpackPlan:
-    """What `run` is going to do, once; making it writes nothing.
-
-    Attributes:
-        archives: The archives, and which scenes are chosen of each.
-        needed_bytes: Size of the files that are chosen and not there, as far as it is known.
-    """
-
-    archives: ArchiveSet
-    out_dir: Path
-    selection: Selection
-    needed_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class UnpackReport:
     """What a run did.
 
@@ -60,59 +45,48 @@ class UnpackReport:
     warnings: tuple[str, ...]
 
 
-def plan(
-    archives: Sequence[Place],
+def run(
+    places: Sequence[Place],
     out_dir: Path | None = None,
     *,
     selection: Selection | None = None,
     certificates: bool | Path = True,
-) -> UnpackPlan:
-    """Decide what to unpack, and refuse what is not safe; nothing is written.
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> UnpackReport:
+    """Unpack archives; what is there already is kept. One damaged scene never stops the others.
+
+    Each file gets its name when it has been checked, so that a run that ends early, however it ends, leaves whole
+    files, and the next one goes on from there. What is not safe is refused before anything is written.
 
     Args:
-        archives: One archive, or shards, or several archives of one kind; or a `PipeSource`.
+        places: One archive, or shards, or several archives of one kind; or a `PipeSource`.
         out_dir: Where the files go; by default `data/processed` or `data/ScanNet`, by the kind of the archives.
         selection: Which scenes; all by default. Files that belong to no scene are always unpacked.
         certificates: Of addresses, whom to trust, as `RangeSource` takes it.
-
-    Raises:
-        UnknownSceneError: A scene was asked for that no archive has.
-        ScanNetPrepError: What `ArchiveSet` raises.
-    """
-    selection = selection or Selection()
-    found = ArchiveSet(archives, selection.wants, selection.limit, certificates)
-    if found.has_indexes:  # else nobody knows yet what there is
-        hint = f"see scannet-prep info {quote(found.names[0])} --scenes; or is it in a shard that was not given?"
-        selection.check_found(found.names[0], found.held, hint)
-    out_dir = out_dir or _DEFAULT_DIRS[found.kind]
-    is_there = os.path.exists  # which asks without raising
-    members = [member for group in found.chosen for member in group.members if not is_there(out_dir / member.name)]
-    return UnpackPlan(found, out_dir, selection, sum(member.size_bytes for member in members))
-
-
-def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) -> UnpackReport:
-    """Unpack what a plan names; what is there already is kept. One damaged scene never stops the others.
-
-    Each file gets its name when it has been checked, so that a run that ends early, however it ends, leaves whole
-    files, and the next one goes on from there.
-
-    Args:
-        plan: From `plan`.
         jobs: Number of threads.
         progress: Told of tar bytes.
 
     Raises:
+        UnknownSceneError: A scene was asked for that no archive has.
         ArchiveError: An archive is refused.
         OutputError: The folder cannot be written to, or the disk is full.
         LockedError: Another run is writing into the folder.
         ManifestError: The folder holds scenes that were made in another way.
-        TransferError: The server does not give it.
+        ScanNetPrepError: What `ArchiveSet` raises.
     """
-    progress, archives, out_dir, damages = progress or Progress(), plan.archives, plan.out_dir, list[str]()
-    check_space(out_dir, plan.needed_bytes, needed_files=bool(plan.needed_bytes))
+    selection, progress, damages = selection or Selection(), progress or Progress(), list[str]()
+    archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
+    if archives.has_indexes:  # else nobody knows yet what there is
+        hint = f"see scannet-prep info {quote(archives.names[0])} --scenes; or is it in a shard that was not given?"
+        selection.check_found(archives.names[0], archives.held, hint)
+    out_dir = out_dir or _DEFAULT_DIRS[archives.kind]
+    is_there = os.path.exists  # which asks without raising
+    members = [member for group in archives.chosen for member in group.members if not is_there(out_dir / member.name)]
+    check_space(out_dir, sum(member.size_bytes for member in members), needed_files=len(members))
     make_directory(out_dir)
     with progress.work("unpack", archives.size_bytes, "B"), run_lock(out_dir):
-        target = Target(archives.kind, out_dir, plan.selection)
+        target = Target(archives.kind, out_dir, selection)
         warnings = target.warnings
         for reader in archives.readers:
             target.begin(reader.files, reader.read_manifest())
@@ -124,10 +98,10 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
             damages += [f"{reader.name}: {problem}" for problem in reader.problems]
             warnings += [f"{reader.name}: {warning}" for warning in reader.warnings]
             reader.source.close()
-        _tell_missing(plan, target)
+        _tell_missing(archives, selection, target)
         target.end()
     if not (target.scenes or target.failures or damages):
-        plan.selection.check_found(archives.names[0], archives.held, "ask for other splits")
+        selection.check_found(archives.names[0], archives.held, "ask for other splits")
     files = Counter(written=0, replaced=0, kept=0)
     files.update(target.outcomes.values())
     return UnpackReport(
@@ -140,10 +114,10 @@ def run(plan: UnpackPlan, *, jobs: int = 1, progress: Progress | None = None) ->
     )
 
 
-def _tell_missing(plan: UnpackPlan, target: Target) -> None:
+def _tell_missing(archives: ArchiveSet, selection: Selection, target: Target) -> None:
     """Tell of scenes that did not come: those that were named, and of an archive that is cut off, all."""
-    if plan.selection.limit is not None or plan.archives.missing_shards:
+    if selection.limit is not None or archives.missing_shards:
         return
-    expected = {*(plan.selection.scene_ids or ()), *(() if plan.archives.has_indexes else target.expected)}
+    expected = {*(selection.scene_ids or ()), *(() if archives.has_indexes else target.expected)}
     for scene_id in sorted(expected - set(target.scenes) - set(target.failures)):
         target.fail(scene_id, UnknownSceneError(f"{scene_id}: is not in what is whole of the archive", _AGAIN_HINT))
