@@ -158,9 +158,10 @@ def test_scenes_of_a_pipe_that_do_not_come_are_failures_and_a_limit_ends_it(pack
 def test_nothing_is_written_without_space_or_beside_another_run(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch, pytest.raises(DiskFullError, match="and a reserve of"):
-        patch.setattr("scannet_prep.space.RESERVE_BYTES", 1 << 60)
+    monkeypatch.setattr("scannet_prep.space.RESERVE_BYTES", 1 << 60)
+    with pytest.raises(DiskFullError, match="and a reserve of"):
         unpack.run([packed], tmp_path / "out")
+    monkeypatch.undo()
     assert not (tmp_path / "out").exists()
     with run_lock(write_tree(tmp_path / "out", {})):
         outcome = call("unpack", packed, "-o", tmp_path / "out")
