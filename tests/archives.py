@@ -143,9 +143,9 @@ def forge(
 
 def find_parts(path: Path) -> dict[str, tuple[int, int]]:
     """Where the parts of an archive lie: scenes by id, `files`, `index`, `end` and `table`."""
-    with open_archive(path) as archive:
-        groups = archive.index.groups
-        size = archive.source.size_bytes
+    archive = open_archive(path)
+    groups = archive.index.groups
+    size = archive.source.size_bytes
     parts = {group.scene_id or "files": (group.offset, group.end) for group in groups}
     table = size - len(encode_seek_table([])) - 12 * (len(groups) + 2)
     end = table - len(compress(END_OF_ARCHIVE, 1))

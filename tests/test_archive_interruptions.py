@@ -73,7 +73,7 @@ def check_whole(path: Path) -> int:
 def old(tmp_path: Path) -> Path:
     """An archive that is there already."""
     small = write_tree(tmp_path / "small", {f"scans/{NAMES[0]}/{NAMES[0]}.txt": b"old"})
-    pack_tree(small, tmp_path / "a.tar.zst").close()
+    pack_tree(small, tmp_path / "a.tar.zst")
     return tmp_path / "a.tar.zst"
 
 
@@ -216,7 +216,7 @@ def test_an_interrupted_read_of_an_archive_on_the_web_ends_at_once_though_the_se
     tree: Path, tmp_path: Path
 ) -> None:
     archive = tmp_path / "a.tar.zst"
-    pack_tree(tree, archive).close()
+    pack_tree(tree, archive)
     with ReleaseServer(tmp_path) as server:
         server.files[f"{ROOT}{archive.name}"], parts = archive, find_parts(archive)
         scenes = {f"bytes={start}-{end - 1}" for name, (start, end) in parts.items() if name.startswith("scene")}

@@ -290,7 +290,7 @@ def test_a_scene_stored_or_compressed_or_with_a_damaged_checksum_is_the_file_of_
     whole_dir: Path, archive_path: Path, tmp_path: Path
 ) -> None:
     folder = whole_dir / "processed"
-    pack_tree(folder, tmp_path / "stored.tar.zst", level=0).close()
+    pack_tree(folder, tmp_path / "stored.tar.zst", level=0)
     start, end = find_parts(archive_path)["scene0000_00"]
     for path in (tmp_path / "stored.tar.zst", archive_path, flip(archive_path, end - 1)):
         reader = ArchiveReader([path], Split.TRAIN)

@@ -48,9 +48,9 @@ def test_an_archive_of_a_part_knows_it_and_the_line_for_python_opens_it(whole_di
     outcome = call("pack", whole_dir / "processed", "-o", path, "--splits", "val", "test")
     line = outcome.stdout.partition("in Python: ")[2].replace("\n", "")
     assert eval(line, {"ScanNet": ScanNet}).scene_ids == [VAL]
-    with open_archive(path) as archive:
-        index, files = archive.index, archive.index.groups[0]
-        found = {member.name: bytes(archive.read_member(files, member)) for member in files.members}
+    archive = open_archive(path)
+    index, files = archive.index, archive.index.groups[0]
+    found = {member.name: bytes(archive.read_member(files, member)) for member in files.members}
     assert [(item.scene_id, item.split, item.vertex_count) for item in index.scenes] == [
         (name, str(manifest.scenes[name].split), manifest.scenes[name].vertex_count) for name in (VAL, TEST)
     ]
@@ -225,6 +225,6 @@ def test_archives_locks_and_temporary_files_in_the_tree_are_never_packed(
         assert (status, value["up_to_date"]) == (0, number == 1)
         assert pack(source, "-o", beside)[0] == 0
         assert pack(source, "-o", target, "--shard-size", "1MB")[0] == 0
-    with open_archive(target) as archive:
-        names = [member.name for group in archive.index.groups for member in group.members]
+    archive = open_archive(target)
+    names = [member.name for group in archive.index.groups for member in group.members]
     assert not [name for name in names if ".tar.zst" in name or name.endswith((".aria2", ".lock"))]

@@ -35,7 +35,7 @@ def test_the_defaults_bring_back_the_folder_byte_for_byte_and_again_nothing_is_w
         times = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
         (folder / ".manifest.json.123-0123abcd.tmp").write_bytes(b"left by a run that was killed")
     (folder / ".manifest.json.123-0123abcd.tmp").unlink()
-    pack_tree(folder, tmp_path / "again.tar.zst").close()
+    pack_tree(folder, tmp_path / "again.tar.zst")
     assert archive.read_bytes() == (tmp_path / "again.tar.zst").read_bytes()
 
 
@@ -54,7 +54,7 @@ def test_parts_add_up_to_the_whole_and_each_is_a_whole_folder(
 def test_scenes_that_are_on_record_as_failed_stay_so(out_dir: Path, tmp_path: Path) -> None:
     failure = {"scene_id": "scene0191_00", "error": "MeshError", "message": "broken"}
     edit_json(out_dir / "manifest.json", lambda value: value["failures"].update({"scene0191_00": failure}))
-    pack_tree(out_dir, tmp_path / "a.tar.zst").close()
+    pack_tree(out_dir, tmp_path / "a.tar.zst")
     assert call("unpack", tmp_path / "a.tar.zst", "-o", tmp_path / "out").status == 0
     for name in ("manifest.json", "failed.txt"):
         assert "scene0191_00" in (tmp_path / "out" / name).read_text()
@@ -63,7 +63,7 @@ def test_scenes_that_are_on_record_as_failed_stay_so(out_dir: Path, tmp_path: Pa
 def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(tmp_path: Path) -> None:
     files = {f"scans/{scene_id}/{scene_id}.txt": b"x" for scene_id in (TRAIN, VAL)}
     lock = "".join(f"{'0' * 64}  1  {name}\n" for name in files).encode()
-    pack_tree(write_tree(tmp_path / "raw", files | {"scannet.lock": lock}), tmp_path / "raw.tar.zst").close()
+    pack_tree(write_tree(tmp_path / "raw", files | {"scannet.lock": lock}), tmp_path / "raw.tar.zst")
     for scene_id, expected in ((TRAIN, {TRAIN}), (VAL, {TRAIN, VAL})):
         assert call("unpack", tmp_path / "raw.tar.zst", "-o", tmp_path / "out", "--scenes", scene_id).status == 0
         lines = (tmp_path / "out/scannet.lock").read_text().splitlines()
@@ -179,7 +179,7 @@ def test_a_scene_that_is_unpacked_into_a_raw_tree_leaves_what_the_tree_says_of_i
     }
     out_dir = write_tree(tmp_path / "out", mine | {entry: TREE[entry]})
     source = write_tree(tmp_path / "locked", TREE | {"scannet.lock": f"{'0' * 64}  1  {entry}\n".encode()})
-    pack_tree(source, tmp_path / "locked.tar.zst").close()
+    pack_tree(source, tmp_path / "locked.tar.zst")
     outcome = call("unpack", tmp_path / "locked.tar.zst", "-o", out_dir, "--scenes", VAL)
     assert (outcome.status, "combined.tsv: differs from that of the archive, and stays" in outcome.stderr) == (0, True)
     assert (out_dir / "failed.txt").read_text().split("\n")[1:] == [TRAIN, "scene0001_00", ""]

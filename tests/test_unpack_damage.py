@@ -62,7 +62,7 @@ WHOLE = {file_of(f"scene{number:04}_00"): DICE.randbytes(2000) for number in ran
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive of a raw tree of 8 scenes."""
     folder = tmp_path_factory.mktemp("damage")
-    pack_tree(write_tree(folder / "source", WHOLE), folder / "a.tar.zst").close()
+    pack_tree(write_tree(folder / "source", WHOLE), folder / "a.tar.zst")
     return folder / "a.tar.zst"
 
 

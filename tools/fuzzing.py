@@ -50,10 +50,10 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     export.run(export.plan([out_dir], folder / "export", "pointcept"))
 
     def read_archive(path: Path) -> None:
-        with open_archive(path) as archive:
-            for group in archive.index.scenes:
-                for member in group.members:
-                    archive.read_member(group, member)
+        archive = open_archive(path)
+        for group in archive.index.scenes:
+            for member in group.members:
+                archive.read_member(group, member)
 
     return {
         "mesh": (Path(f"{start}_vh_clean_2.ply"), read_mesh),

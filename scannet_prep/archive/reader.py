@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -34,7 +33,7 @@ _HINTS = {
 }
 
 
-class Archive(AbstractContextManager["Archive"]):
+class Archive:
     """An archive whose index has been read; takes what `open_source` does.
 
     Attributes:
@@ -58,7 +57,6 @@ class Archive(AbstractContextManager["Archive"]):
             stored = self.source.read(offset, stored_bytes)
             self.index, self.index_row = decode_index(stored, count, offset), frames.seek_row(stored)
         except ContentError as error:
-            self.source.close()
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
             raise ArchiveError(self.name, f"is damaged or truncated: {error.message}", DAMAGED_HINT) from None
 
@@ -77,14 +75,6 @@ class Archive(AbstractContextManager["Archive"]):
         except ContentError as error:
             raise ArchiveError(self.name, f"{group.name}: is damaged: {error.message}", DAMAGED_HINT) from None
         return data
-
-    def close(self) -> None:
-        """Close the file; reading opens it again."""
-        self.source.close()
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
 
 
 def open_archives(places: Sequence[Place], *, certificates: bool | Path = True) -> list[Archive]:
@@ -200,7 +190,7 @@ class ArchiveReader(SceneSource):
     def close(self) -> None:
         """Close the archives; reading opens them again."""
         for archive in self._archives:
-            archive.close()
+            archive.source.close()
 
 
 def check_archives(archives: Sequence[Archive]) -> None:

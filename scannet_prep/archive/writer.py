@@ -14,7 +14,6 @@ from scannet_prep.archive.layout import Head, Index, StoredGroup
 from scannet_prep.errors import FileError
 from scannet_prep.files import Fingerprint, open_file
 from scannet_prep.progress import Progress
-from scannet_prep.typed_json import encode_json
 
 # In the index and the seek table, and of the frame's own framing; more than there is.
 _EXTRA_BYTES_PER_FILE = 400
@@ -100,23 +99,20 @@ class Contents:
 
     Attributes:
         head: What holds for all of it.
-        files: The files that belong to no scene, sorted by name.
-        scenes: The scenes, sorted by id.
+        groups: The files that belong to no scene, those of the program first; then the scenes, sorted by id.
         failures: Why scenes are missing that were asked for, by id.
         left_out: Files and folders that do not go in, because a tree of that kind has no such names; sorted.
     """
 
     head: Head
-    files: tuple[SourceFile, ...]
-    scenes: tuple[SourceGroup, ...]
+    groups: tuple[SourceGroup, ...]
     failures: Mapping[str, str] = field(default_factory=dict, hash=False)
     left_out: tuple[str, ...] = ()
 
     @property
-    def groups(self) -> tuple[SourceGroup, ...]:
-        """All groups in order: first the description of the format and the files that belong to no scene."""
-        head_file = SourceFile.from_content(layout.FORMAT_NAME, encode_json(self.head) + b"\n")
-        return (SourceGroup("", "", 0, (head_file, *self.files)), *self.scenes)
+    def scenes(self) -> tuple[SourceGroup, ...]:
+        """The scenes, sorted by id."""
+        return self.groups[1:]
 
     @property
     def size_bytes(self) -> int:
@@ -137,7 +133,7 @@ class Contents:
                 size_bytes = start_bytes
             shards[-1].append(scene)
             size_bytes += scene_bytes
-        return [replace(self, scenes=tuple(shard)) for shard in shards]
+        return [replace(self, groups=(self.groups[0], *shard)) for shard in shards]
 
 
 def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None = None) -> Iterator[bytes]:

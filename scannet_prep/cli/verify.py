@@ -65,9 +65,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         progress=console.progress(),
     )
     console.tell_errors(report.errors if console.is_quiet else [error for error in report.errors if error.trace])
-    lines = [*describe_findings(report.findings, str(report.path), has_all=console.is_verbose)]
+    lines = [*describe_findings(report.findings, report.paths[0], has_all=console.is_verbose)]
     if report.errors and report.kind == "raw":
-        command = f"scannet-prep download --types seg --verify -o {quote(str(report.path))}{_only_damaged(report)}"
+        command = f"scannet-prep download --types seg --verify -o {quote(report.paths[0])}{_only_damaged(report)}"
         lines.append(f"to download again what is missing or damaged: {command}")
     vertices = f"{report.vertices:,} vertices, " if report.vertices else ""
     splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())

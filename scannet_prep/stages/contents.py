@@ -12,6 +12,7 @@ from shlex import quote
 
 from scannet_prep.archive.layout import (
     DEFAULT_LEVEL,
+    FORMAT_NAME,
     MAX_CONTENT_BYTES,
     OWN_PREFIX,
     ArchiveKind,
@@ -34,6 +35,7 @@ from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.selection import Selection
 from scannet_prep.tree import identify_tree
+from scannet_prep.typed_json import encode_json
 from scannet_prep.version import VERSION
 
 _PASSED_OVER = (OWN_PREFIX.rstrip("/"), PARTS_NAME, raw_lock.PARTS_NAME)
@@ -78,10 +80,10 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
     found, left_out = _look_through(source, ArchiveKind.PROCESSED, {source / split for split in Split})
     others, known = found.pop(""), set(paths.values())
     left_out += [_name(source, path) for path in chain.from_iterable(found.values()) if path not in known]
-    groups = tuple(
+    groups = [
         SourceGroup(name, str(entry.split), entry.vertex_count, (_read(source, paths[name], entry.fingerprint),))
         for name, entry in scenes.items()
-    )
+    ]
     manifest = Manifest(scenes, failures, True, whole.program_version if state.has_manifest else VERSION)
     # They name just the scenes that are packed. For a whole folder, these are the bytes that lie there.
     failed = folder.encode_failed_list(failures) if failures else None
@@ -90,7 +92,8 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
     shared = {key: value for key, value in (options or [{}])[0].items() if all(item[key] == value for item in options)}
     messages = {name: failure.message for name, failure in failures.items()}
     head = Head(ArchiveKind.PROCESSED, folder.TERMS_TEXT, shared, _PROGRAM, level)
-    return Contents(head, _other_files(source, others, made), groups, messages, tuple(sorted(left_out)))
+    others_group = _group_others(source, head, others, made)
+    return Contents(head, (others_group, *groups), messages, tuple(sorted(left_out)))
 
 
 def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
@@ -116,15 +119,16 @@ def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
             raise faults[0]
         made[raw_lock.LOCK_NAME] = raw_lock.encode_lock(raw_lock.read_locks(source))
     head = Head(ArchiveKind.RAW, folder.TERMS_TEXT, {}, _PROGRAM, level)
-    files, chosen = _other_files(source, paths[""], made), tuple(groups[: selection.limit])
-    return Contents(head, files, chosen, left_out=tuple(sorted(left_out)))
+    others_group = _group_others(source, head, paths[""], made)
+    return Contents(head, (others_group, *groups[: selection.limit]), left_out=tuple(sorted(left_out)))
 
 
-def _other_files(source: Path, paths: Iterable[Path], made: Mapping[str, bytes | None]) -> tuple[SourceFile, ...]:
+def _group_others(source: Path, head: Head, paths: Iterable[Path], made: Mapping[str, bytes | None]) -> SourceGroup:
     """The files that belong to no scene: those that lie there, but for what is made anew, or left out where None."""
     files = [_read(source, path) for path in paths if path.name not in made]
     files += [SourceFile.from_content(name, data) for name, data in made.items() if data is not None]
-    return tuple(sorted(files, key=attrgetter("name")))
+    format_file = SourceFile.from_content(FORMAT_NAME, encode_json(head) + b"\n")
+    return SourceGroup("", "", 0, (format_file, *sorted(files, key=attrgetter("name"))))
 
 
 def _read(source: Path, path: Path, fingerprint: Fingerprint | None = None) -> SourceFile:

@@ -151,8 +151,7 @@ def _check_replaced(path: Path | str, contents: Contents) -> None:
     """Refuse to replace an archive by one that holds less, or something else; a damaged one is made anew."""
     hint = "name another file, or force it"
     try:
-        with Archive(path) as archive:
-            index = archive.index
+        index = Archive(path).index
     except ForeignFileError as error:
         raise UsageError(f"{path}: {error.problem}, and would be replaced", hint) from None
     except (FileError, NotOnServerError):

@@ -117,7 +117,6 @@ def run(
                     target.fail(group.scene_id, ArchiveError(reader.name, message, _AGAIN_HINT))
             damages += [f"{reader.name}: {problem}" for problem in reader.problems]
             warnings += [f"{reader.name}: {warning}" for warning in reader.warnings]
-            reader.source.close()
         if selection.limit is None and not archives.missing_shards:
             target.fail_missing(is_cut=not archives.has_indexes)
         target.end()

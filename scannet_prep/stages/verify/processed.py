@@ -19,7 +19,7 @@ from scannet_prep.stages.selection import Selection
 _AGAIN = "scannet-prep process --checksum, with the same options, keeps whole scenes, and makes the others"
 
 
-def plan_processed(
+def plan(
     out_dir: Path, selection: Selection, findings: Findings
 ) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split], None]:
     """Look at a processed tree without opening its scenes.
@@ -58,7 +58,7 @@ def plan_processed(
     return tuple(tasks[: selection.limit]), splits, None
 
 
-def check_processed_scene(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
+def look(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
     """Check one scene, in a worker; whatever is wrong is a finding. Gives its vertices and the size of its file."""
     data = read_file(task.path)
     split, entry = task.data

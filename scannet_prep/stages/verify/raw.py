@@ -45,7 +45,7 @@ _SAID_ELSEWHERE = {
 }
 
 
-def plan_raw(
+def plan(
     raw_dir: Path, selection: Selection, findings: Findings, against: Path | None = None
 ) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split | None], LabelMap]:
     """Look at a raw tree without opening its scenes.
@@ -130,7 +130,7 @@ def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
     return label_map
 
 
-def check_raw_scene(task: CheckTask, label_map: LabelMap, findings: Findings) -> tuple[int, int]:
+def look(task: CheckTask, label_map: LabelMap, findings: Findings) -> tuple[int, int]:
     """Check one scene, in a worker; whatever is wrong is a finding. Gives its vertices and the size of its files."""
     files: RawScene
     files, split, recorded = task.data
