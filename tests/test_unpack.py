@@ -60,6 +60,13 @@ def test_scenes_that_are_on_record_as_failed_stay_so(out_dir: Path, tmp_path: Pa
         assert "scene0191_00" in (tmp_path / "out" / name).read_text()
 
 
+def test_scenes_that_an_interrupted_run_had_still_to_make_stay_named(out_dir: Path, tmp_path: Path) -> None:
+    pack_tree(out_dir, tmp_path / "a.tar.zst")
+    folder = write_tree(tmp_path / "other", {"unfinished.txt": f"{TRAIN}\n{VAL}\n".encode()})
+    assert call("unpack", tmp_path / "a.tar.zst", "-o", folder, "--scenes", VAL).status == 0
+    assert (folder / "unfinished.txt").read_text().split()[-2:] == ["made:", TRAIN]
+
+
 def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(tmp_path: Path) -> None:
     files = {f"scans/{scene_id}/{scene_id}.txt": b"x" for scene_id in (TRAIN, VAL)}
     lock = "".join(f"{'0' * 64}  1  {name}\n" for name in files).encode()

@@ -272,7 +272,7 @@ class _Target:
         if has_content(path, data) and not path.is_symlink():  # in this order: of what cannot be looked into, no error
             return "kept"
         if not (self._has_begun or self._is_raw):
-            lists.mark_unfinished(self._out_dir)
+            lists.mark_unfinished(self._out_dir, lists.read_unfinished(self._out_dir))
         self._has_begun = True
         is_there = os.path.lexists(path)
         make_directory(path.parent)
