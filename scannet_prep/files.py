@@ -19,14 +19,7 @@ from typing import TypeAlias
 
 import deflate
 
-from scannet_prep.errors import (
-    DiskFullError,
-    FileError,
-    LockedError,
-    MissingFileError,
-    OutputError,
-    ScanNetPrepError,
-)
+from scannet_prep.errors import DiskFullError, FileError, LockedError, MissingFileError, OutputError, ScanNetPrepError
 from scannet_prep.typed_json import Count, Crc32
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -152,19 +145,17 @@ def write_temporary(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = 
     _check_can_be_file(path)
     temporary_path = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
     try:
-        try:
-            with temporary_path.open("xb") as file:
-                file.writelines(chunks)
-                if is_durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-        except BaseException:
-            temporary_path.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        if isinstance(error, ScanNetPrepError):
-            raise
-        raise output_error(path, error) from error
+        with temporary_path.open("xb") as file:
+            file.writelines(chunks)
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
+    except BaseException as error:
+        with suppress(OSError):
+            temporary_path.unlink()
+        if isinstance(error, OSError) and not isinstance(error, ScanNetPrepError):
+            raise output_error(path, error) from error
+        raise
     return temporary_path
 
 

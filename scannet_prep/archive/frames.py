@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
@@ -208,7 +208,7 @@ def map_in_threads(
         on_error: Called before threads are waited for, where that is not the end: what they wait for has to end.
     """
     tasks, pending = SimpleQueue[Any](), deque[tuple[int, SimpleQueue[Any]]]()
-    threads = list[threading.Thread]()
+    threads, is_over = list[threading.Thread](), threading.Event()
 
     def take() -> Result:
         result, error = pending.popleft()[1].get()
@@ -218,8 +218,9 @@ def map_in_threads(
 
     try:
         while len(threads) < jobs:
-            threads.append(threading.Thread(target=_work, args=(function, tasks), daemon=True))
-            threads[-1].start()
+            thread = threading.Thread(target=_work, args=(function, tasks, is_over), daemon=True)
+            thread.start()
+            threads.append(thread)  # now that it can be waited for
         for size_bytes, item in items:
             while pending and (
                 len(pending) > 2 * jobs or size_bytes + sum(held for held, _ in pending) > _MAX_HELD_BYTES
@@ -234,24 +235,17 @@ def map_in_threads(
         on_error()
         raise
     finally:
-        _stop(tasks, [thread for thread in threads if thread.is_alive()])
+        is_over.set()
+        for _ in range(jobs):
+            tasks.put(None)
+        end = time.monotonic() + _LAST_TASKS_S
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
 
-def _stop(tasks: SimpleQueue[Any], threads: Sequence[threading.Thread]) -> None:
-    """End threads, which go on for a while with what they are at, but begin with nothing that is left."""
-    with suppress(Empty):
-        while True:
-            tasks.get_nowait()
-    for _ in threads:
-        tasks.put(None)
-    end = time.monotonic() + _LAST_TASKS_S
-    for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
-
-
-def _work(function: Callable[[Item], object], tasks: SimpleQueue[Any]) -> None:
+def _work(function: Callable[[Item], object], tasks: SimpleQueue[Any], is_over: threading.Event) -> None:
     """Do tasks in a thread, each an item and the queue for its result or error; None is the end."""
-    while (task := tasks.get()) is not None:
+    while (task := tasks.get()) is not None and not is_over.is_set():
         item, answer = task
         try:
             answer.put((function(item), None))

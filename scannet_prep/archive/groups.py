@@ -68,7 +68,11 @@ class GroupReader:
         self._frames = self._walk()
         if not isinstance(source, PipeSource):
             with suppress(ArchiveError):  # to read all from the beginning finds what is wrong
-                self._frames = self._find_frames(reader.Archive(source))
+                archive = reader.Archive(source)
+                index, self._head = archive.index, archive.index.head
+                self._take_index(index, archive.index_row, Stream(source, archive.end))
+                self.chosen = [scene for scene in index.scenes if wants(scene.scene_id, scene.split)][:limit]
+                self._frames = ((group, None) for group in (index.groups[0], *self.chosen))
         self._read_files()
         if self._head is None:
             raise ArchiveError(self.name, f"nothing of it can be read: {'; '.join(self.problems)}", reader.DAMAGED_HINT)
@@ -116,14 +120,6 @@ class GroupReader:
                 yield entry, problem
         if self.index is not None:
             self._check_end(self.index)
-
-    def _find_frames(self, archive: reader.Archive) -> Iterator[_Frame]:
-        """Choose scenes by the index."""
-        index, row = archive.index, archive.index_row
-        self._take_index(index, row, Stream(self.source, archive.end))
-        self._head = index.head
-        self.chosen = [scene for scene in index.scenes if self._wants(scene.scene_id, scene.split)][: self._limit]
-        return ((group, None) for group in (index.groups[0], *self.chosen))
 
     def _take_index(self, index: Index, row: bytes, end: Stream) -> None:
         self.index, self._end = index, end

@@ -150,8 +150,21 @@ class ArchiveReader(SceneSource):
         if not archives:
             raise UsageError("the list of archives is empty", "name a folder, an archive, or all of its shards")
         opened = open_archives(archives, certificates=certificates)
+        for archive in opened:
+            if archive.index.head.kind is not ArchiveKind.PROCESSED:
+                hint = f"scannet-prep unpack {quote(archive.name)}, then scannet-prep process, and pack again"
+                raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
+            for key in ("align_axis", "labels_from"):  # a sample shows them: they do not go together in one dataset
+                mine, theirs = (item.index.head.options.get(key) for item in (opened[0], archive))
+                if mine != theirs:
+                    problem = f"holds scenes that were made with {key}={theirs}, {opened[0].name} with {key}={mine}"
+                    raise ArchiveError(
+                        archive.name, problem, "name archives whose scenes were made with the same options"
+                    )
         names = [archive.name for archive in opened]
-        check_archives(opened)
+        if missing := find_missing_shards(names):
+            hint = "name all shards: sorted(glob.glob('...-of-...tar.zst')); a part to be used alone needs another name"
+            raise ArchiveError(names[0], f"belongs to a set of shards, of which {missing[0]} is missing", hint)
         held = {scene.scene_id: (archive, scene) for archive in opened for scene in archive.index.scenes}
         failures = {name: text for archive in opened for name, text in archive.index.failures.items()}
         scenes = {name: (scene.split, scene.vertex_count) for name, (_, scene) in held.items()}
@@ -191,23 +204,3 @@ class ArchiveReader(SceneSource):
         """Close the archives; reading opens them again."""
         for archive in self._archives:
             archive.source.close()
-
-
-def check_archives(archives: Sequence[Archive]) -> None:
-    """Check that archives hold processed scenes that were made in the same way, and go together.
-
-    Raises:
-        ArchiveError: They do not, or a shard of a set is missing.
-    """
-    for archive in archives:
-        if archive.index.head.kind is not ArchiveKind.PROCESSED:
-            hint = f"scannet-prep unpack {quote(archive.name)}, then scannet-prep process, and pack again"
-            raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
-        for key in ("align_axis", "labels_from"):  # a sample shows them: they do not go together in one dataset
-            mine, theirs = (item.index.head.options.get(key) for item in (archives[0], archive))
-            if mine != theirs:
-                problem = f"holds scenes that were made with {key}={theirs}, {archives[0].name} with {key}={mine}"
-                raise ArchiveError(archive.name, problem, "name archives whose scenes were made with the same options")
-    if missing := find_missing_shards(archive.name for archive in archives):
-        hint = "name all shards: sorted(glob.glob('...-of-...tar.zst')); a part to be used alone needs another name"
-        raise ArchiveError(archives[0].name, f"belongs to a set of shards, of which {missing[0]} is missing", hint)

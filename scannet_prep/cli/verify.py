@@ -25,12 +25,7 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
-from scannet_prep.cli.console import (
-    Console,
-    describe_findings,
-    format_count,
-    format_duration,
-)
+from scannet_prep.cli.console import Console, describe_findings, format_count, format_duration
 from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
 

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from scannet_prep.archive.layout import DEFAULT_LEVEL, ArchiveKind
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.source import SUFFIX, Stream, find_shards, open_source, shard_path
 from scannet_prep.archive.writer import Contents, iter_archive
-from scannet_prep.errors import (
-    FileError,
-    ForeignFileError,
-    NotOnServerError,
-    OutputError,
-    ScanNetPrepError,
-    UsageError,
-)
-from scannet_prep.files import make_directory, output_error, run_lock, write_atomically
+from scannet_prep.errors import FileError, ForeignFileError, NotOnServerError, OutputError, ScanNetPrepError, UsageError
+from scannet_prep.files import make_directory, output_error, put_in_place, remove_temporaries, run_lock, write_temporary
 from scannet_prep.progress import Progress
 from scannet_prep.stages.contents import find_contents
 from scannet_prep.stages.selection import Selection
@@ -101,7 +94,8 @@ def run(
             if isinstance(target, Path):
                 make_directory(target.parent)
                 stack.enter_context(run_lock(target.parent))
-                stack.callback(shutil.rmtree, _partial_dir(target), ignore_errors=True)
+                remove_temporaries(target.parent)
+                stack.callback(remove_temporaries, target.parent)
             if target is not None and shard_bytes is None and not is_forced:
                 same = _find_same(contents, target, jobs, progress)
             archives = same or _write(contents, target, shard_bytes, jobs, progress, pipe)
@@ -177,43 +171,27 @@ def _find_same(contents: Contents, target: Path | str, jobs: int, progress: Prog
 def _write(
     contents: Contents, target: Path | str | None, shard_bytes: int | None, jobs: int, progress: Progress, pipe: int
 ) -> dict[str, int]:
-    """Write one archive or all shards; gives their sizes by path."""
-    with progress.work("pack", contents.size_bytes, "B"):
-        if isinstance(target, Path):
-            return _write_files(contents, target, shard_bytes, jobs, progress)
-        pieces = iter_archive(contents, jobs=jobs, progress=progress)
-        if target is None:
-            with os.fdopen(pipe, "wb", closefd=False) as file:
-                return {_PIPE_NAME: sum(map(file.write, pieces))}
-        from scannet_prep.remote.bucket import upload
+    """Write one archive or all shards; gives their sizes by path.
 
-        return {target: upload(target, pieces, contents.size_bytes)}
-
-
-def _write_files(
-    contents: Contents, target: Path, shard_bytes: int | None, jobs: int, progress: Progress
-) -> dict[str, int]:
-    """Write one archive or all shards into a folder of their own, then let them take the places of earlier ones.
-
-    A run that is killed meanwhile leaves the old ones, or a set that lacks shards, which readers refuse; never a
+    A run that is killed meanwhile leaves the old shards, or a set that lacks some, which readers refuse; never a
     mixture.
     """
-    parts, paths, old_paths = [contents], [target], tuple[Path, ...]()
-    if shard_bytes is not None:
-        parts, old_paths = contents.split(shard_bytes), find_shards(target)
-        paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
-    partial_dir = _partial_dir(target)
-    shutil.rmtree(partial_dir, ignore_errors=True)  # of a run that was killed
-    make_directory(partial_dir)
-    for path, part in zip(paths, parts, strict=True):
-        write_atomically(partial_dir / path.name, iter_archive(part, jobs=jobs, progress=progress), is_durable=True)
-    for old in old_paths:
-        old.unlink()
-    for path in paths:
-        (partial_dir / path.name).replace(path)
-    return {str(path): path.stat().st_size for path in paths}
+    make = partial(iter_archive, jobs=jobs, progress=progress)
+    with progress.work("pack", contents.size_bytes, "B"):
+        if target is None:
+            with os.fdopen(pipe, "wb", closefd=False) as file:
+                return {_PIPE_NAME: sum(map(file.write, make(contents)))}
+        if isinstance(target, str):
+            from scannet_prep.remote.bucket import upload
 
-
-def _partial_dir(target: Path) -> Path:
-    """Where archives are until they are whole; it goes at the end of every run, also of one that changes nothing."""
-    return target.with_name(f".{target.name}.partial")
+            return {target: upload(target, make(contents), contents.size_bytes)}
+        parts, old_paths = {target: contents}, tuple[Path, ...]()
+        if shard_bytes is not None:
+            shards, old_paths = contents.split(shard_bytes), find_shards(target)
+            parts = {shard_path(target, number, len(shards)): part for number, part in enumerate(shards)}
+        whole = {path: write_temporary(path, make(part), is_durable=True) for path, part in parts.items()}
+        for path in old_paths:
+            path.unlink()
+        for path, temporary_path in whole.items():
+            put_in_place(temporary_path, path)
+        return {str(path): path.stat().st_size for path in parts}

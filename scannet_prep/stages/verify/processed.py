@@ -5,11 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scannet_prep.files import Fingerprint, read_file
-from scannet_prep.processed.folder import (
-    find_state,
-    iter_processed_scenes,
-    processed_path,
-)
+from scannet_prep.processed.folder import find_state, iter_processed_scenes, processed_path
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
 from scannet_prep.scene import SceneId, Split
