@@ -33,7 +33,6 @@ from scannet_prep.progress import Progress
 from scannet_prep.raw import lock as locks
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry
 from scannet_prep.scene import Split
-from scannet_prep.space import check_space
 from scannet_prep.splits import find_official_split, read_scene_list
 from scannet_prep.stages.selection import Selection
 from scannet_prep.tree import identify_tree
@@ -101,9 +100,6 @@ def run(
         hint = f"see scannet-prep info {quote(archives.names[0])} --scenes; or is it in a shard that was not given?"
         selection.check_found(archives.names[0], archives.held, hint)
     out_dir = out_dir or _DEFAULT_DIRS[archives.kind]
-    is_there = os.path.exists  # which asks without raising
-    members = [member for group in archives.chosen for member in group.members if not is_there(out_dir / member.name)]
-    check_space(out_dir, sum(member.size_bytes for member in members), needed_files=len(members))
     make_directory(out_dir)
     with progress.work("unpack", archives.size_bytes, "B"), run_lock(out_dir):
         target = _Target(archives.kind, out_dir, selection)
