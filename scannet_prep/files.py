@@ -291,13 +291,8 @@ def run_lock(folder: Path) -> Iterator[None]:
             pass  # a read-only folder: nothing will be written; or a file system without locks
         else:
             started = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-            stack.callback(_remove_lock, path)
+            stack.callback(remove_file, path)
             with suppress(OSError):  # the disk may be full, and nothing to be written
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode())
         yield
-
-
-def _remove_lock(path: Path) -> None:
-    with suppress(OSError):  # whatever happened to the folder, the run tells, if it matters
-        path.unlink()

@@ -34,7 +34,7 @@ from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.source import shard_path
 from scannet_prep.archive.writer import iter_archive
 from scannet_prep.files import write_atomically
-from scannet_prep.stages.contents import find_contents
+from scannet_prep.stages.pack import find_contents
 from scannet_prep.stages.selection import Selection
 from scannet_prep.typed_json import encode_json
 

@@ -25,7 +25,7 @@ from scannet_prep.errors import FileError, ManifestError, MissingFileError
 from scannet_prep.files import run_lock, write_atomically
 from scannet_prep.scene import Split
 from scannet_prep.stages import pack, unpack, verify
-from scannet_prep.stages.contents import find_contents
+from scannet_prep.stages.pack import find_contents
 from scannet_prep.stages.selection import Selection
 
 NAMES = [f"scene{number:04}_00" for number in range(30)]

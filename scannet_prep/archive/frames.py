@@ -49,7 +49,7 @@ def compress(content: Buffer, level: int) -> bytes:
     """Make one frame, always the same for the same content, level (1..22; 0 stores) and version of zstd."""
     compressor = zstandard.ZstdCompressor(level=level or _FASTEST_LEVEL, write_checksum=True, write_content_size=True)
     frame = compressor.compress(content)
-    if level and len(content) <= _max_content_bytes(len(frame)):
+    if level and len(content) <= FREE_BYTES + _MAX_RATIO * len(frame):
         return frame
     # Wrap into uncompressed blocks, which zstd offers no level for: content size in 4 bytes, a window of 128 KiB.
     view = memoryview(content)
@@ -59,10 +59,6 @@ def compress(content: Buffer, level: int) -> bytes:
         is_last = start + _MAX_BLOCK_BYTES >= len(view)
         pieces += [(len(block) << 3 | _RAW << 1 | is_last).to_bytes(3, "little"), block]
     return b"".join([*pieces, frame[-_CHECKSUM_BYTES:]])
-
-
-def _max_content_bytes(stored_bytes: int) -> int:
-    return min(MAX_CONTENT_BYTES, FREE_BYTES + _MAX_RATIO * stored_bytes)
 
 
 def read_size(frame: Buffer) -> int:
@@ -89,7 +85,7 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
     Raises:
         ContentError: It cannot be decompressed, or would hold more than a frame of its size may.
     """
-    found, limit = read_size(frame), _max_content_bytes(len(frame))
+    found, limit = read_size(frame), FREE_BYTES + _MAX_RATIO * len(frame)
     if found != size_bytes or found > limit:  # before memory is taken
         raise ContentError(f"a frame is said to hold {found:,} bytes, expected {size_bytes:,} and at most {limit:,}")
     try:

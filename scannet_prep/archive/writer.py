@@ -40,8 +40,8 @@ class SourceFile:
     content: bytes | None = field(default=None, repr=False)
 
     @classmethod
-    def from_path(cls, name: str, path: Path, fingerprint: Fingerprint | None = None) -> SourceFile:
-        """Describe a file on the disk; a `FileError` where it is gone, or a link that leads nowhere."""
+    def from_path(cls, path: Path, root: Path, fingerprint: Fingerprint | None = None) -> SourceFile:
+        """Describe a file on the disk, below a root; a `FileError` where it is gone, or a link that leads nowhere."""
         try:
             status = path.stat()
         except OSError as error:
@@ -49,7 +49,7 @@ class SourceFile:
             raise FileError(
                 path, problem, "process or download the scene again, or remove it; then pack again"
             ) from error
-        return cls(name, path, status.st_size, status.st_mtime_ns, fingerprint)
+        return cls(path.relative_to(root).as_posix(), path, status.st_size, status.st_mtime_ns, fingerprint)
 
     @classmethod
     def from_content(cls, name: str, content: bytes) -> SourceFile:
