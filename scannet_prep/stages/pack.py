@@ -13,7 +13,7 @@ from pathlib import Path
 from shlex import quote
 
 from scannet_prep.archive import layout
-from scannet_prep.archive.layout import DEFAULT_LEVEL, ArchiveKind, Head
+from scannet_prep.archive.layout import DEFAULT_LEVEL, MAX_CONTENT_BYTES, ArchiveKind, Head
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.source import SUFFIX, Stream, find_shards, open_source, shard_path
 from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, iter_archive
@@ -238,11 +238,9 @@ def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LE
     find = _find_raw if identify_tree(source) is ArchiveKind.RAW else _find_processed
     contents = find(source, selection, level)
     for group in contents.groups:
-        if group.size_bytes > layout.MAX_CONTENT_BYTES:  # too large for a frame
+        if group.size_bytes > MAX_CONTENT_BYTES:  # too large for a frame
             largest = max(group.files, key=lambda file: file.size_bytes)
-            problem = (
-                f"has {largest.size_bytes:,} bytes; all files of a scene may have {layout.MAX_CONTENT_BYTES:,} together"
-            )
+            problem = f"has {largest.size_bytes:,} bytes; all files of a scene may have {MAX_CONTENT_BYTES:,} together"
             raise FileError(largest.path, problem, "move it elsewhere, then pack again")
     return contents
 
@@ -261,12 +259,10 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
     found, left_out = _look_through(source, ArchiveKind.PROCESSED, {source / split for split in Split})
     others, known = found.pop(""), set(paths.values())
     left_out += [_name(source, path) for path in chain.from_iterable(found.values()) if path not in known]
-    groups = [
-        SourceGroup(
-            name, str(entry.split), entry.vertex_count, (SourceFile.from_path(paths[name], source, entry.fingerprint),)
-        )
-        for name, entry in scenes.items()
-    ]
+    groups = list[SourceGroup]()
+    for name, entry in scenes.items():
+        file = SourceFile.from_path(paths[name], source, entry.fingerprint)
+        groups.append(SourceGroup(name, str(entry.split), entry.vertex_count, (file,)))
     manifest = Manifest(scenes, failures, True, whole.program_version if state.has_manifest else VERSION)
     # They name just the scenes that are packed. For a whole folder, these are the bytes that lie there.
     failed = folder.encode_failed_list(failures) if failures else None
@@ -275,8 +271,7 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
     shared = {key: value for key, value in (options or [{}])[0].items() if all(item[key] == value for item in options)}
     messages = {name: failure.message for name, failure in failures.items()}
     head = Head(ArchiveKind.PROCESSED, folder.TERMS_TEXT, shared, _PROGRAM, level)
-    others_group = _group_others(source, head, others, made)
-    return Contents(head, (others_group, *groups), messages, tuple(sorted(left_out)))
+    return Contents(head, (_group_others(source, head, others, made), *groups), messages, tuple(sorted(left_out)))
 
 
 def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
@@ -302,8 +297,8 @@ def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
             raise faults[0]
         made[raw_lock.LOCK_NAME] = raw_lock.encode_lock(raw_lock.read_locks(source))
     head = Head(ArchiveKind.RAW, folder.TERMS_TEXT, {}, _PROGRAM, level)
-    others_group = _group_others(source, head, paths[""], made)
-    return Contents(head, (others_group, *groups[: selection.limit]), left_out=tuple(sorted(left_out)))
+    first = _group_others(source, head, paths[""], made)
+    return Contents(head, (first, *groups[: selection.limit]), {}, tuple(sorted(left_out)))
 
 
 def _group_others(source: Path, head: Head, paths: Iterable[Path], made: Mapping[str, bytes | None]) -> SourceGroup:
