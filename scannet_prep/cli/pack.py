@@ -17,16 +17,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count, format_duration
 from scannet_prep.errors import UsageError
 from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
-
-if TYPE_CHECKING:
-    from scannet_prep.stages.pack import PackReport
 
 _PIPE = "-"
 
@@ -74,23 +70,20 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         jobs=shared.jobs_from(arguments),
         progress=console.progress(),
     )
-    text, status = _describe_report(report, console.seconds), 3 if report.missing else 0
+    names, scenes = list_some(list(report.archives)), format_count(report.scenes, "scene")
+    size, duration = format_bytes(sum(report.archives.values())), format_duration(console.seconds)
+    text = f"{names}: {scenes}, {size} of {format_bytes(report.size_bytes)}, in {duration}"
+    if report.up_to_date:
+        text = f"up to date: {names} was read and holds the same {scenes}, {size}, in {duration}"
     if report.left_out:
-        names = f"{len(report.left_out):,} ({list_some(report.left_out)})"
-        console.say(f"left out, because {report.kind} trees have no such names: {names}")
+        left_out = f"{len(report.left_out):,} ({list_some(report.left_out)})"
+        console.say(f"left out, because {report.kind} trees have no such names: {left_out}")
     if report.missing:
         console.warn(f"warning: missing, because processing failed: {list_some(list(report.missing))}")
+    status = 3 if report.missing else 0
     if is_pipe:
         console.say(text)
         return status
     if report.kind == "processed" and len(report.archives) == 1 and not report.up_to_date:
         text += f'\nin Python: ScanNet("{next(iter(report.archives))}", split="{report.splits[0]}")'
     return console.result(text, report, status, source=source, seconds=console.seconds)
-
-
-def _describe_report(report: PackReport, seconds: float) -> str:
-    names, scenes = list_some(list(report.archives)), format_count(report.scenes, "scene")
-    size, duration = format_bytes(sum(report.archives.values())), format_duration(seconds)
-    if report.up_to_date:
-        return f"up to date: {names} was read and holds the same {scenes}, {size}, in {duration}"
-    return f"{names}: {scenes}, {size} of {format_bytes(report.size_bytes)}, in {duration}"

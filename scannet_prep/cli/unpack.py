@@ -24,7 +24,6 @@ from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
     from scannet_prep.archive.source import Place
-    from scannet_prep.stages.unpack import UnpackReport
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -63,14 +62,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         failed = describe_list("failed", [failure.message for failure in report.failures], has_all=console.is_verbose)
         console.warn("\n".join(failed).lstrip(), report.failures[0].hint)
     status = 3 if report.failures or report.damages else 0
-    return console.result(_describe_report(report, console.seconds), report, status, seconds=console.seconds)
-
-
-def _describe_report(report: UnpackReport, seconds: float) -> str:
     scenes = f"{format_count(len(report.scenes), 'scene')} there, {len(report.failures):,} failed"
     files = ", ".join(f"{count:,} {outcome}" for outcome, count in report.files.items())
-    text = f"{report.out_dir}: {scenes}; files: {files}; in {format_duration(seconds)}"
+    text = f"{report.out_dir}: {scenes}; files: {files}; in {format_duration(console.seconds)}"
     if report.failures:
         again = quote(f"@{report.out_dir}/failed.txt")
         text += f"\nto try the failed ones again, add --scenes {again} to the same command"
-    return text
+    return console.result(text, report, status, seconds=console.seconds)
